@@ -1,0 +1,92 @@
+# Each target sets up what it needs in a virtual environment of its own; a second run installs
+# nothing. With VENV= (empty) the interpreter PYTHON is used as it is and nothing is installed.
+PYTHON ?= python3
+VENV ?= .venv
+
+# The cuDNN versions of check-headers; empty for all.
+VERSIONS ?=
+
+# The extra that fits the NVIDIA driver: CUDA 13 asks for driver 580, CUDA 12 for 525.
+DRIVER = { nvidia-smi --query-gpu=driver_version --format=csv,noheader \
+	|| cat /proc/driver/nvidia/version; } 2>/dev/null \
+	| grep -oE '[0-9]{3,}\.[0-9]+' | head -n 1 | cut -d. -f1
+CUDA_EXTRA ?= $(shell driver=$$($(DRIVER)); \
+	if [ "$${driver:-0}" -ge 580 ]; then echo cuda13; \
+	elif [ "$${driver:-0}" -ge 525 ]; then echo cuda12; fi)
+
+# Without a driver the tests still load the real libcudnn, whose descriptors need no GPU.
+LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13>=9.19))
+
+ifeq ($(strip $(VENV)),)
+  run := PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
+else
+  run := $(VENV)/bin/python
+  bench := $(VENV)/.installed-bench
+  demo := $(VENV)/.installed-demo
+  dev := $(VENV)/.installed-dev
+  docs := $(VENV)/.installed-docs
+endif
+pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
+
+comma := ,
+
+.PHONY: help demo info test test-gpu lint type bindings check-bindings check-headers docs bench clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
+
+demo: $(demo) ## Train a character-level LSTM on the best backend present
+	$(run) -m dnnffi demo
+
+info: $(demo) ## Show which libraries and devices are found, and what is missing
+	$(run) -m dnnffi info
+
+test: $(dev) ## Run the tests that need no GPU
+	$(run) -m pytest -n 2 -m "not gpu" tests
+
+test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
+	$(run) -m pytest -m gpu tests/gpu
+
+lint: $(dev) ## Check style and format
+	$(run) -m ruff check
+	$(run) -m ruff format --check
+
+type: $(dev) ## Check types
+	$(run) -m mypy src
+
+bindings: $(dev) ## Generate the cffi modules from the C text
+	$(run) bindings/generate.py
+
+check-bindings: $(dev) ## Fail if the generated cffi modules are not those of the C text
+	$(run) bindings/generate.py --check
+
+check-headers: $(dev) ## Compile the C text against the vendors' headers (VERSIONS="9.19 newest")
+	$(run) bindings/check_headers.py $(addprefix --version ,$(VERSIONS))
+
+docs: $(docs) ## Build the documentation, warnings as errors
+	$(run) -m sphinx -W --keep-going -b html docs docs/_build
+
+bench: $(bench) ## Measure the host cost of a call
+	$(run) benchmarks/call_overhead.py
+
+clean: ## Remove the virtual environment and everything built
+	rm -rf .venv build dist docs/_build docs/_generated demo-output
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Where the system's Python comes without ensurepip, its pip puts a pip into the new environment.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=...")'
+	@echo "Making $(VENV)"
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); else \
+		$(PYTHON) -m venv --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(VENV)/bin/python --quiet install pip; fi
+	@touch $@
+
+# The extra of that name in pyproject.toml, and the one for the GPU where there is one.
+extras = $(if $(filter dev,$*),dev$(comma)demo,$*)$(addprefix $(comma),$(CUDA_EXTRA))
+$(VENV)/.installed-%: $(VENV)/.made pyproject.toml
+	@echo "Installing dnnffi[$(extras)] into $(VENV)"
+	@$(pip) install --editable '.[$(extras)]'
+	@$(if $(filter dev,$*),$(if $(LIBCUDNN),$(pip) install '$(LIBCUDNN)'))
+	@touch $@

@@ -1,0 +1,154 @@
+"""Host cost of a call: the raw C function, the executor, the functional API and PyTorch.
+
+Times are of the host until the call returns, medians over many calls, with the device drained
+between batches so that its queue never fills. The same problem, the same arrays, one process.
+
+    python benchmarks/call_overhead.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import cupy
+
+import dnnffi
+from dnnffi.backends.cudnn import library
+from dnnffi.backends.cudnn.handle import handle_for
+from dnnffi.backends.cudnn.rnn import RNNExecutor
+
+BATCHES = 60
+CALLS = 20
+
+
+def host_times(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Microseconds of each call, medians; the calls take turns, so that drift hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(30):
+            call()
+    for _ in range(BATCHES):
+        for name, call in calls.items():
+            cupy.cuda.Device().synchronize()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def problem(mode: str, steps: int, batch: int, size: int, dtype: str) -> dict[str, float]:
+    """Host times of one problem of equal input and hidden size."""
+    spec = dnnffi.RNNSpec(mode=mode, input_size=size, hidden_size=size, dtype=dtype)
+    random = cupy.random.default_rng(0)
+
+    def normal(shape: tuple[int, ...], scale: float = 1.0) -> cupy.ndarray:
+        return (random.standard_normal(shape) * scale).astype(dtype)
+
+    flat = normal((dnnffi.weight_layout(spec, "cudnn").size,), size**-0.5)
+    weights = dnnffi.RNNWeights(flat, spec)
+    x, h_0 = normal(spec.x_shape(steps, batch)), normal(spec.h_shape(batch))
+    c_0 = normal(spec.c_shape(batch)) if spec.has_cell else None
+    hx = (h_0, c_0) if spec.has_cell else h_0
+    executor = RNNExecutor(dnnffi.RNNProblem.dense(spec, steps, batch))
+    y = cupy.empty(spec.y_shape(steps, batch), dtype)
+    h_n, c_n = cupy.empty_like(h_0), None if c_0 is None else cupy.empty_like(c_0)
+    workspace = cupy.empty(executor.workspace_bytes, "uint8")
+    forward = library.load().lib.cudnnRNNForward
+    handle = handle_for(library.load(), 0).pointer
+    rnn, x_desc, y_desc, h_desc, c_desc = executor._descriptors
+    c_0_at, c_n_at = (0, 0) if c_0 is None else (c_0.data.ptr, c_n.data.ptr)
+    arguments = (
+        *(handle, rnn, 0, 0, x_desc, x.data.ptr, y_desc, y.data.ptr),
+        *(h_desc, h_0.data.ptr, h_n.data.ptr, c_desc, c_0_at, c_n_at),
+        *(flat.nbytes, flat.data.ptr, workspace.nbytes, workspace.data.ptr, 0, 0),
+    )
+    function = getattr(dnnffi, mode)
+    out = (y, h_n, c_n)
+    calls: dict[str, Callable[[], object]] = {
+        "raw": lambda: forward(*arguments),
+        "executor": lambda: executor.forward(x, h_0, c_0, flat, out=out, workspace=workspace),
+        "functional": lambda: function(x, hx, weights),
+    }
+    torch_call = torch_peer(mode, size, dtype, x, hx)
+    if torch_call is not None:
+        calls["torch"] = torch_call
+    return host_times(calls)
+
+
+def torch_peer(
+    mode: str, size: int, dtype: str, x: cupy.ndarray, hx: object
+) -> Callable[[], object] | None:
+    """The same call of ``torch.nn``, in inference mode, or None without PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(mode, torch.nn.RNN)
+    module = kind(size, size, device="cuda", dtype=getattr(torch, dtype)).eval()
+    module.flatten_parameters()
+    given = torch.from_dlpack(x)
+    state = tuple(map(torch.from_dlpack, hx)) if isinstance(hx, tuple) else torch.from_dlpack(hx)
+
+    def call() -> object:
+        with torch.inference_mode():
+            return module(given, state)
+
+    return call
+
+
+def machine() -> dict[str, str]:
+    """What the figures belong to."""
+    runtime = cupy.cuda.runtime
+    versions = {
+        "device": runtime.getDeviceProperties(0)["name"].decode(),
+        "cudnn": library.load().version_text,
+        "cupy": cupy.__version__,
+        "dnnffi": dnnffi.__version__,
+    }
+    try:
+        import torch
+
+        versions["torch"] = torch.__version__
+        versions["torch_cudnn"] = str(torch.backends.cudnn.version())
+    except ImportError:
+        pass
+    return versions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    arguments = parser.parse_args()
+    rows = []
+    for mode, steps, batch, size, dtype in (
+        ("lstm", 20, 1, 128, "float16"),
+        ("lstm", 25, 16, 512, "float16"),
+        ("gru", 1, 32, 512, "float16"),
+        ("rnn_tanh", 1, 8, 64, "float32"),
+    ):
+        name = f"{mode} {dtype} T{steps} B{batch} H{size}"
+        rows.append({"problem": name, **problem(mode, steps, batch, size, dtype)})
+    print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    print(
+        f"{'host µs a call':28} {'raw':>8} {'executor':>9} {'above':>7} "
+        f"{'functional':>11} {'above':>7} {'torch':>8} {'above':>7}"
+    )
+    for row in rows:
+        raw, executor, functional = row["raw"], row["executor"], row["functional"]
+        torch_time = row.get("torch", float("nan"))
+        print(
+            f"{row['problem']:28} {raw:8.2f} {executor:9.2f} {executor - raw:7.2f} "
+            f"{functional:11.2f} {functional - raw:7.2f} {torch_time:8.2f} {torch_time - raw:7.2f}"
+        )
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"machine": machine(), "rows": rows}, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

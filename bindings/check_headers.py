@@ -1,0 +1,203 @@
+"""Compiles the C text against the vendors' real headers, on a machine without a GPU.
+
+``python bindings/check_headers.py [--vendor cudnn] [--version 9.19 --version newest]`` checks for
+each version (all by default):
+
+- every prototype and every opaque type is declared again after the vendor's header, so that a
+  difference is a conflict of types to the compiler;
+- every constant and enumerator has its value asserted, every enumeration its size;
+- every function is there, or is missing and ``symbols.py`` names a later version for it.
+
+``--headers FOLDER`` checks one folder of headers and downloads nothing. The C compiler is ``cc``,
+or what the environment variable ``CC`` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ctext
+import headers
+from vendors import BINDINGS, VENDORS, Vendor
+
+STUBS = BINDINGS / "stubs"
+Version = tuple[int, int]
+
+# Each declaration is compiled as if it were one line of a file of this name.
+PLACE = "<declaration>"
+DIAGNOSTIC = re.compile(
+    r"^(?P<file>.+?):(?P<line>\d+):(?:\d+:)? (?:fatal )?(?P<kind>error|note): (?P<text>.*)$"
+)
+
+
+class CompilerError(Exception):
+    """The compiler is missing, or it does not take the vendor's header itself."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one version of the headers says of the C text."""
+
+    version: Version
+    missing: tuple[str, ...]
+    """Functions that the version lacks."""
+    problems: tuple[str, ...]
+    """One message for each thing that is wrong, with its name and place."""
+
+
+def check(
+    vendor: Vendor,
+    folder: Path,
+    declarations: Sequence[ctext.Declaration],
+    since: Mapping[str, Version],
+) -> Report:
+    """Hold declarations of a vendor against the headers in a folder.
+
+    ``since`` names the version of each function that some supported version lacks. Raises
+    CompilerError if the headers alone do not compile.
+    """
+    version, plain = _preprocess(vendor, folder)
+    functions = [d for d in declarations if d.kind == "function"]
+    missing = [d for d in functions if not re.search(rf"\b{d.name}\s*\(", plain)]
+    absent = {d.name for d in missing}
+
+    problems = []
+    shown = ".".join(map(str, version))
+    for declaration in functions:
+        name, came = declaration.name, since.get(declaration.name)
+        here = f"{declaration.where}: {name} is"
+        said = "nothing" if came is None else f"that it came with {came[0]}.{came[1]}"
+        if name in absent and (came is None or version >= came):
+            problems.append(f"{here} not declared by {vendor.name} {shown}; symbols.py says {said}")
+        elif name not in absent and came is not None and version < came:
+            problems.append(f"{here} declared by {vendor.name} {shown}; symbols.py says {said}")
+    for name in sorted(since.keys() - {d.name for d in functions}):
+        problems.append(f"symbols.py: {name} is not a function of the C text")
+
+    problems += _conflicts(vendor, folder, [d for d in declarations if d.name not in absent])
+    return Report(version, tuple(d.name for d in missing), tuple(problems))
+
+
+def _compile(folder: Path, source: str, *flags: str) -> tuple[int, str, str]:
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    command = [*compiler, *flags, "-std=c11", f"-I{STUBS}", f"-I{folder}", "-x", "c", "-"]
+    try:
+        done = subprocess.run(
+            command,
+            input=source,
+            capture_output=True,
+            text=True,
+            check=False,
+            # The messages are read below, so they must be in English.
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        raise CompilerError(f"no C compiler {compiler[0]!r}; set CC to name one") from None
+    return done.returncode, done.stdout, done.stderr
+
+
+def _preprocess(vendor: Vendor, folder: Path) -> tuple[Version, str]:
+    """The version that the headers state, and their text without macros and comments."""
+    major, minor = vendor.version_macros
+    source = f"#include <{vendor.include}>\nDNNFFI_VERSION {major} {minor}\n"
+    status, plain, errors = _compile(folder, source, "-E", "-P")
+    if status != 0:
+        raise CompilerError(f"{vendor.include} in {folder} does not compile:\n{errors.strip()}")
+    match = re.search(r"DNNFFI_VERSION (\d+) (\d+)", plain)
+    if match is None:
+        raise CompilerError(f"{vendor.include} in {folder} does not define {major} and {minor}")
+    return (int(match[1]), int(match[2])), plain
+
+
+def _conflicts(
+    vendor: Vendor, folder: Path, declarations: Sequence[ctext.Declaration]
+) -> list[str]:
+    """What the compiler has against declarations that follow the vendor's header."""
+    lines = [f"#include <{vendor.include}>"]
+    # After the header, so that its own names are left alone.
+    lines += [f"#define {name} {real}" for name, real in vendor.addresses.items()]
+    for number, declaration in enumerate(declarations, start=1):
+        lines += [f'#line {number} "{PLACE}"', declaration.check]
+    status, _, errors = _compile(folder, "\n".join(lines) + "\n", "-fsyntax-only")
+
+    messages: dict[int, str] = {}
+    current: int | None = None
+    for line in errors.splitlines():
+        match = DIAGNOSTIC.match(line)
+        if match is None:
+            continue
+        file, line_number, kind, text = match.groups()
+        if kind == "error" and file == PLACE:
+            # Only the first for each declaration: the others follow from it.
+            current = None if int(line_number) in messages else int(line_number)
+            if current is not None:
+                declaration = declarations[current - 1]
+                messages[current] = f"{declaration.where}: {declaration.name}: {text}"
+        elif kind == "error":
+            raise CompilerError(f"{vendor.include} in {folder} does not compile:\n{errors.strip()}")
+        elif current is not None:
+            messages[current] += f"\n    {Path(file).name}:{line_number}: {text}"
+    if status != 0 and not messages:
+        raise CompilerError(f"the compiler failed:\n{errors.strip()}")
+    return list(messages.values())
+
+
+def read_since(vendor: Vendor) -> dict[str, Version]:
+    """The table SINCE of the vendor's ``symbols.py``, read without importing the package."""
+    table: dict[str, Any] = runpy.run_path(str(vendor.package / "symbols.py"))
+    since: dict[str, Version] = table["SINCE"]
+    return since
+
+
+def _show(vendor: Vendor, name: str, report: Report) -> None:
+    verdict = f"{len(report.problems)} problems" if report.problems else "agrees"
+    without = f"; without {', '.join(report.missing)}" if report.missing else ""
+    print(f"{vendor.name} {name}: {verdict}{without}")
+    for problem in report.problems:
+        print(f"  {problem}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Check the C text against real headers.")
+    parser.add_argument("--vendor", choices=VENDORS, action="append", help="default: all")
+    parser.add_argument("--version", action="append", default=[], help="such as 9.19 or newest")
+    parser.add_argument("--headers", type=Path, help="a folder of headers, for one vendor")
+    options = parser.parse_args(arguments)
+    chosen = [VENDORS[name] for name in options.vendor or VENDORS]
+    if options.headers is not None and (len(chosen) != 1 or options.version):
+        parser.error("--headers needs one --vendor and no --version")
+
+    failed = False
+    try:
+        for vendor in chosen:
+            text = ctext.declarations(vendor.text, vendor.topics, vendor.addresses)
+            since = read_since(vendor)
+            count = sum(d.kind == "function" for d in text)
+            print(f"{vendor.name}: {count} functions, {len(text) - count} types and values")
+            if options.headers is not None:
+                folders = [options.headers]
+            else:
+                wheels = headers.select(vendor, options.version)
+                folders = [headers.fetch(vendor, wheel) for wheel in wheels]
+            for folder in folders:
+                report = check(vendor, folder, text, since)
+                _show(vendor, folder.name, report)
+                failed = failed or bool(report.problems)
+    except (CompilerError, ctext.TextError, headers.HeaderError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

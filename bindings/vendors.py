@@ -1,0 +1,83 @@
+"""The vendors whose C interface is bound: one row each, read by every tool in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+BINDINGS = Path(__file__).resolve().parent
+ROOT = BINDINGS.parent
+HEADERS = ROOT / "build" / "headers"
+
+NEWEST = "newest"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One release of a wheel on the package index that carries the vendor's headers."""
+
+    package: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """What the tools need to know of one vendor.
+
+    Addresses are C types of values that Python hands over as plain integers. The key is the name
+    used in the C text, the value is the real type. For cffi each is a ``uintptr_t``: an integer
+    argument costs half of what a pointer argument does. For the compiler each is a macro for the
+    real type, so that ``const dev_ptr`` is ``const void *`` there.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    """C text files of ``bindings/<name>``, in the order in which they build on each other."""
+    addresses: Mapping[str, str]
+    include: str
+    """The header that includes all others."""
+    version_macros: tuple[str, str]
+    """Macros for the major and minor version."""
+    wheels: tuple[Wheel, ...]
+    """The versions to check, oldest first."""
+
+    @property
+    def text(self) -> Path:
+        """The folder of the C text."""
+        return BINDINGS / self.name
+
+    @property
+    def module(self) -> str:
+        """Name of the generated module."""
+        return f"dnnffi.backends.{self.name}._cdef"
+
+    @property
+    def package(self) -> Path:
+        """The folder of the Python package that uses the C text."""
+        return ROOT / "src" / "dnnffi" / "backends" / self.name
+
+
+VENDORS: dict[str, Vendor] = {
+    vendor.name: vendor
+    for vendor in (
+        Vendor(
+            name="cudnn",
+            topics=("library.h", "tensor.h", "dropout.h", "rnn.h"),
+            addresses={
+                "dev_ptr": "void *",
+                "dev_ptr_int32": "int32_t *",
+                "stream_ptr": "cudaStream_t",
+            },
+            include="cudnn.h",
+            version_macros=("CUDNN_MAJOR", "CUDNN_MINOR"),
+            wheels=(
+                Wheel("nvidia-cudnn-cu12", "8.9.7.29"),
+                Wheel("nvidia-cudnn-cu12", "9.1.0.70"),
+                Wheel("nvidia-cudnn-cu12", "9.10.2.21"),
+                Wheel("nvidia-cudnn-cu13", "9.19.0.56"),
+                Wheel("nvidia-cudnn-cu13", NEWEST),
+            ),
+        ),
+    )
+}

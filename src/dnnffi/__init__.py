@@ -1,0 +1,112 @@
+"""RNNs of NVIDIA's libcudnn on CuPy arrays, with a NumPy reference.
+
+Importing loads neither a vendor's library nor CuPy; names are resolved on first use, so that
+`RNNSpec` and `weight_layout` need no NumPy either.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dnnffi.dropout import DropoutState
+    from dnnffi.errors import (
+        ContextError,
+        CudnnError,
+        DnnffiError,
+        LibraryNotFoundError,
+        MiopenError,
+        PerformanceWarning,
+        UnsupportedError,
+        ValidationError,
+    )
+    from dnnffi.rnn import (
+        Gradients,
+        RNNContext,
+        gru,
+        gru_forward,
+        lstm,
+        lstm_forward,
+        rnn_relu,
+        rnn_relu_forward,
+        rnn_tanh,
+        rnn_tanh_forward,
+    )
+    from dnnffi.spec.problem import RNNProblem
+    from dnnffi.spec.rnn import RNNSpec
+    from dnnffi.spec.weights import Parameter, WeightLayout, weight_layout
+    from dnnffi.weights import RNNWeights
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "dnnffi.dropout": ("DropoutState",),
+    "dnnffi.errors": (
+        "ContextError",
+        "CudnnError",
+        "DnnffiError",
+        "LibraryNotFoundError",
+        "MiopenError",
+        "PerformanceWarning",
+        "UnsupportedError",
+        "ValidationError",
+    ),
+    "dnnffi.rnn": (
+        "Gradients",
+        "RNNContext",
+        "gru",
+        "gru_forward",
+        "lstm",
+        "lstm_forward",
+        "rnn_relu",
+        "rnn_relu_forward",
+        "rnn_tanh",
+        "rnn_tanh_forward",
+    ),
+    "dnnffi.spec.problem": ("RNNProblem",),
+    "dnnffi.spec.rnn": ("RNNSpec",),
+    "dnnffi.spec.weights": ("Parameter", "WeightLayout", "weight_layout"),
+    "dnnffi.weights": ("RNNWeights",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "ContextError",
+    "CudnnError",
+    "DnnffiError",
+    "DropoutState",
+    "Gradients",
+    "LibraryNotFoundError",
+    "MiopenError",
+    "Parameter",
+    "PerformanceWarning",
+    "RNNContext",
+    "RNNProblem",
+    "RNNSpec",
+    "RNNWeights",
+    "UnsupportedError",
+    "ValidationError",
+    "WeightLayout",
+    "gru",
+    "gru_forward",
+    "lstm",
+    "lstm_forward",
+    "rnn_relu",
+    "rnn_relu_forward",
+    "rnn_tanh",
+    "rnn_tanh_forward",
+    "weight_layout",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'dnnffi' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

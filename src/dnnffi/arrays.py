@@ -1,0 +1,260 @@
+"""The one file that knows CuPy, NumPy and DLPack: address, stream, dtype, allocation.
+
+Vendor rooms read arrays through five attributes that CuPy's ``ndarray`` has: ``data.ptr``,
+``size``, ``shape``, ``dtype`` and ``_c_contiguous`` (CuPy's own flag behind
+``flags.c_contiguous``, at a fifth of its cost).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+Array = Any
+"""A NumPy or CuPy array; neither has a common static type."""
+
+# DLPack device types (dlpack.h): kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged, kDLROCM
+_DLPACK_CPU = 1
+_DLPACK_CUDA = (2, 13)
+_DLPACK_ROCM = 10
+
+
+class Memory(Protocol):
+    """What a vendor room needs to know of the memory that its library computes on."""
+
+    ndarray: Any
+    empty: Callable[..., Array]
+    zeros: Callable[..., Array]
+    current_device: Callable[[], int]
+    current_stream: Callable[[], Any]
+
+    def device_count(self) -> int:
+        """How many devices there are."""
+
+    def use(self, device: int) -> AbstractContextManager[Any]:
+        """A context in which ``device`` is the current device."""
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The dtype object of "float16", "bfloat16", "float32", "float64" or "uint8"."""
+
+    def architecture(self, device: int) -> Architecture:
+        """Compute capability and multiprocessors of ``device``."""
+
+    def new_event(self) -> Any:
+        """An event that orders streams and takes no times."""
+
+    def record(self, event: Any, stream: Any) -> None:
+        """Record ``event`` on ``stream``."""
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Let ``stream`` wait for ``event``, without the host waiting."""
+
+    def capture_id(self, stream: Any) -> int:
+        """The number of the graph capture that ``stream`` is in, 0 where it is in none."""
+
+
+class Architecture(NamedTuple):
+    """What the rule for the algorithm asks of a GPU."""
+
+    major: int
+    minor: int
+    multiprocessors: int
+
+
+class CudaMemory:
+    """Device memory through CuPy: its allocator, its current device and stream."""
+
+    def __init__(self) -> None:
+        cupy = import_cupy()
+        self._cupy = cupy
+        self.ndarray: Any = cupy.ndarray
+        # The class itself allocates, at four fifths of the cost of cupy.empty.
+        self.empty: Callable[..., Array] = cupy.ndarray
+        self.zeros: Callable[..., Array] = cupy.zeros
+        self.current_device: Callable[[], int] = cupy.cuda.runtime.getDevice
+        self.current_stream: Callable[[], Any] = cupy.cuda.get_current_stream
+
+    def device_count(self) -> int:
+        count: int = self._cupy.cuda.runtime.getDeviceCount()
+        return count
+
+    def use(self, device: int) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self._cupy.cuda.Device(device)
+        return context
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        return dtype_object(name)
+
+    def architecture(self, device: int) -> Architecture:
+        properties = self._cupy.cuda.runtime.getDeviceProperties(device)
+        return Architecture(
+            properties["major"], properties["minor"], properties["multiProcessorCount"]
+        )
+
+    def new_event(self) -> Any:
+        return self._cupy.cuda.Event(disable_timing=True)
+
+    def record(self, event: Any, stream: Any) -> None:
+        event.record(stream)
+
+    def wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+    def capture_id(self, stream: Any) -> int:
+        if not stream.is_capturing():
+            return 0
+        return _capture_id(stream.ptr)
+
+
+def _capture_id(stream: int) -> int:
+    # CuPy tells whether a stream is captured, not in which capture; the driver does.
+    driver = ctypes.CDLL("libcuda.so.1")
+    status, number = ctypes.c_int(), ctypes.c_ulonglong()
+    result = driver.cuStreamGetCaptureInfo_v2(
+        ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
+    )
+    if result:
+        raise RuntimeError(f"cuStreamGetCaptureInfo_v2 returned {result}")
+    return number.value
+
+
+@cache
+def cuda_memory() -> CudaMemory:
+    """The one `CudaMemory`. Raises ``ImportError`` naming the install command without CuPy."""
+    return CudaMemory()
+
+
+def import_cupy() -> Any:
+    """CuPy, or an ``ImportError`` that says how to install it."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(
+            "CuPy is needed for GPU arrays. Install: pip install 'dnnffi[cuda13]' "
+            "(or 'dnnffi[cuda12]')"
+        ) from error
+    return cupy
+
+
+@cache
+def dtype_object(name: str) -> np.dtype[Any]:
+    """The NumPy dtype called ``name``; bfloat16 comes from the package ml_dtypes."""
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ImportError(
+                "bfloat16 needs the package ml_dtypes. Install: pip install ml_dtypes"
+            ) from error
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(name)
+
+
+def _cupy_if_imported() -> Any:
+    # An array of a module that was never imported cannot have been passed.
+    return sys.modules.get("cupy")
+
+
+def array_module(array: Array) -> ModuleType:
+    """``numpy`` or ``cupy``, whichever made ``array``."""
+    cupy = _cupy_if_imported()
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return cupy  # type: ignore[no-any-return]
+    return np
+
+
+def as_array(name: str, value: object) -> Array:
+    """``value`` as a NumPy or CuPy array, without a copy.
+
+    Takes NumPy and CuPy arrays, and objects with DLPack or ``__cuda_array_interface__`` (PyTorch,
+    JAX, Numba). Raises ``TypeError`` naming the argument for anything else.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    cupy = _cupy_if_imported()
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        return value
+    # DLPack first: its producer orders the streams by an event, the other protocol may wait.
+    device_of = getattr(value, "__dlpack_device__", None)
+    if device_of is not None:
+        device_type, _ = device_of()
+        if device_type == _DLPACK_CPU:
+            return np.from_dlpack(_detached(value))
+        if device_type in (*_DLPACK_CUDA, _DLPACK_ROCM):
+            return import_cupy().from_dlpack(_detached(value))
+    if hasattr(value, "__cuda_array_interface__"):
+        return import_cupy().asarray(value)
+    raise TypeError(
+        f"{name} must be a NumPy or CuPy array, or an object with DLPack or "
+        f"__cuda_array_interface__; got {type(value).__name__}"
+    )
+
+
+def _detached(value: Any) -> Any:
+    # PyTorch exports no tensor that requires a gradient.
+    return value.detach() if getattr(value, "requires_grad", False) else value
+
+
+def kind(array: Array) -> str:
+    """Where an array lives: "host", "cuda" or "rocm"."""
+    return _kind_of_class(array.__class__)
+
+
+@cache
+def _kind_of_class(array_class: type) -> str:
+    cupy = _cupy_if_imported()
+    if cupy is not None and issubclass(array_class, cupy.ndarray):
+        return "rocm" if cupy.cuda.runtime.is_hip else "cuda"
+    return "host"
+
+
+def to_host(array: Array) -> np.ndarray[Any, Any]:
+    """A NumPy copy or view of ``array``."""
+    if isinstance(array, np.ndarray):
+        return array
+    return array.get()  # type: ignore[no-any-return]
+
+
+def address(array: Array) -> int:
+    """The address of the first element of a NumPy or CuPy array."""
+    data = array.data
+    pointer: int = data.ptr if hasattr(data, "ptr") else array.ctypes.data
+    return pointer
+
+
+def array_over(arrays: Sequence[Array], start: int, size: int) -> Array | None:
+    """A flat array of ``size`` elements from address ``start`` over the memory of ``arrays``.
+
+    It keeps ``arrays`` alive. The caller has checked that they cover it. None where that memory
+    has no one owner that NumPy could take a view of.
+    """
+    first = arrays[0]
+    if isinstance(first, np.ndarray):
+        root = _root(first)
+        if not root.flags.c_contiguous or any(_root(array) is not root for array in arrays):
+            return None
+        # In bytes: the owner may have another dtype, and its length need not be whole elements.
+        offset = start - root.ctypes.data
+        nbytes = size * first.dtype.itemsize
+        raw = root.reshape(-1).view(np.uint8)[offset : offset + nbytes]
+        return raw.view(first.dtype)
+    cupy = import_cupy()
+    owner = tuple(arrays)
+    bytes_ = size * first.dtype.itemsize
+    memory = cupy.cuda.UnownedMemory(start, bytes_, owner, first.data.device_id)
+    return cupy.ndarray((size,), first.dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _root(array: Array) -> Array:
+    """The NumPy array that owns the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

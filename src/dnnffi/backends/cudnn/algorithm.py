@@ -1,0 +1,58 @@
+"""Which of cuDNN's RNN algorithms a problem gets when the user names none.
+
+The rule is PyTorch's for cuDNN 9 (its two heuristics, common and by device), with what the library
+was seen to refuse taken out: the persistent algorithms want two biases a gate and rows of equal
+length. It is a guess from sizes; only measuring finds the best.
+"""
+
+from __future__ import annotations
+
+from dnnffi.arrays import Architecture
+from dnnffi.spec.problem import PACKED, RNNProblem
+
+
+def rule(problem: RNNProblem, architecture: Architecture) -> str:
+    """The algorithm for ``problem``: "standard" or "persist_static"."""
+    spec = problem.spec
+    if (
+        spec.dtype == "float16"
+        and spec.bias
+        and not spec.proj_size
+        and problem.layout != PACKED
+        and problem.lengths is None
+        and _sizes_suit(problem)
+        and _device_suits(problem, architecture)
+    ):
+        return "persist_static"
+    return "standard"
+
+
+def _sizes_suit(problem: RNNProblem) -> bool:
+    spec = problem.spec
+    return (
+        spec.num_layers == 1
+        and spec.num_directions == 1
+        and spec.hidden_size <= 1024
+        and spec.hidden_size % 128 == 0
+        and spec.input_size % 128 == 0
+    )
+
+
+def _device_suits(problem: RNNProblem, architecture: Architecture) -> bool:
+    batch, steps, spec = problem.batch, problem.steps, problem.spec
+    if architecture.major == 7:
+        # Volta; Turing (7.5) loses.
+        return (
+            architecture.minor != 5
+            and ((batch % 16 == 0 and batch not in (80, 112)) or batch == 8)
+            and (
+                (steps >= 40 and batch <= 128)
+                or (steps >= 20 and batch <= 96)
+                or (steps >= 10 and batch <= 32)
+            )
+        )
+    if architecture.major >= 8 and architecture.multiprocessors >= 98:
+        if architecture.minor == 6 or spec.mode == "gru" or batch % 8 or batch > 128:
+            return False
+        return spec.mode == "lstm" or batch < 96 or spec.hidden_size < 896
+    return False

@@ -1,0 +1,145 @@
+"""The RNN data descriptor: the sequences of a batch, packed or padded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.cudnn.descriptors.base import Descriptor
+from dnnffi.backends.cudnn.descriptors.checks import choice, data_type, integer
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.cudnn.types import DATA_TYPES, LAYOUTS, name_of
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.sequences import check_lengths
+
+MAX_STEPS = 65535
+"""cuDNN refuses RNN data descriptors of more steps (seen on 8.9.7, 9.19 and 9.28)."""
+
+
+class RNNDataInfo(NamedTuple):
+    """An RNN data descriptor read back. ``steps`` is T, which no row exceeds."""
+
+    dtype: str
+    layout: str
+    steps: int
+    batch: int
+    vector_size: int
+    lengths: tuple[int, ...]
+
+
+class RNNDataDescriptor(Descriptor):
+    """``cudnnRNNDataDescriptor_t``: the sequences of ``x`` or ``y``.
+
+    ``layout`` is "packed" ([sum(lengths), .], lengths descending, the first one T),
+    "sequence_major" ([T, B, .]) or "batch_major" ([B, T, .]); the latter two are padded, with
+    lengths in any order. ``lengths`` has one entry a row, each from 1 to ``steps``. Padding in
+    outputs is filled with zeros.
+
+    Raises ``ValueError`` or ``TypeError`` naming the argument; `UnsupportedError` above 65,535
+    steps, which is where cuDNN's own limit lies.
+    """
+
+    _kind = "RNNData"
+
+    def __init__(
+        self,
+        dtype: str,
+        layout: str,
+        steps: int,
+        batch: int,
+        vector_size: int,
+        lengths: Sequence[int],
+        *,
+        library: Library | None = None,
+    ) -> None:
+        super().__init__(library, _check(dtype, layout, steps, batch, vector_size, lengths))
+
+    def set(
+        self,
+        dtype: str,
+        layout: str,
+        steps: int,
+        batch: int,
+        vector_size: int,
+        lengths: Sequence[int],
+    ) -> None:
+        """Describe other sequences."""
+        self._set(_check(dtype, layout, steps, batch, vector_size, lengths))
+
+    def _set(self, info: RNNDataInfo) -> None:
+        if info.steps > MAX_STEPS:
+            raise UnsupportedError(
+                "cuDNN",
+                self.library.version_text,
+                f"an RNN takes at most {MAX_STEPS} time steps; got {info.steps}",
+            )
+        # Eight zero bytes are zero in every data type.
+        padding = ffi.new("double *", 0.0)
+        self._call(
+            "cudnnSetRNNDataDescriptor",
+            self.pointer,
+            DATA_TYPES[info.dtype],
+            LAYOUTS[info.layout],
+            info.steps,
+            info.batch,
+            info.vector_size,
+            info.lengths,
+            padding,
+            problem=f"{info.layout} {info.dtype} sequences, T {info.steps}, B {info.batch}",
+        )
+
+    def read(self) -> RNNDataInfo:
+        """Everything but the padding (``cudnnGetRNNDataDescriptor``)."""
+        dtype = ffi.new("cudnnDataType_t *")
+        layout = ffi.new("cudnnRNNDataLayout_t *")
+        numbers = [ffi.new("int *") for _ in range(3)]
+        padding = ffi.new("double *")
+
+        def get(count: int) -> tuple[int, ...]:
+            lengths = ffi.new("int[]", count)
+            self._call(
+                "cudnnGetRNNDataDescriptor",
+                self.pointer,
+                dtype,
+                layout,
+                *numbers,
+                count,
+                lengths,
+                padding,
+            )
+            return tuple(lengths)
+
+        get(0)
+        steps, batch, vector_size = (int(number[0]) for number in numbers)
+        return RNNDataInfo(
+            name_of(DATA_TYPES, dtype[0]),
+            name_of(LAYOUTS, layout[0]),
+            steps,
+            batch,
+            vector_size,
+            get(batch),
+        )
+
+
+def _check(
+    dtype: str, layout: str, steps: int, batch: int, vector_size: int, lengths: Sequence[int]
+) -> RNNDataInfo:
+    steps, batch = integer("steps", steps, 1), integer("batch", batch, 1)
+    info = RNNDataInfo(
+        data_type("dtype", dtype),
+        choice("layout", layout, LAYOUTS),
+        steps,
+        batch,
+        integer("vector_size", vector_size, 1),
+        check_lengths(lengths, steps, batch),
+    )
+    if info.layout == "packed":
+        if any(after > before for before, after in pairwise(info.lengths)):
+            raise ValueError("lengths of packed sequences must be descending")
+        if info.lengths[0] != steps:
+            raise ValueError(
+                f"steps of packed sequences is the longest length, {info.lengths[0]}; got {steps}"
+            )
+    return info

@@ -1,0 +1,151 @@
+"""libcudnn: where it is found, its version, which functions it has, its status codes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dnnffi.arrays import Memory, cuda_memory
+from dnnffi.backends import loader
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.cudnn.status import last_error, status_name
+from dnnffi.backends.cudnn.symbols import SINCE
+from dnnffi.errors import CudnnError, UnsupportedError
+
+OLDEST = (8, 9, 7)
+"""The oldest version supported: the first whose headers are checked, and from 8.9 on
+``cudnnRNNForward`` needs no lengths in device memory."""
+
+ENVIRONMENT_VARIABLE = "DNNFFI_CUDNN_LIBRARY"
+INSTALL = "pip install 'dnnffi[cuda13]' (CUDA 13) or pip install 'dnnffi[cuda12]' (CUDA 12)"
+_FILE_NAME = r"libcudnn\.so(\.\d+)*"
+
+
+class Library:
+    """An open libcudnn.
+
+    Attributes: ``lib`` (the cffi library), ``path``, ``found_via``, ``version`` (major, minor,
+    patch), ``memory`` (the arrays it computes on).
+    """
+
+    vendor = "cuDNN"
+
+    def __init__(
+        self, lib: Any, path: str, found_via: str, *, memory: Memory | None = None
+    ) -> None:
+        self.lib = lib
+        self.path = path
+        self.found_via = found_via
+        self.version = version_tuple(lib.cudnnGetVersion())
+        self.local = threading.local()
+        self.engine: Any = None
+        self._memory = memory
+        if self.version < OLDEST:
+            raise UnsupportedError(
+                "cuDNN",
+                self.version_text,
+                f"dnnffi needs {'.'.join(map(str, OLDEST))} or newer; {path} was found via "
+                f"{found_via}. Install: {INSTALL}",
+            )
+
+    @property
+    def version_text(self) -> str:
+        """The version as "9.19.0"."""
+        return ".".join(map(str, self.version))
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that the library computes on: CUDA's, through CuPy."""
+        if self._memory is None:
+            self._memory = cuda_memory()
+        return self._memory
+
+    def has(self, name: str) -> bool:
+        """Whether this version has the function ``name``."""
+        return loader.has_symbol(self.lib, name)
+
+    def function(self, name: str) -> Any:
+        """The function ``name``; `UnsupportedError` naming the version it came with if absent."""
+        if not self.has(name):
+            since = SINCE.get(name)
+            came = f"; it came with cuDNN {since[0]}.{since[1]}" if since else ""
+            raise UnsupportedError("cuDNN", self.version_text, f"has no {name}{came}")
+        return getattr(self.lib, name)
+
+    def check(self, status: int, function: str, problem: object = "") -> None:
+        """Raise unless ``status`` is success.
+
+        `CudnnError` with the status's name and the library's own message; `UnsupportedError`
+        where the status says that the library cannot do this.
+        """
+        if status:
+            raise self.error(status, function, problem)
+
+    def error(self, status: int, function: str, problem: object = "") -> Exception:
+        """The exception for ``status`` (not success) of ``function``."""
+        name = status_name(self.lib, status)
+        detail = last_error(self)
+        if name.startswith("CUDNN_STATUS_NOT_SUPPORTED"):
+            limit = f"{function} does not support {problem or 'this'} ({name}, {status})"
+            return UnsupportedError("cuDNN", self.version_text, f"{limit}: {detail}".rstrip(": "))
+        return CudnnError(status, name, function, str(problem), detail)
+
+    def __repr__(self) -> str:
+        return f"<cuDNN {self.version_text} at {self.path}, found via {self.found_via}>"
+
+
+def version_tuple(number: int) -> tuple[int, int, int]:
+    """``cudnnGetVersion``'s number as (major, minor, patch): 91900 and 8907 are 9.19.0, 8.9.7."""
+    thousand = 10000 if number >= 90000 else 1000
+    return number // thousand, number % thousand // 100, number % 100
+
+
+def load() -> Library:
+    """The libcudnn of this process, opened on the first call.
+
+    Searched in this order: the file that ``DNNFFI_CUDNN_LIBRARY`` names, a library already loaded
+    in the process (so that CuPy, JAX and PyTorch share one), cuda-pathfinder, the system's loader.
+    Raises `LibraryNotFoundError` or `UnsupportedError` (too old).
+    """
+    global _current
+    if _current is None:
+        with _lock:
+            if _current is None:
+                found = loader.load("cuDNN", PLACES, ffi.dlopen, "cudnnGetVersion", INSTALL)
+                _current = Library(found.lib, found.path, found.found_via)
+    return _current
+
+
+@contextmanager
+def using(library: Library) -> Iterator[Library]:
+    """Make ``library`` the one that `load` returns, for the length of a ``with`` block."""
+    global _current
+    before, _current = _current, library
+    try:
+        yield library
+    finally:
+        _current = before
+
+
+def _pathfinder() -> Iterator[str]:
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        path = load_nvidia_dynamic_lib("cudnn").abs_path
+    except DynamicLibNotFoundError:
+        return
+    if path:
+        yield path
+
+
+PLACES = (
+    loader.environment(ENVIRONMENT_VARIABLE),
+    loader.already_loaded(_FILE_NAME),
+    loader.Place("cuda-pathfinder", _pathfinder),
+    loader.system("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"),
+)
+
+_lock = threading.Lock()
+_current: Library | None = None

@@ -1,0 +1,505 @@
+"""The RNN executor on cuDNN: descriptors made once, then one C call for each step of training."""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import prod
+from typing import Any, Self
+
+from dnnffi.arrays import Array
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.cudnn.algorithm import rule
+from dnnffi.backends.cudnn.descriptors import (
+    RNNDataDescriptor,
+    RNNDescriptor,
+    RNNInfo,
+    TensorDescriptor,
+)
+from dnnffi.backends.cudnn.dropout import Generator
+from dnnffi.backends.cudnn.handle import handle_for
+from dnnffi.backends.cudnn.layout import weight_space_size
+from dnnffi.backends.cudnn.library import Library, load
+from dnnffi.errors import ContextError, DnnffiError, UnsupportedError
+from dnnffi.spec.problem import PACKED, RNNProblem
+from dnnffi.spec.rnn import ITEM_SIZES
+from dnnffi.spec.weights import weight_layout
+
+_INFERENCE, _TRAINING = 0, 1
+_ADD = 0  # CUDNN_WGRAD_MODE_ADD, the only mode that cuDNN 9.19 takes for an RNN
+
+
+class Phase(Enum):
+    """How far a context has come. The reserve space allows only this order."""
+
+    EMPTY = "no forward has filled it"
+    FORWARD = "forward ran"
+    DATA = "backward data ran"
+    SPENT = "backward data and backward weights ran"
+
+
+class Context:
+    """What one training forward leaves for backward: the reserve space, and what ran on it.
+
+    Made by `RNNExecutor.context`, for that executor. A new forward may fill it again.
+    """
+
+    __slots__ = ("executor", "phase", "reserve")
+
+    def __init__(self, executor: RNNExecutor, reserve: Array) -> None:
+        self.executor = executor
+        self.reserve = reserve
+        self.phase = Phase.EMPTY
+
+    def copy(self) -> Context:
+        """The same state on a copy of the reserve space, to go back over a forward again."""
+        copied = Context(self.executor, self.reserve.copy())
+        copied.phase = self.phase
+        return copied
+
+
+class RNNExecutor:
+    """One RNN problem on cuDNN, for callers who hold their own buffers.
+
+    Making it makes the descriptors, picks the algorithm and asks for the buffer sizes; a call then
+    checks its arrays and makes one C call, on CuPy's current stream, without allocating or
+    synchronising. Several threads may share it: each uses its own handle.
+
+    Parameters
+    ----------
+    problem : what to compute
+    generator : random numbers of the dropout, where the problem has any
+    device : the GPU, by default CuPy's current one
+    library : the libcudnn, by default `dnnffi.backends.cudnn.library.load`
+
+    Attributes
+    ----------
+    problem, device, library : as above
+    algorithm : the algorithm in use
+    workspace_bytes, reserve_bytes : sizes of the two buffers; contents of the workspace do not
+        outlive a call
+    weight_size : elements of the flat weight buffer
+
+    Raises
+    ------
+    UnsupportedError
+        The library has no such combination, or the problem has more than 65,535 steps.
+    CudnnError
+        Any other status of a cuDNN function.
+    """
+
+    def __init__(
+        self,
+        problem: RNNProblem,
+        *,
+        generator: Generator | None = None,
+        device: int | None = None,
+        library: Library | None = None,
+    ) -> None:
+        self.library = library = load() if library is None else library
+        memory = library.memory
+        self.device = device = memory.current_device() if device is None else device
+        self.problem = problem
+        spec = problem.spec
+        self._memory = memory
+        self._ndarray = memory.ndarray
+        self._dtype = memory.dtype(spec.dtype)
+        drops = problem.training and problem.dropout > 0 and spec.num_layers > 1
+        if drops and generator is None:
+            raise ValueError("generator: a problem with dropout needs random numbers")
+        self._generator = generator if drops else None
+        self.algorithm = self._algorithm()
+        self._owned: list[Any] = []
+        try:
+            with memory.use(device):
+                self._describe()
+        except BaseException:
+            self.close()
+            raise
+        self._bind()
+
+    def _algorithm(self) -> str:
+        problem = self.problem
+        algorithm = problem.options.algorithm
+        if algorithm == "auto":
+            return rule(problem, self._memory.architecture(self.device))
+        uneven = problem.lengths is not None and min(problem.lengths) != max(problem.lengths)
+        if algorithm != "standard" and uneven:
+            raise UnsupportedError(
+                "cuDNN",
+                self.library.version_text,
+                f"the algorithm {algorithm} takes only rows of equal length; use standard",
+            )
+        return algorithm
+
+    def _describe(self) -> None:
+        problem, library = self.problem, self.library
+        spec = problem.spec
+        handle = handle_for(library, self.device)
+        dropout = self._generator.descriptor(problem.dropout) if self._generator else None
+        self._rnn = self._own(RNNDescriptor(self._info(), dropout, library=library))
+        if problem.options.clip is not None:
+            self._rnn.set_clip(problem.options.clip, problem.options.clip_nan)
+        data = (spec.dtype, problem.layout, problem.steps, problem.batch)
+        lengths = problem.row_lengths
+        self._x = self._own(RNNDataDescriptor(*data, spec.input_size, lengths, library=library))
+        width = spec.output_size * spec.num_directions
+        self._y = self._own(RNNDataDescriptor(*data, width, lengths, library=library))
+        self._h = self._own(TensorDescriptor(spec.dtype, problem.h_shape, library=library))
+        self._c = self._own(TensorDescriptor(spec.dtype, problem.c_shape, library=library))
+        if self.algorithm == "persist_dynamic":
+            status = library.lib.cudnnBuildRNNDynamic(
+                handle.pointer, self._rnn.pointer, problem.batch
+            )
+            library.check(status, "cudnnBuildRNNDynamic", problem)
+        workspace, reserve = ffi.new("size_t *"), ffi.new("size_t *")
+        status = library.lib.cudnnGetRNNTempSpaceSizes(
+            handle.pointer,
+            self._rnn.pointer,
+            _TRAINING if problem.training else _INFERENCE,
+            self._x.pointer,
+            workspace,
+            reserve if problem.training else ffi.NULL,
+        )
+        library.check(status, "cudnnGetRNNTempSpaceSizes", problem)
+        self.workspace_bytes = int(workspace[0])
+        self.reserve_bytes = int(reserve[0])
+        self.weight_size = weight_layout(spec, "cudnn").size
+        self._weight_bytes = weight_space_size(self._rnn, handle)
+        if self._weight_bytes != self.weight_size * ITEM_SIZES[spec.dtype]:
+            raise DnnffiError(
+                f"cuDNN {library.version_text} wants {self._weight_bytes} bytes of weights for "
+                f"{spec}; the layout that dnnffi predicts has "
+                f"{self.weight_size * ITEM_SIZES[spec.dtype]}. Please report this"
+            )
+
+    def _own(self, descriptor: Any) -> Any:
+        self._owned.append(descriptor)
+        return descriptor
+
+    def _info(self) -> RNNInfo:
+        spec, options = self.problem.spec, self.problem.options
+        math = {"strict": "fma", "fast": "allow_conversion"}.get(options.math)
+        if math is None:
+            # As PyTorch: tensor cores for the half types; float32 may use TF32.
+            math = "tensor_op" if ITEM_SIZES[spec.dtype] == 2 else "default"
+        return RNNInfo(
+            mode=spec.mode,
+            input_size=spec.input_size,
+            hidden_size=spec.hidden_size,
+            num_layers=spec.num_layers,
+            bidirectional=spec.bidirectional,
+            bias_mode="double" if spec.bias else "none",
+            proj_size=spec.proj_size,
+            dtype=spec.dtype,
+            algorithm=self.algorithm,
+            math=math,
+            math_precision="float64" if spec.dtype == "float64" else "float32",
+            padded_io=self.problem.layout != PACKED,
+        )
+
+    def _bind(self) -> None:
+        """Everything a call needs, under one name each: the calls are the hot path."""
+        problem, lib = self.problem, self.library.lib
+        self._forward = lib.cudnnRNNForward
+        self._backward_data = lib.cudnnRNNBackwardData_v8
+        self._backward_weights = lib.cudnnRNNBackwardWeights_v8
+        self._training = problem.training
+        self._x_size = prod(problem.x_shape)
+        self._y_size = prod(problem.y_shape)
+        self._h_size = prod(problem.h_shape)
+        # Networks without a cell have no use for any array in its place.
+        self._c_size = prod(problem.c_shape) if problem.spec.has_cell else None
+        self._several_devices = self._memory.device_count() > 1
+        self._descriptors = tuple(
+            descriptor.pointer for descriptor in (self._rnn, self._x, self._y, self._h, self._c)
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._owned
+
+    def close(self) -> None:
+        """Destroy the descriptors. A second call does nothing."""
+        self._descriptors = ()
+        while self._owned:
+            self._owned.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def context(self, reserve: Array) -> Context:
+        """A context on ``reserve``, a device buffer of at least ``reserve_bytes`` bytes."""
+        if not self._training:
+            raise ContextError("this executor is for inference; its problem has training=False")
+        self._buffer("reserve", reserve, self.reserve_bytes)
+        return Context(self, reserve)
+
+    def forward(
+        self,
+        x: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        weights: Array,
+        *,
+        out: tuple[Array, Array | None, Array | None],
+        workspace: Array,
+        context: Context | None = None,
+    ) -> None:
+        """Forward (``cudnnRNNForward``): fills ``out`` = (y, h_n, c_n).
+
+        All arrays are contiguous, of the problem's shapes and the spec's dtype; ``weights`` is the
+        flat buffer [weight_size]; ``workspace`` has at least ``workspace_bytes`` bytes. ``h_0``,
+        ``c_0`` None is zeros; ``h_n``, ``c_n`` None is not wanted. A training problem needs a
+        ``context``, which is then ready for backward data.
+
+        Raises ``TypeError``, ``ValueError`` naming the argument, `ContextError`, `CudnnError`.
+        """
+        address = self._address
+        y, h_n, c_n = out
+        x_at = address("x", x, self._x_size)
+        y_at = address("y", y, self._y_size)
+        weights_at = address("weights", weights, self.weight_size)
+        h_0_at = 0 if h_0 is None else address("h_0", h_0, self._h_size)
+        h_n_at = 0 if h_n is None else address("h_n", h_n, self._h_size)
+        c_0_at = 0 if c_0 is None else address("c_0", c_0, self._c_size)
+        c_n_at = 0 if c_n is None else address("c_n", c_n, self._c_size)
+        workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
+        handle, rnn, x_desc, y_desc, h_desc, c_desc = self._ready()
+        if context is None:
+            if self._training:
+                raise ContextError("forward of a training problem needs a context")
+            mode, reserve_at = _INFERENCE, 0
+        else:
+            self._check_owner(context)
+            # Whatever happens now, what an earlier forward left is gone.
+            context.phase = Phase.EMPTY
+            mode, reserve_at = _TRAINING, context.reserve.data.ptr
+        arguments = (
+            handle,
+            rnn,
+            mode,
+            0,  # lengths in device memory: not read since 8.9.1
+            x_desc,
+            x_at,
+            y_desc,
+            y_at,
+            h_desc,
+            h_0_at,
+            h_n_at,
+            c_desc,
+            c_0_at,
+            c_n_at,
+            self._weight_bytes,
+            weights_at,
+            self.workspace_bytes,
+            workspace_at,
+            self.reserve_bytes if mode else 0,
+            reserve_at,
+        )
+        if self._generator is None:
+            status = self._forward(*arguments)
+        else:
+            with self._generator:
+                status = self._forward(*arguments)
+        if status:
+            raise self.library.error(status, "cudnnRNNForward", self.problem)
+        if context is not None:
+            context.phase = Phase.FORWARD
+
+    def backward_data(
+        self,
+        context: Context,
+        y: Array,
+        dy: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        dh_n: Array | None,
+        dc_n: Array | None,
+        weights: Array,
+        *,
+        out: tuple[Array, Array | None, Array | None],
+        workspace: Array,
+    ) -> None:
+        """Gradients of the inputs (``cudnnRNNBackwardData_v8``): fills ``out`` = (dx, dh_0, dc_0).
+
+        ``y``, ``h_0``, ``c_0`` and ``weights`` are those of the forward. ``dh_n``, ``dc_n`` None
+        is zeros; ``dh_0``, ``dc_0`` None is not wanted. Changes the reserve space: it runs once
+        after each forward, and before backward weights.
+
+        Raises as `forward`; `ContextError` also when asked in another order.
+        """
+        self._check_owner(context)
+        if context.phase is not Phase.FORWARD:
+            raise ContextError(
+                f"backward data needs a forward that was not yet gone back over; "
+                f"{context.phase.value} on this context"
+            )
+        address = self._address
+        dx, dh_0, dc_0 = out
+        y_at = address("y", y, self._y_size)
+        dy_at = address("dy", dy, self._y_size)
+        dx_at = address("dx", dx, self._x_size)
+        weights_at = address("weights", weights, self.weight_size)
+        h_0_at = 0 if h_0 is None else address("h_0", h_0, self._h_size)
+        dh_n_at = 0 if dh_n is None else address("dh_n", dh_n, self._h_size)
+        dh_0_at = 0 if dh_0 is None else address("dh_0", dh_0, self._h_size)
+        c_0_at = 0 if c_0 is None else address("c_0", c_0, self._c_size)
+        dc_n_at = 0 if dc_n is None else address("dc_n", dc_n, self._c_size)
+        dc_0_at = 0 if dc_0 is None else address("dc_0", dc_0, self._c_size)
+        workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
+        handle, rnn, x_desc, y_desc, h_desc, c_desc = self._ready()
+        context.phase = Phase.EMPTY
+        status = self._backward_data(
+            handle,
+            rnn,
+            0,
+            y_desc,
+            y_at,
+            dy_at,
+            x_desc,
+            dx_at,
+            h_desc,
+            h_0_at,
+            dh_n_at,
+            dh_0_at,
+            c_desc,
+            c_0_at,
+            dc_n_at,
+            dc_0_at,
+            self._weight_bytes,
+            weights_at,
+            self.workspace_bytes,
+            workspace_at,
+            self.reserve_bytes,
+            context.reserve.data.ptr,
+        )
+        if status:
+            raise self.library.error(status, "cudnnRNNBackwardData_v8", self.problem)
+        context.phase = Phase.DATA
+
+    def backward_weights(
+        self,
+        context: Context,
+        x: Array,
+        h_0: Array | None,
+        y: Array,
+        *,
+        out: Array,
+        workspace: Array,
+        accumulate: bool = False,
+    ) -> None:
+        """Gradient of the weights (``cudnnRNNBackwardWeights_v8``): fills ``out`` [weight_size].
+
+        ``x``, ``h_0`` and ``y`` are those of the forward. With ``accumulate`` the gradient is
+        added to what ``out`` holds. Runs once, after backward data on the same context.
+
+        Raises as `forward`; `ContextError` also when asked in another order.
+        """
+        self._check_owner(context)
+        if context.phase is not Phase.DATA:
+            raise ContextError(
+                f"backward weights runs once, after backward data; {context.phase.value} on "
+                f"this context"
+            )
+        address = self._address
+        x_at = address("x", x, self._x_size)
+        y_at = address("y", y, self._y_size)
+        out_at = address("out", out, self.weight_size)
+        h_0_at = 0 if h_0 is None else address("h_0", h_0, self._h_size)
+        workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
+        handle, rnn, x_desc, y_desc, h_desc, _ = self._ready()
+        if not accumulate:
+            out.fill(0)  # the library adds
+        context.phase = Phase.SPENT
+        status = self._backward_weights(
+            handle,
+            rnn,
+            _ADD,
+            0,
+            x_desc,
+            x_at,
+            h_desc,
+            h_0_at,
+            y_desc,
+            y_at,
+            self._weight_bytes,
+            out_at,
+            self.workspace_bytes,
+            workspace_at,
+            self.reserve_bytes,
+            context.reserve.data.ptr,
+        )
+        if status:
+            raise self.library.error(status, "cudnnRNNBackwardWeights_v8", self.problem)
+
+    def _ready(self) -> tuple[Any, ...]:
+        """The thread's handle on its current stream, and the descriptors."""
+        if not self._descriptors:
+            raise ValueError("this executor is closed")
+        if self._memory.current_device() != self.device:
+            raise ValueError(
+                f"the current device must be the executor's, {self.device}; it is "
+                f"{self._memory.current_device()}"
+            )
+        return (handle_for(self.library, self.device).pointer, *self._descriptors)
+
+    def _address(self, name: str, array: Array, size: int | None) -> int:
+        """The address of an array that is what the library expects, else an error naming it."""
+        if (
+            array.__class__ is not self._ndarray
+            or array.size != size
+            or array.dtype != self._dtype
+            or not array._c_contiguous
+            or (self._several_devices and array.data.device_id != self.device)
+        ):
+            raise self._refusal(name, array, size)
+        pointer: int = array.data.ptr
+        return pointer
+
+    def _buffer(self, name: str, array: Array, least: int) -> int:
+        if (
+            array.__class__ is not self._ndarray
+            or array.nbytes < least
+            or not array._c_contiguous
+            or (self._several_devices and array.data.device_id != self.device)
+        ):
+            raise self._buffer_refusal(name, array, least)
+        pointer: int = array.data.ptr
+        return pointer
+
+    def _refusal(self, name: str, array: Array, size: int | None) -> Exception:
+        if size is None:
+            return ValueError(f"{name} must be None: {self.problem.spec.mode} has no cell state")
+        if isinstance(array, self._ndarray):
+            if array.dtype != self._dtype:
+                return TypeError(f"{name} must have dtype {self._dtype}; got {array.dtype}")
+            if array.size != size:
+                return ValueError(
+                    f"{name} must have {size} elements; got {array.size}, shape {array.shape}"
+                )
+        return self._placement_refusal(name, array)
+
+    def _buffer_refusal(self, name: str, array: Array, least: int) -> Exception:
+        if isinstance(array, self._ndarray) and array.nbytes < least:
+            return ValueError(f"{name} must have at least {least} bytes; got {array.nbytes}")
+        return self._placement_refusal(name, array)
+
+    def _placement_refusal(self, name: str, array: Array) -> Exception:
+        if not isinstance(array, self._ndarray):
+            kind = f"{self._ndarray.__module__.partition('.')[0]}.{self._ndarray.__name__}"
+            return TypeError(f"{name} must be a {kind}; got {type(array).__name__}")
+        if not array._c_contiguous:
+            return ValueError(f"{name} must be contiguous; its strides are {array.strides}")
+        return ValueError(
+            f"{name} must be on device {self.device}; it is on {array.data.device_id}"
+        )
+
+    def _check_owner(self, context: Context) -> None:
+        if not isinstance(context, Context):
+            raise TypeError(f"context must be a Context; got {type(context).__name__}")
+        if context.executor is not self:
+            raise ContextError("this context belongs to another executor")

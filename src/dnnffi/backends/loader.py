@@ -1,0 +1,129 @@
+"""Finding a vendor's library: the places to look are data, and an error lists every one tried."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnnffi.errors import LibraryNotFoundError
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere a library may be.
+
+    ``candidates`` yields names or paths for the dynamic loader; ``decisive`` means that a failure
+    here ends the search, because the user asked for exactly this.
+    """
+
+    found_via: str
+    candidates: Callable[[], Iterator[str]]
+    decisive: bool = False
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An open library, its path and how it was found."""
+
+    lib: Any
+    path: str
+    found_via: str
+
+
+def load(
+    library: str,
+    places: tuple[Place, ...],
+    open_library: Callable[[str], Any],
+    required_symbol: str,
+    install: str,
+) -> Loaded:
+    """Open the first candidate that loads and has ``required_symbol``.
+
+    Raises `LibraryNotFoundError` with every candidate tried and why it was not taken.
+    """
+    searched = []
+    for place in places:
+        tried = False
+        for candidate in place.candidates():
+            tried = True
+            try:
+                lib = open_library(candidate)
+            except OSError as error:
+                searched.append(f"{place.found_via}: {candidate} ({error})")
+                continue
+            if not has_symbol(lib, required_symbol):
+                searched.append(
+                    f"{place.found_via}: {candidate} (not {library}: no {required_symbol})"
+                )
+                continue
+            return Loaded(lib, loaded_path(candidate), place.found_via)
+        if not tried:
+            searched.append(f"{place.found_via}: nothing there")
+        elif place.decisive:
+            break
+    raise LibraryNotFoundError(library, searched, install)
+
+
+def has_symbol(lib: Any, name: str) -> bool:
+    """Whether an ABI-mode cffi library has the function ``name``."""
+    try:
+        getattr(lib, name)
+    except (AttributeError, _ffi_error()):
+        return False
+    return True
+
+
+def _ffi_error() -> type[Exception]:
+    # A symbol that is declared but missing raises ffi.error in ABI mode.
+    from _cffi_backend import FFI
+
+    error: type[Exception] = FFI.error
+    return error
+
+
+def environment(variable: str) -> Place:
+    """The file that an environment variable names; decisive when it is set."""
+
+    def candidates() -> Iterator[str]:
+        value = os.environ.get(variable)
+        if value:
+            yield value
+
+    return Place(f"environment variable {variable}", candidates, decisive=True)
+
+
+def already_loaded(pattern: str) -> Place:
+    """A library that this process has already mapped, by a regular expression on its file name."""
+
+    def candidates() -> Iterator[str]:
+        yield from mapped_libraries(pattern)
+
+    return Place("already loaded in this process", candidates)
+
+
+def system(*names: str) -> Place:
+    """The system's dynamic loader: its cache, LD_LIBRARY_PATH."""
+    return Place("the system's loader", lambda: iter(names))
+
+
+def mapped_libraries(pattern: str) -> list[str]:
+    """Paths of the shared libraries in this process whose file name matches ``pattern``."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return []
+    # address perms offset dev inode path; the path may hold spaces
+    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(None, 5)) == 6}
+    return sorted(path for path in paths if re.fullmatch(pattern, os.path.basename(path)))
+
+
+def loaded_path(candidate: str) -> str:
+    """The file behind ``candidate``: a bare name is looked up among the mapped libraries."""
+    if os.sep in candidate:
+        return candidate
+    mapped = mapped_libraries(re.escape(candidate) + r"(\.\d+)*")
+    return mapped[0] if mapped else candidate

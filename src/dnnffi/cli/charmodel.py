@@ -1,0 +1,203 @@
+"""A character-level language model: one-hot characters, an LSTM, scores of the next character.
+
+The LSTM and its gradient are dnnffi's; all else (cross-entropy, clipping, Adam, sampling) is
+written out in array code that runs on NumPy and CuPy alike.
+
+Symbols: T time steps, B rows of text read side by side, V characters of the alphabet, H hidden
+size. Losses are in bits per character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+from types import ModuleType
+
+import numpy as np
+
+import dnnffi
+from dnnffi.arrays import Array, array_module, to_host
+
+State = tuple[Array, Array]
+"""h and c of the LSTM, [L, B, H] each."""
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The characters that the model knows; number 0 stands for every other one."""
+
+    characters: str
+
+    @classmethod
+    def of(cls, text: str, limit: int = 128) -> Alphabet:
+        """The ``limit - 1`` most frequent characters of ``text``."""
+        counts = np.bincount(_code_points(text))
+        known = np.argsort(-counts, kind="stable")[: limit - 1]
+        codes = sorted(int(code) for code in known if counts[code])
+        return cls("\N{REPLACEMENT CHARACTER}" + "".join(map(chr, codes)))
+
+    def __len__(self) -> int:
+        """V."""
+        return len(self.characters)
+
+    def encode(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """The numbers of the characters of ``text``."""
+        codes = _code_points(text)
+        known = _code_points(self.characters)
+        table = np.zeros(1 + max(codes.max(initial=0), known.max()), np.int32)
+        table[known] = np.arange(len(known))
+        return table[codes]
+
+    def decode(self, numbers: Sequence[int]) -> str:
+        """The characters of ``numbers``."""
+        return "".join(self.characters[number] for number in numbers)
+
+
+def _code_points(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def windows(numbers: Array, batch: int, steps: int) -> Iterator[tuple[Array, Array, bool]]:
+    """Walk through the text for ever, in windows of ``steps`` characters.
+
+    The text is cut into ``batch`` rows that are read side by side, so that the state after a
+    window is where the next one begins. Yields the characters [T, B], those that follow them
+    [T, B], and whether the rows begin anew (the state is to be zero).
+    """
+    row = (len(numbers) - 1) // batch
+    if row < steps:
+        raise ValueError(f"{batch} rows of {steps} characters need {batch * steps + 1}")
+    xp = array_module(numbers)
+    inputs = xp.ascontiguousarray(numbers[: batch * row].reshape(batch, row).T)
+    targets = xp.ascontiguousarray(numbers[1 : batch * row + 1].reshape(batch, row).T)
+    while True:
+        for start in range(0, row - steps + 1, steps):
+            end = start + steps
+            yield inputs[start:end], targets[start:end], start == 0
+
+
+class CharModel:
+    """The parameters, and the loss and its gradient.
+
+    ``rnn`` holds the weights of the LSTM in the layout of ``backend``; ``w_out`` [V, H] and
+    ``b_out`` [V] make scores of its output. ``parameters`` are the three buffers to train.
+    """
+
+    def __init__(
+        self,
+        xp: ModuleType,
+        spec: dnnffi.RNNSpec,
+        backend: str,
+        rng: np.random.Generator,
+    ) -> None:
+        """Draw the parameters on the host, so that a seed means the same on every backend.
+
+        ``xp`` is ``numpy`` or ``cupy``; the input size of ``spec`` is V.
+        """
+        hidden, characters = spec.hidden_size, spec.input_size
+
+        def draw(shape: tuple[int, ...]) -> Array:
+            bound = 1 / sqrt(hidden)
+            return xp.asarray(rng.uniform(-bound, bound, shape).astype(spec.dtype))
+
+        arrays = [draw(parameter.shape) for parameter in spec.parameter_shapes()]
+        for parameter, array in zip(spec.parameter_shapes(), arrays, strict=True):
+            if parameter.name == "b_ih":
+                array[hidden : 2 * hidden] += 1  # the forget gates begin open
+        layout = "torch" if backend == "reference" else backend
+        self.spec = spec
+        self.backend = backend
+        self.rnn = dnnffi.RNNWeights.pack(arrays, spec, backend=layout)
+        self.w_out = draw((characters, hidden))
+        self.b_out = xp.zeros(characters, spec.dtype)
+        self.parameters: list[Array] = [self.rnn.flat, self.w_out, self.b_out]
+        self._one_hot = xp.eye(characters, dtype=spec.dtype)
+
+    def loss_and_gradients(
+        self, inputs: Array, targets: Array, state: State | None
+    ) -> tuple[Array, list[Array], State]:
+        """Loss, gradients in the order of ``parameters``, and the state behind the window.
+
+        ``inputs`` and ``targets`` are numbers of characters [T, B]. The loss is an array without
+        dimensions, so that a GPU is not waited for; the gradients are of the loss in nats. No
+        gradient flows through ``state``: that truncates backpropagation at the window's start.
+        """
+        xp = array_module(inputs)
+        x = self._one_hot[inputs]  # [T, B, V]
+        y, state, ctx = dnnffi.lstm_forward(
+            x, state, self.rnn, num_layers=self.spec.num_layers, backend=self.backend
+        )
+        outputs = y.reshape(-1, self.spec.hidden_size)  # [T*B, H]
+        scores = outputs @ self.w_out.T + self.b_out  # [T*B, V]
+
+        # Softmax cross-entropy, and its gradient with respect to the scores: (p - one-hot) / N.
+        scores -= scores.max(axis=1, keepdims=True)
+        exponentials = xp.exp(scores)
+        sums = exponentials.sum(axis=1, keepdims=True)
+        rows, right = xp.arange(targets.size), targets.reshape(-1)
+        loss = (xp.log(sums[:, 0]) - scores[rows, right]).mean() / log(2)
+        d_scores = exponentials / sums
+        d_scores[rows, right] -= 1
+        d_scores /= targets.size
+
+        d_y = (d_scores @ self.w_out).reshape(y.shape)
+        d_rnn = ctx.backward(d_y, need=("weights",)).weights.flat
+        return loss, [d_rnn, d_scores.T @ outputs, d_scores.sum(axis=0)], state
+
+    def sample(self, alphabet: Alphabet, prompt: str, length: int, rng: np.random.Generator) -> str:
+        """``prompt`` and ``length`` characters that the model writes behind it."""
+        xp = array_module(self.w_out)
+        numbers = [int(number) for number in alphabet.encode(prompt)]
+        fresh, state = numbers, None
+        for _ in range(length):
+            x = self._one_hot[xp.asarray(fresh)][:, None]  # [T, 1, V]
+            y, state = dnnffi.lstm(
+                x, state, self.rnn, num_layers=self.spec.num_layers, backend=self.backend
+            )
+            scores = to_host(self.w_out @ y[-1, 0] + self.b_out).astype(np.float64)
+            fresh = [_draw(scores, rng)]
+            numbers += fresh
+        return alphabet.decode(numbers)
+
+
+def _draw(scores: np.ndarray[tuple[int], np.dtype[np.float64]], rng: np.random.Generator) -> int:
+    """A character by its probability, the likely ones favoured (temperature 0.8)."""
+    scores[0] = -np.inf  # number 0 is no character
+    weights = np.exp((scores - scores.max()) / 0.8)
+    return int(np.searchsorted(np.cumsum(weights), rng.random() * weights.sum(), side="right"))
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015) on a list of arrays, in place."""
+
+    def __init__(
+        self, parameters: Sequence[Array], rate: float, beta1: float = 0.9, beta2: float = 0.99
+    ) -> None:
+        self.rate, self.beta1, self.beta2 = rate, beta1, beta2
+        self._steps = 0
+        self._parameters = list(parameters)
+        self._means = [array_module(p).zeros_like(p) for p in parameters]
+        self._squares = [array_module(p).zeros_like(p) for p in parameters]
+
+    def step(self, gradients: Sequence[Array]) -> None:
+        """Move the parameters by one step against ``gradients``."""
+        self._steps += 1
+        # Both running means begin at zero; this makes up for it.
+        rate = self.rate * sqrt(1 - self.beta2**self._steps) / (1 - self.beta1**self._steps)
+        for parameter, gradient, mean, square in zip(
+            self._parameters, gradients, self._means, self._squares, strict=True
+        ):
+            xp = array_module(parameter)
+            mean += (1 - self.beta1) * (gradient - mean)
+            square += (1 - self.beta2) * (gradient * gradient - square)
+            parameter -= rate * mean / (xp.sqrt(square) + 1e-8)
+
+
+def clip_by_norm(gradients: Sequence[Array], limit: float) -> None:
+    """Scale ``gradients`` in place so that the norm of all together is at most ``limit``."""
+    xp = array_module(gradients[0])
+    norm = xp.sqrt(sum((gradient * gradient).sum() for gradient in gradients))
+    scale = xp.minimum(1, limit / (norm + 1e-12))
+    for gradient in gradients:
+        gradient *= scale.astype(gradient.dtype)

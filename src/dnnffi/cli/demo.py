@@ -1,0 +1,321 @@
+"""``dnnffi demo``: train a character-level LSTM on real text and show what it learned."""
+
+from __future__ import annotations
+
+import argparse
+import sysconfig
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnnffi.cli.command import INTERRUPTED, CommandError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from dnnffi.cli.charmodel import Alphabet, CharModel
+
+NAME = "demo"
+HELP = "train a character-level LSTM on real text"
+DESCRIPTION = (
+    "Train a character-level LSTM on text, by default the source of Python's standard library, "
+    "with cuDNN where it can be used and else with the reference. Writes the loss curve and a "
+    "sample of generated text."
+)
+PROMPT = "def "
+SAMPLE_LENGTH = 400
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is trained: the network, the text read at once, the step width, the text in all."""
+
+    hidden: int
+    layers: int
+    batch: int
+    window: int
+    rate: float
+    characters: int
+
+
+# Chosen so that the loss falls well within the default time on two CPU cores, and on one GPU.
+SIZES = {
+    "reference": Sizes(192, 1, 16, 48, 8e-3, 2_000_000),
+    "cudnn": Sizes(512, 2, 128, 128, 2e-3, 16_000_000),
+}
+
+
+@dataclass
+class Progress:
+    """The course of a training: bits per character of each step, and the time it took."""
+
+    losses: list[float] = field(default_factory=list)
+    characters: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def recent(self) -> float:
+        """Mean loss of the last 20 steps."""
+        last = self.losses[-20:]
+        return sum(last) / len(last)
+
+    @property
+    def speed(self) -> float:
+        """Characters per second."""
+        return self.characters / self.seconds if self.seconds else 0.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("--text", type=Path, metavar="FILE", help="text to learn (UTF-8)")
+    parser.add_argument("--backend", choices=SIZES, help="default: cudnn where it can be used")
+    parser.add_argument(
+        "--seconds", type=_positive(float), default=30.0, help="time to train (default: 30)"
+    )
+    parser.add_argument("--steps", type=_positive(int), help="steps to train at most")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        default=Path("demo-output"),
+        help="folder for the results (default: demo-output)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the first weights and the sample")
+    for name, what in (
+        ("hidden", "hidden size"),
+        ("layers", "number of layers"),
+        ("batch", "rows of text read side by side"),
+        ("window", "characters that backpropagation reaches back"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=_positive(int),
+            help=f"{what} (default: {getattr(SIZES['reference'], name)} on the CPU, "
+            f"{getattr(SIZES['cudnn'], name)} on a GPU)",
+        )
+
+
+def _positive(kind: type[Any]) -> Any:
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"must be above 0; got {text}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it in its message
+    return parse
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, then write the loss curve and the sample. Ctrl-C ends the training early."""
+    from dnnffi.cli import probe
+
+    if absent := probe.absent("rich", "matplotlib"):
+        raise CommandError(f"needs {' and '.join(absent)}. Install: {probe.INSTALL_DEMO}", code=1)
+    backend, xp = choose_backend(options.backend)
+    given = {
+        name: value
+        for name in ("hidden", "layers", "batch", "window")
+        if (value := getattr(options, name)) is not None
+    }
+    sizes = replace(SIZES[backend], **given)
+    text, source = read_text(options.text, sizes.characters)
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--output {options.output}: {error.strerror}") from error
+
+    import numpy as np
+
+    import dnnffi
+    from dnnffi.cli.charmodel import Alphabet, CharModel
+
+    sizes = replace(sizes, batch=min(sizes.batch, (len(text) - 1) // sizes.window))
+    if sizes.batch < 1:
+        raise CommandError(
+            f"the text has {len(text)} characters; at least {sizes.window + 1} are needed "
+            f"(--window {sizes.window})"
+        )
+    alphabet = Alphabet.of(text)
+    spec = dnnffi.RNNSpec(
+        mode="lstm",
+        input_size=len(alphabet),
+        hidden_size=sizes.hidden,
+        num_layers=sizes.layers,
+    )
+    rng = np.random.default_rng(options.seed)
+    model = CharModel(xp, spec, backend, rng)
+    print(f"Text      {source}: {len(text):,} characters, {len(alphabet)} different ones")
+    print(f"Network   {sizes.layers} LSTM of {sizes.hidden}, {_count(model):,} parameters")
+
+    progress = train(
+        model, xp.asarray(alphabet.encode(text)), sizes, options.seconds, options.steps
+    )
+    if not progress.losses:
+        print("Interrupted before the first step; nothing to write.")
+        return INTERRUPTED
+    _write(options.output, progress, model, alphabet, rng)
+    return INTERRUPTED if progress.interrupted else 0
+
+
+def choose_backend(asked: str | None) -> tuple[str, ModuleType]:
+    """The backend and the array package to use: cuDNN on CuPy, or the reference on NumPy."""
+    from dnnffi.cli import probe
+
+    problem = "" if asked == "reference" else probe.cudnn_problem()
+    if asked == "cudnn" and problem:
+        raise CommandError(f"--backend cudnn: {problem}. See python -m dnnffi info.", code=1)
+    if asked == "reference" or problem:
+        import numpy
+
+        because = f" (no cuDNN: {problem})" if problem else ""
+        print(f"Backend   reference on NumPy {numpy.__version__}{because}")
+        return "reference", numpy
+    import cupy
+
+    library = probe.cudnn_library()
+    device = probe.devices(probe.package("cupy")).found[cupy.cuda.runtime.getDevice()]
+    print(f"Backend   cuDNN {library.version} on {device.name}")
+    return "cudnn", cupy
+
+
+def read_text(path: Path | None, limit: int) -> tuple[str, str]:
+    """At most ``limit`` characters of text, and where they are from, in words."""
+    if path is not None:
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                return file.read(limit), str(path)
+        except OSError as error:
+            raise CommandError(f"--text {path}: {error.strerror}") from error
+    folder = Path(sysconfig.get_path("stdlib"))
+    parts = []
+    missing = limit
+    for source in _sources(folder):
+        parts.append(source.read_text(encoding="utf-8", errors="replace")[:missing])
+        missing -= len(parts[-1])
+        if missing == 0:
+            break
+    if not parts:
+        raise CommandError(f"no Python source in {folder}; name a text with --text FILE", code=1)
+    return "".join(parts), f"Python's standard library ({len(parts)} files)"
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """The modules of the standard library in a fixed order, without tests and what was added."""
+    others = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
+    for path in sorted(folder.rglob("*.py")):
+        if others.isdisjoint(path.relative_to(folder).parts):
+            yield path
+
+
+def train(
+    model: CharModel, numbers: Any, sizes: Sizes, seconds: float, steps: int | None
+) -> Progress:
+    """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    from dnnffi.cli.charmodel import Adam, clip_by_norm, windows
+
+    progress = Progress()
+    adam = Adam(model.parameters, sizes.rate)
+    state = None
+    pending: list[Any] = []
+    columns = (
+        TextColumn("Training "),
+        BarColumn(),
+        TextColumn("{task.fields[loss]} bits/char  {task.fields[speed]} char/s"),
+        TimeElapsedColumn(),
+    )
+
+    def collect(bar: Bar) -> None:
+        # The one place that waits for the device.
+        progress.losses += [float(loss) for loss in pending]
+        progress.characters += len(pending) * sizes.batch * sizes.window
+        progress.seconds = time.perf_counter() - start
+        pending.clear()
+        done = progress.seconds / seconds
+        if steps is not None:
+            done = max(done, len(progress.losses) / steps)
+        bar.update(
+            bar.task_ids[0],
+            completed=min(done, 1.0),
+            loss=f"{progress.recent:.2f}",
+            speed=f"{progress.speed:,.0f}",
+        )
+
+    with Bar(*columns) as bar:
+        bar.add_task("", total=1.0, loss="-", speed="-")
+        start = time.perf_counter()
+        try:
+            for inputs, targets, anew in windows(numbers, sizes.batch, sizes.window):
+                loss, gradients, state = model.loss_and_gradients(
+                    inputs, targets, None if anew else state
+                )
+                clip_by_norm(gradients, 1.0)
+                adam.step(gradients)
+                pending.append(loss)
+                last = len(progress.losses) + len(pending) == steps
+                if last or len(pending) == 10:
+                    collect(bar)
+                    if last or progress.seconds >= seconds:
+                        break
+        except KeyboardInterrupt:
+            progress.interrupted = True
+            if pending:
+                collect(bar)
+    return progress
+
+
+def _write(
+    folder: Path,
+    progress: Progress,
+    model: CharModel,
+    alphabet: Alphabet,
+    rng: Any,
+) -> None:
+    curve, sample = folder / "loss.png", folder / "sample.txt"
+    plot(curve, progress)
+    text = model.sample(alphabet, PROMPT, SAMPLE_LENGTH, rng)
+    sample.write_text(text + "\n", encoding="utf-8")
+
+    word = "Stopped after" if progress.interrupted else "Trained"
+    print(
+        f"{word} {len(progress.losses)} steps, {progress.characters:,} characters in "
+        f"{progress.seconds:.1f} s: {progress.losses[0]:.2f} -> {progress.recent:.2f} bits "
+        f"per character, {progress.speed:,.0f} characters/s"
+    )
+    print(f"\n----- sample -----\n{text}\n------------------\n")
+    print(f"Loss curve  {curve}")
+    print(f"Sample      {sample}")
+
+
+def plot(path: Path, progress: Progress) -> None:
+    """Write the loss curve as PNG."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    losses = np.array(progress.losses)
+    characters = np.linspace(0, progress.characters, len(losses) + 1)[1:] / 1e6
+    width = max(1, len(losses) // 50)
+    smooth = np.convolve(losses, np.full(width, 1 / width), "valid")
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot(characters, losses, color="0.75", linewidth=0.8)
+    axes.plot(characters[width - 1 :], smooth, color="C0", label=f"mean of {width} steps")
+    axes.set_xlabel("characters read (millions)")
+    axes.set_ylabel("loss (bits per character)")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def _count(model: CharModel) -> int:
+    return sum(int(parameter.size) for parameter in model.parameters)

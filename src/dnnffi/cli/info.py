@@ -1,0 +1,87 @@
+"""``dnnffi info``: what was found and how, and what is missing with the install command."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+
+NAME = "info"
+HELP = "show which libraries and devices are found, and what is missing"
+DESCRIPTION = (
+    "Show the versions of dnnffi and of what it stands on, the cuDNN library and how it was "
+    "found, the devices, and what is missing with the command that installs it."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No arguments."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report. Missing parts are no failure: the exit code is 0."""
+    for line in report():
+        print(line)
+    return 0
+
+
+def report() -> Iterator[str]:
+    """The lines of the report."""
+    from dnnffi.cli import probe
+
+    dnnffi, numpy, cffi = probe.package("dnnffi"), probe.package("numpy"), probe.package("cffi")
+    # CuPy before cuDNN: a CuPy that brings its libraries into the process decides which is found.
+    cupy = probe.package("cupy")
+    cudnn = probe.cudnn_library()
+    devices = probe.devices(cupy)
+    missing = []
+
+    yield f"dnnffi {dnnffi.version}"
+    yield from _table(
+        [
+            ("Python", f"{platform.python_version()} ({sys.executable})"),
+            ("NumPy", numpy.version or numpy.problem),
+            ("cffi", cffi.version or cffi.problem),
+            ("CuPy", cupy.version or cupy.problem),
+        ]
+    )
+    if cupy.problem:
+        missing.append(("CuPy, for arrays on a GPU", probe.INSTALL_CUPY))
+
+    yield ""
+    if cudnn.problem:
+        yield f"cuDNN: {cudnn.problem}"
+        yield from (f"  searched {place}" for place in cudnn.searched)
+        missing.append(("cuDNN", probe.INSTALL_CUPY))
+    else:
+        yield f"cuDNN {cudnn.version}"
+        yield from _table([("path", cudnn.path), ("found via", cudnn.found_via)])
+
+    yield ""
+    if devices.problem:
+        yield f"Devices: none ({devices.problem})"
+        missing.append(("a GPU, for the backend cudnn", "an NVIDIA GPU and its driver"))
+    else:
+        yield "Devices"
+        yield from _table(
+            (
+                str(device.index),
+                f"{device.name}, compute capability {device.capability}, "
+                f"{device.memory / 2**30:.1f} GiB",
+            )
+            for device in devices.found
+        )
+
+    if absent := probe.absent("rich", "matplotlib"):
+        missing.append((f"{' and '.join(absent)}, for the demo", probe.INSTALL_DEMO))
+    if missing:
+        yield ""
+        yield "Missing"
+        yield from (f"  {what}: {how}" for what, how in missing)
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    rows = list(rows)
+    width = max(len(label) for label, _ in rows)
+    yield from (f"  {label:<{width}}  {text}" for label, text in rows)

@@ -1,0 +1,129 @@
+"""What is present here: packages, the cuDNN library, devices. Nothing raises."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from types import ModuleType
+
+from dnnffi.backends.cudnn import library as cudnn
+from dnnffi.errors import LibraryNotFoundError
+
+INSTALL_CUPY = cudnn.INSTALL
+INSTALL_DEMO = "pip install 'dnnffi[demo]'"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A Python package: its module and version, or why it cannot be imported."""
+
+    name: str
+    module: ModuleType | None = None
+    version: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Cudnn:
+    """libcudnn as the loader found it, or why it cannot be used and where it was sought."""
+
+    version: str = ""
+    path: str = ""
+    found_via: str = ""
+    problem: str = ""
+    searched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that CuPy sees; ``memory`` in bytes."""
+
+    index: int
+    name: str
+    capability: str
+    memory: int
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices that CuPy sees, or why it sees none."""
+
+    found: tuple[Device, ...] = ()
+    problem: str = ""
+
+
+def package(name: str, distribution: str | None = None) -> Package:
+    """Import the package ``name``; ``distribution`` is its name on the package index."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = "not installed" if error.name == name else f"needs {error.name}"
+        return Package(name, problem=missing)
+    except Exception as error:  # a broken installation fails in ways of its own
+        return Package(name, problem=one_line(error))
+    version = getattr(module, "__version__", "")
+    if not version:
+        try:
+            version = importlib.metadata.version(distribution or name)
+        except importlib.metadata.PackageNotFoundError:
+            version = "unknown version"
+    return Package(name, module, str(version))
+
+
+def absent(*names: str) -> list[str]:
+    """Those of the packages ``names`` that are not installed; none is imported."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def cudnn_library() -> Cudnn:
+    """libcudnn, opened in this process if it is found."""
+    try:
+        library = cudnn.load()
+    except LibraryNotFoundError as error:
+        return Cudnn(problem="not found", searched=error.searched)
+    except Exception as error:  # too old, or the search itself failed
+        return Cudnn(problem=one_line(error))
+    return Cudnn(library.version_text, library.path, library.found_via)
+
+
+def devices(cupy: Package) -> Devices:
+    """The devices that ``cupy`` sees. The first question to a device makes a context on none."""
+    if cupy.module is None:
+        return Devices(problem=f"CuPy is needed to ask: {cupy.problem}")
+    runtime = cupy.module.cuda.runtime
+    try:
+        found = []
+        for index in range(runtime.getDeviceCount()):
+            properties = runtime.getDeviceProperties(index)
+            found.append(
+                Device(
+                    index,
+                    properties["name"].decode(),
+                    f"{properties['major']}.{properties['minor']}",
+                    int(properties["totalGlobalMem"]),
+                )
+            )
+    except Exception as error:  # without a driver CuPy's errors have no common base
+        return Devices(problem=one_line(error))
+    return Devices(tuple(found), "" if found else "the driver reports no device")
+
+
+def cudnn_problem() -> str:
+    """Why CuPy with cuDNN cannot be used here; empty if it can."""
+    cupy = package("cupy")
+    if cupy.module is None:
+        return f"CuPy: {cupy.problem}"
+    if cupy.module.cuda.runtime.is_hip:
+        return "this CuPy is for ROCm"
+    seen = devices(cupy)
+    if seen.problem:
+        return f"GPU: {seen.problem}"
+    library = cudnn_library()
+    return f"cuDNN: {library.problem}" if library.problem else ""
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error on one line, its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

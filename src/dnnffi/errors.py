@@ -1,0 +1,91 @@
+"""The exceptions of dnnffi. Wrong arguments are plain ``ValueError`` and ``TypeError``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class DnnffiError(Exception):
+    """Base of every error that is dnnffi's own."""
+
+
+class LibraryNotFoundError(DnnffiError, ImportError):
+    """A vendor library could not be loaded; names every place searched and the install command."""
+
+    def __init__(self, library: str, searched: Sequence[str], install: str) -> None:
+        self.library = library
+        self.searched = tuple(searched)
+        self.install = install
+        places = "\n".join(f"  - {place}" for place in self.searched)
+        super().__init__(f"{library} could not be loaded. Searched:\n{places}\nInstall: {install}")
+
+
+class UnsupportedError(DnnffiError, NotImplementedError):
+    """The vendor's library cannot do this; names the vendor, its version and the limit."""
+
+    def __init__(self, vendor: str, version: str, limit: str) -> None:
+        self.vendor = vendor
+        self.version = version
+        self.limit = limit
+        super().__init__(f"{vendor} {version}: {limit}" if version else f"{vendor}: {limit}")
+
+
+class StatusError(DnnffiError, RuntimeError):
+    """A vendor function returned a status other than success.
+
+    Attributes: ``status`` (number), ``status_name``, ``function`` (the C function), ``problem``
+    (spec and shapes) and ``detail`` (the library's own message, empty if it gave none).
+    """
+
+    vendor = ""
+
+    def __init__(
+        self, status: int, status_name: str, function: str, problem: str = "", detail: str = ""
+    ) -> None:
+        self.status = status
+        self.status_name = status_name
+        self.function = function
+        self.problem = problem
+        self.detail = detail
+        text = f"{function} returned {status_name} ({status})"
+        if problem:
+            text += f" for {problem}"
+        if detail:
+            text += f": {detail}"
+        super().__init__(text)
+
+
+class CudnnError(StatusError):
+    """A cuDNN function failed."""
+
+    vendor = "cuDNN"
+
+
+class MiopenError(StatusError):
+    """A MIOpen function failed."""
+
+    vendor = "MIOpen"
+
+
+class ContextError(DnnffiError, RuntimeError):
+    """Backward was asked in an order, or of a context, that the reserve space does not allow."""
+
+
+class ValidationError(DnnffiError, AssertionError):
+    """``options={"validate": True}``: a result differs from the reference beyond rounding.
+
+    ``deviations`` maps each output's name to ``(deviation, tolerance)``, both relative to the
+    reference's largest magnitude.
+    """
+
+    def __init__(self, deviations: dict[str, tuple[float, float]]) -> None:
+        self.deviations = deviations
+        rows = ", ".join(
+            f"{name} {found:.3g} (allowed {allowed:.3g})"
+            for name, (found, allowed) in deviations.items()
+        )
+        super().__init__(f"results differ from the reference; relative deviation: {rows}")
+
+
+class PerformanceWarning(UserWarning):
+    """The call is right but pays for something that the caller could avoid."""

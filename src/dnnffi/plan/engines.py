@@ -1,0 +1,225 @@
+"""The backends by name: what arrays and weights each takes, and its plans."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from dnnffi.arrays import Array, as_array, kind
+from dnnffi.backends.cudnn import dropout as cudnn_dropout
+from dnnffi.backends.cudnn import library as cudnn_library
+from dnnffi.backends.cudnn import rnn as cudnn_rnn
+from dnnffi.dropout import DropoutState
+from dnnffi.errors import PerformanceWarning, UnsupportedError
+from dnnffi.plan.cache import PlanCache
+from dnnffi.plan.reference import HostGenerator, ReferencePlan
+from dnnffi.plan.vendor import VendorPlan
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec, check_flag
+from dnnffi.spec.weights import weight_layout
+from dnnffi.weights import RNNWeights
+
+PLAN_CAPACITY = 128
+"""Plans kept by each backend. One holds a few descriptors and no device memory."""
+
+
+class Engine:
+    """What the functional API asks of a backend."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self.plans: PlanCache[Any] = PlanCache(PLAN_CAPACITY)
+        self._default_states: dict[int, DropoutState] = {}
+        self._lock = threading.Lock()
+
+    def accept(self, name: str, array: Array) -> None:
+        """Raise ``TypeError`` unless ``array`` is one that this backend computes on."""
+
+    def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
+        """Whether ``array`` can be given to a plan as it is; the plan checks dtype and device."""
+        return False
+
+    def device(self, array: Array) -> int:
+        """The number of the device that holds ``array``."""
+        return 0
+
+    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Any:
+        """``weights`` in the form that the backend's plans take."""
+        raise NotImplementedError
+
+    def plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
+        """A new plan."""
+        raise NotImplementedError
+
+    def generator(self, state: DropoutState | None, device: int) -> Any:
+        """The random numbers of ``state``, or of this device's own where it is None."""
+        if state is None:
+            with self._lock:
+                state = self._default_states.setdefault(device, DropoutState(secrets.randbits(63)))
+        return state.generator(f"{self.name} device {device}", lambda s: self._seeded(s, device))
+
+    def _seeded(self, seed: int, device: int) -> Any:
+        raise NotImplementedError
+
+
+class ReferenceEngine(Engine):
+    """The NumPy reference, on NumPy and CuPy arrays."""
+
+    name = "reference"
+
+    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> list[Array]:
+        return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
+
+    def plan(self, problem: RNNProblem, device: int, generator: Any) -> ReferencePlan:
+        return ReferencePlan(problem, generator)
+
+    def _seeded(self, seed: int, device: int) -> HostGenerator:
+        return HostGenerator(seed)
+
+
+class CudnnEngine(Engine):
+    """libcudnn, on CuPy arrays."""
+
+    name = "cudnn"
+
+    def __init__(self, library: cudnn_library.Library) -> None:
+        super().__init__()
+        self.library = library
+        self._ndarray = library.memory.ndarray
+
+    def accept(self, name: str, array: Array) -> None:
+        if not isinstance(array, self._ndarray):
+            raise TypeError(
+                f"{name} must be a CuPy array (or share its memory with one) for backend 'cudnn'; "
+                f"got {type(array).__name__}"
+            )
+
+    def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
+        return array.__class__ is self._ndarray and array._c_contiguous and array.shape == shape
+
+    def device(self, array: Array) -> int:
+        number: int = array.data.device_id
+        return number
+
+    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
+        if isinstance(weights, RNNWeights):
+            if weights.layout.name != self.name:
+                raise ValueError(
+                    f"weights are in the layout of {weights.backend!r}; backend 'cudnn' needs its "
+                    f"own: RNNWeights.pack(weights.arrays(), spec, backend='cudnn')"
+                )
+            return weights.flat
+        viewed = RNNWeights.view_of(weights, spec, backend=self.name)
+        if viewed is not None:
+            return viewed.flat
+        _warn_of_packing()
+        memory = self.library.memory
+        with memory.use(self.device(weights[0])):
+            flat = memory.empty((weight_layout(spec, self.name).size,), memory.dtype(spec.dtype))
+            return RNNWeights.pack(weights, spec, backend=self.name, out=flat).flat
+
+    def plan(self, problem: RNNProblem, device: int, generator: Any) -> VendorPlan:
+        executor = cudnn_rnn.RNNExecutor(
+            problem, generator=generator, device=device, library=self.library
+        )
+        return VendorPlan(executor, self.library.memory)
+
+    def _seeded(self, seed: int, device: int) -> cudnn_dropout.Generator:
+        return cudnn_dropout.Generator(self.library, device, seed)
+
+
+_BY_KIND = {"cuda": "cudnn", "rocm": "miopen", "host": "reference"}
+BACKENDS = ("cudnn", "miopen", "reference")
+
+
+def engine(backend: str | None, x: Array) -> Engine:
+    """The engine of a call: the one named, or the one that the array asks for.
+
+    CuPy on CUDA goes to cuDNN, NumPy to the reference.
+    """
+    name = _BY_KIND[kind(x)] if backend is None else backend
+    if name == "cudnn":
+        return _cudnn(cudnn_library.load())
+    if name == "reference":
+        return _reference()
+    if name == "miopen":
+        raise UnsupportedError("MIOpen", "", "this version of dnnffi has no MIOpen backend yet")
+    raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {backend!r}")
+
+
+@cache
+def _reference() -> ReferenceEngine:
+    return ReferenceEngine()
+
+
+def _cudnn(library: cudnn_library.Library) -> CudnnEngine:
+    if library.engine is None:
+        library.engine = CudnnEngine(library)
+    return library.engine  # type: ignore[no-any-return]
+
+
+_warned = False
+
+
+def _warn_of_packing() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "weights given as separate arrays are packed on every call; "
+            "dnnffi.RNNWeights.pack once and pass that to save it (said once)",
+            PerformanceWarning,
+            stacklevel=6,
+        )
+
+
+def weights_of(
+    mode: str,
+    weights: object,
+    num_layers: int,
+    bidirectional: bool,
+) -> tuple[RNNSpec, RNNWeights | list[Array]]:
+    """The spec that ``weights`` imply, and the weights with every array made known.
+
+    An `RNNWeights` brings its own spec: ``num_layers`` and ``bidirectional`` may be left at their
+    defaults, and are refused where they say something else.
+    """
+    if isinstance(weights, RNNWeights):
+        spec = weights.spec
+        if spec.mode != mode:
+            raise ValueError(f"weights are those of {spec.mode!r}; this is {mode!r}")
+        if isinstance(num_layers, float) or num_layers not in (1, spec.num_layers):
+            raise ValueError(f"num_layers is {num_layers}; the weights have {spec.num_layers}")
+        if check_flag("bidirectional", bidirectional) and not spec.bidirectional:
+            raise ValueError("bidirectional is True; the weights are for one direction")
+        return spec, weights
+    if not isinstance(weights, Sequence):
+        raise TypeError(
+            f"weights must be a sequence of arrays or an RNNWeights; got {type(weights).__name__}"
+        )
+    arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(weights)]
+    if not arrays:
+        raise ValueError("weights: got no arrays")
+    if arrays[0].dtype.name not in ITEM_SIZES:
+        raise TypeError(
+            f"weights[0] must have one of the dtypes {', '.join(ITEM_SIZES)}; got {arrays[0].dtype}"
+        )
+    spec = RNNSpec.from_weight_shapes(
+        mode,
+        [tuple(array.shape) for array in arrays],
+        num_layers=num_layers,
+        bidirectional=bidirectional,
+        dtype=arrays[0].dtype.name,
+    )
+    for index, array in enumerate(arrays):
+        if array.dtype != arrays[0].dtype:
+            raise TypeError(
+                f"weights[{index}] must have the dtype of weights[0], {arrays[0].dtype}; "
+                f"got {array.dtype}"
+            )
+    return spec, arrays

@@ -1,0 +1,109 @@
+"""``options={"validate": True}``: the reference in float64 beside a backend's results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dnnffi.arrays import Array, array_module
+from dnnffi.errors import ValidationError
+from dnnffi.plan.reference import ReferencePlan
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.weights import RNNWeights
+
+TOLERANCES = {
+    ("float16", "default"): 2e-2,
+    ("bfloat16", "default"): 1e-1,
+    ("float32", "default"): 1e-2,
+    ("float32", "strict"): 1e-4,
+    ("float64", "default"): 1e-9,
+}
+"""Largest deviation that the dtype explains, relative to the reference's largest magnitude.
+float32 has ten bits of mantissa in TF32 products, which "strict" forbids."""
+
+
+def tolerance(problem: RNNProblem) -> float:
+    """The tolerance for a problem's dtype and math."""
+    dtype, math = problem.spec.dtype, problem.options.math
+    return TOLERANCES.get((dtype, math), TOLERANCES[dtype, "default"])
+
+
+def check_forward(call: Any, problem: RNNProblem, results: Sequence[Array | None]) -> None:
+    """Raise `ValidationError` where y, h_n or c_n differ from the reference's."""
+    _refuse_dropout(problem)
+    plan = ReferencePlan(problem)
+    expected = plan.infer(*_inputs(call))
+    _compare(
+        problem, dict(zip(("y", "h_n", "c_n"), zip(results, expected, strict=True), strict=True))
+    )
+
+
+def check_backward(
+    call: Any,
+    problem: RNNProblem,
+    dy: Array | None,
+    dh_n: Array | None,
+    dc_n: Array | None,
+    results: Sequence[Array | None],
+    dweights: Any,
+) -> None:
+    """Raise `ValidationError` where a gradient differs from the reference's."""
+    plan = ReferencePlan(problem)
+    *_, tape = plan.forward(*_inputs(call))
+    *expected, weights = plan.backward(
+        tape, _double(dy), _double(dh_n), _double(dc_n), weights_needed=True, retain=False
+    )
+    pairs = dict(zip(("dx", "dh_0", "dc_0"), zip(results, expected, strict=True), strict=True))
+    if dweights is not None:
+        found = call.weight_gradient(dweights)
+        arrays = found.arrays() if isinstance(found, RNNWeights) else found
+        for index, pair in enumerate(zip(arrays, weights or (), strict=True)):
+            pairs[f"dweights[{index}]"] = pair
+    _compare(problem, pairs)
+
+
+def _refuse_dropout(problem: RNNProblem) -> None:
+    if problem.dropout and problem.spec.num_layers > 1:
+        raise ValueError(
+            "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "
+            "numbers"
+        )
+
+
+def _inputs(call: Any) -> tuple[Any, ...]:
+    weights = call.weights
+    arrays = weights.arrays() if isinstance(weights, RNNWeights) else weights
+    return _double(call.x), _double(call.h_0), _double(call.c_0), [_double(w) for w in arrays]
+
+
+def _double(array: Array | None) -> Array | None:
+    return None if array is None else array.astype("float64")
+
+
+def _compare(problem: RNNProblem, pairs: dict[str, tuple[Array | None, Array | None]]) -> None:
+    allowed = tolerance(problem)
+    wrong = {}
+    for name, (found, expected) in pairs.items():
+        if found is None or expected is None:
+            continue
+        deviation = relative_deviation(found, expected)
+        if not deviation <= allowed:
+            wrong[name] = (deviation, allowed)
+    if wrong:
+        raise ValidationError(wrong)
+
+
+def relative_deviation(found: Array, expected: Array) -> float:
+    """Largest difference over the largest finite magnitude expected.
+
+    Infinite where NaN or infinity stand in one array and not, or otherwise, in the other.
+    """
+    xp = array_module(expected)
+    found = found.astype("float64")
+    finite = xp.isfinite(expected)
+    same = (found == expected) | (xp.isnan(found) & xp.isnan(expected))
+    if not bool(xp.all(same | (finite & xp.isfinite(found)))):
+        return float("inf")
+    scale = float(xp.max(xp.where(finite, xp.abs(expected), 0)))
+    difference = float(xp.max(xp.where(finite, xp.abs(found - xp.where(finite, expected, 0)), 0)))
+    return difference / scale if scale else difference

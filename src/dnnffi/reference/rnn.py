@@ -1,0 +1,233 @@
+"""RNNs on NumPy or CuPy arrays, forward and backward: what the right answer is.
+
+For each layer and direction: the product of all steps' inputs at once, then one recurrent product
+per step (`dnnffi.reference.direction`). The equations of a step are in `dnnffi.reference.cells`.
+
+Symbols: T time steps, B batch, I input size, H hidden size, P projection size (0 = none), O = P or
+H, L layers, D directions, G gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from dnnffi.arrays import Array, array_module
+from dnnffi.reference.cells import Cell, make_cell
+from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
+from dnnffi.reference.layout import Layout
+from dnnffi.spec.rnn import RNNSpec
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What `backward` needs of a `forward`. It holds the arrays given, not copies of them."""
+
+    spec: RNNSpec
+    xp: ModuleType
+    layout: Layout
+    cell: Cell
+    dtype: Any  # of the results
+    compute_dtype: Any
+    masks: list[Array] | None  # [T, B, O*D] each
+    layers: list[list[Pass]]  # by layer, by direction
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Results of `forward`: y in the layout of x, h_n [L*D, B, O], c_n [L*D, B, H] or None."""
+
+    y: Array
+    h_n: Array
+    c_n: Array | None
+    tape: Tape
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Results of `backward`, each of the shape of what it is the gradient of."""
+
+    x: Array
+    h_0: Array
+    c_0: Array | None
+    weights: list[Array]
+
+
+# Infinity and NaN are values here, as they are on a device: NumPy is not to warn of them.
+@np.errstate(all="ignore")
+def forward(
+    spec: RNNSpec,
+    x: Array,
+    h_0: Array | None,
+    c_0: Array | None,
+    weights: Sequence[Array],
+    *,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    dropout: float = 0.0,
+    masks: Sequence[Array] | None = None,
+    clip: tuple[float, float] | None = None,
+    clip_nan: str = "propagate",
+) -> Forward:
+    """Run the network of ``spec`` over ``x``.
+
+    float32 and float64 are computed in the dtype of ``x``, float16 and bfloat16 in float32; the
+    results have the dtype of ``x``. Shapes are not checked here.
+
+    Parameters
+    ----------
+    x : [T, B, I]; [B, T, I] with ``batch_first``; or [sum(batch_sizes), I], packed
+    h_0, c_0 : [L*D, B, O] and [L*D, B, H], or None for zeros; ``c_0`` is the LSTM's
+    weights : flat, in PyTorch's order (`RNNSpec.parameter_shapes`)
+    lengths : one length a row, in any order: past it y is zero, h_n and c_n are the state at it
+    batch_sizes : the number of rows at each step of packed sequences, never rising
+    dropout, masks : the output of layer l, of all directions, is multiplied by ``masks[l]`` before
+        layer l + 1 reads it. L - 1 arrays, each [T, B, O*D] (packed: [sum(batch_sizes), O*D] too).
+        The probability is not read, but one above 0 asks for masks: see `dropout_masks`.
+    clip, clip_nan : bounds of the LSTM's cell state, see `dnnffi.reference.cells.clip_cell`
+
+    Raises
+    ------
+    ValueError
+        If ``dropout`` is above 0 and ``masks`` are missing, or are not L - 1.
+    """
+    if masks is None and dropout > 0 and spec.num_layers > 1:
+        raise ValueError(f"masks must be given for dropout {dropout}; see dropout_masks")
+    if masks is not None and len(masks) != spec.num_layers - 1:
+        raise ValueError(f"masks must be {spec.num_layers - 1} arrays; got {len(masks)}")
+    xp = array_module(x)
+    dtype = _compute_dtype(xp, x.dtype)
+    layout = Layout.of(xp, x, batch_first, lengths, batch_sizes)
+    cell = make_cell(spec.mode, xp, clip, clip_nan)
+    stacked = spec.num_layers * spec.num_directions
+    h = _cast(h_0, dtype, xp, (stacked, layout.batch, spec.output_size))
+    c = _cast(c_0, dtype, xp, (stacked, layout.batch, spec.hidden_size)) if spec.has_cell else None
+    grouped = _group(spec, [w.astype(dtype, copy=False) for w in weights])
+    if masks is not None:
+        masks = [_time_major_mask(layout, mask.astype(dtype, copy=False)) for mask in masks]
+
+    layers: list[list[Pass]] = []
+    inputs = layout.time_major(x.astype(dtype, copy=False))
+    for layer in range(spec.num_layers):
+        if layer > 0 and masks is not None:
+            inputs = inputs * masks[layer - 1]
+        passes = []
+        for direction in range(spec.num_directions):
+            k = layer * spec.num_directions + direction
+            passes.append(
+                forward_pass(
+                    layout,
+                    cell,
+                    grouped[k],
+                    inputs,
+                    h[k],
+                    None if c is None else c[k],
+                    reverse=direction == 1,
+                )
+            )
+        inputs = passes[0].y
+        if spec.bidirectional:
+            inputs = xp.concatenate([one.y for one in passes], axis=-1)
+        layers.append(passes)
+
+    y = layout.original(inputs)
+    h_n = xp.stack([one.h_n for passes in layers for one in passes])
+    c_n = xp.stack([one.c_n for passes in layers for one in passes]) if spec.has_cell else None
+    return Forward(
+        y=y.astype(x.dtype, copy=False),
+        h_n=h_n.astype(x.dtype, copy=False),
+        c_n=None if c_n is None else c_n.astype(x.dtype, copy=False),
+        tape=Tape(spec, xp, layout, cell, x.dtype, dtype, masks, layers),
+    )
+
+
+@np.errstate(all="ignore")
+def backward(
+    tape: Tape, dy: Array | None = None, dh_n: Array | None = None, dc_n: Array | None = None
+) -> Gradients:
+    """Gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
+
+    ``dy`` is in the layout of y; a missing argument counts as zero. What ``dy`` holds past a
+    row's length is not read. The tape stays valid; the dtypes are as in `forward`.
+    """
+    spec, xp, layout, dtype = tape.spec, tape.xp, tape.layout, tape.compute_dtype
+    steps, batch, directions = layout.steps, layout.batch, spec.num_directions
+    stacked = spec.num_layers * directions
+    if dy is None:
+        d_outputs = xp.zeros(spec.y_shape(steps, batch), dtype)
+    else:
+        d_outputs = layout.time_major(dy.astype(dtype, copy=False))
+    dh = _cast(dh_n, dtype, xp, (stacked, batch, spec.output_size))
+    dc = _cast(dc_n, dtype, xp, (stacked, batch, spec.hidden_size)) if spec.has_cell else None
+
+    by_pass: list[PassGradients] = []  # last layer first
+    for layer in reversed(range(spec.num_layers)):
+        of_layer = []
+        for direction, d_output in enumerate(xp.split(d_outputs, directions, axis=-1)):
+            k = layer * directions + direction
+            of_layer.append(
+                backward_pass(
+                    layout,
+                    tape.cell,
+                    tape.layers[layer][direction],
+                    d_output,
+                    dh[k],
+                    None if dc is None else dc[k],
+                )
+            )
+        d_outputs = of_layer[0].x if directions == 1 else of_layer[0].x + of_layer[1].x
+        if layer > 0 and tape.masks is not None:
+            d_outputs = d_outputs * tape.masks[layer - 1]
+        by_pass = of_layer + by_pass
+
+    def result(a: Array) -> Array:
+        return a.astype(tape.dtype, copy=False)
+
+    return Gradients(
+        x=result(layout.original(d_outputs)),
+        h_0=result(xp.stack([one.h_0 for one in by_pass])),
+        c_0=result(xp.stack([one.c_0 for one in by_pass])) if spec.has_cell else None,
+        weights=[result(w) for one in by_pass for w in one.weights if w is not None],
+    )
+
+
+def dropout_masks(spec: RNNSpec, T: int, B: int, dropout: float, rng: Any) -> list[Array]:
+    """Masks for `forward`: L - 1 arrays [T, B, O*D] of 0 (probability ``dropout``) or 1/(1-p).
+
+    ``rng`` is a generator of NumPy or CuPy (``default_rng``) and decides where the masks are; they
+    are float64. The same state of the generator gives the same masks.
+    """
+    keep = 0.0 if dropout == 1 else 1 / (1 - dropout)
+    shape = spec.y_shape(T, B)
+    return [(rng.random(shape) >= dropout) * keep for _ in range(spec.num_layers - 1)]
+
+
+def _group(spec: RNNSpec, weights: Sequence[Array]) -> list[Weights]:
+    """The flat weights by layer and direction."""
+    count = spec.arrays_per_direction
+    groups = []
+    for start in range(0, len(weights), count):
+        w_ih, w_hh, *rest = weights[start : start + count]
+        b_ih, b_hh = rest[:2] if spec.bias else (None, None)
+        groups.append(Weights(w_ih, w_hh, b_ih, b_hh, rest[-1] if spec.proj_size else None))
+    return groups
+
+
+def _compute_dtype(xp: ModuleType, dtype: Any) -> Any:
+    """float32 for the two types of 16 bits, else the dtype itself."""
+    return xp.dtype(xp.float32) if dtype.itemsize == 2 else dtype
+
+
+def _cast(a: Array | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> Array:
+    """``a`` in ``dtype``; zeros of ``shape`` for None."""
+    return xp.zeros(shape, dtype) if a is None else a.astype(dtype, copy=False)
+
+
+def _time_major_mask(layout: Layout, mask: Array) -> Array:
+    """A mask is [T, B, O*D] in every layout but may be packed where the sequences are."""
+    return layout.time_major(mask) if mask.ndim == 2 else layout.zero_past_end(mask)

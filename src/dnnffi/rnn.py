@@ -1,0 +1,623 @@
+"""LSTM, GRU and plain RNNs on arrays: the functions that users call.
+
+Symbols: T time steps, B batch, I input size, H hidden size, P projection size (0 = none), L layers,
+D directions, O = P or H, G gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dnnffi.arrays import Array, array_module, as_array
+from dnnffi.dropout import DropoutState
+from dnnffi.errors import ContextError
+from dnnffi.plan import validate
+from dnnffi.plan.engines import Engine, engine, weights_of
+from dnnffi.spec.options import DEFAULTS, RNNOptions, rnn_options
+from dnnffi.spec.problem import RNNProblem, check_dropout
+from dnnffi.spec.rnn import RNNSpec, check_flag
+from dnnffi.spec.sequences import as_integers
+from dnnffi.weights import RNNWeights
+
+Weights = RNNWeights | Sequence[Array]
+State = Array | None
+CellState = tuple[Array, Array] | None
+
+
+class Gradients(NamedTuple):
+    """What `RNNContext.backward` returns; what was not needed is None.
+
+    ``x`` has the shape of x; ``hx`` the structure of hx (None where hx was None); ``weights`` the
+    form that the weights had: a list in the same order, or an `RNNWeights` of the same layout.
+    """
+
+    x: Array | None
+    hx: Any
+    weights: Any
+
+
+class RNNContext:
+    """What a training forward keeps for its backward."""
+
+    def __init__(self, call: _Call, plan: Any, saved: Any) -> None:
+        self._call = call
+        self._plan = plan
+        self._saved = saved
+
+    def backward(
+        self,
+        dy: Array | None = None,
+        dhx: Any = None,
+        *,
+        need: Iterable[str] = ("x", "hx", "weights"),
+        retain: bool = False,
+    ) -> Gradients:
+        """Gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
+
+        Parameters
+        ----------
+        dy : shape of y, or None for zeros; padding past a row's length is not read
+        dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None
+        need : which of "x", "hx", "weights" to compute
+        retain : keep what the forward left, at the cost of a copy of the reserve space, so that
+            backward can be called again
+
+        Raises
+        ------
+        ContextError
+            The context was already used without ``retain``.
+        TypeError, ValueError
+            Naming the argument, what came and what was expected.
+        CudnnError
+            From ``cudnnRNNBackwardData_v8`` or ``cudnnRNNBackwardWeights_v8``.
+        """
+        try:
+            wanted = frozenset((need,) if isinstance(need, str) else need)
+        except TypeError:
+            raise TypeError(f"need must be names out of x, hx, weights; got {need!r}") from None
+        if unknown := wanted - {"x", "hx", "weights"}:
+            raise ValueError(f"need: unknown {sorted(map(str, unknown))}; known are x, hx, weights")
+        check_flag("retain", retain)
+        call, plan = self._call, self._plan
+        problem: RNNProblem = plan.problem
+        dh_n, dc_n = _pair(problem.spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
+        dy = call.optional("dy", dy, problem.y_shape)
+        dh_n = call.optional("dh_n", dh_n, problem.h_shape)
+        dc_n = call.optional("dc_n", dc_n, problem.c_shape)
+        if self._saved is None:
+            raise ContextError(
+                "backward was already called and spent the reserve space; call it with "
+                "retain=True to be able to call it again"
+            )
+        dx, dh_0, dc_0, dweights = plan.backward(
+            self._saved, dy, dh_n, dc_n, weights_needed="weights" in wanted, retain=retain
+        )
+        if not retain:
+            self._saved = None
+        if problem.options.validate:
+            validate.check_backward(call, problem, dy, dh_n, dc_n, (dx, dh_0, dc_0), dweights)
+        dhx_0 = None
+        if "hx" in wanted and call.h_0 is not None:
+            dhx_0 = (dh_0, dc_0) if problem.spec.has_cell else dh_0
+        return Gradients(
+            dx if "x" in wanted else None,
+            dhx_0,
+            None if dweights is None else call.weight_gradient(dweights),
+        )
+
+
+class _Call(NamedTuple):
+    """The arrays of one call, and the engine that takes them."""
+
+    engine: Engine
+    spec: RNNSpec
+    device: int
+    x: Array
+    h_0: Array | None
+    c_0: Array | None
+    weights: RNNWeights | list[Array]
+
+    def array(self, name: str, value: object, shape: tuple[int, ...]) -> Array:
+        """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
+        array = as_array(name, value)
+        self._check_place(name, array)
+        if tuple(array.shape) != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
+        if array.dtype.name != self.spec.dtype:
+            raise TypeError(
+                f"{name} must have the dtype of the weights, {self.spec.dtype}; got {array.dtype}"
+            )
+        return array if array.flags.c_contiguous else array_module(array).ascontiguousarray(array)
+
+    def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
+        """As `array`; None stays None."""
+        return None if value is None else self.array(name, value, shape)
+
+    def check_weights(self) -> None:
+        """Raise unless separate weight arrays are where the backend wants them."""
+        assert isinstance(self.weights, list)
+        for index, array in enumerate(self.weights):
+            self._check_place(f"weights[{index}]", array)
+
+    def weight_gradient(self, gradient: Any) -> Any:
+        """A backend's gradient of the weights in the form that the weights had."""
+        if isinstance(gradient, list):
+            if isinstance(self.weights, RNNWeights):
+                return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)
+            return gradient
+        packed = RNNWeights(gradient, self.spec, backend=self.engine.name)
+        return packed if isinstance(self.weights, RNNWeights) else packed.arrays()
+
+    def _check_place(self, name: str, array: Array) -> None:
+        self.engine.accept(name, array)
+        device = self.engine.device(array)
+        if device != self.device:
+            raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
+
+
+def _pair(
+    spec: RNNSpec, value: Any, name: str, parts: tuple[str, str], *, partial: bool = False
+) -> tuple[Any, Any]:
+    """Hidden and cell part of ``value``: a pair for an LSTM, else one array."""
+    if value is None:
+        return None, None
+    if not spec.has_cell:
+        if isinstance(value, tuple | list):
+            raise TypeError(
+                f"{name} must be one array: {spec.mode} has no cell state; "
+                f"got a {type(value).__name__} of {len(value)}"
+            )
+        return value, None
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"{name} of an LSTM must be ({', '.join(parts)}) or None")
+    if not partial:
+        for part, array in zip(parts, value, strict=True):
+            if array is None:
+                raise TypeError(f"{part} must be an array; give {name}=None for zero states")
+    return value[0], value[1]
+
+
+def _run(
+    mode: str,
+    training: bool,
+    dropout: float,
+    dropout_state: DropoutState | None,
+    x: Array,
+    hx: Any,
+    weights: Any,
+    num_layers: int,
+    bidirectional: bool,
+    batch_first: bool,
+    lengths: Any,
+    batch_sizes: Any,
+    backend: str | None,
+    options: object,
+) -> tuple[Any, ...]:
+    """Check, find the plan, hand over: (y, h_n, c_n), and for training the context."""
+    x = as_array("x", x)
+    found = engine(backend, x)
+    found.accept("x", x)
+    spec, weights = weights_of(mode, weights, num_layers, bidirectional)
+    h_0, c_0 = _pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+    checked = DEFAULTS if options is None else rnn_options(options, mode)
+    if lengths is not None:
+        lengths = as_integers("lengths", lengths)
+    if batch_sizes is not None:
+        batch_sizes = as_integers("batch_sizes", batch_sizes)
+    # Before the look-up: 1 equals True, and would find its plan.
+    batch_first = check_flag("batch_first", batch_first)
+    device = found.device(x)
+    generator = None
+    if dropout and spec.num_layers > 1:
+        generator = found.generator(dropout_state, device)
+    key = (
+        spec,
+        x.shape,
+        batch_first,
+        lengths,
+        batch_sizes,
+        checked,
+        training,
+        dropout,
+        device,
+        generator,
+    )
+    plan = found.plans.find(key)
+    if plan is None:
+        problem = _problem(spec, x, batch_first, lengths, batch_sizes, checked, training, dropout)
+        plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
+    problem = plan.problem
+    call = _Call(found, spec, device, x, h_0, c_0, weights)
+    if not found.fits(x, problem.x_shape):
+        call = call._replace(x=call.array("x", x, problem.x_shape))
+    if h_0 is not None and not found.fits(h_0, problem.h_shape):
+        call = call._replace(h_0=call.array("h_0", h_0, problem.h_shape))
+    if c_0 is not None and not found.fits(c_0, problem.c_shape):
+        call = call._replace(c_0=call.array("c_0", c_0, problem.c_shape))
+    if weights.__class__ is list:
+        call.check_weights()
+    native = found.native(weights, spec)
+    if training:
+        *results, saved = plan.forward(call.x, call.h_0, call.c_0, native)
+        results.append(RNNContext(call, plan, saved))
+    else:
+        results = plan.infer(call.x, call.h_0, call.c_0, native)
+    if checked.validate:
+        validate.check_forward(call, problem, results[:3])
+    return tuple(results)
+
+
+def _problem(
+    spec: RNNSpec,
+    x: Array,
+    batch_first: bool,
+    lengths: object,
+    batch_sizes: object,
+    options: RNNOptions,
+    training: bool,
+    dropout: float,
+) -> RNNProblem:
+    """The problem that the arguments describe; errors name the argument at fault."""
+    shape = tuple(x.shape)
+    rank, form = 3, "[B, T, I]" if batch_first else "[T, B, I]"
+    if batch_sizes is not None:
+        rank, form = 2, "[sum(batch_sizes), I]"
+    if len(shape) != rank:
+        raise ValueError(f"x must have {rank} dimensions, {form}; got shape {shape}")
+    if shape[-1] != spec.input_size:
+        raise ValueError(
+            f"x must have {spec.input_size} as its last dimension (I, from the weights); "
+            f"got shape {shape}"
+        )
+    if x.dtype.name != spec.dtype:
+        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
+    common: dict[str, Any] = {"training": training, "dropout": dropout, "options": options}
+    if batch_sizes is not None:
+        if lengths is not None:
+            raise ValueError("lengths and batch_sizes exclude each other; give one")
+        return RNNProblem.packed(spec, batch_sizes, shape[0], **common)
+    batch, steps = shape[:2] if batch_first else shape[1::-1]
+    return RNNProblem.dense(spec, steps, batch, batch_first=batch_first, lengths=lengths, **common)
+
+
+def _train(mode: str, dropout: float, state: object, *arguments: Any) -> tuple[Any, ...]:
+    dropout = check_dropout(dropout)
+    if state is not None and not isinstance(state, DropoutState):
+        raise TypeError(f"dropout_state must be a DropoutState; got {type(state).__name__}")
+    return _run(mode, True, dropout, state, *arguments)
+
+
+def lstm(
+    x: Array,
+    hx: CellState,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, tuple[Array, Array]]:
+    """LSTM inference: ``y, (h_n, c_n)``. Drops nothing and keeps nothing for backward.
+
+    Parameters
+    ----------
+    x : [T, B, I]; [B, T, I] with ``batch_first``; packed [sum(batch_sizes), I]. float16, bfloat16,
+        float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``
+    hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
+    weights : arrays in PyTorch's order: for each layer, for each direction, w_ih [4*H, I or O*D],
+        w_hh [4*H, O], then b_ih, b_hh [4*H] if there are biases, then w_hr [P, H] if there is a
+        projection, gates i f g o; or an `RNNWeights`, which costs nothing per call and brings its
+        own number of layers and directions
+    num_layers, bidirectional : L, and whether D is 2
+    lengths : one host integer a row, in any order, each from 1 to T. Past a row's length y is zero,
+        and h_n, c_n are the state at its last step
+    batch_sizes : rows still running at each step of packed sequences, never rising
+    backend : "cudnn", "reference", or None: CuPy arrays go to cuDNN, NumPy arrays to the reference
+    options : "algorithm": "auto", "standard", "persist_static", "persist_dynamic" or
+        "persist_static_small_h"; "math": "default" (float32 may use TF32), "strict" or "fast";
+        "clip": (low, high) of the cell state, "clip_nan": "propagate" or "clip"; "validate": True
+        to compare with the reference
+
+    Returns
+    -------
+    y : in the layout of x, last dimension O*D
+    h_n, c_n : [L*D, B, O], [L*D, B, H]
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    LibraryNotFoundError
+        There is no libcudnn.
+    UnsupportedError
+        The library cannot do this (more than 65,535 steps; a persistent algorithm with lengths,
+        a projection or no bias).
+    CudnnError
+        ``cudnnRNNForward`` failed.
+    ValidationError
+        With ``validate``, where the results differ from the reference's beyond rounding.
+    """
+    y, h_n, c_n = _run(
+        "lstm",
+        False,
+        0.0,
+        None,
+        x,
+        hx,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, (h_n, c_n)
+
+
+def lstm_forward(
+    x: Array,
+    hx: CellState,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    dropout: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, tuple[Array, Array], RNNContext]:
+    """LSTM training forward: ``y, (h_n, c_n), ctx``; ``ctx.backward`` gives the gradients.
+
+    As `lstm`, and:
+
+    Parameters
+    ----------
+    dropout : probability, from 0 to 1, that an output of a layer is dropped before the next one
+    dropout_state : random numbers of the dropout; None for the device's own, seeded by chance
+    """
+    y, h_n, c_n, ctx = _train(
+        "lstm",
+        dropout,
+        dropout_state,
+        x,
+        hx,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, (h_n, c_n), ctx
+
+
+def gru(
+    x: Array,
+    h_0: State,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, Array]:
+    """GRU inference: ``y, h_n``.
+
+    The reset-after form, ``n = tanh(W x + b + r * (R h + b'))``, gates r z n. As `lstm`, with one
+    state ``h_0`` [L*D, B, H] or None, weights of 3*H rows, and neither projection nor clipping.
+    """
+    y, h_n, _ = _run(
+        "gru",
+        False,
+        0.0,
+        None,
+        x,
+        h_0,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, h_n
+
+
+def gru_forward(
+    x: Array,
+    h_0: State,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    dropout: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, Array, RNNContext]:
+    """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`."""
+    y, h_n, _, ctx = _train(
+        "gru",
+        dropout,
+        dropout_state,
+        x,
+        h_0,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, h_n, ctx
+
+
+def rnn_tanh(
+    x: Array,
+    h_0: State,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, Array]:
+    """RNN inference with tanh: ``y, h_n``.
+
+    ``h = tanh(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
+    weights of H rows, and neither projection nor clipping.
+    """
+    y, h_n, _ = _run(
+        "rnn_tanh",
+        False,
+        0.0,
+        None,
+        x,
+        h_0,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, h_n
+
+
+def rnn_tanh_forward(
+    x: Array,
+    h_0: State,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    dropout: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, Array, RNNContext]:
+    """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`."""
+    y, h_n, _, ctx = _train(
+        "rnn_tanh",
+        dropout,
+        dropout_state,
+        x,
+        h_0,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, h_n, ctx
+
+
+def rnn_relu(
+    x: Array,
+    h_0: State,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, Array]:
+    """RNN inference with ReLU: ``y, h_n``.
+
+    ``h = relu(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
+    weights of H rows, and neither projection nor clipping.
+    """
+    y, h_n, _ = _run(
+        "rnn_relu",
+        False,
+        0.0,
+        None,
+        x,
+        h_0,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, h_n
+
+
+def rnn_relu_forward(
+    x: Array,
+    h_0: State,
+    weights: Weights,
+    /,
+    *,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    dropout: float = 0.0,
+    dropout_state: DropoutState | None = None,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> tuple[Array, Array, RNNContext]:
+    """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`."""
+    y, h_n, _, ctx = _train(
+        "rnn_relu",
+        dropout,
+        dropout_state,
+        x,
+        h_0,
+        weights,
+        num_layers,
+        bidirectional,
+        batch_first,
+        lengths,
+        batch_sizes,
+        backend,
+        options,
+    )
+    return y, h_n, ctx

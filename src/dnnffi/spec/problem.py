@@ -1,0 +1,131 @@
+"""One RNN problem: the network, its sequences and how it is to run. The key of the plan cache."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import NamedTuple, Self
+
+from dnnffi.spec.options import DEFAULTS, RNNOptions
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.sequences import batch_sizes_to_lengths, check_batch_sizes, check_lengths
+
+PACKED = "packed"
+SEQUENCE_MAJOR = "sequence_major"
+BATCH_MAJOR = "batch_major"
+
+
+class RNNProblem(NamedTuple):
+    """What a plan is made for. Built by `RNNProblem.dense` or `RNNProblem.packed`; hashable.
+
+    ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
+    ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
+    steps; packed problems have theirs descending.
+    """
+
+    spec: RNNSpec
+    steps: int
+    batch: int
+    layout: str
+    lengths: tuple[int, ...] | None
+    training: bool
+    dropout: float
+    options: RNNOptions
+
+    @classmethod
+    def dense(
+        cls,
+        spec: RNNSpec,
+        steps: int,
+        batch: int,
+        *,
+        batch_first: bool = False,
+        lengths: object = None,
+        training: bool = False,
+        dropout: float = 0.0,
+        options: RNNOptions = DEFAULTS,
+    ) -> Self:
+        """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none."""
+        if steps < 1:
+            raise ValueError(f"x must have at least one time step; got T = {steps}")
+        if batch < 1:
+            raise ValueError(f"x must have at least one row in its batch; got B = {batch}")
+        checked = None if lengths is None else check_lengths(lengths, steps, batch)
+        if checked == (steps,) * batch:
+            checked = None
+        layout = BATCH_MAJOR if batch_first else SEQUENCE_MAJOR
+        return cls(spec, steps, batch, layout, checked, training, check_dropout(dropout), options)
+
+    @classmethod
+    def packed(
+        cls,
+        spec: RNNSpec,
+        batch_sizes: object,
+        total: int | None = None,
+        *,
+        training: bool = False,
+        dropout: float = 0.0,
+        options: RNNOptions = DEFAULTS,
+    ) -> Self:
+        """A problem on packed sequences [sum(batch_sizes), I]; ``total`` is x's first dimension."""
+        sizes = check_batch_sizes(batch_sizes, total)
+        lengths = batch_sizes_to_lengths(sizes)
+        dropout = check_dropout(dropout)
+        return cls(spec, len(sizes), sizes[0], PACKED, lengths, training, dropout, options)
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """Shape of ``x`` and ``dx``."""
+        return (*self._leading, self.spec.input_size)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """Shape of ``y`` and ``dy``."""
+        return (*self._leading, self.spec.output_size * self.spec.num_directions)
+
+    @property
+    def h_shape(self) -> tuple[int, int, int]:
+        """Shape of ``h_0``, ``h_n`` and their gradients."""
+        return self.spec.h_shape(self.batch)
+
+    @property
+    def c_shape(self) -> tuple[int, int, int]:
+        """Shape of ``c_0``, ``c_n`` and their gradients."""
+        return self.spec.c_shape(self.batch)
+
+    @property
+    def row_lengths(self) -> tuple[int, ...]:
+        """The length of every row, also where all are T."""
+        return self.lengths if self.lengths is not None else (self.steps,) * self.batch
+
+    @property
+    def _leading(self) -> tuple[int, ...]:
+        if self.layout == PACKED:
+            return (sum(self.row_lengths),)
+        if self.layout == BATCH_MAJOR:
+            return (self.batch, self.steps)
+        return (self.steps, self.batch)
+
+    def __str__(self) -> str:
+        """The problem in words, for error messages."""
+        lengths = "" if self.lengths is None else f", lengths {_brief(self.lengths)}"
+        dropout = f", dropout {self.dropout}" if self.dropout else ""
+        return (
+            f"{self.spec}, x {list(self.x_shape)} {self.layout}{lengths}, "
+            f"{'training' if self.training else 'inference'}{dropout}"
+        )
+
+
+def check_dropout(dropout: object) -> float:
+    """``dropout`` as a float from 0 to 1; errors name what came."""
+    if isinstance(dropout, bool) or not isinstance(dropout, Real):
+        raise TypeError(f"dropout must be a number; got {type(dropout).__name__}")
+    probability = float(dropout)
+    if not 0.0 <= probability <= 1.0:
+        raise ValueError(f"dropout must be from 0 to 1; got {dropout}")
+    return probability
+
+
+def _brief(lengths: tuple[int, ...]) -> str:
+    if len(lengths) <= 8:
+        return str(list(lengths))
+    return f"[{', '.join(map(str, lengths[:8]))}, ... {len(lengths)} rows]"

@@ -1,0 +1,275 @@
+"""The specification of a recurrent network and the shapes that follow from it.
+
+Symbols: T time steps, B batch, I input size, H hidden size, P projection size (0 = none),
+L layers, D directions (1 or 2), O = P or H, G gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+GATES: dict[str, tuple[str, ...]] = {
+    "lstm": ("i", "f", "g", "o"),
+    "gru": ("r", "z", "n"),
+    "rnn_tanh": ("h",),
+    "rnn_relu": ("h",),
+}
+ITEM_SIZES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+_INT32_MAX = 2**31 - 1
+
+
+class ParameterShape(NamedTuple):
+    """One array of the weights in PyTorch's order: layer, direction, name and shape."""
+
+    layer: int
+    direction: int
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RNNSpec:
+    """What a recurrent network is, apart from the length and number of its sequences.
+
+    Parameters
+    ----------
+    mode : "lstm", "gru", "rnn_tanh" or "rnn_relu"
+    input_size : I
+    hidden_size : H
+    num_layers : L
+    bidirectional : D is 2 if true
+    bias : two bias vectors a gate, or none
+    proj_size : P, LSTM only, smaller than H; 0 for none
+    dtype : "float16", "bfloat16", "float32" or "float64"
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the field, what came and what was expected.
+    """
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    num_layers: int = 1
+    bidirectional: bool = False
+    bias: bool = True
+    proj_size: int = 0
+    dtype: str = "float32"
+    _key: tuple[object, ...] = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in tuple(GATES):  # a tuple asks for no hash of what came
+            raise ValueError(f"mode must be one of {', '.join(GATES)}; got {self.mode!r}")
+        for name, least in (
+            ("input_size", 1),
+            ("hidden_size", 1),
+            ("num_layers", 1),
+            ("proj_size", 0),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__"):
+                raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
+            value = value.__index__()
+            if not least <= value <= _INT32_MAX:
+                raise ValueError(f"{name} must be from {least} to {_INT32_MAX}; got {value}")
+            object.__setattr__(self, name, value)
+        for name in ("bidirectional", "bias"):
+            object.__setattr__(self, name, check_flag(name, getattr(self, name)))
+        if self.proj_size:
+            if self.mode != "lstm":
+                raise ValueError(f"proj_size: only an LSTM has a projection; mode is {self.mode!r}")
+            if self.proj_size >= self.hidden_size:
+                raise ValueError(
+                    f"proj_size must be smaller than hidden_size ({self.hidden_size}); "
+                    f"got {self.proj_size}"
+                )
+        dtype = getattr(self.dtype, "name", self.dtype)
+        if dtype not in tuple(ITEM_SIZES):
+            raise ValueError(f"dtype must be one of {', '.join(ITEM_SIZES)}; got {self.dtype!r}")
+        object.__setattr__(self, "dtype", dtype)
+        key = tuple(getattr(self, f.name) for f in fields(self) if not f.name.startswith("_"))
+        object.__setattr__(self, "_key", key)
+        # Specs are keys of the plan cache, looked up on every call.
+        object.__setattr__(self, "_hash", hash(key))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return self._key == other._key if isinstance(other, RNNSpec) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Made anew from its fields: the hash of a string differs from process to process.
+        return _from_key, (self._key,)
+
+    def __repr__(self) -> str:
+        names = (f.name for f in fields(self) if not f.name.startswith("_"))
+        return f"RNNSpec({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    @property
+    def num_directions(self) -> int:
+        """D."""
+        return 2 if self.bidirectional else 1
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        """The gates in PyTorch's order: i f g o, r z n, or h."""
+        return GATES[self.mode]
+
+    @property
+    def num_gates(self) -> int:
+        """G: 4 for an LSTM, 3 for a GRU, 1 otherwise."""
+        return len(GATES[self.mode])
+
+    @property
+    def output_size(self) -> int:
+        """O: the projection size if there is one, else the hidden size."""
+        return self.proj_size or self.hidden_size
+
+    @property
+    def has_cell(self) -> bool:
+        """Whether there is a cell state (LSTM)."""
+        return self.mode == "lstm"
+
+    @property
+    def arrays_per_direction(self) -> int:
+        """Weight arrays of one layer and direction: 2, 3, 4 or 5."""
+        return 2 + 2 * self.bias + bool(self.proj_size)
+
+    def layer_input_size(self, layer: int) -> int:
+        """Width of what a layer reads: I for the first, O*D for the others."""
+        return self.input_size if layer == 0 else self.output_size * self.num_directions
+
+    def x_shape(self, steps: int, batch: int, *, batch_first: bool = False) -> tuple[int, int, int]:
+        """Shape of ``x``: [T, B, I], or [B, T, I]."""
+        return self._padded(steps, batch, self.input_size, batch_first)
+
+    def y_shape(self, steps: int, batch: int, *, batch_first: bool = False) -> tuple[int, int, int]:
+        """Shape of ``y``: [T, B, O*D], or [B, T, O*D]."""
+        return self._padded(steps, batch, self.output_size * self.num_directions, batch_first)
+
+    def packed_x_shape(self, batch_sizes: Sequence[int]) -> tuple[int, int]:
+        """Shape of packed ``x``: [sum(batch_sizes), I]."""
+        return (sum(batch_sizes), self.input_size)
+
+    def packed_y_shape(self, batch_sizes: Sequence[int]) -> tuple[int, int]:
+        """Shape of packed ``y``: [sum(batch_sizes), O*D]."""
+        return (sum(batch_sizes), self.output_size * self.num_directions)
+
+    def h_shape(self, batch: int) -> tuple[int, int, int]:
+        """Shape of ``h_0`` and ``h_n``: [L*D, B, O]."""
+        return (self.num_layers * self.num_directions, batch, self.output_size)
+
+    def c_shape(self, batch: int) -> tuple[int, int, int]:
+        """Shape of ``c_0`` and ``c_n``: [L*D, B, H]."""
+        return (self.num_layers * self.num_directions, batch, self.hidden_size)
+
+    def parameter_shapes(self) -> list[ParameterShape]:
+        """The weight arrays in PyTorch's order with their shapes."""
+        rows = self.num_gates * self.hidden_size
+        shapes = []
+        for layer in range(self.num_layers):
+            for direction in range(self.num_directions):
+                arrays: list[tuple[str, tuple[int, ...]]] = [
+                    ("w_ih", (rows, self.layer_input_size(layer))),
+                    ("w_hh", (rows, self.output_size)),
+                ]
+                if self.bias:
+                    arrays += [("b_ih", (rows,)), ("b_hh", (rows,))]
+                if self.proj_size:
+                    arrays.append(("w_hr", (self.proj_size, self.hidden_size)))
+                shapes += [ParameterShape(layer, direction, *array) for array in arrays]
+        return shapes
+
+    @classmethod
+    def from_weight_shapes(
+        cls,
+        mode: str,
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        dtype: str = "float32",
+    ) -> RNNSpec:
+        """Infer sizes, bias and projection from the shapes of the weight arrays.
+
+        ``shapes`` are in PyTorch's order. Raises ``ValueError`` naming the array at fault: too
+        few or too many arrays, or a shape that does not fit the others.
+        """
+        directions = 2 if check_flag("bidirectional", bidirectional) else 1
+        if mode not in tuple(GATES):
+            raise ValueError(f"mode must be one of {', '.join(GATES)}; got {mode!r}")
+        if isinstance(num_layers, bool) or not hasattr(num_layers, "__index__") or num_layers < 1:
+            raise ValueError(f"num_layers must be an integer of 1 or more; got {num_layers!r}")
+        stacked = num_layers * directions
+        per_direction, rest = divmod(len(shapes), stacked)
+        allowed = (2, 3, 4, 5) if mode == "lstm" else (2, 4)
+        if rest or per_direction not in allowed:
+            raise ValueError(
+                f"weights: {len(shapes)} arrays for {num_layers} layer(s) and {directions} "
+                f"direction(s); expected {' or '.join(str(n * stacked) for n in allowed)} "
+                f"({', '.join(map(str, allowed))} for each layer and direction)"
+            )
+        for index in (0, 1):
+            if len(shapes[index]) != 2:
+                raise ValueError(
+                    f"weights[{index}] must have two dimensions; got shape {tuple(shapes[index])}"
+                )
+        gates = len(GATES[mode])
+        rows = shapes[0][0]
+        if rows == 0 or rows % gates:
+            raise ValueError(
+                f"weights[0]: the first dimension of w_ih must be a multiple of {gates} "
+                f"(gates of {mode}); got shape {tuple(shapes[0])}"
+            )
+        spec = cls(
+            mode=mode,
+            input_size=shapes[0][1],
+            hidden_size=rows // gates,
+            num_layers=num_layers,
+            bidirectional=bidirectional,
+            bias=per_direction >= 4,
+            proj_size=shapes[1][1] if per_direction in (3, 5) else 0,
+            dtype=dtype,
+        )
+        spec.check_weight_shapes(shapes)
+        return spec
+
+    def check_weight_shapes(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raise ``ValueError`` unless ``shapes`` are those of the weights in PyTorch's order."""
+        expected = self.parameter_shapes()
+        if len(shapes) != len(expected):
+            raise ValueError(f"weights: expected {len(expected)} arrays; got {len(shapes)}")
+        for index, (array, shape) in enumerate(zip(expected, shapes, strict=True)):
+            if tuple(shape) != array.shape:
+                raise ValueError(
+                    f"weights[{index}] ({array.name} of layer {array.layer}, direction "
+                    f"{array.direction}) must have shape {array.shape}; got {tuple(shape)}"
+                )
+
+    @staticmethod
+    def _padded(steps: int, batch: int, width: int, batch_first: bool) -> tuple[int, int, int]:
+        return (batch, steps, width) if batch_first else (steps, batch, width)
+
+
+def _from_key(key: tuple[object, ...]) -> RNNSpec:
+    names = (f.name for f in fields(RNNSpec) if f.init)
+    values: dict[str, Any] = dict(zip(names, key, strict=True))
+    return RNNSpec(**values)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """``value`` as a bool; ``TypeError`` naming the argument if it is not one."""
+    if isinstance(value, bool):
+        return value
+    # NumPy's bool is not a subclass of Python's; pure Python code knows it by its name.
+    if type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError(f"{name} must be True or False; got {value!r}")

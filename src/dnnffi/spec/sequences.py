@@ -1,0 +1,89 @@
+"""Lengths of the rows of a batch, and the batch size at each step of packed sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+
+def as_integers(name: str, values: object) -> tuple[int, ...]:
+    """``values`` as a tuple of Python integers.
+
+    Accepts any iterable of integers on the host (list, tuple, NumPy array). Raises ``TypeError``
+    naming the argument for anything else, floats and booleans among them.
+    """
+    if type(values) is tuple and all(type(value) is int for value in values):
+        return values
+    # NumPy's arrays without dimensions have __iter__ too.
+    if not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
+        raise TypeError(f"{name} must be a sequence of integers; got {type(values).__name__}")
+    result = []
+    for index, value in enumerate(values):
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"{name}[{index}] must be an integer; got {type(value).__name__}")
+        try:
+            result.append(value.__index__())
+        except TypeError:
+            raise TypeError(
+                f"{name}[{index}] must be a host integer; got {type(value).__name__}"
+            ) from None
+    return tuple(result)
+
+
+def check_lengths(lengths: object, steps: int, batch: int) -> tuple[int, ...]:
+    """``lengths`` checked: one integer for each of the B rows, each from 1 to T, in any order."""
+    checked = as_integers("lengths", lengths)
+    if len(checked) != batch:
+        raise ValueError(
+            f"lengths must have one entry for each of the {batch} rows of the batch; "
+            f"got {len(checked)}"
+        )
+    for row, length in enumerate(checked):
+        if not 1 <= length <= steps:
+            raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {length}")
+    return checked
+
+
+def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[int, ...]:
+    """``batch_sizes`` checked: T positive integers that never rise and sum to ``total``."""
+    checked = as_integers("batch_sizes", batch_sizes)
+    if not checked:
+        raise ValueError("batch_sizes must have at least one entry")
+    for step, (before, size) in enumerate(pairwise(checked), 1):
+        if size > before:
+            raise ValueError(
+                f"batch_sizes must never rise; batch_sizes[{step}] is {size} after {before}"
+            )
+    if checked[-1] < 1:
+        raise ValueError(f"batch_sizes must be 1 or more; got {checked[-1]}")
+    if total is not None and sum(checked) != total:
+        raise ValueError(
+            f"batch_sizes must sum to the first dimension of x ({total}); they sum to "
+            f"{sum(checked)}"
+        )
+    return checked
+
+
+def lengths_to_batch_sizes(lengths: Sequence[int]) -> tuple[int, ...]:
+    """How many rows are still running at each step. ``lengths`` in any order, each 1 or more."""
+    checked = as_integers("lengths", lengths)
+    if not checked or min(checked) < 1:
+        raise ValueError(f"lengths must be one or more integers of 1 or more; got {checked}")
+    # ends[t]: rows whose last step is t
+    ends = [0] * max(checked)
+    for length in checked:
+        ends[length - 1] += 1
+    sizes, running = [], len(checked)
+    for ended in ends:
+        sizes.append(running)
+        running -= ended
+    return tuple(sizes)
+
+
+def batch_sizes_to_lengths(batch_sizes: Sequence[int]) -> tuple[int, ...]:
+    """The length of each row, descending: the inverse of `lengths_to_batch_sizes`."""
+    checked = check_batch_sizes(batch_sizes)
+    lengths: list[int] = []
+    for step in range(len(checked), 0, -1):
+        lengths += [step] * (checked[step - 1] - len(lengths))
+    return tuple(lengths)

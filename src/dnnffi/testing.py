@@ -1,0 +1,248 @@
+"""Hypothesis strategies for networks, problems and their arrays, to property-test an embedding.
+
+They draw whatever `dnnffi.RNNSpec` and `dnnffi.RNNProblem` allow, small enough for thousands of
+examples, and what backends get wrong: sizes of one and odd ones, rows that end early in any order,
+no row that reaches T. A test of one's own wrapper against the reference::
+
+    from hypothesis import given, strategies as st
+    from dnnffi import testing
+
+    @given(testing.problems(testing.specs(modes=("gru",))), st.integers(0, 2**32 - 1))
+    def test_wrapper(problem, seed):
+        a = testing.inputs(problem, seed)
+        y, h_n = dnnffi.gru(a.x, a.hx, a.weights, **testing.keywords(problem))
+        ...
+
+Needs Hypothesis, which dnnffi itself does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnffi.arrays import dtype_object
+from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
+from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.sequences import lengths_to_batch_sizes
+
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError("dnnffi.testing needs Hypothesis. Install: pip install hypothesis") from error
+
+# Hypothesis shrinks towards the first of each, so the plainest comes first.
+MODES = ("rnn_tanh", "rnn_relu", "gru", "lstm")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+LAYOUTS = (SEQUENCE_MAJOR, BATCH_MAJOR, PACKED)
+
+_HostArray = np.ndarray[Any, Any]
+
+
+@st.composite
+def specs(
+    draw: st.DrawFn,
+    *,
+    modes: Sequence[str] = MODES,
+    dtypes: Sequence[str] = DTYPES,
+    max_size: int = 9,
+    max_layers: int = 3,
+    bidirectional: bool | None = None,
+    bias: bool | None = None,
+    projection: bool | None = None,
+) -> RNNSpec:
+    """Networks. ``None`` for either.
+
+    Parameters
+    ----------
+    modes, dtypes : what to draw from; arrays of bfloat16 need the package ml_dtypes
+    max_size : largest I and H, at least 2 where there is to be a projection
+    max_layers : largest L
+    bidirectional, bias : fixed where given
+    projection : whether there is one (P < H); True leaves the LSTM alone of ``modes``
+    """
+    if projection and ("lstm" not in modes or max_size < 2):
+        raise ValueError("projection=True needs 'lstm' among modes and a max_size of 2 or more")
+    mode = draw(st.sampled_from(["lstm"] if projection else list(modes)))
+    if projection is None:
+        projected = mode == "lstm" and max_size > 1 and draw(st.booleans())
+    else:
+        projected = projection
+    hidden_size = draw(st.integers(2 if projected else 1, max_size))
+    return RNNSpec(
+        mode=mode,
+        input_size=draw(st.integers(1, max_size)),
+        hidden_size=hidden_size,
+        num_layers=draw(st.integers(1, max_layers)),
+        bidirectional=draw(_either(bidirectional)),
+        bias=draw(_either(bias)),
+        proj_size=draw(st.integers(1, hidden_size - 1)) if projected else 0,
+        dtype=draw(st.sampled_from(list(dtypes))),
+    )
+
+
+def lengths(steps: int, batch: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """One length a row, each from 1 to ``steps``, in any order; perhaps none that reaches it."""
+    return st.lists(st.integers(1, steps), min_size=batch, max_size=batch).map(tuple)
+
+
+def batch_sizes(max_steps: int = 6, max_batch: int = 5) -> st.SearchStrategy[tuple[int, ...]]:
+    """The rows at each step of packed sequences, never rising."""
+    rows = st.lists(st.integers(1, max_steps), min_size=1, max_size=max_batch)
+    return rows.map(lengths_to_batch_sizes)
+
+
+@st.composite
+def options(
+    draw: st.DrawFn, mode: str, *, algorithms: Sequence[str] = ("auto", "standard")
+) -> dict[str, Any]:
+    """``options`` of a call of ``mode``: algorithm, math, and the LSTM's clipping; any may miss.
+
+    The persistent algorithms take only some problems, so they are drawn only where asked for.
+    """
+    choices: dict[str, st.SearchStrategy[Any]] = {
+        "algorithm": st.sampled_from(list(algorithms)),
+        "math": st.sampled_from(MATHS),
+    }
+    if mode == "lstm":
+        # Narrow enough that cells of random networks reach the bounds.
+        choices["clip"] = st.none() | st.tuples(
+            st.floats(-1, 0, width=16), st.floats(0, 1, width=16)
+        )
+        choices["clip_nan"] = st.sampled_from(CLIP_NANS)
+    return draw(st.fixed_dictionaries({}, optional=choices))
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    networks: st.SearchStrategy[RNNSpec] | None = None,
+    *,
+    layouts: Sequence[str] = LAYOUTS,
+    max_steps: int = 6,
+    max_batch: int = 5,
+    padded: bool | None = None,
+    training: bool | None = None,
+    dropout: float = 0.0,
+    with_options: bool = False,
+) -> RNNProblem:
+    """Problems: a network, its sequences and how it is to run.
+
+    Parameters
+    ----------
+    networks : by default all of `specs`
+    layouts : out of "sequence_major", "batch_major" and "packed"
+    max_steps, max_batch : largest T and B
+    padded : whether dense problems have ``lengths``; None for either
+    training : inference or training; None for either
+    dropout : of the problems that train
+    with_options : whether to draw `options` too, instead of the defaults
+    """
+    spec = draw(specs() if networks is None else networks)
+    trains = draw(_either(training))
+    common: dict[str, Any] = {"training": trains, "dropout": dropout if trains else 0.0}
+    if with_options:
+        common["options"] = rnn_options(draw(options(spec.mode)), spec.mode)
+    layout = draw(st.sampled_from(list(layouts)))
+    if layout == PACKED:
+        return RNNProblem.packed(spec, draw(batch_sizes(max_steps, max_batch)), **common)
+    steps, batch = draw(st.integers(1, max_steps)), draw(st.integers(1, max_batch))
+    return RNNProblem.dense(
+        spec,
+        steps,
+        batch,
+        batch_first=layout == BATCH_MAJOR,
+        lengths=draw(lengths(steps, batch)) if draw(_either(padded)) else None,
+        **common,
+    )
+
+
+class Inputs(NamedTuple):
+    """NumPy arrays for a problem, in the spec's dtype; ``c_0`` and ``dc_n`` None without a cell.
+
+    x [T, B, I] in the problem's layout; h_0, dh_n [L*D, B, O]; c_0, dc_n [L*D, B, H]; weights in
+    PyTorch's order; dy of the shape of y.
+    """
+
+    x: _HostArray
+    h_0: _HostArray
+    c_0: _HostArray | None
+    weights: list[_HostArray]
+    dy: _HostArray
+    dh_n: _HostArray
+    dc_n: _HostArray | None
+
+    @property
+    def hx(self) -> Any:
+        """The states as the functional API takes them: (h_0, c_0) of an LSTM, else h_0."""
+        return self.h_0 if self.c_0 is None else (self.h_0, self.c_0)
+
+    @property
+    def dhx(self) -> Any:
+        """The gradients of the last states as ``ctx.backward`` takes them."""
+        return self.dh_n if self.dc_n is None else (self.dh_n, self.dc_n)
+
+
+def weights(spec: RNNSpec, seed: int) -> list[_HostArray]:
+    """Weights in PyTorch's order, uniform in [-1/sqrt(H), 1/sqrt(H)] as ``torch.nn`` starts.
+
+    The same seed gives the same numbers, rounded to the spec's dtype.
+    """
+    random = np.random.default_rng(seed)
+    bound = spec.hidden_size**-0.5
+    dtype = dtype_object(spec.dtype)
+    shapes = [parameter.shape for parameter in spec.parameter_shapes()]
+    return [random.uniform(-bound, bound, shape).astype(dtype) for shape in shapes]
+
+
+def inputs(problem: RNNProblem, seed: int) -> Inputs:
+    """Arrays for a problem, normally distributed; the weights are those of `weights`.
+
+    Nothing is zero past a row's length, where no backend may read. The same seed gives the same
+    numbers, rounded to the spec's dtype.
+    """
+    spec = problem.spec
+    # Another stream than that of the weights.
+    random = np.random.default_rng((seed, 1))
+    dtype = dtype_object(spec.dtype)
+
+    def normal(shape: tuple[int, ...]) -> _HostArray:
+        return random.standard_normal(shape).astype(dtype)
+
+    return Inputs(
+        x=normal(problem.x_shape),
+        h_0=normal(problem.h_shape),
+        c_0=normal(problem.c_shape) if spec.has_cell else None,
+        weights=weights(spec, seed),
+        dy=normal(problem.y_shape),
+        dh_n=normal(problem.h_shape),
+        dc_n=normal(problem.c_shape) if spec.has_cell else None,
+    )
+
+
+def keywords(problem: RNNProblem) -> dict[str, Any]:
+    """The keywords with which the functional API runs a problem on separate weight arrays.
+
+    For `dnnffi.lstm` and its like, or where the problem trains, `dnnffi.lstm_forward`.
+    """
+    spec = problem.spec
+    result: dict[str, Any] = {
+        "num_layers": spec.num_layers,
+        "bidirectional": spec.bidirectional,
+        "options": problem.options._asdict(),
+    }
+    if problem.layout == PACKED:
+        result["batch_sizes"] = lengths_to_batch_sizes(problem.row_lengths)
+    else:
+        result["batch_first"] = problem.layout == BATCH_MAJOR
+        result["lengths"] = problem.lengths
+    if problem.training:
+        result["dropout"] = problem.dropout
+    return result
+
+
+def _either(fixed: bool | None) -> st.SearchStrategy[bool]:
+    return st.booleans() if fixed is None else st.just(fixed)

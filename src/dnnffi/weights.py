@@ -1,0 +1,125 @@
+"""Weights in the vendor's layout: one flat buffer and views into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Self
+
+from dnnffi.arrays import Array, address, array_module, array_over, as_array, dtype_object
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.weights import Block, WeightLayout, weight_layout
+
+
+class RNNWeights:
+    """The weights of an RNN in one flat buffer, in the layout that a backend reads.
+
+    Passing it to a call costs nothing, while loose arrays are packed on every call. Writing to
+    ``flat``, or to one of ``arrays()``, changes the weights.
+    """
+
+    __slots__ = ("_arrays", "flat", "layout", "spec")
+
+    def __init__(self, flat: Array, spec: RNNSpec, *, backend: str = "cudnn") -> None:
+        """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
+
+        Raises ``TypeError`` or ``ValueError`` naming what does not fit.
+        """
+        layout = weight_layout(spec, backend)
+        flat = as_array("flat", flat)
+        if flat.dtype.name != spec.dtype:
+            raise TypeError(f"flat must have dtype {spec.dtype}; got {flat.dtype.name}")
+        if tuple(flat.shape) != (layout.size,):
+            raise ValueError(f"flat must have shape ({layout.size},); got {tuple(flat.shape)}")
+        if not flat.flags.c_contiguous:
+            raise ValueError("flat must be contiguous")
+        self.flat: Array = flat
+        self.spec: RNNSpec = spec
+        self.layout: WeightLayout = layout
+        self._arrays: tuple[Array, ...] | None = None
+
+    @property
+    def backend(self) -> str:
+        """Whose layout it is: "cudnn" or "torch"."""
+        return self.layout.name
+
+    @classmethod
+    def pack(
+        cls,
+        arrays: Sequence[Array],
+        spec: RNNSpec,
+        *,
+        backend: str = "cudnn",
+        out: Array | None = None,
+    ) -> Self:
+        """Copy arrays in PyTorch's order into one buffer: ``out``, or a new one beside them.
+
+        ``arrays``: for each layer, for each direction, w_ih [G*H, I or O*D], w_hh [G*H, O], then
+        b_ih and b_hh [G*H] if there are biases, then w_hr [P, H] if there is a projection; all of
+        the spec's dtype. Raises ``TypeError`` or ``ValueError`` naming the array at fault.
+        """
+        layout = weight_layout(spec, backend)
+        arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
+        spec.check_weight_shapes([tuple(array.shape) for array in arrays])
+        for index, array in enumerate(arrays):
+            if array.dtype.name != spec.dtype:
+                raise TypeError(
+                    f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
+                )
+        if out is None:
+            out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
+        packed = cls(out, spec, backend=backend)
+        for view, array in zip(packed.arrays(), arrays, strict=True):
+            view[...] = array
+        return packed
+
+    @classmethod
+    def view_of(cls, arrays: Sequence[Array], spec: RNNSpec, *, backend: str) -> Self | None:
+        """An `RNNWeights` over ``arrays`` that already lie in one buffer, or None.
+
+        The arrays must be contiguous and at the offsets of the layout from the first one on, as
+        the parameters of ``torch.nn.LSTM`` are after ``flatten_parameters``. Nothing is copied.
+        The buffer may go on behind the last array: PyTorch's holds zero biases where the network
+        has none (an LSTM with projection: three arrays of five).
+        """
+        layout = weight_layout(spec, backend)
+        blocks = layout.blocks()
+        first = arrays[0]
+        itemsize = first.dtype.itemsize
+        start = address(first) - blocks[0].offset * itemsize
+        for array, block in zip(arrays, blocks, strict=True):
+            if (
+                address(array) != start + block.offset * itemsize
+                or array.shape != block.shape
+                or array.dtype != first.dtype
+                or not array.flags.c_contiguous
+            ):
+                return None
+        # The blocks cover the buffer without a gap, so its memory is the arrays' own.
+        flat = array_over(arrays, start, layout.size)
+        return None if flat is None else cls(flat, spec, backend=backend)
+
+    def arrays(self) -> list[Array]:
+        """Views into the buffer in PyTorch's order: writing to one changes the weights."""
+        if self._arrays is None:
+            self._arrays = tuple(_view(self.flat, block) for block in self.layout.blocks())
+        return list(self._arrays)
+
+    def like(self, flat: Array) -> Self:
+        """Another buffer of the same layout, as a gradient is."""
+        return type(self)(flat, self.spec, backend=self.layout.name)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The views of a copy lie in the copy's own buffer.
+        return _rebuilt, (type(self), self.flat, self.spec, self.backend)
+
+    def __repr__(self) -> str:
+        return f"RNNWeights({self.spec}, backend={self.backend!r}, size={self.layout.size})"
+
+
+def _rebuilt(cls: type[RNNWeights], flat: Array, spec: RNNSpec, backend: str) -> RNNWeights:
+    return cls(flat, spec, backend=backend)
+
+
+def _view(flat: Array, block: Block) -> Array:
+    return flat[block.offset : block.offset + prod(block.shape)].reshape(block.shape)

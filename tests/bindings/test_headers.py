@@ -1,0 +1,105 @@
+"""Taking headers out of wheels, with pip replaced: no test here reaches a package index."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import headers
+import pytest
+from vendors import NEWEST, VENDORS, Wheel
+
+CUDNN = VENDORS["cudnn"]
+
+
+class FakePip:
+    """Answers as pip does for one package with one version."""
+
+    def __init__(self, version: str, members: dict[str, str]) -> None:
+        self.version = version
+        self.members = members
+        self.online = True
+        self.calls: list[str] = []
+
+    def __call__(self, *arguments: str) -> str:
+        self.calls.append(arguments[0])
+        if not self.online:
+            raise headers.HeaderError("pip failed: no network")
+        if arguments[0] == "index":
+            return f"{arguments[2]} ({self.version})\nAvailable versions: {self.version}, 1.0\n"
+        folder = Path(arguments[arguments.index("--dest") + 1])
+        with zipfile.ZipFile(folder / "package.whl", "w") as archive:
+            for name, text in self.members.items():
+                archive.writestr(name, text)
+        return ""
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePip:
+    fake = FakePip(
+        "9.99.1.2",
+        {
+            "nvidia/cudnn/include/cudnn.h": "/* top */",
+            "nvidia/cudnn/include/cudnn_ops.h": "/* ops */",
+            "nvidia/cudnn/include/__init__.py": "",
+            "nvidia/cudnn/lib/libcudnn.so.9": "library",
+        },
+    )
+    monkeypatch.setattr(headers, "_pip", fake)
+    monkeypatch.setattr(headers, "HEADERS", tmp_path)
+    return fake
+
+
+def test_only_the_headers_are_kept(pip: FakePip, tmp_path: Path) -> None:
+    folder = headers.fetch(CUDNN, Wheel("nvidia-cudnn-cu13", "9.99.1.2"))
+    assert sorted(p.name for p in folder.iterdir()) == ["cudnn.h", "cudnn_ops.h"]
+    assert sorted(p.name for p in (tmp_path / "cudnn").iterdir()) == ["9.99.1.2"]
+
+
+def test_headers_that_are_there_are_not_fetched_again(pip: FakePip) -> None:
+    wheel = Wheel("nvidia-cudnn-cu13", "9.99.1.2")
+    assert headers.fetch(CUDNN, wheel) == headers.fetch(CUDNN, wheel)
+    assert pip.calls == ["download"]
+
+
+def test_newest_is_asked_for_and_recorded(pip: FakePip, tmp_path: Path) -> None:
+    folder = headers.fetch(CUDNN, Wheel("nvidia-cudnn-cu13", NEWEST))
+    assert folder.name == "9.99.1.2"
+    assert (tmp_path / "cudnn" / "newest.txt").read_text() == "9.99.1.2\n"
+
+
+def test_newest_is_the_recorded_one_without_an_index(pip: FakePip) -> None:
+    folder = headers.fetch(CUDNN, Wheel("nvidia-cudnn-cu13", NEWEST))
+    pip.online = False
+    assert headers.fetch(CUDNN, Wheel("nvidia-cudnn-cu13", NEWEST)) == folder
+
+
+def test_newest_without_index_and_record_is_an_error(pip: FakePip) -> None:
+    pip.online = False
+    with pytest.raises(headers.HeaderError, match="no network"):
+        headers.fetch(CUDNN, Wheel("nvidia-cudnn-cu13", NEWEST))
+
+
+def test_wheel_without_headers_leaves_nothing(pip: FakePip, tmp_path: Path) -> None:
+    pip.members = {"nvidia/cudnn/lib/libcudnn.so.9": "library"}
+    with pytest.raises(headers.HeaderError, match=r"holds no cudnn\.h"):
+        headers.fetch(CUDNN, Wheel("nvidia-cudnn-cu13", "9.99.1.2"))
+    assert list((tmp_path / "cudnn").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (["9.1"], ["9.1.0.70"]),
+        (["8.9.7"], ["8.9.7.29"]),
+        (["9.19", "newest"], ["9.19.0.56", "newest"]),
+        ([], [wheel.version for wheel in CUDNN.wheels]),
+    ],
+)
+def test_version_selects_by_whole_parts(asked: list[str], found: list[str]) -> None:
+    assert [wheel.version for wheel in headers.select(CUDNN, asked)] == found
+
+
+def test_unknown_version_lists_the_known_ones() -> None:
+    with pytest.raises(headers.HeaderError, match=r"cudnn 9\.2 is not .*9\.19\.0\.56, newest"):
+        headers.select(CUDNN, ["9.2"])

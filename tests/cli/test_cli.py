@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dnnffi.cli import demo, main, probe
+from dnnffi.cli.charmodel import CharModel
+
+TEXT = "the quick brown fox jumps over the lazy dog. " * 40
+SMALL = ["--backend", "reference", "--hidden", "16", "--batch", "4", "--window", "16"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def run_demo(text: Path, output: Path, *more: str) -> int:
+    return main(["demo", "--text", str(text), "--output", str(output), *SMALL, *more])
+
+
+def test_no_command_prints_help(capsys):
+    assert main([]) == 0
+    assert "usage: python -m dnnffi" in capsys.readouterr().out
+
+
+def test_info_of_a_missing_library_names_the_install_command(tmp_path):
+    missing = str(tmp_path / "libcudnn.so.9")
+    done = subprocess.run(
+        [sys.executable, "-m", "dnnffi", "info"],
+        env={**os.environ, "DNNFFI_CUDNN_LIBRARY": missing},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "cuDNN: not found" in done.stdout
+    assert missing in done.stdout
+    assert "pip install 'dnnffi[cuda13]'" in done.stdout
+
+
+def test_info_shows_how_the_library_was_found(monkeypatch, capsys):
+    found = probe.Cudnn("9.19.0", "/somewhere/libcudnn.so.9", "cuda-pathfinder")
+    monkeypatch.setattr(probe, "cudnn_library", lambda: found)
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "cuDNN 9.19.0" in out
+    assert "/somewhere/libcudnn.so.9" in out
+    assert "cuda-pathfinder" in out
+
+
+def test_info_shows_devices(monkeypatch, capsys):
+    device = probe.Device(0, "NVIDIA H200", "9.0", 140 * 2**30)
+    monkeypatch.setattr(probe, "devices", lambda cupy: probe.Devices((device,)))
+    assert main(["info"]) == 0
+    assert "NVIDIA H200, compute capability 9.0, 140.0 GiB" in capsys.readouterr().out
+
+
+def test_info_survives_a_broken_package(monkeypatch, capsys):
+    broken = probe.Package("cupy", problem="libcublas.so: cannot open")
+    package = probe.package
+    monkeypatch.setattr(probe, "package", lambda name: broken if name == "cupy" else package(name))
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "libcublas.so: cannot open" in out
+    assert "CuPy, for arrays on a GPU: pip install" in out
+
+
+def test_package_reports_one_that_fails_to_import(tmp_path, monkeypatch):
+    (tmp_path / "dnnffi_broken.py").write_text("raise RuntimeError('half\\ninstalled')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe.package("dnnffi_broken").problem == "half installed"
+
+
+def test_demo_learns_and_writes_its_files(text, tmp_path, capsys, monkeypatch):
+    courses = []
+    train = demo.train
+    monkeypatch.setattr(demo, "train", lambda *args: courses.append(train(*args)) or courses[0])
+    output = tmp_path / "new" / "folder"
+    assert run_demo(text, output, "--steps", "45") == 0
+    assert len(courses[0].losses) == 45
+    assert courses[0].characters == 45 * 4 * 16
+    assert courses[0].recent < 0.9 * courses[0].losses[0]
+    assert (output / "loss.png").read_bytes().startswith(b"\x89PNG")
+    sample = (output / "sample.txt").read_text(encoding="utf-8")
+    assert len(sample) == len(demo.PROMPT) + demo.SAMPLE_LENGTH + 1
+    out = capsys.readouterr().out
+    assert sample in out
+    assert str(output / "loss.png") in out
+
+
+def test_demo_is_reproducible(text, tmp_path):
+    for name in ("one", "two"):
+        assert run_demo(text, tmp_path / name, "--steps", "5", "--seed", "3") == 0
+    one, two = (tmp_path / name / "sample.txt" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_demo_interrupted_writes_what_it_has(text, tmp_path, monkeypatch, capsys):
+    steps = iter(range(12))
+    whole = CharModel.loss_and_gradients
+
+    def interrupted(*args):
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return whole(*args)
+
+    monkeypatch.setattr(CharModel, "loss_and_gradients", interrupted)
+    assert run_demo(text, tmp_path) == 130
+    assert "Stopped after 12 steps" in capsys.readouterr().out
+    assert (tmp_path / "loss.png").exists()
+    assert (tmp_path / "sample.txt").exists()
+
+
+def test_demo_interrupted_at_once_writes_nothing(text, tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CharModel, "loss_and_gradients", interrupted)
+    assert run_demo(text, tmp_path / "output") == 130
+    assert list((tmp_path / "output").iterdir()) == []
+
+
+def test_demo_of_the_standard_library_reads_real_text():
+    text, source = demo.read_text(None, 10_000)
+    assert len(text) == 10_000
+    assert "import" in text
+    assert "standard library" in source
+
+
+def failure(capsys) -> str:
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_demo_refuses_a_missing_text(tmp_path, capsys):
+    path = tmp_path / "missing.txt"
+    assert main(["demo", "--backend", "reference", "--text", str(path)]) == 2
+    assert failure(capsys) == (f"dnnffi demo: error: --text {path}: No such file or directory\n")
+
+
+def test_demo_refuses_a_text_that_is_too_short(tmp_path, capsys):
+    path = tmp_path / "short.txt"
+    path.write_text("abc", encoding="utf-8")
+    assert run_demo(path, tmp_path) == 2
+    assert "has 3 characters; at least 17" in failure(capsys)
+
+
+def test_demo_refuses_an_output_that_is_a_file(text, capsys):
+    assert run_demo(text, text) == 2
+    assert f"--output {text}: File exists" in failure(capsys)
+
+
+def test_demo_without_cudnn_refuses_to_use_it(monkeypatch, capsys):
+    monkeypatch.setattr(probe, "cudnn_problem", lambda: "GPU: none here")
+    assert main(["demo", "--backend", "cudnn"]) == 1
+    assert "--backend cudnn: GPU: none here" in failure(capsys)
+
+
+def test_demo_without_its_packages_names_the_install_command(monkeypatch, capsys):
+    monkeypatch.setattr(probe, "absent", lambda *names: ["rich"])
+    assert main(["demo"]) == 1
+    assert "needs rich. Install: pip install 'dnnffi[demo]'" in failure(capsys)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"), [("--hidden", "0"), ("--seconds", "-1"), ("--steps", "many")]
+)
+def test_demo_refuses_a_bad_number(argument, value, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", argument, value])
+    assert stop.value.code == 2
+    assert argument in capsys.readouterr().err

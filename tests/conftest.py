@@ -1,0 +1,24 @@
+"""Hypothesis profiles: ``ci`` unless HYPOTHESIS_PROFILE names ``thorough``."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, and no failure because a machine is slow.
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.register_profile(
+    "thorough",
+    settings.get_profile("ci"),
+    derandomize=False,
+    max_examples=2000,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -1,0 +1,89 @@
+"""The functional API on cuDNN against the reference in float64."""
+
+from __future__ import annotations
+
+import conformance
+import numpy as np
+import pytest
+from conformance import Case, problem_of
+
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.rnn import RNNSpec
+
+cupy = pytest.importorskip("cupy")
+
+ALGORITHMS = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h")
+
+
+@pytest.mark.parametrize("case", conformance.matrix(), ids=str)
+def test_matrix(case):
+    conformance.check(case, cupy.asarray, "cudnn")
+
+
+def algorithm_cases():
+    cases = []
+    for algorithm in ALGORITHMS:
+        for mode in conformance.MODES:
+            for dtype in conformance.DTYPES:
+                for math in ("default", "strict", "fast"):
+                    for layout in ("dense", "batch_first"):
+                        spec = RNNSpec(
+                            mode=mode, input_size=128, hidden_size=128, num_layers=2, dtype=dtype
+                        )
+                        problem = problem_of(
+                            spec,
+                            layout,
+                            5,
+                            16,
+                            np.random.default_rng(0),
+                            training=True,
+                            options=RNNOptions(algorithm=algorithm, math=math),
+                        )
+                        cases.append(Case(problem, states=True, seed=len(cases)))
+    return cases
+
+
+@pytest.mark.parametrize("case", algorithm_cases(), ids=str)
+def test_algorithms_and_math(case):
+    algorithm, dtype = case.problem.options.algorithm, case.problem.spec.dtype
+    if dtype == "float64" and algorithm in ("persist_static", "persist_static_small_h"):
+        with pytest.raises(UnsupportedError, match=r"cuDNN .*NOT_SUPPORTED"):
+            conformance.check(case, cupy.asarray, "cudnn")
+    else:
+        conformance.check(case, cupy.asarray, "cudnn")
+
+
+@pytest.mark.parametrize("clip_nan", ["propagate", "clip"])
+@pytest.mark.parametrize("dtype", conformance.DTYPES)
+@pytest.mark.parametrize("layout", ["dense", "packed", "lengths"])
+@pytest.mark.parametrize("proj_size", [0, 3])
+def test_clipping(dtype, layout, proj_size, clip_nan):
+    spec = RNNSpec(
+        mode="lstm",
+        input_size=6,
+        hidden_size=9,
+        num_layers=2,
+        bidirectional=True,
+        proj_size=proj_size,
+        dtype=dtype,
+    )
+    options = RNNOptions(clip=(-0.25, 0.125), clip_nan=clip_nan, math="strict")
+    rng = np.random.default_rng(5)
+    problem = problem_of(spec, layout, 7, 4, rng, training=True, options=options)
+    conformance.check(Case(problem, states=True, seed=3), cupy.asarray, "cudnn")
+
+
+@pytest.mark.parametrize("mode", conformance.MODES)
+def test_the_longest_sequence(mode):
+    spec = RNNSpec(mode=mode, input_size=2, hidden_size=3, dtype="float64")
+    rng = np.random.default_rng(0)
+    problem = problem_of(spec, "dense", 65535, 1, rng, training=True)
+    conformance.check(Case(problem, states=True, seed=1), cupy.asarray, "cudnn")
+
+
+def test_a_large_batch():
+    spec = RNNSpec(mode="gru", input_size=2, hidden_size=3, dtype="float64")
+    rng = np.random.default_rng(0)
+    problem = problem_of(spec, "lengths", 3, 70000, rng, training=True)
+    conformance.check(Case(problem, states=True, seed=1), cupy.asarray, "cudnn")

@@ -1,0 +1,149 @@
+"""Host memory behind the attributes that the vendor rooms read of CuPy arrays.
+
+With it the executors and the functional API run on the host stand-in as they do on CuPy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from contextlib import contextmanager
+
+import numpy as np
+
+from dnnffi.arrays import Architecture, dtype_object
+
+POISON = 0xA5  # what nobody wrote is seen in results
+
+
+class Pointer:
+    """What ``array.data`` is on a device."""
+
+    def __init__(self, array):
+        self.ptr = array.__array_interface__["data"][0]
+        self.device_id = array.device_number
+
+
+class HostArray(np.ndarray):
+    """A NumPy array that looks like CuPy's where the vendor rooms look."""
+
+    device_number = 0
+
+    def __array_finalize__(self, parent):
+        self.device_number = getattr(parent, "device_number", 0)
+
+    @property
+    def data(self):
+        return Pointer(self)
+
+    @property
+    def _c_contiguous(self):
+        return self.flags.c_contiguous
+
+    def get(self):
+        return np.array(self)
+
+    def set(self, values):
+        self[...] = values
+
+    def copy(self, order="C"):
+        # A new allocation, which the stand-in has to know.
+        result = self.memory.empty(self.shape, self.dtype)
+        result[...] = self
+        return result
+
+
+class Stream:
+    """A stream in name only: everything runs at once."""
+
+    def __init__(self, ptr, memory):
+        self.ptr = ptr
+        self.waited = []
+
+
+class HostMemory:
+    """`dnnffi.arrays.Memory` on the host; every allocation is made known to the stand-in."""
+
+    def __init__(self, control, devices=1):
+        self.control = control
+        self.ndarray = type("HostArray", (HostArray,), {"memory": self})
+        self.devices = devices
+        self.device = 0
+        self.capture = 0
+        self.stream = Stream(0, self)
+        self.waits = []
+        self.allocations = 0
+        self.fail_allocation = None
+        self._numbers = itertools.count(1)
+
+    def empty(self, shape, dtype=np.float32):
+        self.allocations += 1
+        if self.fail_allocation is not None:
+            self.fail_allocation -= 1
+            if self.fail_allocation < 0:
+                self.fail_allocation = None
+                raise MemoryError("out of device memory")
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64))
+        raw = self._allocate(max(size * dtype.itemsize, 1))
+        array = np.ndarray.__new__(self.ndarray, shape, dtype, buffer=raw)
+        array.device_number = self.device
+        return array
+
+    def _allocate(self, size):
+        raw = (ctypes.c_char * size)()
+        address = ctypes.addressof(raw)
+        ctypes.memset(address, POISON, size)
+        self.control.standin_register(address, size)
+        weakref.finalize(raw, self.control.standin_unregister, address)
+        return raw
+
+    def zeros(self, shape, dtype=np.float32):
+        array = self.empty(shape, dtype)
+        array[...] = 0
+        return array
+
+    def array(self, values, dtype=None):
+        values = np.asarray(values, dtype)
+        array = self.empty(values.shape, values.dtype)
+        array[...] = values
+        return array
+
+    def current_device(self):
+        return self.device
+
+    def current_stream(self):
+        return self.stream
+
+    def new_stream(self):
+        return Stream(next(self._numbers) * 16, self)
+
+    def device_count(self):
+        return self.devices
+
+    @contextmanager
+    def use(self, device):
+        before, self.device = self.device, device
+        try:
+            yield
+        finally:
+            self.device = before
+
+    def dtype(self, name):
+        return dtype_object(name)
+
+    def architecture(self, device):
+        return Architecture(9, 0, 132)
+
+    def new_event(self):
+        return []
+
+    def record(self, event, stream):
+        event.append(stream.ptr)
+
+    def wait(self, stream, event):
+        self.waits.append((stream.ptr, event[-1]))
+
+    def capture_id(self, stream):
+        return self.capture
