@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from dnnffi.spec.rnn import check_integer
+
 
 class Generator(Protocol):
     """A backend's random numbers: states that can be saved and restored."""
@@ -29,9 +31,7 @@ class DropoutState:
     """
 
     def __init__(self, seed: int) -> None:
-        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
-            raise TypeError(f"seed must be an integer; got {type(seed).__name__}")
-        seed = seed.__index__()
+        seed = check_integer("seed", seed)
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be from 0 to 2**64 - 1; got {seed}")
         self.seed = seed

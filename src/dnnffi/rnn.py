@@ -97,7 +97,7 @@ class RNNContext:
             self._saved = None
         if problem.options.validate:
             validate.check_backward(call, problem, dy, dh_n, dc_n, (dx, dh_0, dc_0), dweights)
-        dhx_0 = None
+        dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:
             dhx_0 = (dh_0, dc_0) if problem.spec.has_cell else dh_0
         return Gradients(
@@ -150,8 +150,7 @@ class _Call(NamedTuple):
         return packed if isinstance(self.weights, RNNWeights) else packed.arrays()
 
     def _check_place(self, name: str, array: Array) -> None:
-        self.engine.accept(name, array)
-        device = self.engine.device(array)
+        device = self.engine.place(name, array)
         if device != self.device:
             raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
 
@@ -197,55 +196,55 @@ def _run(
     """Check, find the plan, hand over: (y, h_n, c_n), and for training the context."""
     x = as_array("x", x)
     found = engine(backend, x)
-    found.accept("x", x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
-    h_0, c_0 = _pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+    h_0, c_0 = _pair(spec, hx, "hx", ("h_0", "c_0"))
     checked = DEFAULTS if options is None else rnn_options(options, mode)
     if lengths is not None:
         lengths = as_integers("lengths", lengths)
     if batch_sizes is not None:
         batch_sizes = as_integers("batch_sizes", batch_sizes)
-    # Before the look-up: 1 equals True, and would find its plan.
-    batch_first = check_flag("batch_first", batch_first)
-    device = found.device(x)
+    device = found.place("x", x)
     generator = None
     if dropout and spec.num_layers > 1:
         generator = found.generator(dropout_state, device)
     key = (
-        spec,
-        x.shape,
-        batch_first,
-        lengths,
-        batch_sizes,
-        checked,
-        training,
-        dropout,
-        device,
-        generator,
+        *(spec, x.shape, device, batch_first, lengths, batch_sizes),
+        *(checked, training, dropout, generator),
     )
     plan = found.plans.find(key)
     if plan is None:
         problem = _problem(spec, x, batch_first, lengths, batch_sizes, checked, training, dropout)
         plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
-    problem = plan.problem
-    call = _Call(found, spec, device, x, h_0, c_0, weights)
-    if not found.fits(x, problem.x_shape):
-        call = call._replace(x=call.array("x", x, problem.x_shape))
-    if h_0 is not None and not found.fits(h_0, problem.h_shape):
-        call = call._replace(h_0=call.array("h_0", h_0, problem.h_shape))
-    if c_0 is not None and not found.fits(c_0, problem.c_shape):
-        call = call._replace(c_0=call.array("c_0", c_0, problem.c_shape))
-    if weights.__class__ is list:
-        call.check_weights()
+    ndarray = found.ndarray
+    if not (
+        x.__class__ is ndarray
+        and x._c_contiguous
+        and (h_0 is None or _fits(h_0, ndarray, plan.h_shape))
+        and (c_0 is None or _fits(c_0, ndarray, plan.c_shape))
+    ):
+        call = _Call(found, spec, device, x, h_0, c_0, weights)
+        x = call.array("x", x, plan.x_shape)
+        h_0 = call.optional("h_0", h_0, plan.h_shape)
+        c_0 = call.optional("c_0", c_0, plan.c_shape)
+        if isinstance(weights, list):
+            call.check_weights()
     native = found.native(weights, spec)
+    if not training and not checked.validate:
+        return plan.infer(x, h_0, c_0, native)  # type: ignore[no-any-return]
+    call = _Call(found, spec, device, x, h_0, c_0, weights)
     if training:
-        *results, saved = plan.forward(call.x, call.h_0, call.c_0, native)
+        *results, saved = plan.forward(x, h_0, c_0, native)
         results.append(RNNContext(call, plan, saved))
     else:
-        results = plan.infer(call.x, call.h_0, call.c_0, native)
+        results = plan.infer(x, h_0, c_0, native)
     if checked.validate:
-        validate.check_forward(call, problem, results[:3])
+        validate.check_forward(call, plan.problem, results[:3])
     return tuple(results)
+
+
+def _fits(array: Array, ndarray: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a state can be given to a vendor's plan as it is; that checks dtype and device."""
+    return array.__class__ is ndarray and array._c_contiguous and array.shape == shape
 
 
 def _problem(

@@ -172,7 +172,8 @@ def test_demo_without_its_packages_names_the_install_command(monkeypatch, capsys
 
 
 @pytest.mark.parametrize(
-    ("argument", "value"), [("--hidden", "0"), ("--seconds", "-1"), ("--steps", "many")]
+    ("argument", "value"),
+    [("--hidden", "0"), ("--seconds", "-1"), ("--steps", "many"), ("--seed", "-1")],
 )
 def test_demo_refuses_a_bad_number(argument, value, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -21,6 +21,7 @@ class Pointer:
     """What ``array.data`` is on a device."""
 
     def __init__(self, array):
+        self.array = array
         self.ptr = array.__array_interface__["data"][0]
         self.device_id = array.device_number
 
@@ -90,6 +91,9 @@ class HostMemory:
         array = np.ndarray.__new__(self.ndarray, shape, dtype, buffer=raw)
         array.device_number = self.device
         return array
+
+    def allocate(self, size):
+        return self.empty((size,), np.uint8).data
 
     def _allocate(self, size):
         raw = (ctypes.c_char * size)()

@@ -37,8 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"dnnffi {options.command.NAME}: error: {error}", file=sys.stderr)
         return error.code
-    except (DnnffiError, MemoryError) as error:
-        # CuPy's OutOfMemoryError is a MemoryError too.
+    except (DnnffiError, MemoryError, OSError) as error:
+        # CuPy's OutOfMemoryError is a MemoryError too; a full disk is an OSError.
         text = str(error) or "out of memory"
         print(f"dnnffi {options.command.NAME}: error: {text}", file=sys.stderr)
         return 1

@@ -83,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("demo-output"),
         help="folder for the results (default: demo-output)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the first weights and the sample")
+    parser.add_argument(
+        "--seed", type=_natural, default=0, help="of the first weights and the sample (default: 0)"
+    )
     for name, what in (
         ("hidden", "hidden size"),
         ("layers", "number of layers"),
@@ -96,6 +98,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{what} (default: {getattr(SIZES['reference'], name)} on the CPU, "
             f"{getattr(SIZES['cudnn'], name)} on a GPU)",
         )
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0; got {text}")
+    return value
 
 
 def _positive(kind: type[Any]) -> Any:
@@ -140,12 +149,15 @@ def run(options: argparse.Namespace) -> int:
             f"(--window {sizes.window})"
         )
     alphabet = Alphabet.of(text)
-    spec = dnnffi.RNNSpec(
-        mode="lstm",
-        input_size=len(alphabet),
-        hidden_size=sizes.hidden,
-        num_layers=sizes.layers,
-    )
+    try:
+        spec = dnnffi.RNNSpec(
+            mode="lstm",
+            input_size=len(alphabet),
+            hidden_size=sizes.hidden,
+            num_layers=sizes.layers,
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     rng = np.random.default_rng(options.seed)
     model = CharModel(xp, spec, backend, rng)
     print(f"Text      {source}: {len(text):,} characters, {len(alphabet)} different ones")

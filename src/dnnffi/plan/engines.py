@@ -19,7 +19,7 @@ from dnnffi.plan.cache import PlanCache
 from dnnffi.plan.reference import HostGenerator, ReferencePlan
 from dnnffi.plan.vendor import VendorPlan
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec, check_flag
+from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec, check_flag, check_integer
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
@@ -31,21 +31,15 @@ class Engine:
     """What the functional API asks of a backend."""
 
     name: str
+    ndarray: Any = None  # the class of arrays that its plans take as they are
 
     def __init__(self) -> None:
         self.plans: PlanCache[Any] = PlanCache(PLAN_CAPACITY)
         self._default_states: dict[int, DropoutState] = {}
         self._lock = threading.Lock()
 
-    def accept(self, name: str, array: Array) -> None:
-        """Raise ``TypeError`` unless ``array`` is one that this backend computes on."""
-
-    def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
-        """Whether ``array`` can be given to a plan as it is; the plan checks dtype and device."""
-        return False
-
-    def device(self, array: Array) -> int:
-        """The number of the device that holds ``array``."""
+    def place(self, name: str, array: Array) -> int:
+        """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
         return 0
 
     def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Any:
@@ -90,21 +84,16 @@ class CudnnEngine(Engine):
     def __init__(self, library: cudnn_library.Library) -> None:
         super().__init__()
         self.library = library
-        self._ndarray = library.memory.ndarray
+        self.ndarray = library.memory.ndarray
 
-    def accept(self, name: str, array: Array) -> None:
-        if not isinstance(array, self._ndarray):
+    def place(self, name: str, array: Array) -> int:
+        if not isinstance(array, self.ndarray):
             raise TypeError(
                 f"{name} must be a CuPy array (or share its memory with one) for backend 'cudnn'; "
                 f"got {type(array).__name__}"
             )
-
-    def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
-        return array.__class__ is self._ndarray and array._c_contiguous and array.shape == shape
-
-    def device(self, array: Array) -> int:
-        number: int = array.data.device_id
-        return number
+        device: int = array.data.device_id
+        return device
 
     def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
         if isinstance(weights, RNNWeights):
@@ -119,7 +108,7 @@ class CudnnEngine(Engine):
             return viewed.flat
         _warn_of_packing()
         memory = self.library.memory
-        with memory.use(self.device(weights[0])):
+        with memory.use(weights[0].data.device_id):
             flat = memory.empty((weight_layout(spec, self.name).size,), memory.dtype(spec.dtype))
             return RNNWeights.pack(weights, spec, backend=self.name, out=flat).flat
 
@@ -193,7 +182,7 @@ def weights_of(
         spec = weights.spec
         if spec.mode != mode:
             raise ValueError(f"weights are those of {spec.mode!r}; this is {mode!r}")
-        if isinstance(num_layers, float) or num_layers not in (1, spec.num_layers):
+        if check_integer("num_layers", num_layers) not in (1, spec.num_layers):
             raise ValueError(f"num_layers is {num_layers}; the weights have {spec.num_layers}")
         if check_flag("bidirectional", bidirectional) and not spec.bidirectional:
             raise ValueError("bidirectional is True; the weights are for one direction")

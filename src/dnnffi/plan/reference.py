@@ -53,6 +53,11 @@ class ReferencePlan:
 
     def __init__(self, problem: RNNProblem, generator: HostGenerator | None = None) -> None:
         self.problem = problem
+        self.x_shape, self.h_shape, self.c_shape = (
+            problem.x_shape,
+            problem.h_shape,
+            problem.c_shape,
+        )
         self._generator = generator
         packed = problem.layout == PACKED
         self._keywords: dict[str, Any] = {

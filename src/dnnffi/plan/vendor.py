@@ -28,36 +28,50 @@ class VendorPlan:
         self.device: int = executor.device
         self._memory = memory
         self._empty = memory.empty
+        self._allocate = memory.allocate
+        self._current_device = memory.current_device
         self._dtype = memory.dtype(self.problem.spec.dtype)
         self._bytes = memory.dtype("uint8")
-        self._shapes = (self.problem.y_shape, self.problem.h_shape, self.problem.c_shape)
+        self.x_shape, self._y_shape = self.problem.x_shape, self.problem.y_shape
+        self.h_shape, self.c_shape = self.problem.h_shape, self.problem.c_shape
         self._has_cell = self.problem.spec.has_cell
 
     def infer(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
+        self,
+        x: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        weights: Array,
+        context: Any = None,
     ) -> tuple[Array, Array, Array | None]:
         """(y, h_n, c_n)."""
-        if self._memory.current_device() != self.device:
+        if self._current_device() != self.device:
             with self._memory.use(self.device):
-                return self.infer(x, h_0, c_0, weights)
-        out = self._results()
-        self.executor.forward(x, h_0, c_0, weights, out=out, workspace=self._workspace())
-        return out
+                return self.infer(x, h_0, c_0, weights, context)
+        executor, empty, dtype = self.executor, self._empty, self._dtype
+        x_at, h_0_at, c_0_at, weights_at = executor.check_inputs(x, h_0, c_0, weights)
+        y, h_n = empty(self._y_shape, dtype), empty(self.h_shape, dtype)
+        c_n, c_n_at = None, 0
+        if self._has_cell:
+            c_n = empty(self.c_shape, dtype)
+            c_n_at = c_n.data.ptr
+        # Freed on return, into a pool that hands it out again in the order of this stream.
+        workspace = self._allocate(executor.workspace_bytes)
+        executor.forward_at(
+            (x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at, c_n_at, weights_at, workspace.ptr),
+            context,
+        )
+        return y, h_n, c_n
 
     def forward(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
     ) -> tuple[Array, Array, Array | None, Saved]:
         """(y, h_n, c_n, what `backward` needs)."""
-        if self._memory.current_device() != self.device:
-            with self._memory.use(self.device):
-                return self.forward(x, h_0, c_0, weights)
-        executor = self.executor
-        out = self._results()
-        context = executor.context(self._empty((executor.reserve_bytes,), self._bytes))
-        executor.forward(
-            x, h_0, c_0, weights, out=out, workspace=self._workspace(), context=context
-        )
-        return (*out, Saved(x, h_0, c_0, weights, out[0], context))
+        with self._memory.use(self.device):
+            reserve = self._empty((self.executor.reserve_bytes,), self._bytes)
+            context = self.executor.context(reserve)
+            y, h_n, c_n = self.infer(x, h_0, c_0, weights, context)
+        return y, h_n, c_n, Saved(x, h_0, c_0, weights, y, context)
 
     def backward(
         self,
@@ -70,7 +84,7 @@ class VendorPlan:
         retain: bool,
     ) -> tuple[Array, Array, Array | None, Array | None]:
         """(dx, dh_0, dc_0, gradient of the flat weights or None)."""
-        memory, executor, problem = self._memory, self.executor, self.problem
+        memory, executor = self._memory, self.executor
         if memory.current_device() != self.device:
             with memory.use(self.device):
                 return self.backward(
@@ -80,11 +94,11 @@ class VendorPlan:
         if retain:
             context = context.copy()
         if dy is None:
-            dy = memory.zeros(problem.y_shape, self._dtype)
-        dx = self._empty(problem.x_shape, self._dtype)
-        dh_0 = self._empty(problem.h_shape, self._dtype)
-        dc_0 = self._empty(problem.c_shape, self._dtype) if self._has_cell else None
-        workspace = self._workspace()
+            dy = memory.zeros(self._y_shape, self._dtype)
+        dx = self._empty(self.x_shape, self._dtype)
+        dh_0 = self._empty(self.h_shape, self._dtype)
+        dc_0 = self._empty(self.c_shape, self._dtype) if self._has_cell else None
+        workspace = self._empty((executor.workspace_bytes,), self._bytes)
         executor.backward_data(
             context,
             y,
@@ -102,11 +116,3 @@ class VendorPlan:
             dweights = self._empty((executor.weight_size,), self._dtype)
             executor.backward_weights(context, x, h_0, y, out=dweights, workspace=workspace)
         return dx, dh_0, dc_0, dweights
-
-    def _results(self) -> tuple[Array, Array, Array | None]:
-        empty, dtype, (y_shape, h_shape, c_shape) = self._empty, self._dtype, self._shapes
-        c_n = empty(c_shape, dtype) if self._has_cell else None
-        return empty(y_shape, dtype), empty(h_shape, dtype), c_n
-
-    def _workspace(self) -> Array:
-        return self._empty((self.executor.workspace_bytes,), self._bytes)

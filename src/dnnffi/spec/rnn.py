@@ -6,6 +6,7 @@ L layers, D directions (1 or 2), O = P or H, G gates.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -71,10 +72,7 @@ class RNNSpec:
             ("num_layers", 1),
             ("proj_size", 0),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
-            value = value.__index__()
+            value = check_integer(name, getattr(self, name))
             if not least <= value <= _INT32_MAX:
                 raise ValueError(f"{name} must be from {least} to {_INT32_MAX}; got {value}")
             object.__setattr__(self, name, value)
@@ -206,8 +204,9 @@ class RNNSpec:
         directions = 2 if check_flag("bidirectional", bidirectional) else 1
         if mode not in tuple(GATES):
             raise ValueError(f"mode must be one of {', '.join(GATES)}; got {mode!r}")
-        if isinstance(num_layers, bool) or not hasattr(num_layers, "__index__") or num_layers < 1:
-            raise ValueError(f"num_layers must be an integer of 1 or more; got {num_layers!r}")
+        num_layers = check_integer("num_layers", num_layers)
+        if num_layers < 1:
+            raise ValueError(f"num_layers must be 1 or more; got {num_layers}")
         stacked = num_layers * directions
         per_direction, rest = divmod(len(shapes), stacked)
         allowed = (2, 3, 4, 5) if mode == "lstm" else (2, 4)
@@ -263,6 +262,18 @@ def _from_key(key: tuple[object, ...]) -> RNNSpec:
     names = (f.name for f in fields(RNNSpec) if f.init)
     values: dict[str, Any] = dict(zip(names, key, strict=True))
     return RNNSpec(**values)
+
+
+def check_integer(name: str, value: Any) -> int:
+    """``value`` as an int; ``TypeError`` naming the argument if it is none, or a bool."""
+    # Arrays have __index__ too, and raise there.
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
+    return number
 
 
 def check_flag(name: str, value: object) -> bool:

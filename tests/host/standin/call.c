@@ -176,13 +176,13 @@ bool handles_stay_with_threads(void)
 
 size_t cudnnGetVersion(void)
 {
-    struct call call __attribute__((cleanup(call_end), unused)) = call_begin(__func__);
+    BEGIN_PLAIN_CALL();
     return version;
 }
 
 void cudnnGetLastErrorString(char *message, size_t max_size)
 {
-    struct call call __attribute__((cleanup(call_end), unused)) = call_begin(__func__);
+    BEGIN_PLAIN_CALL();
     if (message == NULL || max_size == 0) {
         refuse(CUDNN_STATUS_BAD_PARAM, "there is no room for the message");
         return;

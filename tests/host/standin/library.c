@@ -6,16 +6,19 @@ enum { CUDART_VERSION_OF_9_19 = 13010, MAX_DEVICE_OF_9_19 = 1210 };
 
 size_t cudnnGetCudartVersion(void)
 {
+    BEGIN_PLAIN_CALL();
     return CUDART_VERSION_OF_9_19;
 }
 
 size_t cudnnGetMaxDeviceVersion(void)
 {
+    BEGIN_PLAIN_CALL();
     return MAX_DEVICE_OF_9_19;
 }
 
 const char *cudnnGetErrorString(cudnnStatus_t status)
 {
+    BEGIN_PLAIN_CALL();
 #define NAME(status) \
     case status: return #status
     /* An int: a status may be any number to the caller. */

@@ -19,7 +19,7 @@ def weight_space_size(descriptor: RNNDescriptor, handle: Handle) -> int:
     library.check(
         library.lib.cudnnGetRNNWeightSpaceSize(handle.pointer, descriptor.pointer, size),
         "cudnnGetRNNWeightSpaceSize",
-        descriptor.read(),
+        descriptor,
     )
     return int(size[0])
 

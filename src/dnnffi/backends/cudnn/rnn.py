@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from math import prod
 from typing import Any, Self
+from weakref import ref
 
 from dnnffi.arrays import Array
 from dnnffi.backends.cudnn._cdef import ffi
@@ -24,8 +25,15 @@ from dnnffi.spec.problem import PACKED, RNNProblem
 from dnnffi.spec.rnn import ITEM_SIZES
 from dnnffi.spec.weights import weight_layout
 
-_INFERENCE, _TRAINING = 0, 1
 _ADD = 0  # CUDNN_WGRAD_MODE_ADD, the only mode that cuDNN 9.19 takes for an RNN
+
+
+def _nothing() -> None:
+    """Stand in for the weak reference to an array that is None."""
+
+
+_NOTHING_SEEN = (_nothing,) * 8 + ((),)
+_MOST_SEEN = 16  # sets of buffers that an executor knows again
 
 
 class Phase(Enum):
@@ -155,7 +163,7 @@ class RNNExecutor:
         status = library.lib.cudnnGetRNNTempSpaceSizes(
             handle.pointer,
             self._rnn.pointer,
-            _TRAINING if problem.training else _INFERENCE,
+            int(problem.training),
             self._x.pointer,
             workspace,
             reserve if problem.training else ffi.NULL,
@@ -203,12 +211,14 @@ class RNNExecutor:
         self._forward = lib.cudnnRNNForward
         self._backward_data = lib.cudnnRNNBackwardData_v8
         self._backward_weights = lib.cudnnRNNBackwardWeights_v8
+        self._current_device = self._memory.current_device
         self._training = problem.training
         self._x_size = prod(problem.x_shape)
         self._y_size = prod(problem.y_shape)
         self._h_size = prod(problem.h_shape)
         # Networks without a cell have no use for any array in its place.
         self._c_size = prod(problem.c_shape) if problem.spec.has_cell else None
+        self._seen: dict[int, tuple[Any, ...]] = {}
         self._several_devices = self._memory.device_count() > 1
         self._descriptors = tuple(
             descriptor.pointer for descriptor in (self._rnn, self._x, self._y, self._h, self._c)
@@ -258,47 +268,87 @@ class RNNExecutor:
 
         Raises ``TypeError``, ``ValueError`` naming the argument, `ContextError`, `CudnnError`.
         """
-        address = self._address
         y, h_n, c_n = out
-        x_at = address("x", x, self._x_size)
-        y_at = address("y", y, self._y_size)
-        weights_at = address("weights", weights, self.weight_size)
-        h_0_at = 0 if h_0 is None else address("h_0", h_0, self._h_size)
-        h_n_at = 0 if h_n is None else address("h_n", h_n, self._h_size)
-        c_0_at = 0 if c_0 is None else address("c_0", c_0, self._c_size)
-        c_n_at = 0 if c_n is None else address("c_n", c_n, self._c_size)
-        workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
+        seen = self._seen.get(id(y), _NOTHING_SEEN)
+        if not (
+            seen[0]() is x
+            and seen[1]() is y
+            and seen[2]() is h_0
+            and seen[3]() is h_n
+            and seen[4]() is c_0
+            and seen[5]() is c_n
+            and seen[6]() is weights
+            and seen[7]() is workspace
+        ):
+            seen = self._see(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        self.forward_at(seen[8], context)
+
+    def _see(self, *arrays: Array | None) -> tuple[Any, ...]:
+        """Check the arrays of `forward`, and know them again: buffers are used many times."""
+        x, y, h_0, h_n, c_0, c_n, weights, workspace = arrays
+        addresses = (
+            self._address("x", x, self._x_size),
+            self._address("y", y, self._y_size),
+            *self._states(("h_0", "c_0"), h_0, c_0),
+            *self._states(("h_n", "c_n"), h_n, c_n),
+            self._address("weights", weights, self.weight_size),
+            self._buffer("workspace", workspace, self.workspace_bytes),
+        )
+        x_at, y_at, h_0_at, c_0_at, h_n_at, c_n_at, weights_at, workspace_at = addresses
+        ordered = (x_at, y_at, h_0_at, h_n_at, c_0_at, c_n_at, weights_at, workspace_at)
+        # Weak: an executor is not to keep its caller's buffers alive. The id is only a place to
+        # look; that it is still the same array, the reference tells.
+        references = (_nothing if array is None else ref(array) for array in arrays)
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen[id(y)] = seen = (*references, ordered)
+        return seen
+
+    def check_inputs(
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
+    ) -> tuple[int, int, int, int]:
+        """Addresses of (x, h_0, c_0, weights), checked as `forward` does."""
+        return (
+            self._address("x", x, self._x_size),
+            *self._states(("h_0", "c_0"), h_0, c_0),
+            self._address("weights", weights, self.weight_size),
+        )
+
+    def forward_at(self, addresses: tuple[int, ...], context: Context | None = None) -> None:
+        """`forward` on checked addresses: x, y, h_0, h_n, c_0, c_n, weights, workspace."""
+        x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
         handle, rnn, x_desc, y_desc, h_desc, c_desc = self._ready()
-        if context is None:
-            if self._training:
+        mode = reserve = reserve_bytes = 0
+        if self._training:
+            if context is None:
                 raise ContextError("forward of a training problem needs a context")
-            mode, reserve_at = _INFERENCE, 0
-        else:
             self._check_owner(context)
             # Whatever happens now, what an earlier forward left is gone.
             context.phase = Phase.EMPTY
-            mode, reserve_at = _TRAINING, context.reserve.data.ptr
+            mode, reserve, reserve_bytes = 1, context.reserve.data.ptr, self.reserve_bytes
+        elif context is not None:
+            raise ContextError("forward of an inference problem takes no context")
         arguments = (
             handle,
             rnn,
-            mode,
+            mode,  # CUDNN_FWD_MODE_INFERENCE or _TRAINING
             0,  # lengths in device memory: not read since 8.9.1
             x_desc,
-            x_at,
+            x,
             y_desc,
-            y_at,
+            y,
             h_desc,
-            h_0_at,
-            h_n_at,
+            h_0,
+            h_n,
             c_desc,
-            c_0_at,
-            c_n_at,
+            c_0,
+            c_n,
             self._weight_bytes,
-            weights_at,
+            weights,
             self.workspace_bytes,
-            workspace_at,
-            self.reserve_bytes if mode else 0,
-            reserve_at,
+            workspace,
+            reserve_bytes,
+            reserve,
         )
         if self._generator is None:
             status = self._forward(*arguments)
@@ -338,18 +388,14 @@ class RNNExecutor:
                 f"backward data needs a forward that was not yet gone back over; "
                 f"{context.phase.value} on this context"
             )
-        address = self._address
         dx, dh_0, dc_0 = out
-        y_at = address("y", y, self._y_size)
-        dy_at = address("dy", dy, self._y_size)
-        dx_at = address("dx", dx, self._x_size)
-        weights_at = address("weights", weights, self.weight_size)
-        h_0_at = 0 if h_0 is None else address("h_0", h_0, self._h_size)
-        dh_n_at = 0 if dh_n is None else address("dh_n", dh_n, self._h_size)
-        dh_0_at = 0 if dh_0 is None else address("dh_0", dh_0, self._h_size)
-        c_0_at = 0 if c_0 is None else address("c_0", c_0, self._c_size)
-        dc_n_at = 0 if dc_n is None else address("dc_n", dc_n, self._c_size)
-        dc_0_at = 0 if dc_0 is None else address("dc_0", dc_0, self._c_size)
+        y_at = self._address("y", y, self._y_size)
+        dy_at = self._address("dy", dy, self._y_size)
+        dx_at = self._address("dx", dx, self._x_size)
+        weights_at = self._address("weights", weights, self.weight_size)
+        h_0_at, c_0_at = self._states(("h_0", "c_0"), h_0, c_0)
+        dh_n_at, dc_n_at = self._states(("dh_n", "dc_n"), dh_n, dc_n)
+        dh_0_at, dc_0_at = self._states(("dh_0", "dc_0"), dh_0, dc_0)
         workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
         handle, rnn, x_desc, y_desc, h_desc, c_desc = self._ready()
         context.phase = Phase.EMPTY
@@ -405,11 +451,10 @@ class RNNExecutor:
                 f"backward weights runs once, after backward data; {context.phase.value} on "
                 f"this context"
             )
-        address = self._address
-        x_at = address("x", x, self._x_size)
-        y_at = address("y", y, self._y_size)
-        out_at = address("out", out, self.weight_size)
-        h_0_at = 0 if h_0 is None else address("h_0", h_0, self._h_size)
+        x_at = self._address("x", x, self._x_size)
+        y_at = self._address("y", y, self._y_size)
+        out_at = self._address("out", out, self.weight_size)
+        h_0_at, _ = self._states(("h_0", ""), h_0, None)
         workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
         handle, rnn, x_desc, y_desc, h_desc, _ = self._ready()
         if not accumulate:
@@ -440,12 +485,19 @@ class RNNExecutor:
         """The thread's handle on its current stream, and the descriptors."""
         if not self._descriptors:
             raise ValueError("this executor is closed")
-        if self._memory.current_device() != self.device:
+        device = self._current_device()
+        if device != self.device:
             raise ValueError(
-                f"the current device must be the executor's, {self.device}; it is "
-                f"{self._memory.current_device()}"
+                f"the current device must be the executor's, {self.device}; it is {device}"
             )
-        return (handle_for(self.library, self.device).pointer, *self._descriptors)
+        return (handle_for(self.library, device)._pointer, *self._descriptors)
+
+    def _states(self, names: tuple[str, str], h: Array | None, c: Array | None) -> tuple[int, int]:
+        """Addresses of a hidden and a cell state, 0 for None."""
+        return (
+            0 if h is None else self._address(names[0], h, self._h_size),
+            0 if c is None else self._address(names[1], c, self._c_size),
+        )
 
     def _address(self, name: str, array: Array, size: int | None) -> int:
         """The address of an array that is what the library expects, else an error naming it."""

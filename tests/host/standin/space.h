@@ -1,0 +1,81 @@
+/* Workspace and reserve space: their sizes, and what lies in them. Both hold doubles. */
+#ifndef STANDIN_SPACE_H
+#define STANDIN_SPACE_H
+
+#include "memory.h"
+#include "problem.h"
+
+/* What forward keeps of one step of one row in one pseudo-layer; vectors of H numbers if not said
+   otherwise. Parts that the network does not need are NULL. */
+struct slot {
+    double *gates;       /* LSTM i f g o; GRU r z n and R h + b of n; else h. Then their gradients */
+    double *h_before;    /* [O] the state that the step read */
+    double *output;      /* [O] the state that it left */
+    double *c_before;    /* LSTM: the cell that the step read */
+    double *tanh_c;      /* LSTM: tanh of the cell that it left */
+    double *is_clipped;  /* LSTM: 1 where the cell was clipped, else 0 */
+    double *unprojected; /* the output before the projection */
+    double *d_output;    /* [O] its gradient, put there by backward data, for the projection */
+};
+
+/* What forward keeps: in the reserve space for training, in the workspace for inference. */
+struct kept {
+    double *slots;
+    double *masks; /* [L-1, T, B, O*D], NULL where nothing is dropped */
+};
+
+struct slot slot_at(
+    const struct problem *problem, const struct kept *kept, size_t pseudo_layer, size_t step,
+    size_t row);
+
+/* The mask on the output of a layer at a step of a row: [O*D], NULL where nothing is dropped. */
+const double *mask_at(
+    const struct problem *problem, const struct kept *kept, size_t layer, size_t step, size_t row);
+
+size_t masks_count(const struct problem *problem);
+
+size_t workspace_bytes(const struct problem *problem, cudnnForwardMode_t mode);
+size_t reserve_bytes(const struct problem *problem);
+
+/* The regions of the two in a call, with the sizes that the caller named. */
+struct region workspace_region(void *workspace, size_t bytes);
+struct region reserve_region(void *reserve, size_t bytes);
+enum { SPACE_ALIGNMENT = 16 };
+
+/* Hands out parts of a workspace one after the other. */
+struct pool {
+    double *next;
+    double *end;
+};
+
+/* Fills the workspace with NaN: nothing outlives a call there, nothing is zero. */
+struct pool open_workspace(void *workspace, size_t bytes);
+double *take(struct pool *pool, size_t count);
+
+struct kept kept_in_workspace(const struct problem *problem, struct pool *pool);
+struct kept kept_in_reserve(const struct problem *problem, void *reserve);
+
+/* How far a reserve space has come. */
+enum phase { FORWARD_DONE = 1, DATA_DONE, WEIGHTS_DONE };
+
+/* Fingerprints of what a forward was given and gave, and backward must be given again. */
+struct given {
+    uint64_t x, hx, cx, y, weights;
+};
+
+/* Fingerprint of the vectors of x or y that are not padding. */
+uint64_t fingerprint_of_sequences(
+    const struct problem *problem, const void *vectors, size_t vector_size);
+/* Fingerprint of numbers; NULL is zeros. */
+uint64_t fingerprint_of(const struct problem *problem, const void *numbers, size_t count);
+
+/* Closes a reserve space after a call that changed it. */
+void seal_reserve(
+    const struct problem *problem, void *reserve, enum phase phase, const struct given *given);
+
+/* Whether a reserve space is that of a training forward of this problem, has come to the phase,
+   and was not touched since. What forward was given is put into *given. */
+cudnnStatus_t check_reserve(
+    const struct problem *problem, const void *reserve, enum phase phase, struct given *given);
+
+#endif

@@ -1,0 +1,90 @@
+"""What importing dnnffi brings in: nothing but Python for the spec, and no library of a vendor."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dnnffi
+
+BLOCKED = ("numpy", "cupy", "cffi", "_cffi_backend", "torch", "ml_dtypes", "cuda", "hypothesis")
+
+
+def python(code):
+    """Run ``code`` in a new interpreter that finds dnnffi; what it prints."""
+    path = f"import sys; sys.path.insert(0, {str(Path(dnnffi.__file__).parents[1])!r})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", path + code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+BLOCKER = f"""
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED}:
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def test_specs_and_layouts_need_neither_numpy_nor_cupy_nor_cffi():
+    code = """
+import dnnffi
+spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=5, proj_size=2)
+print(dnnffi.weight_layout(spec, "cudnn").size, dnnffi.weight_layout(spec, "torch").size)
+print(spec.x_shape(4, 2), spec.y_shape(4, 2), spec.h_shape(2), spec.c_shape(2))
+print(len(dnnffi.weight_layout(spec, "cudnn").blocks()), len(spec.parameter_shapes()))
+problem = dnnffi.RNNProblem.dense(spec, 4, 2, lengths=[4, 1])
+print(problem.x_shape, issubclass(dnnffi.UnsupportedError, dnnffi.DnnffiError))
+"""
+    assert python(BLOCKER + code).splitlines() == [
+        "150 150",
+        "(4, 2, 3) (4, 2, 2) (1, 2, 2) (1, 2, 5)",
+        "5 5",
+        "(4, 2, 3) True",
+    ]
+
+
+def test_the_blocker_blocks():
+    code = "import dnnffi\ntry:\n    dnnffi.lstm\nexcept ImportError as error:\n    print(error)"
+    assert "is blocked" in python(BLOCKER + code)
+
+
+def test_every_module_of_the_spec_is_pure_python():
+    folder = Path(dnnffi.__file__).parent / "spec"
+    names = sorted(f"dnnffi.spec.{path.stem}" for path in folder.glob("[!_]*.py"))
+    assert len(names) >= 5
+    python(BLOCKER + "".join(f"import {name}\n" for name in names))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+def test_importing_and_the_reference_load_no_vendor_library():
+    code = """
+import dnnffi
+for name in dnnffi.__all__:
+    getattr(dnnffi, name)
+import numpy as np
+w = [np.zeros((4, 3)), np.zeros((4, 1))]
+dnnffi.lstm(np.zeros((2, 2, 3)), None, w)
+maps = open("/proc/self/maps").read()
+print([word for word in ("libcudnn", "libcudart", "libMIOpen", "libamdhip") if word in maps])
+print([name for name in ("cupy", "torch", "jax", "ml_dtypes") if name in sys.modules])
+"""
+    assert python(code).splitlines() == ["[]", "[]"]
+
+
+def test_the_public_names_resolve_and_are_listed():
+    for name in dnnffi.__all__:
+        assert getattr(dnnffi, name).__name__ == name
+    assert set(dnnffi.__all__) <= set(dir(dnnffi))
+    assert sorted(dnnffi.__all__) == dnnffi.__all__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"^module 'dnnffi' has no attribute 'convolution'$"):
+        dnnffi.convolution  # noqa: B018 - looking it up is what is tested

@@ -1,0 +1,114 @@
+"""RNNProblem: shapes by layout, what makes two problems the same, refusal of wrong ones."""
+
+from __future__ import annotations
+
+import pickle
+from math import nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from dnnffi import RNNProblem, RNNSpec, testing
+from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, check_dropout
+from dnnffi.spec.sequences import lengths_to_batch_sizes
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=5, num_layers=2, bidirectional=True)
+
+
+@given(testing.problems())
+def test_shapes(problem):
+    spec, steps, batch = problem.spec, problem.steps, problem.batch
+    rows = problem.row_lengths
+    assert len(rows) == batch
+    assert max(rows) <= steps
+    leading = {
+        SEQUENCE_MAJOR: (steps, batch),
+        BATCH_MAJOR: (batch, steps),
+        PACKED: (sum(rows),),
+    }[problem.layout]
+    assert problem.x_shape == (*leading, spec.input_size)
+    assert problem.y_shape == (*leading, spec.output_size * spec.num_directions)
+    assert problem.h_shape == spec.h_shape(batch)
+    assert problem.c_shape == spec.c_shape(batch)
+
+
+@given(testing.problems())
+def test_problems_are_keys(problem):
+    again = pickle.loads(pickle.dumps(problem))
+    assert again == problem
+    assert {problem: 1}[again] == 1
+
+
+def test_full_lengths_are_no_lengths():
+    full = RNNProblem.dense(SPEC, 4, 2, lengths=[4, 4])
+    assert full == RNNProblem.dense(SPEC, 4, 2)
+    assert full.lengths is None
+    assert full.row_lengths == (4, 4)
+    assert RNNProblem.dense(SPEC, 4, 2, lengths=[3, 3]).lengths == (3, 3)
+
+
+@given(testing.batch_sizes())
+def test_a_packed_problem_knows_steps_batch_and_lengths(sizes):
+    problem = RNNProblem.packed(SPEC, np.array(sizes), sum(sizes))
+    assert (problem.steps, problem.batch) == (len(sizes), sizes[0])
+    assert list(problem.lengths) == sorted(problem.lengths, reverse=True)
+    assert lengths_to_batch_sizes(problem.lengths) == sizes
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        RNNProblem.dense(SPEC, 5, 2),
+        RNNProblem.dense(SPEC, 4, 3),
+        RNNProblem.dense(SPEC, 4, 2, batch_first=True),
+        RNNProblem.dense(SPEC, 4, 2, lengths=(4, 3)),
+        RNNProblem.dense(SPEC, 4, 2, training=True),
+        RNNProblem.packed(SPEC, (2, 2, 2, 2)),
+    ],
+    ids=str,
+)
+def test_other_problems_differ(other):
+    assert other != RNNProblem.dense(SPEC, 4, 2)
+
+
+def test_in_words():
+    problem = RNNProblem.dense(SPEC, 4, 2, lengths=(4, 3), training=True, dropout=0.5)
+    for part in (str(SPEC), "[4, 2, 3]", "sequence_major", "lengths [4, 3]", "training", "0.5"):
+        assert part in str(problem)
+    many = str(RNNProblem.dense(SPEC, 4, 1000, lengths=(1,) * 1000))
+    assert "1000 rows" in many
+    assert len(many) < 400
+    assert "inference" in str(RNNProblem.packed(SPEC, (2, 1)))
+
+
+def test_there_is_a_step():
+    with pytest.raises(ValueError, match=r"^x must have at least one time step; got T = 0$"):
+        RNNProblem.dense(SPEC, 0, 2)
+
+
+def test_there_is_a_row():
+    with pytest.raises(ValueError, match=r"^x must have at least one row in its batch; got B = 0$"):
+        RNNProblem.dense(SPEC, 2, 0)
+
+
+@pytest.mark.parametrize("dropout", [0, 1, 0.5, np.float32(0.5), np.float64(1)], ids=repr)
+def test_dropout_is_a_float_from_0_to_1(dropout):
+    assert check_dropout(dropout) == dropout
+    assert type(check_dropout(dropout)) is float
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.001, nan, float("inf"), 2], ids=repr)
+def test_dropout_outside_0_to_1(dropout):
+    with pytest.raises(ValueError, match=r"^dropout must be from 0 to 1; got"):
+        check_dropout(dropout)
+    with pytest.raises(ValueError, match=r"^dropout must be from 0 to 1; got"):
+        RNNProblem.dense(SPEC, 1, 1, dropout=dropout)
+    with pytest.raises(ValueError, match=r"^dropout must be from 0 to 1; got"):
+        RNNProblem.packed(SPEC, (1,), dropout=dropout)
+
+
+@pytest.mark.parametrize("dropout", ["0.5", None, True, [0.5], 1j, np.array([0.5])], ids=repr)
+def test_dropout_is_a_number(dropout):
+    with pytest.raises(TypeError, match=r"^dropout must be a number; got"):
+        check_dropout(dropout)

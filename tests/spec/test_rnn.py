@@ -1,0 +1,343 @@
+"""RNNSpec: shapes, refusal of wrong fields, and a spec as a value."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dnnffi
+from dnnffi import RNNSpec, testing
+
+MODES = {"lstm": "ifgo", "gru": "rzn", "rnn_tanh": "h", "rnn_relu": "h"}
+
+
+def make(**fields):
+    return RNNSpec(**{"mode": "lstm", "input_size": 3, "hidden_size": 5, **fields})
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(("mode", "gates"), MODES.items())
+def test_gates_and_cell(mode, gates):
+    spec = make(mode=mode)
+    assert spec.gates == tuple(gates)
+    assert spec.num_gates == len(gates)
+    assert spec.has_cell == (mode == "lstm")
+
+
+@given(testing.specs(), st.integers(1, 9), st.integers(1, 9))
+def test_shapes_of_arrays(spec, steps, batch):
+    outputs = spec.output_size * spec.num_directions
+    stacked = spec.num_layers * spec.num_directions
+    assert spec.num_directions == (2 if spec.bidirectional else 1)
+    assert spec.output_size == (spec.proj_size if spec.proj_size else spec.hidden_size)
+    assert spec.x_shape(steps, batch) == (steps, batch, spec.input_size)
+    assert spec.x_shape(steps, batch, batch_first=True) == (batch, steps, spec.input_size)
+    assert spec.y_shape(steps, batch) == (steps, batch, outputs)
+    assert spec.y_shape(steps, batch, batch_first=True) == (batch, steps, outputs)
+    assert spec.packed_x_shape((batch,) * steps) == (steps * batch, spec.input_size)
+    assert spec.packed_y_shape((batch,) * steps) == (steps * batch, outputs)
+    assert spec.h_shape(batch) == (stacked, batch, spec.output_size)
+    assert spec.c_shape(batch) == (stacked, batch, spec.hidden_size)
+
+
+def test_parameter_shapes_of_a_projected_bidirectional_lstm():
+    first = [("w_ih", (20, 3)), ("w_hh", (20, 2)), ("b_ih", (20,)), ("b_hh", (20,))]
+    second = [("w_ih", (20, 4)), *first[1:]]
+    projection = [("w_hr", (2, 5))]
+    spec = make(num_layers=2, bidirectional=True, proj_size=2)
+    assert spec.parameter_shapes() == [
+        (layer, direction, name, shape)
+        for layer, arrays in enumerate((first, second))
+        for direction in (0, 1)
+        for name, shape in arrays + projection
+    ]
+    assert spec.arrays_per_direction == 5
+
+
+def test_parameter_shapes_of_a_gru_without_biases():
+    spec = make(mode="gru", bias=False)
+    assert spec.parameter_shapes() == [(0, 0, "w_ih", (15, 3)), (0, 0, "w_hh", (15, 5))]
+    assert spec.arrays_per_direction == 2
+
+
+@given(testing.specs())
+def test_a_spec_is_inferred_from_the_shapes_of_its_weights(spec):
+    shapes = [parameter.shape for parameter in spec.parameter_shapes()]
+    assert len(shapes) == spec.arrays_per_direction * spec.num_layers * spec.num_directions
+    inferred = RNNSpec.from_weight_shapes(
+        spec.mode,
+        shapes,
+        num_layers=spec.num_layers,
+        bidirectional=spec.bidirectional,
+        dtype=spec.dtype,
+    )
+    assert inferred == spec
+
+
+# Fields
+
+
+def test_fields_become_plain_python_values():
+    spec = RNNSpec(
+        mode="lstm",
+        input_size=np.int64(3),
+        hidden_size=np.int32(5),
+        num_layers=np.uint8(2),
+        bidirectional=np.True_,
+        bias=np.False_,
+        proj_size=np.int16(2),
+        dtype=np.dtype("float16"),
+    )
+    fields = {
+        "mode": "lstm",
+        "input_size": 3,
+        "hidden_size": 5,
+        "num_layers": 2,
+        "bidirectional": True,
+        "bias": False,
+        "proj_size": 2,
+        "dtype": "float16",
+    }
+    for name, value in fields.items():
+        assert getattr(spec, name) == value
+        assert type(getattr(spec, name)) is type(value)
+    assert spec == RNNSpec(**fields)
+
+
+def test_defaults():
+    spec = make()
+    assert (spec.num_layers, spec.bidirectional, spec.bias) == (1, False, True)
+    assert (spec.proj_size, spec.dtype) == (0, "float32")
+
+
+def test_fields_are_given_by_name():
+    with pytest.raises(TypeError):
+        RNNSpec("lstm", 3, 5)
+
+
+@pytest.mark.parametrize("mode", ["LSTM", "rnn", "", None, 1, ["lstm"]])
+def test_mode_is_one_of_four(mode):
+    with pytest.raises(
+        ValueError, match=r"^mode must be one of lstm, gru, rnn_tanh, rnn_relu; got"
+    ):
+        make(mode=mode)
+
+
+SIZES = ("input_size", "hidden_size", "num_layers", "proj_size")
+
+
+@pytest.mark.parametrize("value", [3.0, "3", None, True, [3], np.array([3, 3])])
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_integers(name, value):
+    with pytest.raises(TypeError, match=f"^{name} must be an integer; got "):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31])
+@pytest.mark.parametrize("name", ["input_size", "hidden_size", "num_layers"])
+def test_sizes_are_positive_and_fit_32_bits(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be from 1 to 2147483647; got {value}$"):
+        make(**{name: value})
+
+
+def test_projection_is_not_negative():
+    with pytest.raises(ValueError, match=r"^proj_size must be from 0 to"):
+        make(proj_size=-1)
+
+
+@pytest.mark.parametrize("mode", ["gru", "rnn_tanh", "rnn_relu"])
+def test_only_an_lstm_has_a_projection(mode):
+    with pytest.raises(ValueError, match=f"^proj_size: only an LSTM has a projection.*{mode}"):
+        make(mode=mode, proj_size=2)
+
+
+@pytest.mark.parametrize("proj_size", [5, 6])
+def test_projection_is_smaller_than_hidden(proj_size):
+    with pytest.raises(ValueError, match=rf"^proj_size must be smaller.*\(5\); got {proj_size}$"):
+        make(proj_size=proj_size)
+
+
+@pytest.mark.parametrize("value", [0, 1, None, "yes", 1.0])
+@pytest.mark.parametrize("name", ["bidirectional", "bias"])
+def test_flags_are_bools(name, value):
+    with pytest.raises(TypeError, match=rf"^{name} must be True or False; got "):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float", "double", None, 32, ["float32"], np.float32])
+def test_dtype_is_one_of_four(dtype):
+    with pytest.raises(ValueError, match=r"^dtype must be one of float16, bfloat16, float32, "):
+        make(dtype=dtype)
+
+
+# Shapes of weights
+
+
+def infer(*shapes, mode="lstm", **keywords):
+    return RNNSpec.from_weight_shapes(mode, list(shapes), **keywords)
+
+
+LSTM = [(20, 3), (20, 5), (20,), (20,)]
+
+
+def test_too_few_and_too_many_weights():
+    message = (
+        r"^weights: {} arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 or 3 or 4 or 5"
+    )
+    for shapes in ([], LSTM[:1], LSTM * 2):
+        with pytest.raises(ValueError, match=message.format(len(shapes))):
+            infer(*shapes)
+
+
+@pytest.mark.parametrize(("num_layers", "bidirectional"), [(2, False), (1, True), (3, True)])
+def test_weights_that_do_not_divide_among_layers_and_directions(num_layers, bidirectional):
+    with pytest.raises(ValueError, match=r"^weights: 7 arrays for"):
+        infer(*[(20, 3)] * 7, num_layers=num_layers, bidirectional=bidirectional)
+
+
+def test_a_gru_with_projection_weights():
+    with pytest.raises(ValueError, match=r"^weights: 3 arrays .*expected 2 or 4 "):
+        infer((15, 3), (15, 5), (2, 5), mode="gru")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_matrices_have_two_dimensions(index):
+    shapes = LSTM.copy()
+    shapes[index] = (20,)
+    with pytest.raises(ValueError, match=rf"^weights\[{index}\] must have two dimensions"):
+        infer(*shapes)
+
+
+@pytest.mark.parametrize("rows", [0, 3, 21])
+def test_rows_are_a_multiple_of_the_gates(rows):
+    with pytest.raises(ValueError, match=r"^weights\[0\]: the first dimension of w_ih must be a m"):
+        infer((rows, 3), *LSTM[1:])
+
+
+@pytest.mark.parametrize(("index", "name"), [(1, "w_hh"), (2, "b_ih"), (3, "b_hh")])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_wrong_shape_names_the_array(layer, index, name):
+    shapes = [*LSTM, (20, 5), *LSTM[1:]]
+    shapes[4 * layer + index] = (19, 5) if index == 1 else (19,)
+    message = rf"^weights\[{4 * layer + index}\] \({name} of layer {layer}, direction 0\) must have"
+    with pytest.raises(ValueError, match=message):
+        infer(*shapes, num_layers=2)
+
+
+def test_a_projection_of_the_wrong_shape():
+    with pytest.raises(ValueError, match=r"^weights\[4\] \(w_hr .*\(2, 5\); got \(5, 2\)"):
+        infer((20, 3), (20, 2), (20,), (20,), (5, 2))
+
+
+@pytest.mark.parametrize("num_layers", [0, -1])
+def test_weights_have_a_layer(num_layers):
+    with pytest.raises(ValueError, match=rf"^num_layers must be 1 or more; got {num_layers}$"):
+        infer(*LSTM, num_layers=num_layers)
+
+
+@pytest.mark.parametrize("num_layers", [1.0, True, None, "1"])
+def test_number_of_layers_of_weights_is_an_integer(num_layers):
+    with pytest.raises(TypeError, match=r"^num_layers must be an integer; got"):
+        infer(*LSTM, num_layers=num_layers)
+
+
+def test_mode_and_direction_of_weights():
+    with pytest.raises(ValueError, match=r"^mode must be one of"):
+        infer(*LSTM, mode=["lstm"])
+    with pytest.raises(TypeError, match=r"^bidirectional must be True or False"):
+        infer(*LSTM, bidirectional=1)
+
+
+# A spec is a value
+
+
+@given(testing.specs(), testing.specs())
+def test_equal_specs_have_equal_fields_and_hashes(one, other):
+    def fields(spec):
+        return {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.init}
+
+    assert (one == other) == (fields(one) == fields(other))
+    same = RNNSpec(**fields(one))
+    assert same == one
+    assert hash(same) == hash(one)
+    assert len({one, same}) == 1
+
+
+def test_a_spec_differs_from_one_with_any_other_field():
+    others = {
+        "mode": "gru",
+        "input_size": 4,
+        "hidden_size": 6,
+        "num_layers": 2,
+        "bidirectional": True,
+        "bias": False,
+        "proj_size": 1,
+        "dtype": "float64",
+    }
+    specs = {make(), *(make(**{name: value}) for name, value in others.items())}
+    assert len(specs) == len(others) + 1
+
+
+def test_a_spec_equals_no_other_thing():
+    assert make() != "lstm"
+    assert make() != None  # noqa: E711 - it is the operator that is tested
+    assert make().__eq__(1) is NotImplemented
+
+
+@given(testing.specs())
+def test_repr_makes_the_spec_again(spec):
+    assert eval(repr(spec)) == spec
+
+
+@given(testing.specs())
+def test_copies_are_equal(spec):
+    for made in (
+        copy.copy(spec),
+        copy.deepcopy(spec),
+        *(pickle.loads(pickle.dumps(spec, p)) for p in range(pickle.HIGHEST_PROTOCOL + 1)),
+        dataclasses.replace(spec),
+    ):
+        assert made == spec
+        assert hash(made) == hash(spec)
+        assert repr(made) == repr(spec)
+
+
+def test_a_spec_from_another_process_is_found_in_a_dict():
+    # Hashes of strings differ from process to process, and a spec keeps its own.
+    code = (
+        "import pickle, sys; from dnnffi import RNNSpec;"
+        "sys.stdout.buffer.write(pickle.dumps(RNNSpec(mode='gru', input_size=3, hidden_size=5)))"
+    )
+    for seed in ("1", "2"):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": str(Path(dnnffi.__file__).parents[1]),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+        )
+        assert pickle.loads(done.stdout) in {make(mode="gru")}
+
+
+def test_a_spec_does_not_change():
+    spec = make()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.hidden_size = 6
+    # Python 3.11 answers a slotted class's unknown name with TypeError.
+    with pytest.raises((AttributeError, TypeError)):
+        spec.other = 1
+    with pytest.raises(ValueError, match="proj_size"):
+        dataclasses.replace(spec, proj_size=9)

@@ -1,0 +1,215 @@
+"""dnnffi.testing: everything drawn is right, restrictions hold, and the hard cases are reached."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+import dnnffi
+from dnnffi import RNNProblem, RNNSpec, testing
+from dnnffi.arrays import dtype_object
+from dnnffi.reference import rnn as reference
+from dnnffi.spec.options import rnn_options
+from dnnffi.spec.problem import PACKED
+
+seeds = st.integers(0, 2**32 - 1)
+few = settings(max_examples=30)
+
+
+@given(testing.specs())
+def test_specs_are_small(spec):
+    assert isinstance(spec, RNNSpec)
+    assert max(spec.input_size, spec.hidden_size) <= 9
+    assert spec.num_layers <= 3
+
+
+@given(
+    testing.specs(
+        modes=("gru", "lstm"),
+        dtypes=("float64",),
+        max_size=3,
+        max_layers=1,
+        bidirectional=True,
+        bias=False,
+        projection=False,
+    )
+)
+def test_specs_obey(spec):
+    assert spec.mode in ("gru", "lstm")
+    assert spec.dtype == "float64"
+    assert max(spec.input_size, spec.hidden_size) <= 3
+    assert spec.num_layers == 1
+    assert spec.bidirectional
+    assert not spec.bias
+    assert spec.proj_size == 0
+
+
+@given(testing.specs(projection=True, max_size=2))
+def test_projection_is_drawn_where_asked_for(spec):
+    assert (spec.mode, spec.hidden_size, spec.proj_size) == ("lstm", 2, 1)
+
+
+@given(testing.specs(modes=("lstm",), max_size=1))
+def test_a_size_of_one_leaves_no_room_for_a_projection(spec):
+    assert spec.proj_size == 0
+
+
+@pytest.mark.parametrize("fields", [{"modes": ("gru",)}, {"max_size": 1}], ids=str)
+def test_projection_that_cannot_be(fields):
+    with pytest.raises(ValueError, match=r"^projection=True needs 'lstm'"):
+        find(testing.specs(projection=True, **fields), lambda spec: True)
+
+
+def reached(strategy, condition):
+    try:
+        find(strategy, condition, settings=settings(max_examples=2000, database=None))
+    except NoSuchExample:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mode", testing.MODES)
+@pytest.mark.parametrize("dtype", testing.DTYPES)
+def test_each_mode_is_drawn_in_each_dtype(mode, dtype):
+    assert reached(
+        testing.specs(), lambda s: s.mode == mode and s.dtype == dtype and s.bidirectional
+    )
+
+
+HARD = {
+    "projection without bias": lambda p: p.spec.proj_size and not p.spec.bias,
+    "no row reaches T": lambda p: max(p.row_lengths) < p.steps,
+    "lengths not sorted": lambda p: p.row_lengths != tuple(sorted(p.row_lengths, reverse=True)),
+    "one step": lambda p: p.steps == 1 and p.batch > 1,
+    "packed, rows end early": lambda p: p.layout == PACKED and len(set(p.row_lengths)) > 2,
+    "clipped": lambda p: p.options.clip is not None and p.options.clip[0] < 0,
+    "odd sizes": lambda p: p.spec.hidden_size == 7 and p.spec.input_size == 5,
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_hard_problems_are_drawn(name):
+    assert reached(testing.problems(with_options=True), HARD[name])
+
+
+@given(testing.problems())
+def test_problems_have_default_options(problem):
+    assert isinstance(problem, RNNProblem)
+    assert problem.options == rnn_options(None, problem.spec.mode)
+    assert problem.dropout == 0
+
+
+@given(
+    testing.problems(
+        testing.specs(modes=("gru",), max_layers=2),
+        layouts=("batch_major",),
+        max_steps=3,
+        max_batch=2,
+        padded=True,
+        training=True,
+        dropout=0.25,
+    )
+)
+def test_problems_obey(problem):
+    assert problem.spec.mode == "gru"
+    assert problem.layout == "batch_major"
+    assert problem.steps <= 3
+    assert problem.batch <= 2
+    assert (problem.training, problem.dropout) == (True, 0.25)
+
+
+@given(testing.problems(layouts=("sequence_major",), padded=False, training=False, dropout=0.5))
+def test_inference_drops_nothing(problem):
+    assert problem.lengths is None
+    assert (problem.training, problem.dropout) == (False, 0)
+
+
+@given(st.data(), st.sampled_from(testing.MODES))
+def test_options_are_accepted(data, mode):
+    rnn_options(data.draw(testing.options(mode)), mode)
+
+
+@given(testing.problems(), seeds)
+def test_arrays_have_the_shapes_and_dtype_of_the_problem(problem, seed):
+    spec, made = problem.spec, testing.inputs(problem, seed)
+    assert made.x.shape == problem.x_shape
+    assert made.dy.shape == problem.y_shape
+    assert made.h_0.shape == made.dh_n.shape == problem.h_shape
+    arrays = [made.x, made.dy, made.h_0, made.dh_n, *made.weights]
+    if spec.has_cell:
+        assert made.c_0.shape == made.dc_n.shape == problem.c_shape
+        arrays += [made.c_0, made.dc_n]
+        assert made.hx == (made.h_0, made.c_0)
+        assert made.dhx == (made.dh_n, made.dc_n)
+    else:
+        assert made.c_0 is made.dc_n is None
+        assert made.hx is made.h_0
+        assert made.dhx is made.dh_n
+    spec.check_weight_shapes([w.shape for w in made.weights])
+    assert {a.dtype for a in arrays} == {dtype_object(spec.dtype)}
+    bound = spec.hidden_size**-0.5
+    assert all(abs(w.astype("float64")).max() <= bound * 1.01 for w in made.weights)
+
+
+@given(testing.problems(), seeds)
+def test_the_same_seed_gives_the_same_arrays(problem, seed):
+    one, other = testing.inputs(problem, seed), testing.inputs(problem, seed)
+    for a, b in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(one.x, other.x)
+    np.testing.assert_array_equal(one.weights[0], testing.weights(problem.spec, seed)[0])
+    assert (testing.inputs(problem, seed + 1).x != one.x).any()
+
+
+def test_the_same_seed_gives_the_same_numbers_in_each_dtype():
+    made = {}
+    for dtype in testing.DTYPES:
+        spec = RNNSpec(mode="gru", input_size=3, hidden_size=5, dtype=dtype)
+        made[dtype] = testing.inputs(RNNProblem.dense(spec, 2, 2), 1).x
+    for dtype, x in made.items():
+        np.testing.assert_array_equal(x, made["float64"].astype(dtype_object(dtype)))
+
+
+@few
+@given(testing.problems(with_options=True), seeds)
+def test_keywords_run_the_problem(problem, seed):
+    spec, made = problem.spec, testing.inputs(problem, seed)
+    function = getattr(dnnffi, spec.mode + ("_forward" if problem.training else ""))
+    y, state, *_ = function(made.x, made.hx, made.weights, **testing.keywords(problem))
+    assert y.shape == problem.y_shape
+    h_n = state[0] if spec.has_cell else state
+    expected = reference.forward(
+        spec,
+        made.x,
+        made.h_0,
+        made.c_0,
+        made.weights,
+        batch_first=problem.layout == "batch_major",
+        lengths=None if problem.layout == PACKED else problem.lengths,
+        batch_sizes=testing.keywords(problem).get("batch_sizes"),
+        clip=problem.options.clip,
+        clip_nan=problem.options.clip_nan,
+    )
+    np.testing.assert_array_equal(y, expected.y)
+    np.testing.assert_array_equal(h_n, expected.h_n)
+
+
+def test_without_hypothesis_the_import_says_what_is_missing():
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(dnnffi.__file__).parents[1])!r})
+sys.modules["hypothesis"] = None
+try:
+    import dnnffi.testing
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "dnnffi.testing needs Hypothesis. Install: pip install hypothesis\n"
