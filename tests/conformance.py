@@ -98,8 +98,11 @@ def matrix():
             dtype=dtype,
         )
         steps, batch = (int(n) for n in rng.integers(1, 9, 2))
-        # float32 alternates between exact products and TF32.
-        options = RNNOptions(math="strict" if seed % 2 else "default")
+        # Exact products and TF32, and the rule's algorithm and the standard one, take turns.
+        options = RNNOptions(
+            math="strict" if seed % 2 else "default",
+            algorithm="standard" if seed // 2 % 2 else "auto",
+        )
         problem = problem_of(spec, layout, steps, batch, rng, training=True, options=options)
         cases.append(Case(problem, states=bool(rng.integers(2)), seed=seed))
     return cases

@@ -11,6 +11,7 @@ import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.plan import engines
 from dnnffi.plan.reference import HostGenerator, ReferencePlan
+from dnnffi.plan.validate import relative_deviation
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -314,11 +315,21 @@ def test_the_backend_may_be_named():
 
 def test_options_reach_the_reference():
     problem, a = example()
-    plain = infer(problem, a)
-    clip = (-0.05, 0.1)
-    _, _, c_n = infer(problem, a, options={"clip": clip})
-    assert (c_n == np.clip(c_n, *clip)).all()
-    assert abs(plain[2]).max() > clip[1]
+    low, high = -0.05, 0.1
+    y, *_ = infer(problem, a)
+    assert y.min() < np.tanh(low)
+    assert y.max() > np.tanh(high)
+    y, *_ = infer(problem, a, options={"clip": (low, high)})
+    assert np.tanh(low) <= y.min() < 0 < y.max() <= np.tanh(high)
+
+
+@pytest.mark.parametrize(("clip_nan", "passes"), [("propagate", True), ("clip", False)])
+def test_clipping_takes_nan_away_where_asked(clip_nan, passes):
+    problem, a = example()
+    a.c_0[0, 0, 0] = np.nan
+    options = {"clip": (-1, 1), "clip_nan": clip_nan}
+    y, *_ = infer(problem, a, options=options)
+    assert np.isnan(y).any() == passes
 
 
 def test_a_bad_call_after_a_good_one_is_still_refused():
@@ -556,7 +567,7 @@ def test_dropping_everything_leaves_the_next_layer_zeros():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_inference_takes_no_dropout(mode):
-    problem, a = example(mode)
+    _, a = example(mode)
     with pytest.raises(TypeError, match="dropout"):
         getattr(dnnffi, mode)(a.x, a.hx, a.weights, dropout=0.5)
 
@@ -604,6 +615,40 @@ def test_nan_and_infinity_are_valid_where_the_reference_has_them():
     a.x[0, 1, 2] = np.nan
     *_, ctx = train(problem, a, options={"validate": True})
     ctx.backward(a.dy, a.dhx)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_that_vanish_are_valid(mode, dtype):
+    # On the way back through 80 steps they fall below what the dtype holds.
+    spec = network(mode, dtype=dtype)
+    problem = RNNProblem.dense(spec, 80, 2, training=True)
+    for seed in range(3):
+        a = testing.inputs(problem, seed)
+        *_, ctx = train(problem, a, options={"validate": True})
+        ctx.backward(None, a.dhx)
+
+
+DEVIATIONS = {
+    "none": ([1.0, -2.0], [1.0, -2.0], 0),
+    "of the largest": ([1.0, -2.5], [1.0, -2.0], 0.25),
+    "of a small one": ([1.5, -2.0], [1.0, -2.0], 0.25),
+    "from zero": ([2.0**-20, 0.0], [0.0, 0.0], 2.0**-6),
+    "of what underflows": ([0.0, 0.0], [2.0**-26, 0.0], 2.0**-12),
+    "NaN for NaN": ([np.nan, 2.0], [np.nan, 2.0], 0),
+    "NaN for a number": ([np.nan, 2.0], [1.0, 2.0], np.inf),
+    "a number for NaN": ([1.0, 2.0], [np.nan, 2.0], np.inf),
+    "infinity for infinity": ([np.inf, 2.5], [np.inf, 2.0], 0.25),
+    "infinity of the other sign": ([-np.inf, 2.0], [np.inf, 2.0], np.inf),
+    "infinity for a number": ([np.inf, 2.0], [1.0, 2.0], np.inf),
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "deviation"), DEVIATIONS.values(), ids=list(DEVIATIONS)
+)
+def test_relative_deviation(found, expected, deviation):
+    assert relative_deviation(np.array(found, "f2"), np.array(expected)) == deviation
 
 
 class Tampered(ReferencePlan):

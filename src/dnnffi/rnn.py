@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from dnnffi.arrays import Array, array_module, as_array
+from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError
 from dnnffi.plan import validate
@@ -128,7 +128,7 @@ class _Call(NamedTuple):
             raise TypeError(
                 f"{name} must have the dtype of the weights, {self.spec.dtype}; got {array.dtype}"
             )
-        return array if array.flags.c_contiguous else array_module(array).ascontiguousarray(array)
+        return array if array.flags.c_contiguous else array.copy()
 
     def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
         """As `array`; None stays None."""
@@ -170,11 +170,11 @@ def _pair(
         return value, None
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise TypeError(f"{name} of an LSTM must be ({', '.join(parts)}) or None")
-    if not partial:
-        for part, array in zip(parts, value, strict=True):
-            if array is None:
-                raise TypeError(f"{part} must be an array; give {name}=None for zero states")
-    return value[0], value[1]
+    h, c = value
+    if not partial and (h is None or c is None):
+        part = parts[0] if h is None else parts[1]
+        raise TypeError(f"{part} must be an array; give {name}=None for zero states")
+    return h, c
 
 
 def _run(
@@ -187,7 +187,7 @@ def _run(
     weights: Any,
     num_layers: int,
     bidirectional: bool,
-    batch_first: bool,
+    batch_first: Any,
     lengths: Any,
     batch_sizes: Any,
     backend: str | None,
@@ -197,8 +197,11 @@ def _run(
     x = as_array("x", x)
     found = engine(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
-    h_0, c_0 = _pair(spec, hx, "hx", ("h_0", "c_0"))
+    h_0, c_0 = _pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
     checked = DEFAULTS if options is None else rnn_options(options, mode)
+    if batch_first.__class__ is not bool:
+        # Before the look-up: 1 equals True, and would find its plan.
+        batch_first = check_flag("batch_first", batch_first)
     if lengths is not None:
         lengths = as_integers("lengths", lengths)
     if batch_sizes is not None:
@@ -208,8 +211,16 @@ def _run(
     if dropout and spec.num_layers > 1:
         generator = found.generator(dropout_state, device)
     key = (
-        *(spec, x.shape, device, batch_first, lengths, batch_sizes),
-        *(checked, training, dropout, generator),
+        spec,
+        x.shape,
+        device,
+        batch_first,
+        lengths,
+        batch_sizes,
+        checked,
+        training,
+        dropout,
+        generator,
     )
     plan = found.plans.find(key)
     if plan is None:
@@ -217,7 +228,8 @@ def _run(
         plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
     ndarray = found.ndarray
     if not (
-        x.__class__ is ndarray
+        weights.__class__ is RNNWeights
+        and x.__class__ is ndarray
         and x._c_contiguous
         and (h_0 is None or _fits(h_0, ndarray, plan.h_shape))
         and (c_0 is None or _fits(c_0, ndarray, plan.c_shape))

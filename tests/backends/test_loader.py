@@ -137,7 +137,7 @@ def test_memory_maps(monkeypatch):
         "7f02-7f03 r-xp 00001000 fe:00 2  /usr/lib/libnicely.so\n"
         "7f03-7f04 rw-p 00000000 00:00 0\n"
         "7f04-7f05 rw-p 00000000 00:00 0  [heap]\n"
-        "7f05-7f06 r-xp 00000000 fe:00 3  /tmp/libnice.so.1 (deleted)\n"
+        "7f05-7f06 r-xp 00000000 fe:00 3  /opt/old/libnice.so.1 (deleted)\n"
     )
     monkeypatch.setattr(Path, "read_text", lambda path: maps)
     assert loader.mapped_libraries(r"libnice\.so(\.\d+)*") == ["/opt/my libs/libnice.so.2"]
@@ -353,6 +353,7 @@ def test_it_is_opened_once(monkeypatch):
     opened = []
 
     def load_once(*arguments):
+        assert cudnn._lock.locked()
         opened.append(arguments)
         return loader.Loaded(FakeCudnn(), "/lib/libcudnn.so", "a test")
 

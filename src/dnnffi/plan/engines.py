@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 import warnings
 from collections.abc import Sequence
@@ -163,8 +164,16 @@ def _warn_of_packing() -> None:
             "weights given as separate arrays are packed on every call; "
             "dnnffi.RNNWeights.pack once and pass that to save it (said once)",
             PerformanceWarning,
-            stacklevel=6,
+            stacklevel=_caller_level(),
         )
+
+
+def _caller_level() -> int:
+    """``stacklevel`` of the first frame outside dnnffi, seen from the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "dnnffi":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def weights_of(
@@ -182,9 +191,13 @@ def weights_of(
         spec = weights.spec
         if spec.mode != mode:
             raise ValueError(f"weights are those of {spec.mode!r}; this is {mode!r}")
-        if check_integer("num_layers", num_layers) not in (1, spec.num_layers):
+        if num_layers != 1 and check_integer("num_layers", num_layers) != spec.num_layers:
             raise ValueError(f"num_layers is {num_layers}; the weights have {spec.num_layers}")
-        if check_flag("bidirectional", bidirectional) and not spec.bidirectional:
+        if (
+            bidirectional is not False
+            and check_flag("bidirectional", bidirectional)
+            and not spec.bidirectional
+        ):
             raise ValueError("bidirectional is True; the weights are for one direction")
         return spec, weights
     if not isinstance(weights, Sequence):

@@ -136,6 +136,13 @@ def test_tensors_near_the_limits_are_refused_where_the_library_refuses(library, 
             assert tensor.read() == TensorInfo("float32", tuple(shape), tuple(strides))
 
 
+def test_a_stride_that_is_made_up_fits_an_int(library):
+    # Elements that overlap, as in a sliding window: more of them than an int32 counts.
+    shape = (1, 2**20, 2**20)
+    with TensorDescriptor("float32", shape, (0, 1, 1), library=library) as tensor:
+        assert tensor.read() == TensorInfo("float32", shape, (INT32_MAX, 1, 1))
+
+
 @given(bad=no_sizes(2), dtype=dtypes)
 def test_sizes_of_tensors_that_are_refused(library, bad, dtype):
     shape, index = bad

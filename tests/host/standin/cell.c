@@ -9,17 +9,23 @@ static double sigmoid(double a)
     return (a < 0 ? e : 1) / (1 + e);
 }
 
-static bool clip(const struct cudnnRNNStruct *rnn, double *c)
+/* The cell as it is read, and whether that is another number. */
+struct clipped {
+    double c;
+    bool is_other;
+};
+
+static struct clipped clip(const struct cudnnRNNStruct *rnn, double c)
 {
-    if (rnn->clip_mode == CUDNN_RNN_CLIP_NONE) return false;
-    bool nan_is_low = isnan(*c) && rnn->clip_nan == CUDNN_NOT_PROPAGATE_NAN;
-    bool is_low = *c < rnn->clip_lower || nan_is_low, is_high = *c > rnn->clip_upper;
-    if (is_low) *c = rnn->clip_lower;
-    if (is_high) *c = rnn->clip_upper;
-    return is_low || is_high;
+    if (rnn->clip_mode == CUDNN_RNN_CLIP_NONE) return (struct clipped){c, false};
+    bool nan_is_low = isnan(c) && rnn->clip_nan == CUDNN_NOT_PROPAGATE_NAN;
+    if (c < rnn->clip_lower || nan_is_low) return (struct clipped){rnn->clip_lower, true};
+    if (c > rnn->clip_upper) return (struct clipped){rnn->clip_upper, true};
+    return (struct clipped){c, false};
 }
 
-/* c = sigmoid(f) c + sigmoid(i) tanh(g);  output = sigmoid(o) tanh(c) */
+/* c = sigmoid(f) c + sigmoid(i) tanh(g);  output = sigmoid(o) tanh(c). The cell is clipped where
+   it is read, not where it is kept. */
 static void lstm_forward(
     const struct problem *p, const double *gx, const double *gh, double *c, struct slot *slot,
     double *output)
@@ -29,15 +35,19 @@ static void lstm_forward(
         double i = sigmoid(gx[j] + gh[j]), f = sigmoid(gx[H + j] + gh[H + j]);
         double g = tanh(gx[2 * H + j] + gh[2 * H + j]);
         double o = sigmoid(gx[3 * H + j] + gh[3 * H + j]);
+        struct clipped before = clip(p->rnn, c[j]);
+        c[j] = f * before.c + i * g;
+        struct clipped after = clip(p->rnn, c[j]);
+        double tanh_c = tanh(after.c);
+        output[j] = o * tanh_c;
         slot->gates[j] = i;
         slot->gates[H + j] = f;
         slot->gates[2 * H + j] = g;
         slot->gates[3 * H + j] = o;
-        slot->c_before[j] = c[j];
-        c[j] = f * c[j] + i * g;
-        slot->is_clipped[j] = clip(p->rnn, &c[j]);
-        slot->tanh_c[j] = tanh(c[j]);
-        output[j] = o * slot->tanh_c[j];
+        slot->c_before[j] = before.c;
+        slot->tanh_c[j] = tanh_c;
+        slot->clipped_before[j] = before.is_other;
+        slot->clipped[j] = after.is_other;
     }
 }
 
@@ -46,13 +56,12 @@ static void lstm_backward(size_t H, struct slot *slot, const double *d_output, d
     for (size_t j = 0; j < H; j++) {
         double *at_i = &slot->gates[j], *at_f = at_i + H, *at_g = at_f + H, *at_o = at_g + H;
         double i = *at_i, f = *at_f, g = *at_g, o = *at_o, tanh_c = slot->tanh_c[j];
-        dc[j] += d_output[j] * o * (1 - tanh_c * tanh_c);
-        if (slot->is_clipped[j] != 0) dc[j] = 0;
+        if (slot->clipped[j] == 0) dc[j] += d_output[j] * o * (1 - tanh_c * tanh_c);
         *at_i = dc[j] * g * i * (1 - i);
         *at_f = dc[j] * slot->c_before[j] * f * (1 - f);
         *at_g = dc[j] * i * (1 - g * g);
         *at_o = d_output[j] * tanh_c * o * (1 - o);
-        dc[j] *= f;
+        dc[j] = slot->clipped_before[j] == 0 ? dc[j] * f : 0;
     }
 }
 

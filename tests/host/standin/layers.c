@@ -113,6 +113,23 @@ void load_layer_input(
         }
 }
 
+void load_state(
+    const struct problem *p, const void *tensor, size_t pseudo_layer, size_t size, double *to)
+{
+    size_t count = p->batch * size;
+    if (tensor == NULL)
+        memset(to, 0, count * sizeof *to);
+    else
+        numbers_load(p->type, tensor, pseudo_layer * count, count, to);
+}
+
+void store_state(
+    const struct problem *p, void *tensor, size_t pseudo_layer, size_t size, const double *from)
+{
+    size_t count = p->batch * size;
+    if (tensor != NULL) numbers_store(p->type, tensor, pseudo_layer * count, count, from);
+}
+
 void affine(
     const double *matrix, const double *bias, size_t rows, size_t columns, const double *v,
     double *to)

@@ -32,6 +32,15 @@ void load_layer_input(
 double *vector_at(
     const struct problem *problem, double *sequences, size_t size, size_t step, size_t row);
 
+/* The part of a pseudo-layer in a tensor [L*D, B, size]. Without a tensor, zeros are loaded and
+   nothing is stored. */
+void load_state(
+    const struct problem *problem, const void *tensor, size_t pseudo_layer, size_t size,
+    double *to);
+void store_state(
+    const struct problem *problem, void *tensor, size_t pseudo_layer, size_t size,
+    const double *from);
+
 /* to = bias + M v;  to += M^T v;  M += a b^T; M is [rows, columns]. */
 void affine(
     const double *matrix, const double *bias, size_t rows, size_t columns, const double *v,

@@ -137,10 +137,13 @@ static cudnnStatus_t check_state(
     return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t check_states_of_layers(
-    const struct problem *p, cudnnTensorDescriptor_t h, cudnnTensorDescriptor_t c)
+cudnnStatus_t check_h(const struct problem *p, cudnnTensorDescriptor_t h)
 {
-    TRY(check_state(p, "the h tensor", h, p->output));
+    return check_state(p, "the h tensor", h, p->output);
+}
+
+cudnnStatus_t check_c(const struct problem *p, cudnnTensorDescriptor_t c)
+{
     if (p->has_cell) return check_state(p, "the c tensor", c, p->hidden);
     /* Without a cell cuDNN does not look at it. */
     return c == NULL ? CUDNN_STATUS_SUCCESS : object_check(c, TENSOR);

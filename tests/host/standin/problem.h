@@ -30,8 +30,8 @@ cudnnStatus_t make_problem(
 
 /* Whether the other descriptors of a call agree with the problem. */
 cudnnStatus_t check_y(const struct problem *problem, cudnnRNNDataDescriptor_t y);
-cudnnStatus_t check_states_of_layers(
-    const struct problem *problem, cudnnTensorDescriptor_t h, cudnnTensorDescriptor_t c);
+cudnnStatus_t check_h(const struct problem *problem, cudnnTensorDescriptor_t h);
+cudnnStatus_t check_c(const struct problem *problem, cudnnTensorDescriptor_t c);
 
 size_t layer_input_size(const struct problem *problem, size_t layer);
 bool is_reversed(const struct problem *problem, size_t pseudo_layer);

@@ -7,6 +7,16 @@
 #include "layers.h"
 #include "numbers.h"
 
+struct arguments {
+    cudnnForwardMode_t mode;
+    const int32_t *lengths;
+    cudnnRNNDataDescriptor_t y_desc;
+    cudnnTensorDescriptor_t h_desc, c_desc;
+    const void *x, *hx, *cx, *weights;
+    void *y, *hy, *cy, *workspace, *reserve;
+    struct named_sizes sizes;
+};
+
 /* The state of all rows in one pseudo-layer, and room for one step of one row. */
 struct state {
     double *h; /* [B, O] */
@@ -24,24 +34,6 @@ static struct state take_state(const struct problem *p, struct pool *pool)
         .gh = take(pool, p->gates * p->hidden),
         .unprojected = take(pool, p->hidden),
     };
-}
-
-/* The part of a pseudo-layer in a tensor [L*D, B, size]; zeros where there is no tensor. */
-static void load_state(
-    const struct problem *p, const void *tensor, size_t pseudo_layer, size_t size, double *to)
-{
-    size_t count = p->batch * size;
-    if (tensor == NULL)
-        memset(to, 0, count * sizeof *to);
-    else
-        numbers_load(p->type, tensor, pseudo_layer * count, count, to);
-}
-
-static void store_state(
-    const struct problem *p, void *tensor, size_t pseudo_layer, size_t size, const double *from)
-{
-    size_t count = p->batch * size;
-    if (tensor != NULL) numbers_store(p->type, tensor, pseudo_layer * count, count, from);
 }
 
 static void forward_step(
@@ -80,7 +72,7 @@ static void forward_direction(
 }
 
 static void forward_layers(
-    const struct problem *p, const struct forward_arguments *a, struct pool *pool,
+    const struct problem *p, const struct arguments *a, struct pool *pool,
     const struct kept *kept)
 {
     struct weights w = take_weights(p, pool);
@@ -118,16 +110,15 @@ static void store_y(
     }
 }
 
-static cudnnStatus_t check_forward(const struct problem *p, const struct forward_arguments *a)
+static cudnnStatus_t check(const struct problem *p, const struct arguments *a)
 {
-    bool is_training = a->mode == CUDNN_FWD_MODE_TRAINING;
     TRY(check_y(p, a->y_desc));
-    TRY(check_states_of_layers(p, a->h_desc, a->c_desc));
-    TRY(check_no_cell(p, a->cx, "cx"));
-    TRY(check_no_cell(p, a->cy, "cy"));
-    TRY(check_space_sizes(
-        p, a->mode, a->weights_bytes, a->workspace_bytes, is_training, a->reserve_bytes));
-    TRY(check_lengths_on_device(p, a->lengths));
+    TRY(check_h(p, a->h_desc));
+    TRY(check_c(p, a->c_desc));
+    TRY(check_cell_array(p, "cx", a->cx));
+    TRY(check_cell_array(p, "cy", a->cy));
+    TRY(check_sizes(p, a->mode, &a->sizes));
+    TRY(check_device_lengths(p, a->lengths));
     const struct region regions[] = {
         array_region(p, "x", a->x, p->rows * p->input, READ, NEEDED),
         array_region(p, "y", a->y, p->rows * p->width, WRITE, NEEDED),
@@ -135,20 +126,22 @@ static cudnnStatus_t check_forward(const struct problem *p, const struct forward
         array_region(p, "hy", a->hy, h_count(p), WRITE, OPTIONAL),
         array_region(p, "cx", a->cx, c_count(p), READ, OPTIONAL),
         array_region(p, "cy", a->cy, c_count(p), WRITE, OPTIONAL),
-        bytes_region(p, "the weight space", a->weights, a->weights_bytes, READ),
-        workspace_region(a->workspace, a->workspace_bytes),
-        reserve_region(a->reserve, a->reserve_bytes),
+        weights_region(p, "the weight space", a->weights, a->sizes.weights, READ),
+        workspace_region(a->workspace, a->sizes.workspace),
+        reserve_region(a->reserve, a->sizes.reserve),
     };
-    /* Inference has no use for a reserve space, so whatever it is given is not looked at. */
-    TRY(check_regions(regions, sizeof regions / sizeof *regions - !is_training));
+    bool is_training = a->mode == CUDNN_FWD_MODE_TRAINING;
+    size_t count = sizeof regions / sizeof *regions;
+    /* Inference has no use for a reserve space, the last one. */
+    TRY(check_regions(regions, is_training ? count : count - 1));
     bool drops = is_training && p->dropout > 0;
     return drops ? check_dropout(p->rnn->dropout) : CUDNN_STATUS_SUCCESS;
 }
 
-static void forward(const struct problem *p, const struct forward_arguments *a)
+static void forward(const struct problem *p, const struct arguments *a)
 {
     bool is_training = a->mode == CUDNN_FWD_MODE_TRAINING;
-    struct pool pool = open_workspace(a->workspace, a->workspace_bytes);
+    struct pool pool = open_workspace(a->workspace, a->sizes.workspace);
     struct kept kept =
         is_training ? kept_in_reserve(p, a->reserve) : kept_in_workspace(p, &pool);
     if (kept.masks != NULL) draw_mask(p->rnn->dropout, kept.masks, masks_count(p));
@@ -170,8 +163,8 @@ cudnnStatus_t cudnnRNNForward(
     cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
     const int32_t lengths[], cudnnRNNDataDescriptor_t x_desc, const void *x,
     cudnnRNNDataDescriptor_t y_desc, void *y, cudnnTensorDescriptor_t h_desc, const void *hx,
-    void *hy, cudnnTensorDescriptor_t c_desc, const void *cx, void *cy, size_t weights_bytes,
-    const void *weights, size_t workspace_bytes, void *workspace, size_t reserve_bytes,
+    void *hy, cudnnTensorDescriptor_t c_desc, const void *cx, void *cy, size_t weights_size,
+    const void *weights, size_t workspace_size, void *workspace, size_t reserve_size,
     void *reserve)
 {
     BEGIN_CALL();
@@ -181,11 +174,24 @@ cudnnStatus_t cudnnRNNForward(
         CUDNN_STATUS_BAD_PARAM, "there is no forward mode %d", (int)mode);
     struct problem problem;
     TRY(make_problem(rnn, x_desc, &problem));
-    const struct forward_arguments arguments = {
-        mode, lengths, y_desc, h_desc, c_desc, x, y, hx, hy, cx, cy, weights_bytes, weights,
-        workspace_bytes, workspace, reserve_bytes, reserve,
+    const struct arguments arguments = {
+        .mode = mode,
+        .lengths = lengths,
+        .y_desc = y_desc,
+        .h_desc = h_desc,
+        .c_desc = c_desc,
+        .x = x,
+        .hx = hx,
+        .cx = cx,
+        .weights = weights,
+        .y = y,
+        .hy = hy,
+        .cy = cy,
+        .workspace = workspace,
+        .reserve = reserve,
+        .sizes = {weights_size, workspace_size, reserve_size},
     };
-    TRY(check_forward(&problem, &arguments));
+    TRY(check(&problem, &arguments));
     forward(&problem, &arguments);
     return CUDNN_STATUS_SUCCESS;
 }

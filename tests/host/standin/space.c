@@ -39,7 +39,8 @@ static size_t lay_out_slot(const struct problem *p, double *at, struct slot *slo
         {&slot->output, p->output},
         {&slot->c_before, cell},
         {&slot->tanh_c, cell},
-        {&slot->is_clipped, cell},
+        {&slot->clipped_before, cell},
+        {&slot->clipped, cell},
         {&slot->unprojected, p->is_projected ? p->hidden : 0},
         {&slot->d_output, p->is_projected ? p->output : 0},
     };

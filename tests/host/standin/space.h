@@ -13,9 +13,10 @@ struct slot {
     double *output;      /* [O] the state that it left */
     double *c_before;    /* LSTM: the cell that the step read */
     double *tanh_c;      /* LSTM: tanh of the cell that it left */
-    double *is_clipped;  /* LSTM: 1 where the cell was clipped, else 0 */
+    double *clipped_before, *clipped; /* LSTM: 1 where these two were clipped, else 0 */
     double *unprojected; /* the output before the projection */
-    double *d_output;    /* [O] its gradient, put there by backward data, for the projection */
+    double *d_output;    /* [O] the gradient of output, which backward data adds where there is a
+                            projection: the gradient of its weights needs it */
 };
 
 /* What forward keeps: in the reserve space for training, in the workspace for inference. */

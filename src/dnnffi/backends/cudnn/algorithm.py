@@ -1,8 +1,9 @@
 """Which of cuDNN's RNN algorithms a problem gets when the user names none.
 
-The rule is PyTorch's for cuDNN 9 (its two heuristics, common and by device), with what the library
-was seen to refuse taken out: the persistent algorithms want two biases a gate and rows of equal
-length. It is a guess from sizes; only measuring finds the best.
+The rule is PyTorch's for cuDNN 9: the persistent algorithm for small hidden sizes, then for half
+precision its two heuristics, by sizes and by device. What the library was seen to refuse (9.19) is
+taken out: the persistent algorithms want two biases a gate and rows of equal length, and the static
+ones take no float64. It is a guess; only measuring finds the best.
 """
 
 from __future__ import annotations
@@ -10,19 +11,27 @@ from __future__ import annotations
 from dnnffi.arrays import Architecture
 from dnnffi.spec.problem import PACKED, RNNProblem
 
+# Largest hidden sizes for persist_static_small_h: inference, and training, whose backward must use
+# the algorithm of its forward.
+_SMALL_GATED = (192, 128)  # LSTM, GRU
+_SMALL_PLAIN = (384, 256)
+
 
 def rule(problem: RNNProblem, architecture: Architecture) -> str:
-    """The algorithm for ``problem``: "standard" or "persist_static"."""
+    """The algorithm for ``problem``: "standard", "persist_static" or "persist_static_small_h"."""
     spec = problem.spec
     if (
-        spec.dtype == "float16"
-        and spec.bias
-        and not spec.proj_size
-        and problem.layout != PACKED
-        and problem.lengths is None
-        and _sizes_suit(problem)
-        and _device_suits(problem, architecture)
+        not spec.bias
+        or spec.proj_size
+        or spec.dtype == "float64"
+        or problem.layout == PACKED
+        or problem.lengths is not None
     ):
+        return "standard"
+    smallest = _SMALL_GATED if spec.mode in ("lstm", "gru") else _SMALL_PLAIN
+    if architecture.major >= 6 and spec.hidden_size <= smallest[problem.training]:
+        return "persist_static_small_h"
+    if spec.dtype == "float16" and _sizes_suit(problem) and _device_suits(problem, architecture):
         return "persist_static"
     return "standard"
 

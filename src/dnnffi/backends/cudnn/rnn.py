@@ -117,12 +117,16 @@ class RNNExecutor:
         self._generator = generator if drops else None
         self.algorithm = self._algorithm()
         self._owned: list[Any] = []
-        try:
-            with memory.use(device):
+        self._descriptors: tuple[Any, ...] = ()
+        with memory.use(device):
+            try:
                 self._describe()
-        except BaseException:
-            self.close()
-            raise
+            except UnsupportedError:
+                if problem.options.algorithm != "auto" or self.algorithm == "standard":
+                    raise
+                # The rule guessed what this version, or this GPU, does not have.
+                self.algorithm = "standard"
+                self._describe()
         self._bind()
 
     def _algorithm(self) -> str:
@@ -140,6 +144,13 @@ class RNNExecutor:
         return algorithm
 
     def _describe(self) -> None:
+        try:
+            self._make_descriptors()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_descriptors(self) -> None:
         problem, library = self.problem, self.library
         spec = problem.spec
         handle = handle_for(library, self.device)
@@ -317,7 +328,8 @@ class RNNExecutor:
     def forward_at(self, addresses: tuple[int, ...], context: Context | None = None) -> None:
         """`forward` on checked addresses: x, y, h_0, h_n, c_0, c_n, weights, workspace."""
         x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
-        handle, rnn, x_desc, y_desc, h_desc, c_desc = self._ready()
+        handle = self._ready()
+        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors
         mode = reserve = reserve_bytes = 0
         if self._training:
             if context is None:
@@ -397,7 +409,8 @@ class RNNExecutor:
         dh_n_at, dc_n_at = self._states(("dh_n", "dc_n"), dh_n, dc_n)
         dh_0_at, dc_0_at = self._states(("dh_0", "dc_0"), dh_0, dc_0)
         workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
-        handle, rnn, x_desc, y_desc, h_desc, c_desc = self._ready()
+        handle = self._ready()
+        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors
         context.phase = Phase.EMPTY
         status = self._backward_data(
             handle,
@@ -456,7 +469,8 @@ class RNNExecutor:
         out_at = self._address("out", out, self.weight_size)
         h_0_at, _ = self._states(("h_0", ""), h_0, None)
         workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
-        handle, rnn, x_desc, y_desc, h_desc, _ = self._ready()
+        handle = self._ready()
+        rnn, x_desc, y_desc, h_desc, _ = self._descriptors
         if not accumulate:
             out.fill(0)  # the library adds
         context.phase = Phase.SPENT
@@ -481,8 +495,8 @@ class RNNExecutor:
         if status:
             raise self.library.error(status, "cudnnRNNBackwardWeights_v8", self.problem)
 
-    def _ready(self) -> tuple[Any, ...]:
-        """The thread's handle on its current stream, and the descriptors."""
+    def _ready(self) -> Any:
+        """The thread's handle on its current stream, if a call can be made now."""
         if not self._descriptors:
             raise ValueError("this executor is closed")
         device = self._current_device()
@@ -490,7 +504,7 @@ class RNNExecutor:
             raise ValueError(
                 f"the current device must be the executor's, {self.device}; it is {device}"
             )
-        return (handle_for(self.library, device)._pointer, *self._descriptors)
+        return handle_for(self.library, device)._pointer
 
     def _states(self, names: tuple[str, str], h: Array | None, c: Array | None) -> tuple[int, int]:
         """Addresses of a hidden and a cell state, 0 for None."""

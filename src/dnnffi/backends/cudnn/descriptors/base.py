@@ -13,9 +13,9 @@ from dnnffi.backends.resource import Resource
 class Descriptor(Resource, ABC):
     """Base of the descriptors. ``_kind`` is the part of cuDNN's names that tells them apart.
 
-    ``set`` on a live descriptor checks its arguments first, and a descriptor keeps what it held
-    when they are refused. What cuDNN itself refuses may leave a tensor descriptor half written
-    (seen on 8.9.7 to 9.28); the other kinds keep what they held.
+    ``set`` checks its arguments first: a live descriptor keeps what it held when they are refused.
+    What cuDNN itself refuses may leave a tensor or filter descriptor half written; RNN and RNN data
+    descriptors keep what they held (seen on 8.9.7, 9.19 and 9.28).
     """
 
     _kind: ClassVar[str]

@@ -203,7 +203,7 @@ def _tensor(dtype: object, shape: object, strides: object, min_rank: object) -> 
             taken.append(stride)
         elif size == 1:
             # Never stepped over, so that arrays have anything there: 0, negative, beyond int32.
-            taken.append(contiguous[index])
+            taken.append(min(contiguous[index], INT32_MAX))
         else:
             raise ValueError(f"strides[{index}] must be from 1 to {INT32_MAX}; got {stride}")
     return TensorInfo(dtype, padded, _spanned(padded, (*taken, *contiguous[len(given) :])))

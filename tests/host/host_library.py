@@ -1,0 +1,60 @@
+"""dnnffi's libcudnn over the stand-in, on host memory that looks like CuPy's."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+
+from host_memory import HostMemory
+
+import build
+from dnnffi.backends.cudnn import library
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.cudnn.handle import close_handles
+
+
+class Host:
+    """dnnffi's library object over the stand-in, its memory, and what tests ask of it."""
+
+    def __init__(self, path):
+        self.control_ffi, self.control = build.control(path)
+        self.memory = HostMemory(self.control)
+        self.control.standin_reset()
+        self.library = library.Library(
+            ffi.dlopen(str(path)), str(path), "tests", memory=self.memory
+        )
+
+    def asarray(self, values):
+        return self.memory.array(values)
+
+    def live(self, kind="*"):
+        return self.control.standin_live(kind.encode())
+
+    def calls(self, function):
+        return self.control.standin_calls(function.encode())
+
+    @property
+    def violation(self):
+        return self.control_ffi.string(self.control.standin_last_violation()).decode()
+
+    def forget_plans(self):
+        """Let go of everything that is only cached."""
+        if self.library.engine is not None:
+            self.library.engine.plans.clear()
+            self.library.engine._default_states.clear()
+        gc.collect()
+
+
+@contextmanager
+def open_host(path):
+    """A fresh library; at the end nothing is left of it, and no argument was wrong."""
+    host = Host(path)
+    with library.using(host.library):
+        yield host
+        violation = host.violation
+        host.forget_plans()
+        close_handles(host.library)
+        gc.collect()
+    assert violation == ""
+    assert host.live() == 0
+    assert host.control.standin_registered() == 0

@@ -1,0 +1,417 @@
+"""Wrong input never reaches the vendor library: each is refused by name before any call."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import dnnffi
+from dnnffi.backends.cudnn.dropout import Generator
+from dnnffi.backends.cudnn.rnn import RNNExecutor
+from dnnffi.dropout import DropoutState
+from dnnffi.errors import ContextError, UnsupportedError
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, dtype="float32")
+GRU = RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2, dtype="float32")
+RUNS = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
+
+
+class Setup:
+    """An executor, all its buffers by name, and its three calls."""
+
+    def __init__(self, host, spec=SPEC):
+        self.host = host
+        self.problem = problem = RNNProblem.dense(spec, 5, 2, training=True)
+        self.executor = RNNExecutor(problem)
+        empty = host.memory.empty
+        cell = (lambda: empty(problem.c_shape)) if spec.has_cell else (lambda: None)
+        self.buffers = {
+            "x": empty(problem.x_shape),
+            "h_0": empty(problem.h_shape),
+            "c_0": cell(),
+            "weights": empty((self.executor.weight_size,)),
+            "y": empty(problem.y_shape),
+            "h_n": empty(problem.h_shape),
+            "c_n": cell(),
+            "dy": empty(problem.y_shape),
+            "dh_n": empty(problem.h_shape),
+            "dc_n": cell(),
+            "dx": empty(problem.x_shape),
+            "dh_0": empty(problem.h_shape),
+            "dc_0": cell(),
+            "out": empty((self.executor.weight_size,)),
+            "workspace": empty((self.executor.workspace_bytes,), np.uint8),
+        }
+        for array in self.buffers.values():
+            if array is not None:
+                array[...] = 0
+        self.context = self.executor.context(empty((self.executor.reserve_bytes,), np.uint8))
+
+    def forward(self, executor=None, context=None, **other):
+        b = self.buffers | other
+        (executor or self.executor).forward(
+            b["x"],
+            b["h_0"],
+            b["c_0"],
+            b["weights"],
+            out=(b["y"], b["h_n"], b["c_n"]),
+            workspace=b["workspace"],
+            context=self.context if context is None else context,
+        )
+
+    def backward_data(self, context=None, **other):
+        b = self.buffers | other
+        self.executor.backward_data(
+            self.context if context is None else context,
+            b["y"],
+            b["dy"],
+            b["h_0"],
+            b["c_0"],
+            b["dh_n"],
+            b["dc_n"],
+            b["weights"],
+            out=(b["dx"], b["dh_0"], b["dc_0"]),
+            workspace=b["workspace"],
+        )
+
+    def backward_weights(self, context=None, **other):
+        b = self.buffers | other
+        self.executor.backward_weights(
+            self.context if context is None else context,
+            b["x"],
+            b["h_0"],
+            b["y"],
+            out=b["out"],
+            workspace=b["workspace"],
+        )
+
+    def prepare(self, call):
+        """Bring the context to where ``call`` may run; then count calls from nothing."""
+        if call != "forward":
+            self.forward()
+        if call == "backward_weights":
+            self.backward_data()
+        self.host.control.standin_reset()
+
+    def close(self):
+        self.executor.close()
+        self.buffers.clear()
+        self.context = None
+
+
+@pytest.fixture
+def setup(host):
+    made = Setup(host)
+    yield made
+    made.close()
+
+
+NAMES = {
+    "forward": ("x", "h_0", "c_0", "weights", "y", "h_n", "c_n", "workspace"),
+    "backward_data": (
+        *("y", "dy", "h_0", "c_0", "dh_n", "dc_n", "weights", "dx", "dh_0", "dc_0", "workspace"),
+    ),
+    "backward_weights": ("x", "h_0", "y", "out", "workspace"),
+}
+
+
+def of_other_dtype(host, array):
+    return host.memory.zeros(array.shape, np.float64)
+
+
+def too_small(host, array):
+    return host.memory.zeros((array.size - 1,), array.dtype)
+
+
+def not_contiguous(host, array):
+    return host.memory.zeros((array.size, 2), array.dtype)[:, 0]
+
+
+def of_numpy(host, array):
+    return np.zeros(array.shape, array.dtype)
+
+
+def no_array(host, array):
+    return array.tolist()
+
+
+def on_another_device(host, array):
+    with host.memory.use(1):
+        return host.memory.zeros(array.shape, array.dtype)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (of_other_dtype, TypeError),
+        (too_small, ValueError),
+        (not_contiguous, ValueError),
+        (of_numpy, TypeError),
+        (no_array, TypeError),
+    ],
+)
+@pytest.mark.parametrize(("call", "name"), [(c, n) for c, names in NAMES.items() for n in names])
+def test_executor_refuses_a_wrong_array(host, setup, call, name, wrong, error):
+    if name == "workspace" and wrong is of_other_dtype:
+        pytest.skip("a buffer has no dtype")
+    setup.prepare(call)
+    array = wrong(host, setup.buffers[name])
+    with pytest.raises(error, match=rf"^{name} must"):
+        getattr(setup, call)(**{name: array})
+    assert sum(map(host.calls, RUNS)) == 0
+    getattr(setup, call)()  # and the context is as before
+
+
+@pytest.mark.parametrize(("call", "name"), [(c, n) for c, names in NAMES.items() for n in names])
+def test_executor_refuses_an_array_of_another_device(host, call, name):
+    host.memory.devices = 2
+    setup = Setup(host)
+    setup.prepare(call)
+    array = on_another_device(host, setup.buffers[name])
+    with pytest.raises(ValueError, match=rf"^{name} must be on device 0; it is on 1"):
+        getattr(setup, call)(**{name: array})
+    assert sum(map(host.calls, RUNS)) == 0
+    setup.close()
+
+
+@pytest.mark.parametrize("name", ["c_0", "c_n"])
+def test_executor_of_a_gru_refuses_a_cell(host, name):
+    setup = Setup(host, GRU)
+    setup.prepare("forward")
+    cell = host.memory.zeros(setup.problem.c_shape)
+    with pytest.raises(ValueError, match=f"^{name} must be None: gru has no cell state"):
+        setup.forward(**{name: cell})
+    assert host.calls("cudnnRNNForward") == 0
+    setup.close()
+
+
+def test_the_current_device_must_be_the_executors(host, setup):
+    setup.prepare("forward")
+    with host.memory.use(1), pytest.raises(ValueError, match="current device must be"):
+        setup.forward()
+    assert host.calls("*") == 0
+
+
+def test_known_buffers_are_known_by_identity_not_by_address(host, setup):
+    setup.forward()
+    x = setup.buffers["x"]
+    twin = x.reshape(-1)[:-1]  # the same address, one element less
+    with pytest.raises(ValueError, match=r"^x must have 30 elements; got 29"):
+        setup.forward(x=twin)
+
+
+def test_an_executor_keeps_no_buffer_alive(host, setup):
+    setup.forward()
+    registered = host.control.standin_registered()
+    setup.buffers["h_n"] = None
+    assert host.control.standin_registered() == registered - 1
+
+
+def test_a_closed_executor_refuses(host, setup):
+    setup.executor.close()
+    setup.executor.close()
+    host.control.standin_reset()
+    with pytest.raises(ValueError, match="closed"):
+        setup.forward()
+    assert host.calls("*") == 0
+
+
+def test_backward_wants_its_order(host, setup):
+    with pytest.raises(ContextError, match="no forward has filled it"):
+        setup.backward_data()
+    with pytest.raises(ContextError, match="no forward has filled it"):
+        setup.backward_weights()
+    setup.forward()
+    with pytest.raises(ContextError, match="after backward data; forward ran"):
+        setup.backward_weights()
+    setup.backward_data()
+    with pytest.raises(ContextError, match="not yet gone back over; backward data ran"):
+        setup.backward_data()
+    setup.backward_weights()
+    for again in (setup.backward_data, setup.backward_weights):
+        with pytest.raises(ContextError, match="backward data and backward weights ran"):
+            again()
+    setup.forward()  # fills it again
+    setup.backward_data()
+
+
+def test_a_context_is_of_one_executor(host, setup):
+    other = Setup(host)
+    setup.forward()
+    host.control.standin_reset()
+    for call in (other.forward, other.backward_data, other.backward_weights):
+        with pytest.raises(ContextError, match="another executor"):
+            call(context=setup.context)
+    with pytest.raises(TypeError, match="context must be a Context"):
+        setup.backward_data(context=object())
+    assert sum(map(host.calls, RUNS)) == 0
+    other.close()
+
+
+def test_contexts_are_for_training(host):
+    problem = RNNProblem.dense(SPEC, 5, 2)
+    with RNNExecutor(problem) as executor, pytest.raises(ContextError, match="for inference"):
+        executor.context(host.memory.empty((1000,), np.uint8))
+    training = Setup(host)
+    with pytest.raises(ContextError, match="needs a context"):
+        training.executor.forward_at((0,) * 8)
+    training.close()
+
+
+def test_a_short_reserve_is_refused(host, setup):
+    short = host.memory.empty((setup.executor.reserve_bytes - 1,), np.uint8)
+    with pytest.raises(ValueError, match=r"^reserve must have at least"):
+        setup.executor.context(short)
+
+
+def test_dropout_needs_a_generator(host):
+    with pytest.raises(ValueError, match=r"^generator"):
+        RNNExecutor(RNNProblem.dense(SPEC, 5, 2, training=True, dropout=0.5))
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["persist_static", "persist_dynamic", "persist_static_small_h"]
+)
+def test_persistent_algorithms_want_equal_lengths(host, algorithm):
+    problem = RNNProblem.dense(SPEC, 5, 2, lengths=[5, 3], options=RNNOptions(algorithm=algorithm))
+    with pytest.raises(UnsupportedError, match=f"{algorithm} takes only rows of equal length"):
+        RNNExecutor(problem)
+    assert host.calls("*") == 0
+
+
+def test_too_many_steps(host):
+    spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=1)
+    w = dnnffi.RNNWeights(host.memory.zeros((4,)), spec)
+    with pytest.raises(UnsupportedError, match="at most 65535 time steps; got 65536"):
+        dnnffi.rnn_tanh(host.memory.zeros((65536, 1, 1)), None, w, backend="cudnn")
+    assert host.calls("cudnnRNNForward") == 0
+
+
+def functional_arguments(host):
+    memory = host.memory
+    size = dnnffi.weight_layout(SPEC, "cudnn").size
+    return {
+        "x": memory.zeros(SPEC.x_shape(5, 2)),
+        "hx": (memory.zeros(SPEC.h_shape(2)), memory.zeros(SPEC.c_shape(2))),
+        "weights": dnnffi.RNNWeights(memory.zeros((size,)), SPEC),
+        "keywords": {},
+    }
+
+
+def refused(host, error, match, **other):
+    given = functional_arguments(host) | other
+    with pytest.raises(error, match=match):
+        dnnffi.lstm(given["x"], given["hx"], given["weights"], backend="cudnn", **given["keywords"])
+    assert host.calls("cudnnRNNForward") == 0
+
+
+def test_functional_refuses_numpy_arrays(host):
+    refused(host, TypeError, r"^x must be a CuPy array", x=np.zeros((5, 2, 3), np.float32))
+    h = np.zeros(SPEC.h_shape(2), np.float32)
+    refused(host, TypeError, r"^h_0 must be a CuPy array", hx=(h, h))
+    arrays = [np.zeros(p.shape, np.float32) for p in SPEC.parameter_shapes()]
+    refused(
+        host,
+        TypeError,
+        r"^weights\[0\] must be a CuPy array",
+        weights=arrays,
+        keywords={"num_layers": 2},
+    )
+    flat = np.zeros(dnnffi.weight_layout(SPEC, "cudnn").size, np.float32)
+    refused(host, TypeError, r"^weights must be", weights=dnnffi.RNNWeights(flat, SPEC))
+
+
+def test_functional_refuses_arrays_of_another_device(host):
+    host.memory.devices = 2
+    given = functional_arguments(host)
+    x, (h, c), w = given["x"], given["hx"], given["weights"]
+    h_1, c_1 = on_another_device(host, h), on_another_device(host, c)
+    w_1 = dnnffi.RNNWeights(on_another_device(host, w.flat), SPEC)
+    refused(host, ValueError, r"^h_0 must be on .*0; it is on 1", hx=(h_1, c))
+    refused(host, ValueError, r"^c_0 must be on .*0; it is on 1", hx=(h, c_1))
+    refused(host, ValueError, r"^weights must be on .*0; it is on 1", weights=w_1)
+    y, _, ctx = dnnffi.lstm_forward(x, None, w, backend="cudnn")
+    with pytest.raises(ValueError, match=r"^dy must be on .*0; it is on 1"):
+        ctx.backward(on_another_device(host, y))
+
+
+def test_functional_refuses_wrong_dtypes(host):
+    x = host.memory.zeros(SPEC.x_shape(5, 2), np.float64)
+    refused(host, TypeError, r"^x must have the dtype of the weights, float32; got float64", x=x)
+    h = host.memory.zeros(SPEC.h_shape(2), np.float64)
+    refused(host, TypeError, r"^h_0 must have .*float32; got float64", hx=(h, h))
+
+
+def test_functional_refuses_weights_of_another_layout(host):
+    size = dnnffi.weight_layout(SPEC, "torch").size
+    w = dnnffi.RNNWeights(host.memory.zeros((size,)), SPEC, backend="torch")
+    refused(host, ValueError, "layout of 'torch'", weights=w)
+
+
+def test_arrays_that_are_not_contiguous_are_copied(host):
+    given = functional_arguments(host)
+    x = host.memory.zeros((3, 2, 5))
+    x[...] = np.arange(30).reshape(3, 2, 5)
+    y = dnnffi.lstm(x.transpose(2, 1, 0), None, given["weights"], backend="cudnn")[0]
+    straight = host.asarray(np.ascontiguousarray(x.transpose(2, 1, 0)))
+    expected = dnnffi.lstm(straight, None, given["weights"], backend="cudnn")[0]
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_dropout_waits_for_the_last_use_on_another_stream(host):
+    memory = host.memory
+    generator = Generator(host.library, 0, seed=1)
+    first, second = memory.stream, memory.new_stream()
+    with generator:
+        pass
+    assert memory.waits == []
+    memory.stream = second
+    with generator:
+        pass
+    assert memory.waits == [(second.ptr, first.ptr)]
+    with generator:
+        pass
+    assert len(memory.waits) == 1
+    # An event from outside a capture must not be waited for inside, nor the reverse.
+    memory.stream, memory.capture = first, 17
+    with generator:
+        pass
+    memory.stream = second
+    with generator:  # another stream of the same capture
+        pass
+    assert memory.waits[1:] == [(second.ptr, first.ptr)]
+    memory.stream, memory.capture = first, 0
+    with generator:
+        pass
+    assert len(memory.waits) == 2
+
+
+def test_a_dropout_generator_is_used_by_one_thread_at_a_time(host):
+    generator = Generator(host.library, 0, seed=1)
+    entered = threading.Event()
+
+    def use():
+        with generator:
+            entered.set()
+
+    with generator:
+        thread = threading.Thread(target=use)
+        thread.start()
+        assert not entered.is_set()
+    thread.join()
+    assert entered.is_set()
+
+
+def test_a_dropout_state_stays_where_it_was_used(host):
+    given = functional_arguments(host)
+    state = DropoutState(5)
+    x, w = given["x"], given["weights"]
+    dnnffi.lstm_forward(x, None, w, backend="cudnn", dropout=0.5, dropout_state=state)
+    on_host = dnnffi.RNNWeights(np.array(w.flat), SPEC)
+    with pytest.raises(ValueError, match="dropout_state belongs to cudnn device 0"):
+        dnnffi.lstm_forward(np.array(x), None, on_host, dropout=0.5, dropout_state=state)
