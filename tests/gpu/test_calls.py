@@ -193,6 +193,63 @@ def test_a_parameter_list_of_torch_is_recognised():
         assert cupy.allclose(found, cupy.from_dlpack(expected), atol=2e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_tensors_of_torch_are_taken(dtype):
+    torch = pytest.importorskip("torch")
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype=dtype)
+    kind = getattr(torch, dtype)
+    module = torch.nn.GRU(3, 4, device="cuda", dtype=kind)
+    x = torch.randn(5, 2, 3, device="cuda", dtype=kind, requires_grad=True)
+    h_0 = torch.randn(1, 2, 4, device="cuda", dtype=kind)
+    expected, _ = module(x, h_0)
+    expected.sum().backward()
+    torch.cuda.synchronize()
+    y, _, ctx = dnnffi.gru_forward(x, h_0, list(module.parameters()))
+    assert isinstance(y, cupy.ndarray)
+    grads = ctx.backward(torch.ones_like(expected))
+    case = Case(RNNProblem.dense(spec, 5, 2), states=True, seed=0)
+    allowed = 4 * conformance.tolerance(case.problem)
+    for found, wanted in (
+        (y, expected.detach()),
+        (grads.x, x.grad),
+        *zip(grads.weights, (p.grad for p in module.parameters()), strict=True),
+    ):
+        assert conformance.deviation(found, wanted.cpu().double().numpy()) <= allowed
+
+
+def test_an_object_with_nothing_but_the_array_interface_is_taken():
+    class Foreign:
+        def __init__(self, array):
+            self.array = array  # keeps the memory
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+    x, w = input_of(SPEC), weights_of(SPEC)
+    assert cupy.array_equal(dnnffi.lstm(Foreign(x), None, w)[0], dnnffi.lstm(x, None, w)[0])
+
+
+def test_numpy_arrays_are_refused():
+    x, w = input_of(SPEC), weights_of(SPEC)
+    with pytest.raises(TypeError, match=r"^x must be a CuPy array"):
+        dnnffi.lstm(x.get(), None, w, backend="cudnn")
+    h = np.zeros(SPEC.h_shape(4), "float32")
+    with pytest.raises(TypeError, match=r"^h_0 must be a CuPy array"):
+        dnnffi.lstm(x, (h, h), w)
+
+
+def test_a_view_that_is_not_contiguous_is_copied():
+    x, w = input_of(SPEC), weights_of(SPEC)
+    strided = cupy.zeros((5, 4, 12), "float32")[:, :, ::2]
+    strided[...] = x
+    assert cupy.array_equal(dnnffi.lstm(strided, None, w)[0], dnnffi.lstm(x, None, w)[0])
+
+
+def test_the_reference_runs_on_the_device():
+    x, w = input_of(SPEC), weights_of(SPEC)
+    y = dnnffi.lstm(x, None, w, backend="reference")[0]
+    assert isinstance(y, cupy.ndarray)
+    assert cupy.allclose(y, dnnffi.lstm(x, None, w, options={"math": "strict"})[0], atol=1e-5)
+
+
 def test_loose_weights_are_packed_with_one_warning(monkeypatch):
     monkeypatch.setattr(engines, "_warned", False)
     w = weights_of(SPEC)

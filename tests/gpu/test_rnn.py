@@ -74,6 +74,24 @@ def test_clipping(dtype, layout, proj_size, clip_nan):
     conformance.check(Case(problem, states=True, seed=3), cupy.asarray, "cudnn")
 
 
+@pytest.mark.parametrize("algorithm", ["standard", "persist_dynamic"])
+@pytest.mark.parametrize("clip_nan", ["propagate", "clip"])
+def test_nan_in_a_clipped_cell(clip_nan, algorithm):
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=4, dtype="float64")
+    options = RNNOptions(clip=(-0.25, 0.125), clip_nan=clip_nan, algorithm=algorithm)
+    rng = np.random.default_rng(0)
+    problem = problem_of(spec, "dense", 3, 4, rng, training=True, options=options)
+    case = Case(problem, states=True, seed=2)
+    arrays = conformance.arrays_of(case)
+    arrays.c_0[0, 1, 2] = np.nan
+    arrays.x[1, 0, 0] = np.nan
+    _, found = conformance.run(case, arrays, cupy.asarray, "cudnn")
+    wanted = conformance.expected(case, arrays)
+    for name in ("y", "h_n", "c_n"):
+        one, other = getattr(found, name).get(), getattr(wanted, name)
+        np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=name)
+
+
 @pytest.mark.parametrize("mode", conformance.MODES)
 def test_the_longest_sequence(mode):
     spec = RNNSpec(mode=mode, input_size=2, hidden_size=3, dtype="float64")
