@@ -30,7 +30,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-gpu lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test test-gpu test-gpu-memcheck lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ test: $(dev) ## Run the tests that need no GPU
 
 test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
 	$(run) -m pytest -m gpu tests/gpu -p no:benchmark --record $(PYTEST_ARGS)
+
+test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write memcheck.json
+	$(run) tests/gpu/memcheck.py $(PYTEST_ARGS)
 
 lint: $(dev) ## Check style and format
 	$(run) -m ruff check
@@ -67,7 +70,7 @@ docs: $(docs) ## Build the documentation, warnings as errors
 	$(run) -m sphinx -W --keep-going -b html docs docs/_build
 
 bench: $(bench) ## Measure the host cost of a call
-	$(run) benchmarks/call_overhead.py
+	$(run) benchmarks/call_overhead.py --json docs/verification/call_overhead.json
 
 clean: ## Remove the virtual environment and everything built
 	rm -rf .venv build dist docs/_build docs/_generated demo-output

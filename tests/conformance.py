@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 import dnnffi
+from dnnffi import testing
 from dnnffi.arrays import dtype_object, to_host
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.options import RNNOptions
@@ -195,25 +196,6 @@ def expected(case, arrays, masks=None):
     return Results(done.y, done.h_n, done.c_n, grads.x, grads.h_0, grads.c_0, grads.weights)
 
 
-def keywords_of(problem):
-    """The keywords of the functional API for a problem."""
-    keywords = {"options": options_of(problem.options)}
-    if problem.layout == PACKED:
-        keywords["batch_sizes"] = lengths_to_batch_sizes(problem.lengths)
-    else:
-        keywords["lengths"] = problem.lengths
-        keywords["batch_first"] = problem.layout == BATCH_MAJOR
-    return keywords
-
-
-def options_of(options):
-    """A dict of what differs from the defaults."""
-    default = RNNOptions()
-    return {
-        name: value for name, value in options._asdict().items() if value != getattr(default, name)
-    }
-
-
 def run(case, arrays, asarray, backend, **more):
     """The functional API's results: inference first, then training; both forwards are returned."""
     problem, spec = case.problem, case.problem.spec
@@ -225,7 +207,7 @@ def run(case, arrays, asarray, backend, **more):
         else dnnffi.RNNWeights.pack(arrays.weights, spec, backend=backend).flat
     )
     weights = dnnffi.RNNWeights(flat, spec, backend="torch" if backend == "reference" else backend)
-    keywords = {**keywords_of(problem), "backend": backend}
+    keywords = testing.keywords(problem._replace(training=False)) | {"backend": backend}
     hx = h_0 if not spec.has_cell else None if h_0 is None else (h_0, c_0)
     inference = getattr(dnnffi, spec.mode)(x, hx, weights, **keywords)
     y, state, ctx = getattr(dnnffi, f"{spec.mode}_forward")(x, hx, weights, **keywords, **more)

@@ -283,6 +283,11 @@ def _problem(
         )
     if x.dtype.name != spec.dtype:
         raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
+    if options.validate and dropout and spec.num_layers > 1:
+        raise ValueError(
+            "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "
+            "numbers"
+        )
     common: dict[str, Any] = {"training": training, "dropout": dropout, "options": options}
     if batch_sizes is not None:
         if lengths is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Self
 
@@ -59,6 +59,8 @@ class RNNWeights:
         the spec's dtype. Raises ``TypeError`` or ``ValueError`` naming the array at fault.
         """
         layout = weight_layout(spec, backend)
+        if not isinstance(arrays, Iterable):
+            raise TypeError(f"arrays must be a sequence of arrays; got {type(arrays).__name__}")
         arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
         spec.check_weight_shapes([tuple(array.shape) for array in arrays])
         for index, array in enumerate(arrays):

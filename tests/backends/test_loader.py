@@ -339,14 +339,18 @@ def test_what_pathfinder_finds_is_a_candidate(monkeypatch):
     assert list(cudnn.PLACES[2].candidates()) == ["cudnn"]
 
 
-def test_what_pathfinder_does_not_find_is_no_error(monkeypatch):
+def test_why_pathfinder_finds_nothing_is_said(monkeypatch):
     import cuda.pathfinder
 
     def missing(name):
-        raise cuda.pathfinder.DynamicLibNotFoundError(name)
+        raise cuda.pathfinder.DynamicLibNotFoundError(f"{name}: no\n  libcublasLt")
 
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", missing)
-    assert list(cudnn.PLACES[2].candidates()) == []
+    place = cudnn.PLACES[2]
+    with pytest.raises(LookupError, match="cudnn: no libcublasLt"):
+        list(place.candidates())
+    with pytest.raises(LibraryNotFoundError, match="cuda-pathfinder: cudnn: no libcublasLt"):
+        loader.load("cuDNN", (place,), ctypes.CDLL, "cudnnGetVersion", "pip")
 
 
 def test_it_is_opened_once(monkeypatch):

@@ -22,6 +22,14 @@ def standin_path():
         pytest.skip(str(reason))
 
 
+@pytest.fixture(scope="module")
+def shared_host(standin_path, tmp_path_factory):
+    """One library for many cases; what is left over shows at the end."""
+    copy = tmp_path_factory.mktemp("standin") / "libcudnn_shared.so"
+    with open_host(shutil.copy(standin_path, copy)) as host:
+        yield host
+
+
 @pytest.fixture
 def host(standin_path):
     with open_host(standin_path) as host:

@@ -16,8 +16,9 @@ from dnnffi.errors import LibraryNotFoundError
 class Place:
     """Somewhere a library may be.
 
-    ``candidates`` yields names or paths for the dynamic loader; ``decisive`` means that a failure
-    here ends the search, because the user asked for exactly this.
+    ``candidates`` yields names or paths for the dynamic loader, and may raise ``LookupError`` to
+    say why there are none; ``decisive`` means that a failure here ends the search, because the
+    user asked for exactly this.
     """
 
     found_via: str
@@ -47,9 +48,12 @@ def load(
     """
     searched = []
     for place in places:
-        tried = False
-        for candidate in place.candidates():
-            tried = True
+        try:
+            candidates = list(place.candidates())
+        except LookupError as reason:
+            searched.append(f"{place.found_via}: {reason.args[0]}")
+            continue
+        for candidate in candidates:
             try:
                 lib = open_library(candidate)
             except OSError as error:
@@ -61,7 +65,7 @@ def load(
                 )
                 continue
             return Loaded(lib, loaded_path(candidate), place.found_via)
-        if not tried:
+        if not candidates:
             searched.append(f"{place.found_via}: nothing there")
         elif place.decisive:
             break

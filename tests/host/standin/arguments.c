@@ -17,8 +17,8 @@ struct region weights_region(
 static cudnnStatus_t check_size(const char *name, size_t named, size_t needed)
 {
     REQUIRE(
-        named >= needed, CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "%s of %zu bytes; %zu are needed",
-        name, named, needed);
+        named >= needed, CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT,
+        "%s of %zu bytes; %zu are needed", name, named, needed);
     return CUDNN_STATUS_SUCCESS;
 }
 

@@ -6,12 +6,12 @@
 size_t number_size(cudnnDataType_t type)
 {
     switch ((int)type) {
-    case 3: case 6: return 1;  /* int8, uint8 */
+    case CUDNN_DATA_INT8: case CUDNN_DATA_UINT8: return 1;
     case CUDNN_DATA_HALF: case CUDNN_DATA_BFLOAT16: return 2;
     case CUDNN_DATA_FLOAT: case CUDNN_DATA_INT32: return 4;
-    case 5: case 7: return 4;  /* four of 8 bits */
+    case CUDNN_DATA_INT8x4: case CUDNN_DATA_UINT8x4: return 4;
     case CUDNN_DATA_DOUBLE: return 8;
-    case 8: return 32;  /* 32 of 8 bits */
+    case CUDNN_DATA_INT8x32: return 32;
     default: return 0;
     }
 }
@@ -110,7 +110,8 @@ void number_store(cudnnDataType_t type, void *numbers, size_t index, double valu
     }
 }
 
-void numbers_load(cudnnDataType_t type, const void *numbers, size_t first, size_t count, double *to)
+void numbers_load(
+    cudnnDataType_t type, const void *numbers, size_t first, size_t count, double *to)
 {
     for (size_t i = 0; i < count; i++) to[i] = number_load(type, numbers, first + i);
 }

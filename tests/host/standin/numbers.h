@@ -12,7 +12,8 @@ double number_round(cudnnDataType_t type, double value);
 double number_load(cudnnDataType_t type, const void *numbers, size_t index);
 void number_store(cudnnDataType_t type, void *numbers, size_t index, double value);
 
-void numbers_load(cudnnDataType_t type, const void *numbers, size_t first, size_t count, double *to);
+void numbers_load(
+    cudnnDataType_t type, const void *numbers, size_t first, size_t count, double *to);
 void numbers_store(
     cudnnDataType_t type, void *numbers, size_t first, size_t count, const double *from);
 

@@ -47,7 +47,7 @@ size_t h_count(const struct problem *problem);
 size_t c_count(const struct problem *problem);
 
 /* Where the arrays of a pseudo-layer lie in the weight space, in elements: w_ih [G*H, input],
-   w_hh [G*H, O], w_hr [P, H], b_ih and b_hh [G*H]. Those that the network lacks have no elements. */
+   w_hh [G*H, O], w_hr [P, H], b_ih and b_hh [G*H]. What the network lacks has no elements. */
 struct placement {
     size_t input;
     size_t w_ih, w_hh, w_hr, b_ih, b_hh;

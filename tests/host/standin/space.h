@@ -8,7 +8,7 @@
 /* What forward keeps of one step of one row in one pseudo-layer; vectors of H numbers if not said
    otherwise. Parts that the network does not need are NULL. */
 struct slot {
-    double *gates;       /* LSTM i f g o; GRU r z n and R h + b of n; else h. Then their gradients */
+    double *gates;       /* LSTM i f g o; GRU r z n and gh of n; else h. Later their gradients */
     double *h_before;    /* [O] the state that the step read */
     double *output;      /* [O] the state that it left */
     double *c_before;    /* LSTM: the cell that the step read */

@@ -134,8 +134,9 @@ def _pathfinder() -> Iterator[str]:
 
     try:
         path = load_nvidia_dynamic_lib("cudnn").abs_path
-    except DynamicLibNotFoundError:
-        return
+    except DynamicLibNotFoundError as error:
+        # It may be a library that libcudnn needs which is missing: say so.
+        raise LookupError(" ".join(str(error).split())) from error
     if path:
         yield path
 

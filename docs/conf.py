@@ -1,0 +1,85 @@
+"""Sphinx configuration: pages in Markdown, the reference from the docstrings."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # records.py
+
+import dnnffi
+
+project = "dnnffi"
+author = "dnnffi contributors"
+copyright = author
+release = version = dnnffi.__version__
+
+extensions = [
+    "myst_parser",
+    "records",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build", "_generated"]
+smartquotes = False  # "cudnn" is a string
+default_role = "py:obj"  # `name` in a docstring is a reference where there is such a name
+python_maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_type_aliases = {name: name for name in ("Array", "CellState", "State", "Weights")}
+# dnnffi.testing needs Hypothesis, the rest of the documentation does not.
+autodoc_mock_imports = [] if find_spec("hypothesis") else ["hypothesis"]
+
+html_theme = "furo"
+html_title = f"dnnffi {release}"
+html_show_copyright = False
+
+_SECTION = re.compile(r"(Parameters|Attributes|Returns|Raises)$")
+_FIELD = re.compile(r"\w[\w, ]* : ")
+_ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+
+
+def list_sections(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Make lists of the sections at the end of a docstring.
+
+    They look like numpydoc's, but say shape and meaning in a sentence behind ``x :``, where
+    Napoleon would take it for a type.
+    """
+    starts = (n for n, line in enumerate(lines) if _SECTION.match(line) or _FIELD.match(line))
+    start = next(starts, len(lines))
+    result = lines[:start]
+    for line in lines[start:]:
+        names, colon, text = line.partition(" : ")
+        mark = "**" if colon else "`"  # errors have no colon, and pages of their own
+        if _SECTION.match(line):
+            result.append(f":{line}:")
+        elif line.startswith(" "):
+            result.append(f"      {line.strip()}")
+        elif line.strip("-"):
+            marked = ", ".join(f"{mark}{one}{mark}" for one in names.split(", "))
+            result.append(f"    * {marked}: {text}".rstrip())
+        elif not line:
+            result.append(line)
+    lines[:] = result
+
+
+def name_aliases(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
+) -> tuple[str, str]:
+    """Show the names of `autodoc_type_aliases` where they stand inside another type too."""
+    return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
+
+
+def setup(app: Any) -> None:
+    """Register the hooks."""
+    app.connect("autodoc-process-docstring", list_sections)
+    app.connect("autodoc-process-signature", name_aliases)

@@ -1,0 +1,50 @@
+"""Runs the GPU tests under compute-sanitizer's memcheck and records the outcome.
+
+    python tests/gpu/memcheck.py [pytest arguments]
+
+Writes docs/verification/memcheck.json: where it ran, which tests, how many errors were found.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+# This script's own folder is on the path.
+from conftest import ROOT, environment
+
+RECORD = ROOT / "docs" / "verification" / "memcheck.json"
+# Not those whose subject is time, other processes' memory or a full device.
+TESTS = ("tests/gpu/test_rnn.py", "tests/gpu/test_dropout.py")
+
+
+def main(arguments: list[str]) -> int:
+    command = [
+        *("compute-sanitizer", "--tool", "memcheck", "--target-processes", "all"),
+        *(sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:benchmark", "-q"),
+        *(arguments or TESTS),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    output = done.stdout + done.stderr
+    print(output[-4000:])
+    errors = [int(count) for count in re.findall(r"ERROR SUMMARY: (\d+) error", output)]
+    counts = re.search(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+", output, re.MULTILINE)
+    if not errors or counts is None:
+        print("memcheck did not come to its end; nothing recorded")
+        return 1
+    record = environment() | {
+        "tests": arguments or list(TESTS),
+        "result": counts[1],
+        "processes": len(errors),
+        "errors": sum(errors),
+    }
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"recorded in {RECORD.relative_to(ROOT)}: {record['result']}, {record['errors']} errors")
+    return int(bool(sum(errors)) or done.returncode)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
