@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # records.py
+sys.path.insert(0, str(Path(__file__).parent))  # record_directives.py
 
 import dnnffi
 
@@ -19,7 +19,7 @@ release = version = dnnffi.__version__
 
 extensions = [
     "myst_parser",
-    "records",
+    "record_directives",
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
 ]
@@ -46,9 +46,7 @@ _FIELD = re.compile(r"\w[\w, ]* : ")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
 
-def list_sections(
-    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
-) -> None:
+def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Make lists of the sections at the end of a docstring.
 
     They look like numpydoc's, but say shape and meaning in a sentence behind ``x :``, where
@@ -79,7 +77,19 @@ def name_aliases(
     return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
 
 
+def resolve_public_name(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Find the public names of dnnffi from any module, as its docstrings write them."""
+    target = node.get("reftarget")
+    if node.get("refdomain") != "py" or target not in dnnffi.__all__:
+        return None
+    python = env.domains.python_domain
+    return python.resolve_xref(
+        env, node["refdoc"], app.builder, "obj", f"dnnffi.{target}", node, content
+    )
+
+
 def setup(app: Any) -> None:
     """Register the hooks."""
+    app.connect("missing-reference", resolve_public_name)
     app.connect("autodoc-process-docstring", list_sections)
     app.connect("autodoc-process-signature", name_aliases)

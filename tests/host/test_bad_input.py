@@ -185,6 +185,37 @@ def test_executor_refuses_an_array_of_another_device(host, call, name):
     setup.close()
 
 
+@pytest.mark.parametrize(
+    ("call", "one", "other"),
+    [
+        ("forward", "y", "x"),
+        ("forward", "h_n", "h_0"),
+        ("forward", "c_n", "h_n"),
+        ("forward", "workspace", "weights"),
+        ("backward_data", "dx", "y"),
+        ("backward_data", "dh_0", "dh_n"),
+        ("backward_data", "dc_0", "c_0"),
+        ("backward_weights", "out", "x"),
+    ],
+)
+def test_what_is_written_shares_no_memory(host, call, one, other):
+    setup = Setup(host)
+    setup.prepare(call)
+    # One allocation for both: the second starts in the middle of the first.
+    sizes = [setup.buffers[key].nbytes for key in (one, other)]
+    both = host.memory.zeros((sum(sizes),), np.uint8)
+    first = both[: sizes[0]].view(setup.buffers[one].dtype).reshape(setup.buffers[one].shape)
+    start = sizes[0] // 2 // 4 * 4
+    second = both[start : start + sizes[1]].view(setup.buffers[other].dtype)
+    second = second.reshape(setup.buffers[other].shape)
+    with pytest.raises(ValueError, match="must not share memory") as refusal:
+        getattr(setup, call)(**{one: first, other: second})
+    assert one in str(refusal.value)
+    assert other in str(refusal.value)
+    assert sum(map(host.calls, RUNS)) == 0
+    setup.close()
+
+
 @pytest.mark.parametrize("name", ["c_0", "c_n"])
 def test_executor_of_a_gru_refuses_a_cell(host, name):
     setup = Setup(host, GRU)

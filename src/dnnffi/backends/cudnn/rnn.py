@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from math import prod
 from typing import Any, Self
 from weakref import ref
 
 from dnnffi.arrays import Array
+from dnnffi.backends.arguments import ArrayCheck, Span, check_apart
+from dnnffi.backends.context import (
+    Context,
+    Phase,
+    check_before_data,
+    check_before_weights,
+    check_owner,
+)
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.algorithm import rule
 from dnnffi.backends.cudnn.descriptors import (
@@ -34,35 +41,6 @@ def _nothing() -> None:
 
 _NOTHING_SEEN = (_nothing,) * 8 + ((),)
 _MOST_SEEN = 16  # sets of buffers that an executor knows again
-
-
-class Phase(Enum):
-    """How far a context has come. The reserve space allows only this order."""
-
-    EMPTY = "no forward has filled it"
-    FORWARD = "forward ran"
-    DATA = "backward data ran"
-    SPENT = "backward data and backward weights ran"
-
-
-class Context:
-    """What one training forward leaves for backward: the reserve space, and what ran on it.
-
-    Made by `RNNExecutor.context`, for that executor. A new forward may fill it again.
-    """
-
-    __slots__ = ("executor", "phase", "reserve")
-
-    def __init__(self, executor: RNNExecutor, reserve: Array) -> None:
-        self.executor = executor
-        self.reserve = reserve
-        self.phase = Phase.EMPTY
-
-    def copy(self) -> Context:
-        """The same state on a copy of the reserve space, to go back over a forward again."""
-        copied = Context(self.executor, self.reserve.copy())
-        copied.phase = self.phase
-        return copied
 
 
 class RNNExecutor:
@@ -109,8 +87,6 @@ class RNNExecutor:
         self.problem = problem
         spec = problem.spec
         self._memory = memory
-        self._ndarray = memory.ndarray
-        self._dtype = memory.dtype(spec.dtype)
         drops = problem.training and problem.dropout > 0 and spec.num_layers > 1
         if drops and generator is None:
             raise ValueError("generator: a problem with dropout needs random numbers")
@@ -224,13 +200,15 @@ class RNNExecutor:
         self._backward_weights = lib.cudnnRNNBackwardWeights_v8
         self._current_device = self._memory.current_device
         self._training = problem.training
+        self._has_cell = problem.spec.has_cell
         self._x_size = prod(problem.x_shape)
         self._y_size = prod(problem.y_shape)
         self._h_size = prod(problem.h_shape)
-        # Networks without a cell have no use for any array in its place.
-        self._c_size = prod(problem.c_shape) if problem.spec.has_cell else None
+        self._c_size = prod(problem.c_shape)
+        self._item = ITEM_SIZES[problem.spec.dtype]
+        check = ArrayCheck(self._memory, self.device, problem.spec.dtype)
+        self._address, self._buffer = check.address, check.buffer
         self._seen: dict[int, tuple[Any, ...]] = {}
-        self._several_devices = self._memory.device_count() > 1
         self._descriptors = tuple(
             descriptor.pointer for descriptor in (self._rnn, self._x, self._y, self._h, self._c)
         )
@@ -294,25 +272,45 @@ class RNNExecutor:
             seen = self._see(x, y, h_0, h_n, c_0, c_n, weights, workspace)
         self.forward_at(seen[8], context)
 
-    def _see(self, *arrays: Array | None) -> tuple[Any, ...]:
+    def _see(
+        self,
+        x: Array,
+        y: Array,
+        h_0: Array | None,
+        h_n: Array | None,
+        c_0: Array | None,
+        c_n: Array | None,
+        weights: Array,
+        workspace: Array,
+    ) -> tuple[Any, ...]:
         """Check the arrays of `forward`, and know them again: buffers are used many times."""
-        x, y, h_0, h_n, c_0, c_n, weights, workspace = arrays
-        addresses = (
-            self._address("x", x, self._x_size),
-            self._address("y", y, self._y_size),
-            *self._states(("h_0", "c_0"), h_0, c_0),
-            *self._states(("h_n", "c_n"), h_n, c_n),
-            self._address("weights", weights, self.weight_size),
-            self._buffer("workspace", workspace, self.workspace_bytes),
+        x_at, y_at = self._address("x", x, self._x_size), self._address("y", y, self._y_size)
+        h_0_at, c_0_at = self._states(("h_0", "c_0"), h_0, c_0)
+        h_n_at, c_n_at = self._states(("h_n", "c_n"), h_n, c_n)
+        weights_at = self._address("weights", weights, self.weight_size)
+        workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
+        check_apart(
+            (
+                self._span("y", y_at, self._y_size),
+                self._span("h_n", h_n_at, self._h_size),
+                self._span("c_n", c_n_at, self._c_size),
+                Span("workspace", workspace_at, self.workspace_bytes),
+            ),
+            (
+                self._span("x", x_at, self._x_size),
+                self._span("h_0", h_0_at, self._h_size),
+                self._span("c_0", c_0_at, self._c_size),
+                self._span("weights", weights_at, self.weight_size),
+            ),
         )
-        x_at, y_at, h_0_at, c_0_at, h_n_at, c_n_at, weights_at, workspace_at = addresses
-        ordered = (x_at, y_at, h_0_at, h_n_at, c_0_at, c_n_at, weights_at, workspace_at)
+        addresses = (x_at, y_at, h_0_at, h_n_at, c_0_at, c_n_at, weights_at, workspace_at)
         # Weak: an executor is not to keep its caller's buffers alive. The id is only a place to
         # look; that it is still the same array, the reference tells.
+        arrays = (x, y, h_0, h_n, c_0, c_n, weights, workspace)
         references = (_nothing if array is None else ref(array) for array in arrays)
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
-        self._seen[id(y)] = seen = (*references, ordered)
+        self._seen[id(y)] = seen = (*references, addresses)
         return seen
 
     def check_inputs(
@@ -334,7 +332,7 @@ class RNNExecutor:
         if self._training:
             if context is None:
                 raise ContextError("forward of a training problem needs a context")
-            self._check_owner(context)
+            check_owner(context, self)
             # Whatever happens now, what an earlier forward left is gone.
             context.phase = Phase.EMPTY
             mode, reserve, reserve_bytes = 1, context.reserve.data.ptr, self.reserve_bytes
@@ -394,12 +392,7 @@ class RNNExecutor:
 
         Raises as `forward`; `ContextError` also when asked in another order.
         """
-        self._check_owner(context)
-        if context.phase is not Phase.FORWARD:
-            raise ContextError(
-                f"backward data needs a forward that was not yet gone back over; "
-                f"{context.phase.value} on this context"
-            )
+        check_before_data(context, self)
         dx, dh_0, dc_0 = out
         y_at = self._address("y", y, self._y_size)
         dy_at = self._address("dy", dy, self._y_size)
@@ -409,6 +402,25 @@ class RNNExecutor:
         dh_n_at, dc_n_at = self._states(("dh_n", "dc_n"), dh_n, dc_n)
         dh_0_at, dc_0_at = self._states(("dh_0", "dc_0"), dh_0, dc_0)
         workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
+        reserve_at = context.reserve.data.ptr
+        check_apart(
+            (
+                self._span("dx", dx_at, self._x_size),
+                self._span("dh_0", dh_0_at, self._h_size),
+                self._span("dc_0", dc_0_at, self._c_size),
+                Span("workspace", workspace_at, self.workspace_bytes),
+                Span("reserve", reserve_at, self.reserve_bytes),
+            ),
+            (
+                self._span("y", y_at, self._y_size),
+                self._span("dy", dy_at, self._y_size),
+                self._span("h_0", h_0_at, self._h_size),
+                self._span("c_0", c_0_at, self._c_size),
+                self._span("dh_n", dh_n_at, self._h_size),
+                self._span("dc_n", dc_n_at, self._c_size),
+                self._span("weights", weights_at, self.weight_size),
+            ),
+        )
         handle = self._ready()
         rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors
         context.phase = Phase.EMPTY
@@ -434,7 +446,7 @@ class RNNExecutor:
             self.workspace_bytes,
             workspace_at,
             self.reserve_bytes,
-            context.reserve.data.ptr,
+            reserve_at,
         )
         if status:
             raise self.library.error(status, "cudnnRNNBackwardData_v8", self.problem)
@@ -458,17 +470,25 @@ class RNNExecutor:
 
         Raises as `forward`; `ContextError` also when asked in another order.
         """
-        self._check_owner(context)
-        if context.phase is not Phase.DATA:
-            raise ContextError(
-                f"backward weights runs once, after backward data; {context.phase.value} on "
-                f"this context"
-            )
+        check_before_weights(context, self)
         x_at = self._address("x", x, self._x_size)
         y_at = self._address("y", y, self._y_size)
         out_at = self._address("out", out, self.weight_size)
         h_0_at, _ = self._states(("h_0", ""), h_0, None)
         workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
+        reserve_at = context.reserve.data.ptr
+        check_apart(
+            (
+                self._span("out", out_at, self.weight_size),
+                Span("workspace", workspace_at, self.workspace_bytes),
+                Span("reserve", reserve_at, self.reserve_bytes),
+            ),
+            (
+                self._span("x", x_at, self._x_size),
+                self._span("h_0", h_0_at, self._h_size),
+                self._span("y", y_at, self._y_size),
+            ),
+        )
         handle = self._ready()
         rnn, x_desc, y_desc, h_desc, _ = self._descriptors
         if not accumulate:
@@ -490,7 +510,7 @@ class RNNExecutor:
             self.workspace_bytes,
             workspace_at,
             self.reserve_bytes,
-            context.reserve.data.ptr,
+            reserve_at,
         )
         if status:
             raise self.library.error(status, "cudnnRNNBackwardWeights_v8", self.problem)
@@ -508,64 +528,13 @@ class RNNExecutor:
 
     def _states(self, names: tuple[str, str], h: Array | None, c: Array | None) -> tuple[int, int]:
         """Addresses of a hidden and a cell state, 0 for None."""
-        return (
-            0 if h is None else self._address(names[0], h, self._h_size),
-            0 if c is None else self._address(names[1], c, self._c_size),
-        )
+        h_at = 0 if h is None else self._address(names[0], h, self._h_size)
+        if c is None:
+            return h_at, 0
+        if not self._has_cell:
+            raise ValueError(f"{names[1]} must be None: {self.problem.spec.mode} has no cell state")
+        return h_at, self._address(names[1], c, self._c_size)
 
-    def _address(self, name: str, array: Array, size: int | None) -> int:
-        """The address of an array that is what the library expects, else an error naming it."""
-        if (
-            array.__class__ is not self._ndarray
-            or array.size != size
-            or array.dtype != self._dtype
-            or not array._c_contiguous
-            or (self._several_devices and array.data.device_id != self.device)
-        ):
-            raise self._refusal(name, array, size)
-        pointer: int = array.data.ptr
-        return pointer
-
-    def _buffer(self, name: str, array: Array, least: int) -> int:
-        if (
-            array.__class__ is not self._ndarray
-            or array.nbytes < least
-            or not array._c_contiguous
-            or (self._several_devices and array.data.device_id != self.device)
-        ):
-            raise self._buffer_refusal(name, array, least)
-        pointer: int = array.data.ptr
-        return pointer
-
-    def _refusal(self, name: str, array: Array, size: int | None) -> Exception:
-        if size is None:
-            return ValueError(f"{name} must be None: {self.problem.spec.mode} has no cell state")
-        if isinstance(array, self._ndarray):
-            if array.dtype != self._dtype:
-                return TypeError(f"{name} must have dtype {self._dtype}; got {array.dtype}")
-            if array.size != size:
-                return ValueError(
-                    f"{name} must have {size} elements; got {array.size}, shape {array.shape}"
-                )
-        return self._placement_refusal(name, array)
-
-    def _buffer_refusal(self, name: str, array: Array, least: int) -> Exception:
-        if isinstance(array, self._ndarray) and array.nbytes < least:
-            return ValueError(f"{name} must have at least {least} bytes; got {array.nbytes}")
-        return self._placement_refusal(name, array)
-
-    def _placement_refusal(self, name: str, array: Array) -> Exception:
-        if not isinstance(array, self._ndarray):
-            kind = f"{self._ndarray.__module__.partition('.')[0]}.{self._ndarray.__name__}"
-            return TypeError(f"{name} must be a {kind}; got {type(array).__name__}")
-        if not array._c_contiguous:
-            return ValueError(f"{name} must be contiguous; its strides are {array.strides}")
-        return ValueError(
-            f"{name} must be on device {self.device}; it is on {array.data.device_id}"
-        )
-
-    def _check_owner(self, context: Context) -> None:
-        if not isinstance(context, Context):
-            raise TypeError(f"context must be a Context; got {type(context).__name__}")
-        if context.executor is not self:
-            raise ContextError("this context belongs to another executor")
+    def _span(self, name: str, address: int, size: int) -> Span:
+        """The memory of an array, nothing where it is None."""
+        return Span(name, address, size * self._item if address else 0)

@@ -1,0 +1,89 @@
+"""Directives that show the records in docs/verification.
+
+``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
+``call-overhead`` the measured host cost of a call, ``text-record`` a file as it is. Where there is
+no record they say so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from docutils import nodes
+from records import OVERHEAD_HEAD, RECORDS, gpu_rows, overhead_rows, source_hash
+from sphinx.util.docutils import SphinxDirective
+
+
+class Record(SphinxDirective):
+    """A directive that shows a file of docs/verification."""
+
+    file = ""
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0] if self.arguments else self.file
+        path = RECORDS / name
+        self.env.note_dependency(str(path))
+        if not path.exists():
+            return [nodes.paragraph(text=f"This checkout holds no such record ({name}).")]
+        return self.show(path.read_text(encoding="utf-8"))
+
+    def show(self, text: str) -> list[nodes.Node]:
+        """The record as nodes."""
+        raise NotImplementedError
+
+
+class GpuRecord(Record):
+    """``gpu-record``."""
+
+    file = "gpu.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [table(gpu_rows(json.loads(text), source_hash()))]
+
+
+class TextRecord(Record):
+    """``text-record FILE``."""
+
+    required_arguments = 1
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [nodes.literal_block(text, text, language="text")]
+
+
+class CallOverhead(Record):
+    """``call-overhead``."""
+
+    file = "call_overhead.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+        return [
+            table(overhead_rows(record), OVERHEAD_HEAD),
+            nodes.paragraph(text=f"Measured on: {machine}."),
+        ]
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.table:
+    """A table of plain text."""
+    columns = len(rows[0])
+    group = nodes.tgroup(cols=columns)
+    group += [nodes.colspec(colwidth=1) for _ in range(columns)]
+    if head:
+        group += nodes.thead("", _row(head))
+    group += nodes.tbody("", *(_row(row) for row in rows))
+    return nodes.table("", group)
+
+
+def _row(texts: Iterable[str]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph(text=text)) for text in texts))
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directives."""
+    app.add_directive("gpu-record", GpuRecord)
+    app.add_directive("text-record", TextRecord)
+    app.add_directive("call-overhead", CallOverhead)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

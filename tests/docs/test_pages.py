@@ -1,0 +1,108 @@
+"""What the pages say of the repository is there, and what they show is what the records hold."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/reference/*")]
+)
+PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs)/[\w./]+)(?:::(\w+))?")
+MADE = {"docs/_build", "docs/verification/gpu.json"}  # by make docs and make test-gpu
+TARGET = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
+
+records = runpy.run_path(str(ROOT / "docs" / "records.py"))
+
+
+def read(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_tests_that_are_named_are_there(page):
+    for path, test in PATH.findall(read(page).replace("\n", " ")):
+        assert path in MADE or (ROOT / path).exists(), path
+        if test:
+            assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([\w./-]+)\)", read(page)):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_make_targets_that_are_named_are_there(page):
+    makefile = read("Makefile")
+    for names in TARGET.findall(read(page).replace("`make\n", "`make ")):
+        assert re.search(rf"^{''.join(names)}:", makefile, re.MULTILINE), names
+
+
+def test_versions_of_the_support_table_are_those_checked():
+    vendors = runpy.run_path(str(ROOT / "bindings" / "vendors.py"))["VENDORS"]
+    checked = [wheel.version for wheel in vendors["cudnn"].wheels]
+    rows = re.findall(r"^\| ([\d.]+|newest)[^|]*\| yes \|", read("docs/support.md"), re.MULTILINE)
+    assert len(rows) == len(checked)
+    for row, version in zip(rows, checked, strict=True):
+        assert f"{version}.".startswith(f"{row}.")
+
+
+def test_sources_are_hashed_as_the_record_does():
+    recorded = runpy.run_path(str(ROOT / "tests" / "gpu" / "conftest.py"))["source_hash"]
+    assert records["source_hash"]() == recorded()
+
+
+RECORD = {
+    "date": "2026-01-02",
+    "device": "Some GPU",
+    "devices": 1,
+    "driver": "580.1",
+    "cuda_driver_api": 13020,
+    "cudnn": "9.19.0",
+    "cupy": "14.0.0",
+    "numpy": "2.4.0",
+    "python": "3.12.1",
+    "dnnffi": "0.1.0",
+    "src_sha256": "abc",
+    "passed": 1234,
+    "failed": 1,
+    "error": 0,
+    "skipped": 2,
+}
+
+
+def test_a_record_of_a_gpu_in_words():
+    rows = dict(records["gpu_rows"](RECORD, "abc"))
+    assert rows["Tests"] == "1,234 passed, 1 failed, 0 error, 2 skipped"
+    assert rows["Run on"] == "this source, dnnffi 0.1.0, 2026-01-02"
+    assert rows["Driver"] == "580.1, CUDA 13.2"
+
+
+def test_a_record_of_other_sources_says_so():
+    rows = dict(records["gpu_rows"](RECORD, "abd"))
+    assert rows["Run on"].startswith("another state of the source, ")
+
+
+def test_overheads_are_differences():
+    row = {"problem": "lstm", "raw": 20.0, "executor": 21.5, "functional": 30.25}
+    found = records["overhead_rows"]({"rows": [row]})
+    assert found == [("lstm", "20.0", "+1.5", "+10.2", "not measured")]
+    assert len(found[0]) == len(records["OVERHEAD_HEAD"])
+
+
+@pytest.mark.parametrize("name", ["gpu.json", "call_overhead.json"])
+def test_records_that_are_there_can_be_shown(name):
+    path = records["RECORDS"] / name
+    if not path.exists():
+        pytest.skip(f"there is no {name}")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    rows = records["gpu_rows"](record, "") if name == "gpu.json" else None
+    assert rows or records["overhead_rows"](record)
