@@ -43,6 +43,7 @@ html_show_copyright = False
 
 _SECTION = re.compile(r"(Parameters|Attributes|Returns|Raises)$")
 _FIELD = re.compile(r"\w[\w, ]* : ")
+_DRAW = re.compile(r"\(draw: [\w.]+(?:, )?")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
 
@@ -70,10 +71,13 @@ def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines:
     lines[:] = result
 
 
-def name_aliases(
+def tidy_signature(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str, returns: str
 ) -> tuple[str, str]:
-    """Show the names of `autodoc_type_aliases` where they stand inside another type too."""
+    """Show aliases by their names inside of other types too, and strategies as they are called."""
+    if signature and (drawn := _DRAW.match(signature)):
+        # What Hypothesis, were it there, would have made of a strategy.
+        signature, returns = f"({signature[drawn.end() :]}", f"SearchStrategy[{returns}]"
     return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
 
 
@@ -92,4 +96,4 @@ def setup(app: Any) -> None:
     """Register the hooks."""
     app.connect("missing-reference", resolve_public_name)
     app.connect("autodoc-process-docstring", list_sections)
-    app.connect("autodoc-process-signature", name_aliases)
+    app.connect("autodoc-process-signature", tidy_signature)

@@ -26,9 +26,14 @@ def main(arguments: list[str]) -> int:
         *(sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:benchmark", "-q"),
         *(arguments or TESTS),
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    output = done.stdout + done.stderr
-    print(output[-4000:])
+    lines = []
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        for line in run.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    output = "".join(lines)
     errors = [int(count) for count in re.findall(r"ERROR SUMMARY: (\d+) error", output)]
     counts = re.search(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+", output, re.MULTILINE)
     if not errors or counts is None:
@@ -43,7 +48,7 @@ def main(arguments: list[str]) -> int:
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
     print(f"recorded in {RECORD.relative_to(ROOT)}: {record['result']}, {record['errors']} errors")
-    return int(bool(sum(errors)) or done.returncode)
+    return int(bool(sum(errors)) or run.returncode)
 
 
 if __name__ == "__main__":

@@ -193,7 +193,9 @@ def test_a_parameter_list_of_torch_is_recognised():
         assert cupy.allclose(found, cupy.from_dlpack(expected), atol=2e-3)
 
 
+# Which of its parameters PyTorch keeps in one buffer depends on the dtype.
 @pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk")
+@pytest.mark.filterwarnings("ignore::dnnffi.PerformanceWarning")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_tensors_of_torch_are_taken(dtype):
     torch = pytest.importorskip("torch")
