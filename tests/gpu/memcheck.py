@@ -16,8 +16,8 @@ import sys
 from conftest import ROOT, environment
 
 RECORD = ROOT / "docs" / "verification" / "memcheck.json"
-# Not those whose subject is time, other processes' memory or a full device.
-TESTS = ("tests/gpu/test_rnn.py", "tests/gpu/test_dropout.py")
+# The whole matrix; sequences of 65,535 steps and a full device take too long this way.
+TESTS = ("tests/gpu/test_rnn.py::test_matrix", "tests/gpu/test_dropout.py")
 
 
 def main(arguments: list[str]) -> int:
