@@ -45,7 +45,7 @@ test: $(dev) ## Run the tests that need no GPU
 	$(run) -m pytest -n 2 -m "not gpu" tests
 
 test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
-	$(run) -m pytest -m gpu tests/gpu -p no:benchmark --record $(PYTEST_ARGS)
+	$(run) -m pytest -m gpu tests/gpu tests/docs -p no:benchmark --record $(PYTEST_ARGS)
 
 test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write memcheck.json
 	$(run) tests/gpu/memcheck.py $(PYTEST_ARGS)

@@ -1,8 +1,8 @@
 """Directives that show the records in docs/verification.
 
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
-``call-overhead`` the measured host cost of a call, ``text-record`` a file as it is. Where there is
-no record they say so.
+``memcheck-record`` that under compute-sanitizer, ``call-overhead`` the measured host cost of a
+call, ``text-record`` a file as it is. Where there is no record they say so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from docutils import nodes
-from records import OVERHEAD_HEAD, RECORDS, gpu_rows, overhead_rows, source_hash
+from records import (
+    OVERHEAD_HEAD,
+    RECORDS,
+    gpu_rows,
+    memcheck_rows,
+    overhead_rows,
+    source_hash,
+)
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -41,6 +48,15 @@ class GpuRecord(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         return [table(gpu_rows(json.loads(text), source_hash()))]
+
+
+class MemcheckRecord(Record):
+    """``memcheck-record``."""
+
+    file = "memcheck.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [table(memcheck_rows(json.loads(text), source_hash()))]
 
 
 class TextRecord(Record):
@@ -84,6 +100,7 @@ def _row(texts: Iterable[str]) -> nodes.row:
 def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("gpu-record", GpuRecord)
+    app.add_directive("memcheck-record", MemcheckRecord)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -22,11 +22,23 @@ def source_hash() -> str:
 
 def gpu_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
     """The record of a GPU run in words; ``source`` is the hash of the source as it is now."""
+    counts = [f"{record[kind]:,} {kind}" for kind in ("passed", "failed", "error", "skipped")]
+    return [("Tests", ", ".join(counts)), *_environment_rows(record, source)]
+
+
+def memcheck_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
+    """The record of a run under memcheck, likewise."""
+    return [
+        ("Errors found", f"{record['errors']:,}"),
+        ("Tests", f"{record['result']} ({', '.join(record['tests'])})"),
+        *_environment_rows(record, source),
+    ]
+
+
+def _environment_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
     major, minor = divmod(int(record["cuda_driver_api"]), 1000)
     same = "this source" if record["src_sha256"] == source else "another state of the source"
-    counts = [f"{record[kind]:,} {kind}" for kind in ("passed", "failed", "error", "skipped")]
     return [
-        ("Tests", ", ".join(counts)),
         ("Run on", f"{same}, dnnffi {record['dnnffi']}, {record['date']}"),
         ("Device", f"{record['device']}, {record['devices']} in the machine"),
         ("Driver", f"{record['driver']}, CUDA {major}.{minor // 10}"),

@@ -819,6 +819,6 @@ def test_without_a_library_the_error_names_the_places_and_the_install_command(
     message = str(caught.value)
     assert message.startswith("cuDNN could not be loaded. Searched:\n")
     assert f"environment variable DNNFFI_CUDNN_LIBRARY: {missing} (" in message
-    assert "\nInstall: pip install 'dnnffi[cuda13]'" in message
+    assert "\nInstall: pip install nvidia-cudnn-cu13" in message
     assert missing in caught.value.searched[0]
     assert library._current is None

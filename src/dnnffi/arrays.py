@@ -20,6 +20,8 @@ import numpy as np
 Array = Any
 """A NumPy or CuPy array; neither has a common static type."""
 
+INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x)"
+
 # DLPack device types (dlpack.h): kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged, kDLROCM
 _DLPACK_CPU = 1
 _DLPACK_CUDA = (2, 13)
@@ -138,10 +140,7 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise ImportError(
-            "CuPy is needed for GPU arrays. Install: pip install 'dnnffi[cuda13]' "
-            "(or 'dnnffi[cuda12]')"
-        ) from error
+        raise ImportError(f"CuPy is needed for GPU arrays. Install: {INSTALL_CUPY}") from error
     return cupy
 
 

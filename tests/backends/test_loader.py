@@ -188,7 +188,7 @@ def test_a_text_file_is_not_cudnn(monkeypatch, tmp_path):
 def test_a_missing_file(monkeypatch, tmp_path):
     error = load_error(monkeypatch, tmp_path / "libcudnn.so.9")
     assert len(error.searched) == 1
-    assert "pip install 'dnnffi[cuda13]'" in str(error)
+    assert "pip install nvidia-cudnn-cu13" in str(error)
 
 
 def load_error(monkeypatch, file):

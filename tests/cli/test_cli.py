@@ -43,7 +43,7 @@ def test_info_of_a_missing_library_names_the_install_command(tmp_path):
     assert done.stderr == ""
     assert "cuDNN: not found" in done.stdout
     assert missing in done.stdout
-    assert "pip install 'dnnffi[cuda13]'" in done.stdout
+    assert "pip install nvidia-cudnn-cu13" in done.stdout
 
 
 def test_info_shows_how_the_library_was_found(monkeypatch, capsys):
@@ -168,7 +168,7 @@ def test_demo_without_cudnn_refuses_to_use_it(monkeypatch, capsys):
 def test_demo_without_its_packages_names_the_install_command(monkeypatch, capsys):
     monkeypatch.setattr(probe, "absent", lambda *names: ["rich"])
     assert main(["demo"]) == 1
-    assert "needs rich. Install: pip install 'dnnffi[demo]'" in failure(capsys)
+    assert "needs rich. Install: pip install rich matplotlib" in failure(capsys)
 
 
 @pytest.mark.parametrize(

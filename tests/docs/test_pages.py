@@ -16,8 +16,7 @@ PAGES = sorted(
 )
 PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs)/[\w./]+)(?:::(\w+))?")
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
-    f"docs/verification/{name}"
-    for name in ("gpu.json", "call_overhead.json", "compute_sanitizer.txt")
+    f"docs/verification/{name}" for name in ("gpu.json", "memcheck.json", "call_overhead.json")
 }
 TARGET = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 
@@ -94,6 +93,14 @@ def test_a_record_of_other_sources_says_so():
     assert rows["Run on"].startswith("another state of the source, ")
 
 
+def test_a_record_under_memcheck_in_words():
+    record = RECORD | {"errors": 0, "result": "12 passed", "tests": ["tests/gpu/test_rnn.py"]}
+    rows = dict(records["memcheck_rows"](record, "abc"))
+    assert rows["Errors found"] == "0"
+    assert rows["Tests"] == "12 passed (tests/gpu/test_rnn.py)"
+    assert rows["Device"] == "Some GPU, 1 in the machine"
+
+
 def test_overheads_are_differences():
     row = {"problem": "lstm", "raw": 20.0, "executor": 21.5, "functional": 30.25}
     found = records["overhead_rows"]({"rows": [row]})
@@ -101,11 +108,13 @@ def test_overheads_are_differences():
     assert len(found[0]) == len(records["OVERHEAD_HEAD"])
 
 
-@pytest.mark.parametrize("name", ["gpu.json", "call_overhead.json"])
-def test_records_that_are_there_can_be_shown(name):
-    path = records["RECORDS"] / name
+@pytest.mark.parametrize("kind", ["gpu", "memcheck", "call_overhead"])
+def test_a_record_that_is_there_can_be_shown(kind):
+    path = records["RECORDS"] / f"{kind}.json"
     if not path.exists():
-        pytest.skip(f"there is no {name}")
+        pytest.skip(f"there is no {path.name}")
     record = json.loads(path.read_text(encoding="utf-8"))
-    rows = records["gpu_rows"](record, "") if name == "gpu.json" else None
-    assert rows or records["overhead_rows"](record)
+    if kind == "call_overhead":
+        assert records["overhead_rows"](record)
+    else:
+        assert records[f"{kind}_rows"](record, "")

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from conformance import Case, problem_of
 
+from dnnffi.backends.cudnn.rnn import RNNExecutor
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 cupy = pytest.importorskip("cupy")
@@ -55,6 +57,37 @@ def test_algorithms_and_math(case):
 
 
 BOUNDS = (-0.25, 0.125)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("mode", conformance.MODES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
+def test_persistent_algorithms_in_both_directions(algorithm, mode, dtype):
+    spec = RNNSpec(
+        mode=mode, input_size=64, hidden_size=128, num_layers=2, bidirectional=True, dtype=dtype
+    )
+    rng = np.random.default_rng(0)
+    options = RNNOptions(algorithm=algorithm)
+    problem = problem_of(spec, "dense", 4, 8, rng, training=True, options=options)
+    conformance.check(Case(problem, states=True, seed=0), cupy.asarray, "cudnn")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
+def test_persistent_algorithms_refuse_unequal_lengths_at_the_call(algorithm, monkeypatch):
+    monkeypatch.setattr(RNNExecutor, "_algorithm", lambda self: algorithm)  # past our own check
+    spec = RNNSpec(mode="gru", input_size=128, hidden_size=128)
+    problem = RNNProblem.dense(spec, 4, 2, lengths=[4, 2])
+    executor = RNNExecutor(problem)
+    empty = cupy.empty
+    with pytest.raises(UnsupportedError, match=r"cudnnRNNForward .*NOT_SUPPORTED"):
+        executor.forward(
+            empty(problem.x_shape, "float32"),
+            None,
+            None,
+            empty(executor.weight_size, "float32"),
+            out=(empty(problem.y_shape, "float32"), None, None),
+            workspace=empty(executor.workspace_bytes, "uint8"),
+        )
 
 
 @pytest.mark.parametrize("clip_nan", ["propagate", "clip"])

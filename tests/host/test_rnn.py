@@ -180,6 +180,25 @@ def test_memory_running_out_at_each_allocation_leaves_nothing_behind(host):
     assert refused > 10
 
 
+def test_a_context_survives_memory_running_out_in_backward(host):
+    w, x = weights_of(host, SPEC), input_of(host, SPEC)
+    y, _, ctx = dnnffi.lstm_forward(x, None, w, backend="cudnn")
+    expected = dnnffi.lstm_forward(x, None, w, backend="cudnn")[2].backward(y)
+    refused = 0
+    for count in range(100):
+        host.memory.fail_allocation = count
+        try:
+            grads = ctx.backward(y)
+        except MemoryError:
+            refused += 1
+        else:
+            break
+    host.memory.fail_allocation = None
+    assert refused == 5  # dx, dh_0, dc_0, the workspace and the gradient of the weights
+    np.testing.assert_array_equal(grads.x, expected.x)
+    np.testing.assert_array_equal(grads.weights.flat, expected.weights.flat)
+
+
 def test_plans_are_bounded_and_close(host, monkeypatch):
     w = weights_of(host, SPEC)
     engine = engines.engine("cudnn", w.flat)

@@ -28,7 +28,8 @@ def run(options: argparse.Namespace) -> int:
 
 def report() -> Iterator[str]:
     """The lines of the report."""
-    from dnnffi.cli import probe
+    from dnnffi.arrays import INSTALL_CUPY
+from dnnffi.cli import probe
 
     dnnffi, numpy, cffi = probe.package("dnnffi"), probe.package("numpy"), probe.package("cffi")
     # CuPy before cuDNN: a CuPy that brings its libraries into the process decides which is found.
@@ -47,13 +48,13 @@ def report() -> Iterator[str]:
         ]
     )
     if cupy.problem:
-        missing.append(("CuPy, for arrays on a GPU", probe.INSTALL_CUPY))
+        missing.append(("CuPy, for arrays on a GPU", INSTALL_CUPY))
 
     yield ""
     if cudnn.problem:
         yield f"cuDNN: {cudnn.problem}"
         yield from (f"  searched {place}" for place in cudnn.searched)
-        missing.append(("cuDNN", probe.INSTALL_CUPY))
+        missing.append(("cuDNN", probe.INSTALL_CUDNN))
     else:
         yield f"cuDNN {cudnn.version}"
         yield from _table([("path", cudnn.path), ("found via", cudnn.found_via)])

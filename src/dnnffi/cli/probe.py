@@ -11,8 +11,8 @@ from types import ModuleType
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.errors import LibraryNotFoundError
 
-INSTALL_CUPY = cudnn.INSTALL
-INSTALL_DEMO = "pip install 'dnnffi[demo]'"
+INSTALL_CUDNN = cudnn.INSTALL
+INSTALL_DEMO = "pip install rich matplotlib"
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,8 @@ class VendorPlan:
         dh_0 = self._empty(self.h_shape, self._dtype)
         dc_0 = self._empty(self.c_shape, self._dtype) if self._has_cell else None
         workspace = self._empty((executor.workspace_bytes,), self._bytes)
+        # All memory before the first call: if there is too little, the context can be used again.
+        dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
         executor.backward_data(
             context,
             y,
@@ -111,8 +113,6 @@ class VendorPlan:
             out=(dx, dh_0, dc_0),
             workspace=workspace,
         )
-        dweights = None
-        if weights_needed:
-            dweights = self._empty((executor.weight_size,), self._dtype)
+        if dweights is not None:
             executor.backward_weights(context, x, h_0, y, out=dweights, workspace=workspace)
         return dx, dh_0, dc_0, dweights

@@ -19,7 +19,7 @@ OLDEST = (8, 9, 7)
 ``cudnnRNNForward`` needs no lengths in device memory."""
 
 ENVIRONMENT_VARIABLE = "DNNFFI_CUDNN_LIBRARY"
-INSTALL = "pip install 'dnnffi[cuda13]' (CUDA 13) or pip install 'dnnffi[cuda12]' (CUDA 12)"
+INSTALL = "pip install nvidia-cudnn-cu13 (CUDA 12: nvidia-cudnn-cu12)"
 _FILE_NAME = r"libcudnn\.so(\.\d+)*"
 
 
