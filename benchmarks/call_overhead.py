@@ -126,7 +126,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for mode, steps, batch, size, dtype in (
-        ("lstm", 20, 1, 128, "float16"),
+        ("lstm", 20, 8, 128, "float16"),
         ("lstm", 25, 16, 512, "float16"),
         ("gru", 1, 32, 512, "float16"),
         ("rnn_tanh", 1, 8, 64, "float32"),

@@ -232,6 +232,19 @@ def test_the_stream_is_set_when_it_changes(host):
     assert host.calls("cudnnSetStream") == 3
 
 
+def test_the_stream_is_set_again_after_a_failure(host):
+    # cuDNN may leave its handle on a stream of its own.
+    w, x = weights_of(host, SPEC), input_of(host, SPEC)
+    _, _, ctx = dnnffi.lstm_forward(x, None, w, backend="cudnn")
+    host.control.standin_fail(b"cudnnRNNBackwardData_v8", 1, 3000)
+    with pytest.raises(UnsupportedError):
+        ctx.backward()
+    host.control.standin_reset()
+    dnnffi.lstm(x, None, w, backend="cudnn")
+    dnnffi.lstm(x, None, w, backend="cudnn")
+    assert host.calls("cudnnSetStream") == 1
+
+
 def test_loose_weights_are_packed_and_said_once(host, monkeypatch):
     monkeypatch.setattr(engines, "_warned", False)
     w, x = weights_of(host, SPEC), input_of(host, SPEC)

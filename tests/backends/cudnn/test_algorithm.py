@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dnnffi import testing
 from dnnffi.arrays import Architecture
-from dnnffi.backends.cudnn.algorithm import rule
+from dnnffi.backends.cudnn.algorithm import known_wrong, rule
+from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -37,13 +38,8 @@ def problem(mode="lstm", size=512, steps=100, batch=64, dtype="float16", trainin
         (problem("gru"), "standard"),
         (problem("rnn_tanh", size=896, batch=64), "persist_static"),
         (problem("rnn_tanh", size=896, batch=96), "standard"),
-        (problem(size=192), "persist_static_small_h"),
-        (problem(size=192, training=True), "standard"),
-        (problem(size=128, training=True), "persist_static_small_h"),
-        (problem("rnn_relu", size=384), "persist_static_small_h"),
-        (problem("rnn_relu", size=256, training=True), "persist_static_small_h"),
-        (problem("rnn_relu", size=257, training=True), "standard"),
-        (problem(size=64, dtype="float64"), "standard"),
+        (problem(size=128, training=True), "persist_static"),
+        (problem(size=64), "standard"),
     ],
 )
 def test_on_an_h200(given_problem, expected):
@@ -74,3 +70,27 @@ def test_what_the_library_refuses_is_never_picked(any_problem, architecture):
     picked = rule(any_problem, architecture)
     if spec.proj_size or not spec.bias or any_problem.lengths or spec.dtype == "float64":
         assert picked == "standard"
+    assert not known_wrong(any_problem, picked)
+
+
+SMALL_H = "persist_static_small_h"
+
+
+@pytest.mark.parametrize(
+    ("given_problem", "algorithm", "wrong"),
+    [
+        (problem("lstm", size=48), SMALL_H, True),
+        (problem("gru", size=112), SMALL_H, True),
+        (problem("lstm", size=16), SMALL_H, False),
+        (problem("lstm", size=64), SMALL_H, False),
+        (problem("lstm", size=48, dtype="float32"), SMALL_H, False),
+        (problem("lstm", size=48), "persist_static", False),
+        (problem("lstm", size=48)._replace(options=RNNOptions(math="strict")), SMALL_H, False),
+        (problem("rnn_tanh", size=64, bidirectional=True, training=True), SMALL_H, True),
+        (problem("rnn_tanh", size=64, bidirectional=True), SMALL_H, False),
+        (problem("rnn_relu", size=64, training=True), SMALL_H, False),
+        (problem("rnn_relu", size=50, bidirectional=True, training=True), SMALL_H, False),
+    ],
+)
+def test_what_was_seen_to_be_wrong_is_refused(given_problem, algorithm, wrong):
+    assert bool(known_wrong(given_problem, algorithm)) == wrong

@@ -1,9 +1,8 @@
-"""Which of cuDNN's RNN algorithms a problem gets when the user names none.
+"""Which of cuDNN's RNN algorithms a problem gets, and which it must not get.
 
-The rule is PyTorch's for cuDNN 9: the persistent algorithm for small hidden sizes, then for half
-precision its two heuristics, by sizes and by device. What the library was seen to refuse (9.19) is
-taken out: the persistent algorithms want two biases a gate and rows of equal length, and the static
-ones take no float64. It is a guess; only measuring finds the best.
+The rule for "auto" is PyTorch's for half precision: two heuristics, by sizes and by device. What
+the library was seen to refuse (9.19) is taken out: the persistent algorithms want two biases a gate
+and rows of equal length. It is a guess; only measuring finds the best.
 """
 
 from __future__ import annotations
@@ -11,29 +10,39 @@ from __future__ import annotations
 from dnnffi.arrays import Architecture
 from dnnffi.spec.problem import PACKED, RNNProblem
 
-# Largest hidden sizes for persist_static_small_h: inference, and training, whose backward must use
-# the algorithm of its forward.
-_SMALL_GATED = (192, 128)  # LSTM, GRU
-_SMALL_PLAIN = (384, 256)
-
 
 def rule(problem: RNNProblem, architecture: Architecture) -> str:
-    """The algorithm for ``problem``: "standard", "persist_static" or "persist_static_small_h"."""
+    """The algorithm for ``problem``: "standard" or "persist_static"."""
     spec = problem.spec
     if (
-        not spec.bias
-        or spec.proj_size
-        or spec.dtype == "float64"
-        or problem.layout == PACKED
-        or problem.lengths is not None
+        spec.dtype == "float16"
+        and spec.bias
+        and not spec.proj_size
+        and problem.layout != PACKED
+        and problem.lengths is None
+        and _sizes_suit(problem)
+        and _device_suits(problem, architecture)
     ):
-        return "standard"
-    smallest = _SMALL_GATED if spec.mode in ("lstm", "gru") else _SMALL_PLAIN
-    if architecture.major >= 6 and spec.hidden_size <= smallest[problem.training]:
-        return "persist_static_small_h"
-    if spec.dtype == "float16" and _sizes_suit(problem) and _device_suits(problem, architecture):
         return "persist_static"
     return "standard"
+
+
+def known_wrong(problem: RNNProblem, algorithm: str) -> str:
+    """Why ``algorithm`` is refused although cuDNN takes it: it was seen to give wrong numbers.
+
+    Empty where nothing is known against it. Seen on an H200 with 9.19, compared with the reference
+    and with the standard algorithm.
+    """
+    spec = problem.spec
+    if algorithm != "persist_static_small_h" or spec.dtype != "float16":
+        return ""
+    size = spec.hidden_size
+    if spec.mode in ("lstm", "gru"):
+        if problem.options.math != "strict" and size > 32 and size % 32 == 16:
+            return "its outputs are wrong for hidden sizes of 16 more than a multiple of 32"
+    elif spec.bidirectional and problem.training and size % 32 == 0:
+        return "its gradients are wrong in two directions for hidden sizes that are multiples of 32"
+    return ""
 
 
 def _sizes_suit(problem: RNNProblem) -> bool:

@@ -30,6 +30,10 @@ class Handle(Resource):
         """Address of the stream last set, or None."""
         return self._stream
 
+    def forget_stream(self) -> None:
+        """Let the next `handle_for` set the stream, whatever it is."""
+        self._stream = None
+
     def set_stream(self, stream: int) -> None:
         """Run what follows on the stream at this address (``cudnnSetStream``)."""
         library = self._library

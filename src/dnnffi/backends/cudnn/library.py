@@ -85,6 +85,10 @@ class Library:
 
     def error(self, status: int, function: str, problem: object = "") -> Exception:
         """The exception for ``status`` (not success) of ``function``."""
+        # A call that fails may leave the handle on a stream of cuDNN's own (seen on 9.19 where
+        # backward data was refused): the next call has to set it again.
+        for handle in getattr(self.local, "handles", {}).values():
+            handle.forget_stream()
         name = status_name(self.lib, status)
         detail = last_error(self)
         if name.startswith("CUDNN_STATUS_NOT_SUPPORTED"):

@@ -16,7 +16,7 @@ from dnnffi.backends.context import (
     check_owner,
 )
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.cudnn.algorithm import rule
+from dnnffi.backends.cudnn.algorithm import known_wrong, rule
 from dnnffi.backends.cudnn.descriptors import (
     RNNDataDescriptor,
     RNNDescriptor,
@@ -116,6 +116,12 @@ class RNNExecutor:
                 "cuDNN",
                 self.library.version_text,
                 f"the algorithm {algorithm} takes only rows of equal length; use standard",
+            )
+        if wrong := known_wrong(problem, algorithm):
+            raise UnsupportedError(
+                "cuDNN",
+                self.library.version_text,
+                f"the algorithm {algorithm} is not used for {problem}: {wrong}",
             )
         return algorithm
 
