@@ -28,9 +28,10 @@ def gpu_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
 
 def memcheck_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
     """The record of a run under memcheck, likewise."""
+    runs = record["runs"]
     return [
-        ("Errors found", f"{record['errors']:,}"),
-        ("Tests", f"{record['result']} ({', '.join(record['tests'])})"),
+        ("Errors found", f"{sum(run['errors'] for run in runs):,}"),
+        *(("Tests", f"{run['result']} ({' '.join(run['tests'])})") for run in runs),
         *_environment_rows(record, source),
     ]
 

@@ -39,16 +39,22 @@ def main(arguments: list[str]) -> int:
     if not errors or counts is None:
         print("memcheck did not come to its end; nothing recorded")
         return 1
-    record = environment() | {
-        "tests": arguments or list(TESTS),
-        "result": counts[1],
-        "processes": len(errors),
-        "errors": sum(errors),
-    }
+    outcome = {"tests": arguments or list(TESTS), "result": counts[1], "errors": sum(errors)}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"recorded in {RECORD.relative_to(ROOT)}: {record['result']}, {record['errors']} errors")
+    RECORD.write_text(json.dumps(with_outcome(outcome), indent=2) + "\n")
+    print(f"recorded in {RECORD.relative_to(ROOT)}: {outcome['result']}, {sum(errors)} errors")
     return int(bool(sum(errors)) or run.returncode)
+
+
+def with_outcome(outcome: dict) -> dict:
+    """The record with one more run: the whole matrix may take more than one, of the same source."""
+    record = environment() | {"runs": []}
+    if RECORD.exists():
+        before = json.loads(RECORD.read_text())
+        if before["src_sha256"] == record["src_sha256"]:
+            record["runs"] = [run for run in before["runs"] if run["tests"] != outcome["tests"]]
+    record["runs"].append(outcome)
+    return record
 
 
 if __name__ == "__main__":
