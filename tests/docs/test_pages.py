@@ -94,10 +94,17 @@ def test_a_record_of_other_sources_says_so():
 
 
 def test_a_record_under_memcheck_in_words():
-    record = RECORD | {"errors": 0, "result": "12 passed", "tests": ["tests/gpu/test_rnn.py"]}
-    rows = dict(records["memcheck_rows"](record, "abc"))
-    assert rows["Errors found"] == "0"
-    assert rows["Tests"] == "12 passed (tests/gpu/test_rnn.py)"
+    runs = [
+        {"errors": 0, "result": "12 passed", "tests": ["tests/gpu/test_rnn.py", "-k", "lstm"]},
+        {"errors": 2, "result": "3 passed", "tests": ["tests/gpu/test_dropout.py"]},
+    ]
+    found = records["memcheck_rows"](RECORD | {"runs": runs}, "abc")
+    assert found[:3] == [
+        ("Errors found", "2"),
+        ("Tests", "12 passed (tests/gpu/test_rnn.py -k lstm)"),
+        ("Tests", "3 passed (tests/gpu/test_dropout.py)"),
+    ]
+    rows = dict(found)
     assert rows["Device"] == "Some GPU, 1 in the machine"
 
 
