@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 
-# The cuDNN versions of check-headers; empty for all.
+# The vendors and versions of check-headers; empty for all.
+VENDORS ?=
 VERSIONS ?=
 
 # The extra that fits the NVIDIA driver: CUDA 13 asks for driver 580, CUDA 12 for 525.
@@ -63,8 +64,8 @@ bindings: $(dev) ## Generate the cffi modules from the C text
 check-bindings: $(dev) ## Fail if the generated cffi modules are not those of the C text
 	$(run) bindings/generate.py --check
 
-check-headers: $(dev) ## Compile the C text against the vendors' headers (VERSIONS="9.19 newest")
-	$(run) bindings/check_headers.py $(addprefix --version ,$(VERSIONS))
+check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDORS=, VERSIONS="9.19 newest")
+	$(run) bindings/check_headers.py $(addprefix --vendor ,$(VENDORS)) $(addprefix --version ,$(VERSIONS))
 
 docs: $(docs) ## Build the documentation, warnings as errors
 	$(run) -m sphinx -W --keep-going -b html docs docs/_build

@@ -15,7 +15,7 @@ DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S+)[ \t]*")
 
 # Names that cffi knows by itself and that the parser must be told are types.
 STANDARD_TYPES = (
-    *("size_t", "ptrdiff_t", "intptr_t", "uintptr_t"),
+    *("bool", "size_t", "ptrdiff_t", "intptr_t", "uintptr_t"),
     *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 )
 

@@ -1,10 +1,11 @@
-"""Takes a vendor's headers out of its wheels, without installing them.
+"""Takes a vendor's headers out of its wheels or Debian packages, without installing them.
 
 ``python bindings/headers.py [--vendor cudnn] [--version 9.19 ...]`` puts the headers into
 ``build/headers/<vendor>/<version>`` and keeps nothing else of the wheel, which is hundreds of
 megabytes. What is there already is not fetched again. The version ``newest`` is asked of the
 package index each time; what it was is kept in ``build/headers/<vendor>/newest.txt``, which also
-serves when the index cannot be reached.
+serves when the index cannot be reached. A Debian package's version is always the newest of its
+suite; only a Debian system can fetch it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path, PurePosixPath
 
-from vendors import HEADERS, NEWEST, VENDORS, Vendor, Wheel
+import debian
+from vendors import HEADERS, NEWEST, VENDORS, Deb, Vendor, Wheel
 
 # The headers are the same on every platform, so ask for the one that every release was built for.
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
@@ -28,6 +31,10 @@ SELECT = ("--only-binary=:all:", *(f"--platform={platform}" for platform in PLAT
 
 class HeaderError(Exception):
     """Headers could not be had; the message says which and why."""
+
+
+class UnavailableError(HeaderError):
+    """Headers cannot be had on this system, through no fault of the text or of the tools."""
 
 
 def _pip(*arguments: str) -> str:
@@ -55,11 +62,52 @@ def _newest(wheel: Wheel, record: Path) -> Wheel:
     return Wheel(wheel.package, version)
 
 
-def fetch(vendor: Vendor, wheel: Wheel) -> Path:
+def fetch(vendor: Vendor, release: Wheel | Deb) -> Path:
     """The folder with the headers of one release, downloaded if it is not there yet.
 
-    Raises HeaderError if the release cannot be downloaded or holds no headers.
+    Raises HeaderError if the release cannot be downloaded or holds no headers, UnavailableError if
+    only another system could.
     """
+    if isinstance(release, Deb):
+        return _fetch_deb(vendor, release)
+    return _fetch_wheel(vendor, release)
+
+
+def _fetch_deb(vendor: Vendor, deb: Deb) -> Path:
+    store = HEADERS / vendor.name
+    store.mkdir(parents=True, exist_ok=True)
+    record = store / "newest.txt"
+    with tempfile.TemporaryDirectory(dir=store, prefix="download-") as temporary:
+        try:
+            archive = debian.Archive(Path(temporary), deb.suite)
+            version = archive.version(deb.package)
+            record.write_text(f"{version}\n", encoding="utf-8")
+        except debian.DebianError as error:
+            version = record.read_text(encoding="utf-8").strip() if record.exists() else ""
+            if not (store / version / vendor.include).exists():
+                raise UnavailableError(f"{deb.package} of Debian {deb.suite}: {error}") from None
+            print(f"newest {deb.package} taken from {record.name}: {version} ({error})")
+            return store / version
+        print(f"newest {deb.package}: {version}")
+        folder = store / version
+        if (folder / vendor.include).exists():
+            return folder
+        try:
+            unpacked = archive.unpack(deb.package)
+        except debian.DebianError as error:
+            raise UnavailableError(f"{deb.package} of Debian {deb.suite}: {error}") from None
+        headers = Path(temporary) / "include"
+        place = Path(vendor.include)
+        for header in unpacked.rglob(place.name):
+            shutil.copytree(header.parent, headers / place.parent, dirs_exist_ok=True)
+        if not (headers / place).exists():
+            raise HeaderError(f"{deb.package} {version} holds no {vendor.include}")
+        # Renamed as the last step: an interrupted run leaves no folder that looks complete.
+        os.replace(headers, folder)
+    return folder
+
+
+def _fetch_wheel(vendor: Vendor, wheel: Wheel) -> Path:
     store = HEADERS / vendor.name
     if wheel.version == NEWEST:
         wheel = _newest(wheel, store / "newest.txt")
@@ -92,29 +140,40 @@ def fetch(vendor: Vendor, wheel: Wheel) -> Path:
     return folder
 
 
-def select(vendor: Vendor, versions: list[str]) -> list[Wheel]:
+def select(vendor: Vendor, versions: list[str]) -> list[Wheel | Deb]:
     """The releases meant by the given versions, such as ``9.19`` or ``newest``; all for none."""
+    return list(vendor.releases) if not versions else select_all([vendor], versions)[vendor.name]
+
+
+def select_all(vendors: list[Vendor], versions: list[str]) -> dict[str, list[Wheel | Deb]]:
+    """The releases meant for each vendor, where each version is one of at least one of them."""
+    chosen: dict[str, list[Wheel | Deb]] = {vendor.name: [] for vendor in vendors}
     if not versions:
-        return list(vendor.wheels)
-    chosen = []
+        return {vendor.name: list(vendor.releases) for vendor in vendors}
     for version in versions:
-        matches = [w for w in vendor.wheels if f"{w.version}.".startswith(f"{version}.")]
-        if not matches:
-            known = ", ".join(w.version for w in vendor.wheels)
-            raise HeaderError(f"{vendor.name} {version} is not among the versions checked: {known}")
-        chosen += matches
+        found = False
+        for vendor in vendors:
+            matches = [r for r in vendor.releases if f"{r.version}.".startswith(f"{version}.")]
+            chosen[vendor.name] += matches
+            found = found or bool(matches)
+        if not found:
+            names = ", ".join(vendor.name for vendor in vendors)
+            known = ", ".join(r.version for vendor in vendors for r in vendor.releases)
+            raise HeaderError(f"{names} {version} is not among the versions checked: {known}")
     return chosen
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Take vendors' headers out of their wheels.")
+    parser = argparse.ArgumentParser(description="Take vendors' headers out of their packages.")
     parser.add_argument("--vendor", choices=VENDORS, action="append", help="default: all")
     parser.add_argument("--version", action="append", default=[], help="such as 9.19 or newest")
     options = parser.parse_args(arguments)
     try:
-        for name in options.vendor or VENDORS:
-            for wheel in select(VENDORS[name], options.version):
-                print(f"{name}: {fetch(VENDORS[name], wheel).relative_to(HEADERS.parent.parent)}")
+        vendors = [VENDORS[name] for name in options.vendor or VENDORS]
+        for name, releases in select_all(vendors, options.version).items():
+            for release in releases:
+                folder = fetch(VENDORS[name], release)
+                print(f"{name}: {folder.relative_to(HEADERS.parent.parent)}")
     except HeaderError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

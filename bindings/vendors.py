@@ -22,6 +22,15 @@ class Wheel:
 
 
 @dataclass(frozen=True)
+class Deb:
+    """A package of a Debian suite that carries the vendor's headers. An archive has one version."""
+
+    package: str
+    suite: str
+    version: str = NEWEST
+
+
+@dataclass(frozen=True)
 class Vendor:
     """What the tools need to know of one vendor.
 
@@ -39,8 +48,21 @@ class Vendor:
     """The header that includes all others."""
     version_macros: tuple[str, str]
     """Macros for the major and minor version."""
-    wheels: tuple[Wheel, ...]
+    wheels: tuple[Wheel, ...] = ()
     """The versions to check, oldest first."""
+    debs: tuple[Deb, ...] = ()
+    """The same, for a vendor whose headers are on no package index of Python."""
+    language: str = "c"
+    """What the headers are written in: "c" or "c++"."""
+    also_include: tuple[str, ...] = ()
+    """Headers that ``include`` leaves out."""
+    defines: tuple[str, ...] = ()
+    """Macros that the headers want before they declare everything."""
+
+    @property
+    def releases(self) -> tuple[Wheel | Deb, ...]:
+        """Every release to check."""
+        return (*self.wheels, *self.debs)
 
     @property
     def text(self) -> Path:
@@ -78,6 +100,18 @@ VENDORS: dict[str, Vendor] = {
                 Wheel("nvidia-cudnn-cu13", "9.19.0.56"),
                 Wheel("nvidia-cudnn-cu13", NEWEST),
             ),
+        ),
+        Vendor(
+            name="miopen",
+            topics=("library.h", "tensor.h", "dropout.h", "rnn.h"),
+            addresses={"dev_ptr": "void *", "stream_ptr": "hipStream_t"},
+            include="miopen/miopen.h",
+            also_include=("miopen/version.h",),
+            version_macros=("MIOPEN_VERSION_MAJOR", "MIOPEN_VERSION_MINOR"),
+            # No valid C: it has default arguments and uses the name of a struct as a type.
+            language="c++",
+            defines=("MIOPEN_BETA_API",),
+            debs=(Deb("libmiopen-dev", "sid"),),
         ),
     )
 }

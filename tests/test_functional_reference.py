@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dnnffi
@@ -115,10 +115,11 @@ def test_gradients_are_the_references(problem, seed):
 @given(
     testing.problems(training=True),
     seeds,
-    st.sampled_from(["cudnn", "torch"]),
+    st.sampled_from(["cudnn", "miopen", "torch"]),
     st.booleans(),
 )
 def test_packed_weights_give_the_same(problem, seed, layout, named):
+    assume(layout != "miopen" or not problem.spec.proj_size)
     a = testing.inputs(problem, seed)
     weights = RNNWeights.pack(a.weights, problem.spec, backend=layout)
     # They bring layers and directions with them; saying both again is right too.

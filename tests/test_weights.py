@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi import RNNSpec, RNNWeights, testing, weight_layout
+from dnnffi import RNNSpec, RNNWeights, UnsupportedError, testing, weight_layout
 from dnnffi.arrays import dtype_object
 
 backends = st.sampled_from(["cudnn", "torch"])
+all_backends = st.sampled_from(["cudnn", "miopen", "torch"])
+unprojected = testing.specs(projection=False)
 seeds = st.integers(0, 2**32 - 1)
 
 # Layers, directions and a projection: the two layouts differ.
@@ -89,6 +91,112 @@ def test_packing_into_a_given_buffer():
     weights = RNNWeights.pack(testing.weights(SPEC, 0), SPEC, out=out)
     assert weights.flat is out
     np.testing.assert_array_equal(out, packed().flat)
+
+
+# MIOpen's layout, which has the gates of an LSTM and of a GRU in another order
+
+
+@given(unprojected, seeds)
+def test_what_is_packed_for_miopen_comes_back(spec, seed):
+    arrays = testing.weights(spec, seed)
+    weights = RNNWeights.pack(arrays, spec, backend="miopen")
+    assert weights.backend == "miopen"
+    assert weights.layout == weight_layout(spec, "miopen")
+    assert_equal_arrays(weights.arrays(), arrays)
+
+
+@given(unprojected, seeds)
+def test_each_gate_lies_where_miopen_looks_for_it(spec, seed):
+    arrays = testing.weights(spec, seed)
+    names = [shape[:3] for shape in spec.parameter_shapes()]
+    flat = RNNWeights.pack(arrays, spec, backend="miopen").flat
+    for parameter in weight_layout(spec, "miopen").parameters:
+        array = arrays[names.index(parameter[:3])]
+        rows = parameter.shape[0]
+        first = spec.gates.index(parameter.gate) * rows
+        found = flat[parameter.offset : parameter.offset + parameter.size]
+        np.testing.assert_array_equal(found, array[first : first + rows].ravel())
+
+
+def test_the_order_of_miopens_gates():
+    # As the permutation by hand: i f g o becomes i f o g, r z n becomes z r n.
+    for mode, order in (("lstm", (0, 1, 3, 2)), ("gru", (1, 0, 2))):
+        spec = RNNSpec(mode=mode, input_size=2, hidden_size=3)
+        arrays = testing.weights(spec, 0)
+        flat = RNNWeights.pack(arrays, spec, backend="miopen").flat
+        parts = [np.split(array, len(order)) for array in arrays]
+        expected = [part[gate].ravel() for part in parts for gate in order]
+        np.testing.assert_array_equal(flat, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_arrays_out_of_miopens_order_are_copies(mode):
+    spec = RNNSpec(mode=mode, input_size=2, hidden_size=3)
+    weights = packed(spec, "miopen")
+    first, second = weights.arrays(), weights.arrays()
+    before = weights.flat.copy()
+    for array in first:
+        array[...] = 7
+    np.testing.assert_array_equal(weights.flat, before)
+    weights.flat[...] = 3
+    assert not (second[0] == 3).any()
+    assert all((array == 3).all() for array in weights.arrays())
+    assert view_of(weights.arrays(), spec, "miopen") is None
+
+
+@pytest.mark.parametrize("mode", ["rnn_tanh", "rnn_relu"])
+def test_arrays_of_a_single_gate_are_views_in_miopens_layout_too(mode):
+    spec = RNNSpec(mode=mode, input_size=2, hidden_size=3, num_layers=2, bidirectional=True)
+    weights = packed(spec, "miopen")
+    weights.arrays()[5][...] = 7
+    assert (weights.flat == 7).sum() == weights.arrays()[5].size
+    assert view_of(weights.arrays(), spec, "miopen") is not None
+
+
+def test_miopens_layout_has_no_projection():
+    with pytest.raises(UnsupportedError, match="no projection"):
+        packed(SPEC, "miopen")
+    with pytest.raises(UnsupportedError, match="no projection"):
+        packed(SPEC).to("miopen")
+
+
+# Conversion
+
+
+@given(unprojected, seeds, all_backends, all_backends)
+def test_conversion_is_packing_into_the_other_layout(spec, seed, source, target):
+    arrays = testing.weights(spec, seed)
+    found = RNNWeights.pack(arrays, spec, backend=source).to(target)
+    expected = RNNWeights.pack(arrays, spec, backend=target)
+    assert found.backend == target
+    assert found.layout == expected.layout
+    assert found.flat.dtype == expected.flat.dtype
+    np.testing.assert_array_equal(found.flat, expected.flat)
+
+
+@given(testing.specs(projection=True), seeds)
+def test_conversion_with_a_projection(spec, seed):
+    arrays = testing.weights(spec, seed)
+    found = RNNWeights.pack(arrays, spec).to("torch")
+    assert_equal_arrays(found.arrays(), arrays)
+    assert_equal_arrays(found.to("cudnn").arrays(), arrays)
+
+
+def test_conversion_into_its_own_layout_is_itself():
+    weights = packed()
+    assert weights.to("cudnn") is weights
+
+
+def test_conversion_leaves_the_old_buffer_alone():
+    weights = packed()
+    before = weights.flat.copy()
+    weights.to("torch").flat[...] = 0
+    np.testing.assert_array_equal(weights.flat, before)
+
+
+def test_conversion_into_an_unknown_layout():
+    with pytest.raises(ValueError, match=r"^backend must be one of cudnn, .*; got 'jax'$"):
+        packed().to("jax")
 
 
 # Views

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Self
 
@@ -15,7 +15,8 @@ class RNNWeights:
     """The weights of an RNN in one flat buffer, in the layout that a backend reads.
 
     Passing it to a call costs nothing, while loose arrays are packed on every call. Writing to
-    ``flat``, or to one of ``arrays()``, changes the weights.
+    ``flat`` changes the weights, and so does writing to one of ``arrays()``, except in the layout
+    of MIOpen for an LSTM or GRU, where they are copies.
     """
 
     __slots__ = ("_arrays", "flat", "layout", "spec")
@@ -40,7 +41,7 @@ class RNNWeights:
 
     @property
     def backend(self) -> str:
-        """Whose layout it is: "cudnn" or "torch"."""
+        """Whose layout it is: "cudnn", "miopen" or "torch"."""
         return self.layout.name
 
     @classmethod
@@ -56,7 +57,8 @@ class RNNWeights:
 
         ``arrays``: for each layer, for each direction, w_ih [G*H, I or O*D], w_hh [G*H, O], then
         b_ih and b_hh [G*H] if there are biases, then w_hr [P, H] if there is a projection; all of
-        the spec's dtype. Raises ``TypeError`` or ``ValueError`` naming the array at fault.
+        the spec's dtype. For ``backend="miopen"`` the gates are put into MIOpen's order. Raises
+        ``TypeError`` or ``ValueError`` naming the array at fault.
         """
         layout = weight_layout(spec, backend)
         if not isinstance(arrays, Iterable):
@@ -71,8 +73,8 @@ class RNNWeights:
         if out is None:
             out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
-        for view, array in zip(packed.arrays(), arrays, strict=True):
-            view[...] = array
+        for part, source in _parts(layout, out, arrays):
+            part[...] = source
         return packed
 
     @classmethod
@@ -82,10 +84,13 @@ class RNNWeights:
         The arrays must be contiguous and at the offsets of the layout from the first one on, as
         the parameters of ``torch.nn.LSTM`` are after ``flatten_parameters``. Nothing is copied.
         The buffer may go on behind the last array: PyTorch's holds zero biases where the network
-        has none (an LSTM with projection: three arrays of five).
+        has none (an LSTM with projection: three arrays of five). Always None where the layout
+        keeps no array together: MIOpen's for an LSTM or GRU.
         """
         layout = weight_layout(spec, backend)
-        blocks = layout.blocks()
+        blocks = layout.find_blocks()
+        if blocks is None:
+            return None
         first = arrays[0]
         itemsize = first.dtype.itemsize
         start = address(first) - blocks[0].offset * itemsize
@@ -102,10 +107,32 @@ class RNNWeights:
         return None if flat is None else cls(flat, spec, backend=backend)
 
     def arrays(self) -> list[Array]:
-        """Views into the buffer in PyTorch's order: writing to one changes the weights."""
+        """The weights as arrays in PyTorch's order.
+
+        They are views into the buffer, so that writing to one changes the weights. MIOpen's layout
+        has the gates of an LSTM and of a GRU in another order than PyTorch's, so that no array is
+        there in one piece: there they are copies, made by each call.
+        """
         if self._arrays is None:
-            self._arrays = tuple(_view(self.flat, block) for block in self.layout.blocks())
+            blocks = self.layout.find_blocks()
+            if blocks is None:
+                return self.to("torch").arrays()
+            self._arrays = tuple(_view(self.flat, block) for block in blocks)
         return list(self._arrays)
+
+    def to(self, backend: str) -> Self:
+        """The same weights in the layout of another backend, in a new buffer beside this one.
+
+        ``backend`` is "cudnn", "miopen" or "torch". In its own layout it is the object itself.
+        Raises `UnsupportedError` for a projection in MIOpen's layout.
+        """
+        layout = weight_layout(self.spec, backend)
+        if backend == self.backend:
+            return self
+        flat = array_module(self.flat).empty(layout.size, self.flat.dtype)
+        for source, target, size in self.layout.moves_to(layout):
+            flat[target : target + size] = self.flat[source : source + size]
+        return type(self)(flat, self.spec, backend=backend)
 
     def like(self, flat: Array) -> Self:
         """Another buffer of the same layout, as a gradient is."""
@@ -121,6 +148,26 @@ class RNNWeights:
 
 def _rebuilt(cls: type[RNNWeights], flat: Array, spec: RNNSpec, backend: str) -> RNNWeights:
     return cls(flat, spec, backend=backend)
+
+
+def _parts(
+    layout: WeightLayout, flat: Array, arrays: Sequence[Array]
+) -> Iterator[tuple[Array, Array]]:
+    """Parts of the buffer beside the parts of ``arrays`` that belong there."""
+    blocks = layout.find_blocks()
+    if blocks is not None:
+        for block, array in zip(blocks, arrays, strict=True):
+            yield _view(flat, block), array
+        return
+    spec = layout.spec
+    places = {
+        shape[:3]: array for shape, array in zip(spec.parameter_shapes(), arrays, strict=True)
+    }
+    for parameter in layout.parameters:
+        array = places[parameter[:3]]
+        rows = parameter.shape[0]
+        start = rows * spec.gates.index(parameter.gate) if parameter.gate else 0
+        yield _view(flat, Block(parameter.offset, parameter.shape)), array[start : start + rows]
 
 
 def _view(flat: Array, block: Block) -> Array:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import check_headers
 import ctext
+import headers
 import pytest
 from vendors import VENDORS, Vendor
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+needs_cxx = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 
 TOY = Vendor(
     name="toy",
@@ -72,6 +75,7 @@ def run_check(
     base: str = BASE,
     run: str = RUN,
     since: dict[str, tuple[int, int]] | None = None,
+    vendor: Vendor = TOY,
 ) -> check_headers.Report:
     text = tmp_path / "bindings" / "toy"
     real = tmp_path / "real"
@@ -80,8 +84,8 @@ def run_check(
     (text / "base.h").write_text(base)
     (text / "run.h").write_text(run)
     (real / "toy.h").write_text(header)
-    declared = ctext.declarations(text, TOY.topics, TOY.addresses)
-    return check_headers.check(TOY, real, declared, since or {})
+    declared = ctext.declarations(text, vendor.topics, vendor.addresses)
+    return check_headers.check(vendor, real, declared, since or {})
 
 
 def changed(text: str, old: str, new: str) -> str:
@@ -148,6 +152,63 @@ def test_wrong_opaque_type_is_named(tmp_path: Path) -> None:
     assert problems[0].startswith("bindings/toy/base.h:11: toyHandle_t: conflicting types")
 
 
+# A header of C++, as MIOpen's is: a default argument, a macro that it wants, a second header.
+CXX_TOY = replace(
+    TOY,
+    addresses={"dev_ptr": "void *", "dev_ptr_int32": "int32_t *", "stream_ptr": "hipStream_t"},
+    language="c++",
+    also_include=("stddef.h",),
+    defines=("TOY_ALL",),
+)
+CXX_HEADER = (
+    HEADER.replace("cuda_runtime_api.h", "hip/hip_runtime_api.h")
+    .replace("cudaStream_t", "hipStream_t")
+    .replace("struct toyContext;", 'extern "C" {\n#ifdef TOY_ALL\nstruct toyContext {};')
+    + "void toyOther(int number = 0);\n#endif\n}\n"
+)
+
+
+@needs_cxx
+def test_right_text_agrees_with_a_header_of_cxx(tmp_path: Path) -> None:
+    report = run_check(tmp_path, header=CXX_HEADER, vendor=CXX_TOY)
+    assert report == check_headers.Report((3, 5), (), ())
+
+
+@needs_cxx
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("dev_ptr y", "const dev_ptr y"),
+        ("const dev_ptr x", "dev_ptr x"),
+        ("toyMode_t mode", "toyStatus_t mode"),
+        ("    toyMode_t mode,\n", ""),
+        ("toyStatus_t toyForward", "size_t toyForward"),
+    ],
+)
+def test_wrong_prototype_is_named_in_cxx(tmp_path: Path, old: str, new: str) -> None:
+    run = changed(RUN, old, new)
+    (problem,) = run_check(tmp_path, header=CXX_HEADER, run=run, vendor=CXX_TOY).problems
+    assert problem.startswith("bindings/toy/run.h:2: toyForward: ")
+
+
+@needs_cxx
+@pytest.mark.parametrize(
+    ("old", "new", "where", "message"),
+    [
+        ("TOY_GRU = 3", "TOY_GRU = 4", "base.h:9", "TOY_GRU is not 4"),
+        ("TOY_OK = 0", "TOY_OK = 1", "base.h:6", "TOY_OK is not 1"),
+        ("int toyStatus_t", "long toyStatus_t", "base.h:5", "toyStatus_t is not of the size"),
+    ],
+)
+def test_wrong_value_is_named_in_cxx(
+    tmp_path: Path, old: str, new: str, where: str, message: str
+) -> None:
+    base = changed(BASE, old, new)
+    (problem,) = run_check(tmp_path, header=CXX_HEADER, base=base, vendor=CXX_TOY).problems
+    assert problem.startswith(f"bindings/toy/{where}: ")
+    assert message in problem
+
+
 UNDECLARED = "toyStatus_t toyExtra(int number);\n"
 
 
@@ -200,6 +261,34 @@ def test_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CC", "no-such-compiler -m64")
     with pytest.raises(check_headers.CompilerError, match="no C compiler 'no-such-compiler'"):
         run_check(tmp_path)
+
+
+def test_missing_cxx_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    message = r"no C\+\+ compiler 'no-such-compiler'; set CXX"
+    with pytest.raises(check_headers.CompilerError, match=message):
+        run_check(tmp_path, header=CXX_HEADER, vendor=CXX_TOY)
+
+
+@pytest.fixture
+def no_debian(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(vendor: Vendor, release: object) -> Path:
+        raise headers.UnavailableError("this system has no apt-get")
+
+    monkeypatch.setattr(headers, "fetch", fetch)
+    monkeypatch.setattr(check_headers, "VENDORS", {"miopen": VENDORS["miopen"]})
+
+
+@pytest.mark.usefixtures("no_debian")
+def test_what_could_not_be_checked_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_headers.main([]) == 0
+    assert "*** miopen: NOT CHECKED" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_debian")
+def test_a_vendor_that_was_named_must_be_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_headers.main(["--vendor", "miopen"]) == 1
+    assert "this system has no apt-get" in capsys.readouterr().err
 
 
 @needs_compiler

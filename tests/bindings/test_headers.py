@@ -1,15 +1,17 @@
-"""Taking headers out of wheels, with pip replaced: no test here reaches a package index."""
+"""Taking headers out of packages, with pip and apt replaced: no test here reaches an index."""
 
 from __future__ import annotations
 
 import zipfile
 from pathlib import Path
 
+import debian
 import headers
 import pytest
-from vendors import NEWEST, VENDORS, Wheel
+from vendors import NEWEST, VENDORS, Deb, Wheel
 
 CUDNN = VENDORS["cudnn"]
+MIOPEN = VENDORS["miopen"]
 
 
 class FakePip:
@@ -103,3 +105,94 @@ def test_version_selects_by_whole_parts(asked: list[str], found: list[str]) -> N
 def test_unknown_version_lists_the_known_ones() -> None:
     with pytest.raises(headers.HeaderError, match=r"cudnn 9\.2 is not .*9\.19\.0\.56, newest"):
         headers.select(CUDNN, ["9.2"])
+
+
+def test_a_version_may_be_of_one_vendor_only() -> None:
+    found = headers.select_all([CUDNN, MIOPEN], ["9.19"])
+    assert [release.version for release in found["cudnn"]] == ["9.19.0.56"]
+    assert found["miopen"] == []
+    both = headers.select_all([CUDNN, MIOPEN], ["newest"])
+    assert both["miopen"] == list(MIOPEN.debs)
+    with pytest.raises(headers.HeaderError, match=r"cudnn, miopen 3\.9 is not"):
+        headers.select_all([CUDNN, MIOPEN], ["3.9"])
+
+
+# Debian packages
+
+
+class FakeArchive:
+    """A suite with one version of one package."""
+
+    version_there = "6.4.3+dfsg-1"
+    members = ("miopen/miopen.h", "miopen/version.h")
+    online = True
+    unpacked = 0
+
+    def __init__(self, folder: Path, suite: str) -> None:
+        if not self.online:
+            raise debian.DebianError("no network")
+        self._folder = folder
+
+    def version(self, package: str) -> str:
+        return self.version_there
+
+    def unpack(self, package: str) -> Path:
+        FakeArchive.unpacked += 1
+        for name in self.members:
+            header = self._folder / "files" / "usr" / "include" / name
+            header.parent.mkdir(parents=True, exist_ok=True)
+            header.write_text("/* a header */")
+        return self._folder / "files"
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[FakeArchive]:
+    class Fresh(FakeArchive):
+        pass
+
+    FakeArchive.unpacked = 0
+    monkeypatch.setattr(debian, "Archive", Fresh)
+    monkeypatch.setattr(headers, "HEADERS", tmp_path)
+    return Fresh
+
+
+DEB = Deb("libmiopen-dev", "sid")
+
+
+def test_headers_of_a_deb_are_kept_under_its_version(
+    archive: type[FakeArchive], tmp_path: Path
+) -> None:
+    folder = headers.fetch(MIOPEN, DEB)
+    assert folder == tmp_path / "miopen" / "6.4.3+dfsg-1"
+    assert sorted(p.name for p in (folder / "miopen").iterdir()) == ["miopen.h", "version.h"]
+    assert sorted(p.name for p in (tmp_path / "miopen").iterdir()) == [folder.name, "newest.txt"]
+
+
+def test_a_deb_that_is_there_is_not_fetched_again(archive: type[FakeArchive]) -> None:
+    assert headers.fetch(MIOPEN, DEB) == headers.fetch(MIOPEN, DEB)
+    assert archive.unpacked == 1
+
+
+def test_a_deb_is_the_recorded_one_without_the_archive(archive: type[FakeArchive]) -> None:
+    folder = headers.fetch(MIOPEN, DEB)
+    archive.online = False
+    assert headers.fetch(MIOPEN, DEB) == folder
+
+
+def test_a_deb_that_cannot_be_had_is_unavailable(archive: type[FakeArchive]) -> None:
+    archive.online = False
+    with pytest.raises(headers.UnavailableError, match=r"libmiopen-dev of Debian sid: no network"):
+        headers.fetch(MIOPEN, DEB)
+
+
+def test_a_deb_without_headers_leaves_nothing(archive: type[FakeArchive], tmp_path: Path) -> None:
+    archive.members = ("other/other.h",)
+    with pytest.raises(headers.HeaderError, match=r"holds no miopen/miopen\.h"):
+        headers.fetch(MIOPEN, DEB)
+    assert [p.name for p in (tmp_path / "miopen").iterdir()] == ["newest.txt"]
+
+
+def test_a_system_without_apt_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(debian.DebianError, match=r"^this system has no apt-get$"):
+        debian.mirror()

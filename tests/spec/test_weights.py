@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi import Parameter, RNNSpec, WeightLayout, testing, weight_layout
+from dnnffi import Parameter, RNNSpec, UnsupportedError, WeightLayout, testing, weight_layout
 
-layouts = st.sampled_from(["cudnn", "torch"])
+LAYOUTS = ["cudnn", "miopen", "torch"]
+layouts = st.sampled_from(LAYOUTS)
+
+
+@st.composite
+def laid_out(draw, names=LAYOUTS, **fields):
+    """A network and the name of a layout that has it: MIOpen's has no projection."""
+    name = draw(st.sampled_from(names))
+    projection = False if name == "miopen" else None
+    return draw(testing.specs(projection=projection, **fields)), name
 
 
 def network(mode, input_size, hidden_size, **fields):
@@ -131,6 +140,56 @@ def test_cudnn_layout_is_the_oracles(spec):
     assert layout.size == size
 
 
+# What miopenGetRNNLayerParamOffset and ...BiasOffset of MIOpen 3.4 answered, in elements
+
+
+def test_reported_offsets_of_miopen():
+    spec = network("gru", 3, 5, num_layers=2, bidirectional=True)
+    parameters = weight_layout(spec, "miopen").parameters
+    offsets = {p[:4]: p.offset for p in parameters}
+    assert [offsets[0, 0, "w_ih", gate] for gate in "zrn"] == [0, 15, 30]
+    assert [offsets[0, 1, "w_ih", gate] for gate in "zrn"] == [45, 60, 75]
+    assert [offsets[0, 0, "w_hh", gate] for gate in "zrn"] == [90, 115, 140]
+    assert [offsets[0, 1, "w_hh", gate] for gate in "zrn"] == [165, 190, 215]
+    assert offsets[1, 0, "w_ih", "z"] == 240
+    assert offsets[1, 0, "w_hh", "z"] == 540
+    assert [offsets[0, 0, "b_ih", gate] for gate in "zrn"] == [690, 695, 700]
+    assert offsets[0, 1, "b_ih", "z"] == 705
+    assert offsets[0, 0, "b_hh", "z"] == 720
+    assert offsets[1, 0, "b_ih", "z"] == 750
+
+
+def miopen_oracle(spec):
+    """{(layer, direction, name, gate): (offset, shape)} and the size, by closed form."""
+    gates = {"lstm": "ifog", "gru": "zrn"}.get(spec.mode, "h")
+    rows, h = len(gates) * spec.hidden_size, spec.hidden_size
+    directions = 2 if spec.bidirectional else 1
+    widths = [spec.input_size] + [h * directions] * (spec.num_layers - 1)
+    layers = [directions * rows * (width + h) for width in widths]
+    found = {}
+    for layer, direction in itertools.product(range(spec.num_layers), range(directions)):
+        width, start = widths[layer], sum(layers[:layer])
+        biases = sum(layers) + layer * 2 * directions * rows
+        for k, gate in enumerate(gates):
+            inner = direction * rows + k * h
+            found[layer, direction, "w_ih", gate] = (start + inner * width, (h, width))
+            recurrent = start + directions * rows * width
+            found[layer, direction, "w_hh", gate] = (recurrent + inner * h, (h, h))
+            if spec.bias:
+                found[layer, direction, "b_ih", gate] = (biases + inner, (h,))
+                found[layer, direction, "b_hh", gate] = (biases + directions * rows + inner, (h,))
+    biases = 2 * rows * directions * spec.num_layers if spec.bias else 0
+    return found, sum(layers) + biases
+
+
+@given(testing.specs(max_size=40, max_layers=5, projection=False))
+def test_miopen_layout_is_the_oracles(spec):
+    layout = weight_layout(spec, "miopen")
+    expected, size = miopen_oracle(spec)
+    assert {p[:4]: (p.offset, p.shape) for p in layout.parameters} == expected
+    assert layout.size == size
+
+
 @given(testing.specs())
 def test_torch_layout_is_the_arrays_one_after_the_other(spec):
     layout = weight_layout(spec, "torch")
@@ -144,8 +203,9 @@ def test_torch_layout_is_the_arrays_one_after_the_other(spec):
 # Any layout
 
 
-@given(testing.specs(max_size=40, max_layers=5), layouts)
-def test_parameters_cover_the_buffer_exactly_once(spec, name):
+@given(laid_out(max_size=40, max_layers=5))
+def test_parameters_cover_the_buffer_exactly_once(asked):
+    spec, name = asked
     layout = weight_layout(spec, name)
     end = 0
     for parameter in layout.parameters:
@@ -155,8 +215,9 @@ def test_parameters_cover_the_buffer_exactly_once(spec, name):
     assert end == layout.size
 
 
-@given(testing.specs(), layouts)
-def test_each_gate_of_each_array_appears_once(spec, name):
+@given(laid_out())
+def test_each_gate_of_each_array_appears_once(asked):
+    spec, name = asked
     layout = weight_layout(spec, name)
     expected = {
         (layer, direction, array, gate)
@@ -168,7 +229,7 @@ def test_each_gate_of_each_array_appears_once(spec, name):
     assert set(found) == expected
 
 
-@given(testing.specs(), layouts)
+@given(testing.specs(), st.sampled_from(["cudnn", "torch"]))
 def test_gates_of_an_array_lie_together(spec, name):
     layout = weight_layout(spec, name)
     for shape, block in zip(spec.parameter_shapes(), layout.blocks(), strict=True):
@@ -193,6 +254,21 @@ def test_a_layout_with_other_gates_has_no_blocks():
     )
     with pytest.raises(ValueError, match=r"the other layout does not keep .*w_ih.* together"):
         WeightLayout(spec, "other", 6, parameters).blocks()
+    assert WeightLayout(spec, "other", 6, parameters).find_blocks() is None
+
+
+@given(testing.specs(projection=False))
+def test_only_a_single_gate_keeps_an_array_of_miopen_together(spec):
+    layout = weight_layout(spec, "miopen")
+    if spec.num_gates > 1:
+        assert layout.find_blocks() is None
+        with pytest.raises(ValueError, match=r"^the miopen layout does not keep .* together$"):
+            layout.blocks()
+    else:
+        assert layout.find_blocks() == layout.blocks()
+        assert [block.shape for block in layout.blocks()] == [
+            shape.shape for shape in spec.parameter_shapes()
+        ]
 
 
 def test_a_layout_says_what_it_is():
@@ -203,12 +279,56 @@ def test_a_layout_says_what_it_is():
     assert layout.parameters[1] == Parameter(0, 0, "w_ih", "f", 15, (5, 3))
 
 
-@given(testing.specs(), layouts)
-def test_copies_are_equal(spec, name):
-    layout = weight_layout(spec, name)
+@given(laid_out())
+def test_copies_are_equal(asked):
+    layout = weight_layout(*asked)
     for made in (copy.deepcopy(layout), pickle.loads(pickle.dumps(layout))):
         assert made == layout
-        assert made.blocks() == layout.blocks()
+        assert made.find_blocks() == layout.find_blocks()
+
+
+# From one layout into another
+
+
+@given(testing.specs(projection=False), layouts, layouts)
+def test_moves_bring_every_gate_to_its_place(spec, source, target):
+    before, after = weight_layout(spec, source), weight_layout(spec, target)
+    origin = {}
+    for move in before.moves_to(after):
+        for step in range(move.size):
+            assert origin.setdefault(move.target + step, move.source + step) == move.source + step
+    assert sorted(origin) == sorted(origin.values()) == list(range(before.size))
+    places = {p[:4]: p.offset for p in before.parameters}
+    for parameter in after.parameters:
+        assert origin[parameter.offset] == places[parameter[:4]]
+
+
+@given(laid_out())
+def test_a_layout_moves_into_itself_at_once(asked):
+    layout = weight_layout(*asked)
+    assert layout.moves_to(layout) == ((0, 0, layout.size),)
+
+
+def test_moves_are_joined():
+    # Within a layer the matrices stay together up to the gates g and o, which change places.
+    spec = network("lstm", 3, 5)
+    moves = weight_layout(spec, "cudnn").moves_to(weight_layout(spec, "miopen"))
+    assert moves[:3] == ((0, 0, 30), (30, 45, 15), (45, 30, 15))
+    assert len(moves) == 12
+
+
+def test_moves_stay_within_a_network():
+    one, other = (weight_layout(network("gru", 3, size), "cudnn") for size in (5, 6))
+    with pytest.raises(ValueError, match=r"^the other layout is of RNNSpec\("):
+        one.moves_to(other)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_miopen_has_no_projection(bias):
+    spec = network("lstm", 3, 5, proj_size=2, bias=bias)
+    message = r"^MIOpen: it has no projection \(proj_size 2\); .*'cudnn' and 'reference' have$"
+    with pytest.raises(UnsupportedError, match=message):
+        weight_layout(spec, "miopen")
 
 
 @pytest.mark.parametrize("backend", ["jax", "", None, ["cudnn"]])

@@ -101,7 +101,7 @@ class CudnnEngine(Engine):
             if weights.layout.name != self.name:
                 raise ValueError(
                     f"weights are in the layout of {weights.backend!r}; backend 'cudnn' needs its "
-                    f"own: RNNWeights.pack(weights.arrays(), spec, backend='cudnn')"
+                    f"own: weights.to('cudnn')"
                 )
             return weights.flat
         viewed = RNNWeights.view_of(weights, spec, backend=self.name)

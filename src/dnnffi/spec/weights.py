@@ -4,6 +4,11 @@ cuDNN's order was read from the library itself (``cudnnGetRNNWeightParams``, 9.1
 each layer and direction the input matrices gate by gate, the recurrent matrices gate by gate, then
 the projection; behind the matrices of all layers, in the same order, the input biases and the
 recurrent biases gate by gate. Nothing is padded, and the algorithm does not change it.
+
+So was MIOpen's (``miopenGetRNNLayerParamOffset``, 3.4, on an emulated device): for each layer the
+input matrices of one direction after the other, then the recurrent matrices of one direction after
+the other; behind the matrices of all layers the biases in the same order. Its gates come in another
+order than PyTorch's, i f o g and z r n. It has no projection.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.rnn import RNNSpec
 
 
@@ -45,6 +51,14 @@ class Block(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Move(NamedTuple):
+    """A run of elements that two layouts both keep together: its two offsets and its size."""
+
+    source: int
+    target: int
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
     """A flat weight buffer: ``size`` in elements and the ``parameters`` in buffer order."""
@@ -60,19 +74,41 @@ class WeightLayout:
         Raises ``ValueError`` where a layout does not keep the gates of an array together and in
         PyTorch's order.
         """
-        return _blocks(self)
+        found = _blocks(self)
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found
+
+    def find_blocks(self) -> tuple[Block, ...] | None:
+        """The same, but None where the arrays cannot be views of the buffer."""
+        found = _blocks(self)
+        return None if isinstance(found, str) else found
+
+    def moves_to(self, other: WeightLayout) -> tuple[Move, ...]:
+        """The fewest copies that bring a buffer of this layout into the ``other`` of its spec."""
+        if other.spec != self.spec:
+            raise ValueError(f"the other layout is of {other.spec}; this one of {self.spec}")
+        return _moves(self, other)
 
 
 def weight_layout(spec: RNNSpec, backend: str) -> WeightLayout:
     """The layout of the flat weight buffer of ``spec``, predicted without any library.
 
-    ``backend`` is "cudnn" (the buffer that ``cudnnRNNForward`` reads) or "torch" (the arrays of
-    ``torch.nn`` in their order, one after the other). Raises ``ValueError`` for another name.
+    ``backend`` is "cudnn" (the buffer that ``cudnnRNNForward`` reads), "miopen" (the one that
+    ``miopenRNNForward`` reads) or "torch" (the arrays of ``torch.nn`` in their order, one after the
+    other). Raises ``ValueError`` for another name, `UnsupportedError` for a projection in MIOpen's.
     """
     if not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
     if backend not in tuple(_ORDERS):
         raise ValueError(f"backend must be one of {', '.join(_ORDERS)}; got {backend!r}")
+    if backend == "miopen" and spec.proj_size:
+        raise UnsupportedError(
+            "MIOpen",
+            "",
+            f"it has no projection (proj_size {spec.proj_size}); the backends 'cudnn' and "
+            f"'reference' have",
+        )
     return _layout(spec, backend)
 
 
@@ -87,7 +123,8 @@ def _layout(spec: RNNSpec, name: str) -> WeightLayout:
 
 
 @lru_cache(maxsize=256)
-def _blocks(layout: WeightLayout) -> tuple[Block, ...]:
+def _blocks(layout: WeightLayout) -> tuple[Block, ...] | str:
+    # What is wrong comes as text, so that it is found out once too.
     first: dict[tuple[int, int, str], Parameter] = {}
     following: dict[tuple[int, int, str], int] = {}
     for gate in (*layout.spec.gates, None):
@@ -97,18 +134,34 @@ def _blocks(layout: WeightLayout) -> tuple[Block, ...]:
             array = parameter[:3]
             is_first = first.setdefault(array, parameter) is parameter
             if not is_first and parameter.offset != following[array]:
-                raise ValueError(f"the {layout.name} layout does not keep {array} together")
+                return f"the {layout.name} layout does not keep {array} together"
             following[array] = parameter.offset + parameter.size
     return tuple(
         Block(first[shape[:3]].offset, shape.shape) for shape in layout.spec.parameter_shapes()
     )
 
 
+@lru_cache(maxsize=256)
+def _moves(source: WeightLayout, target: WeightLayout) -> tuple[Move, ...]:
+    targets = {parameter[:4]: parameter.offset for parameter in target.parameters}
+    moves: list[Move] = []
+    for parameter in source.parameters:
+        move = Move(parameter.offset, targets[parameter[:4]], parameter.size)
+        last = moves[-1] if moves else None
+        if last is not None and (last.source + last.size, last.target + last.size) == move[:2]:
+            moves[-1] = last._replace(size=last.size + move.size)
+        else:
+            moves.append(move)
+    return tuple(moves)
+
+
 _Entry = tuple[int, int, str, str | None, tuple[int, ...]]
 
 
-def _gates(spec: RNNSpec, layer: int, direction: int, name: str) -> Iterator[_Entry]:
-    """The parts of one weight array, gate by gate in PyTorch's order."""
+def _gates(
+    spec: RNNSpec, layer: int, direction: int, name: str, order: tuple[str, ...] = ()
+) -> Iterator[_Entry]:
+    """The parts of one weight array, gate by gate: in PyTorch's order, or in the one given."""
     if name == "w_hr":
         yield layer, direction, name, None, (spec.proj_size, spec.hidden_size)
         return
@@ -117,7 +170,7 @@ def _gates(spec: RNNSpec, layer: int, direction: int, name: str) -> Iterator[_En
         shape += (spec.layer_input_size(layer),)
     elif name == "w_hh":
         shape += (spec.output_size,)
-    for gate in spec.gates:
+    for gate in order or spec.gates:
         yield layer, direction, name, gate, shape
 
 
@@ -133,7 +186,20 @@ def _cudnn_order(spec: RNNSpec) -> Iterator[_Entry]:
                 yield from _gates(spec, layer, direction, name)
 
 
+_MIOPEN_GATES = {"lstm": ("i", "f", "o", "g"), "gru": ("z", "r", "n")}
+
+
+def _miopen_order(spec: RNNSpec) -> Iterator[_Entry]:
+    order = _MIOPEN_GATES.get(spec.mode, spec.gates)
+    for names in (("w_ih", "w_hh"), ("b_ih", "b_hh") if spec.bias else ()):
+        for layer in range(spec.num_layers):
+            for name in names:
+                for direction in range(spec.num_directions):
+                    yield from _gates(spec, layer, direction, name, order)
+
+
 _ORDERS: dict[str, Callable[[RNNSpec], Iterator[_Entry]]] = {
     "cudnn": _cudnn_order,
+    "miopen": _miopen_order,
     "torch": _torch_order,
 }

@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
-from dnnffi.arrays import Memory, cuda_memory
 from dnnffi.backends import loader
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.status import last_error, status_name
 from dnnffi.backends.cudnn.symbols import SINCE
+from dnnffi.backends.library import VendorLibrary
 from dnnffi.errors import CudnnError, UnsupportedError
+
+if TYPE_CHECKING:
+    from dnnffi.backends.cudnn.handle import Handle
 
 OLDEST = (8, 9, 7)
 """The oldest version supported: the first whose headers are checked, and from 8.9 on
@@ -23,7 +26,7 @@ INSTALL = "pip install nvidia-cudnn-cu13 (CUDA 12: nvidia-cudnn-cu12)"
 _FILE_NAME = r"libcudnn\.so(\.\d+)*"
 
 
-class Library:
+class Library(VendorLibrary):
     """An open libcudnn.
 
     Attributes: ``lib`` (the cffi library), ``path``, ``found_via``, ``version`` (major, minor,
@@ -31,73 +34,33 @@ class Library:
     """
 
     vendor = "cuDNN"
+    oldest = OLDEST
+    install = INSTALL
+    since = SINCE
 
-    def __init__(
-        self, lib: Any, path: str, found_via: str, *, memory: Memory | None = None
-    ) -> None:
-        self.lib = lib
-        self.path = path
-        self.found_via = found_via
-        self.version = version_tuple(lib.cudnnGetVersion())
-        self.local = threading.local()
-        self.engine: Any = None
-        self._memory = memory
-        if self.version < OLDEST:
-            raise UnsupportedError(
-                "cuDNN",
-                self.version_text,
-                f"dnnffi needs {'.'.join(map(str, OLDEST))} or newer; {path} was found via "
-                f"{found_via}. Install: {INSTALL}",
-            )
+    def _read_version(self) -> tuple[int, int, int]:
+        return version_tuple(self.lib.cudnnGetVersion())
 
-    @property
-    def version_text(self) -> str:
-        """The version as "9.19.0"."""
-        return ".".join(map(str, self.version))
+    def new_handle(self) -> Handle:
+        from dnnffi.backends.cudnn.handle import Handle
 
-    @property
-    def memory(self) -> Memory:
-        """The memory that the library computes on: CUDA's, through CuPy."""
-        if self._memory is None:
-            self._memory = cuda_memory()
-        return self._memory
+        return Handle(self)
 
-    def has(self, name: str) -> bool:
-        """Whether this version has the function ``name``."""
-        return loader.has_symbol(self.lib, name)
-
-    def function(self, name: str) -> Any:
-        """The function ``name``; `UnsupportedError` naming the version it came with if absent."""
-        if not self.has(name):
-            since = SINCE.get(name)
-            came = f"; it came with cuDNN {since[0]}.{since[1]}" if since else ""
-            raise UnsupportedError("cuDNN", self.version_text, f"has no {name}{came}")
-        return getattr(self.lib, name)
-
-    def check(self, status: int, function: str, problem: object = "") -> None:
-        """Raise unless ``status`` is success.
+    def error(self, status: int, function: str, problem: object = "") -> Exception:
+        """The exception for ``status`` (not success) of ``function``.
 
         `CudnnError` with the status's name and the library's own message; `UnsupportedError`
         where the status says that the library cannot do this.
         """
-        if status:
-            raise self.error(status, function, problem)
-
-    def error(self, status: int, function: str, problem: object = "") -> Exception:
-        """The exception for ``status`` (not success) of ``function``."""
         # A call that fails may leave the handle on a stream of cuDNN's own (seen on 9.19 where
         # backward data was refused): the next call has to set it again.
-        for handle in getattr(self.local, "handles", {}).values():
-            handle.forget_stream()
+        self.forget_streams()
         name = status_name(self.lib, status)
         detail = last_error(self)
         if name.startswith("CUDNN_STATUS_NOT_SUPPORTED"):
             limit = f"{function} does not support {problem or 'this'} ({name}, {status})"
             return UnsupportedError("cuDNN", self.version_text, f"{limit}: {detail}".rstrip(": "))
         return CudnnError(status, name, function, str(problem), detail)
-
-    def __repr__(self) -> str:
-        return f"<cuDNN {self.version_text} at {self.path}, found via {self.found_via}>"
 
 
 def version_tuple(number: int) -> tuple[int, int, int]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.enumerators import constants
 
-
-def _constants(type_name: str) -> dict[str, int]:
-    return {name: value for value, name in ffi.typeof(type_name).elements.items()}
-
-
-_DATA = _constants("cudnnDataType_t")
-_MODE = _constants("cudnnRNNMode_t")
-_ALGORITHM = _constants("cudnnRNNAlgo_t")
-_MATH = _constants("cudnnMathType_t")
-_LAYOUT = _constants("cudnnRNNDataLayout_t")
-_BIAS = _constants("cudnnRNNBiasMode_t")
-_FORMAT = _constants("cudnnTensorFormat_t")
-_NAN = _constants("cudnnNanPropagation_t")
+_DATA = constants(ffi, "cudnnDataType_t")
+_MODE = constants(ffi, "cudnnRNNMode_t")
+_ALGORITHM = constants(ffi, "cudnnRNNAlgo_t")
+_MATH = constants(ffi, "cudnnMathType_t")
+_LAYOUT = constants(ffi, "cudnnRNNDataLayout_t")
+_BIAS = constants(ffi, "cudnnRNNBiasMode_t")
+_FORMAT = constants(ffi, "cudnnTensorFormat_t")
+_NAN = constants(ffi, "cudnnNanPropagation_t")
 
 DATA_TYPES = {
     "float32": _DATA["CUDNN_DATA_FLOAT"],
@@ -61,11 +57,3 @@ NAN_MODES = {
     "propagate": _NAN["CUDNN_PROPAGATE_NAN"],
     "clip": _NAN["CUDNN_NOT_PROPAGATE_NAN"],
 }
-
-
-def name_of(names: dict[str, int], value: int) -> str:
-    """The name of an enumerator's value, or the number in words if it has none here."""
-    for name, known in names.items():
-        if known == value:
-            return name
-    return f"unknown ({value})"

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dnnffi.arrays import Array
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.cudnn.descriptors.checks import integer
-from dnnffi.backends.cudnn.handle import Handle
-from dnnffi.backends.cudnn.library import Library
-
-
-class DropoutInfo(NamedTuple):
-    """A dropout descriptor read back; ``states`` is a device address."""
-
-    dropout: float
-    states: int
-    seed: int
+from dnnffi.backends.descriptors.dropout import DropoutInfo, check_dropout
+from dnnffi.backends.handle import Handle
+from dnnffi.backends.library import VendorLibrary
 
 
 class DropoutDescriptor(Descriptor):
@@ -41,9 +31,9 @@ class DropoutDescriptor(Descriptor):
         seed: int = 0,
         *,
         initialize: bool = False,
-        library: Library | None = None,
+        library: VendorLibrary | None = None,
     ) -> None:
-        info = _check(dropout, states, seed)
+        info = check_dropout(dropout, states, seed)
         super().__init__(library, handle, info, states, initialize)
 
     def set(
@@ -56,7 +46,7 @@ class DropoutDescriptor(Descriptor):
         initialize: bool = False,
     ) -> None:
         """Set probability and states."""
-        self._set(handle, _check(dropout, states, seed), states, initialize)
+        self._set(handle, check_dropout(dropout, states, seed), states, initialize)
 
     def _set(
         self, handle: Handle, info: DropoutInfo, states: Array | None, initialize: bool
@@ -92,27 +82,10 @@ class DropoutDescriptor(Descriptor):
         return DropoutInfo(dropout[0], int(states[0]), int(seed[0]))
 
 
-def states_size(library: Library, handle: Handle) -> int:
+def states_size(library: VendorLibrary, handle: Handle) -> int:
     """Bytes of a dropout state buffer (``cudnnDropoutGetStatesSize``)."""
     size = ffi.new("size_t *")
     library.check(
         library.lib.cudnnDropoutGetStatesSize(handle.pointer, size), "cudnnDropoutGetStatesSize"
     )
     return int(size[0])
-
-
-def _check(dropout: float, states: Array | None, seed: int) -> DropoutInfo:
-    if not 0.0 <= dropout <= 1.0:
-        raise ValueError(f"dropout must be from 0 to 1; got {dropout}")
-    if dropout and states is None:
-        raise ValueError("states: a dropout above 0 needs a buffer for its random numbers")
-    return DropoutInfo(dropout, _address(states), integer("seed", seed, 0, 2**64 - 1))
-
-
-def _address(states: Array | None) -> int:
-    if states is None:
-        return 0
-    try:
-        return int(states.data.ptr)
-    except AttributeError:
-        raise TypeError(f"states must be a device array; got {type(states).__name__}") from None

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.cudnn.descriptors.checks import choice, data_type, integer
 from dnnffi.backends.cudnn.descriptors.dropout import DropoutDescriptor
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import (
@@ -16,8 +15,9 @@ from dnnffi.backends.cudnn.types import (
     MATH_TYPES,
     MODES,
     NAN_MODES,
-    name_of,
 )
+from dnnffi.backends.descriptors.checks import choice, data_type, integer
+from dnnffi.backends.enumerators import name_of
 from dnnffi.spec.rnn import check_flag
 
 _LINEAR_INPUT = ffi.integer_const("CUDNN_LINEAR_INPUT")  # the first layer has an input matrix
@@ -173,10 +173,10 @@ def _check(info: RNNInfo) -> RNNInfo:
         bidirectional=check_flag("bidirectional", info.bidirectional),
         bias_mode=choice("bias_mode", info.bias_mode, BIAS_MODES),
         proj_size=integer("proj_size", info.proj_size, 0),
-        dtype=data_type("dtype", info.dtype),
+        dtype=data_type("dtype", info.dtype, DATA_TYPES),
         algorithm=choice("algorithm", info.algorithm, ALGORITHMS),
         math=choice("math", info.math, MATH_TYPES),
-        math_precision=data_type("math_precision", info.math_precision),
+        math_precision=data_type("math_precision", info.math_precision, DATA_TYPES),
         padded_io=check_flag("padded_io", info.padded_io),
     )
     if checked.proj_size and checked.mode != "lstm":

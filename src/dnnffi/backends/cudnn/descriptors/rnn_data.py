@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
-
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.cudnn.descriptors.checks import choice, data_type, integer
-from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.cudnn.types import DATA_TYPES, LAYOUTS, name_of
+from dnnffi.backends.cudnn.types import DATA_TYPES, LAYOUTS
+from dnnffi.backends.descriptors.sequences import RNNDataInfo, SequenceDescriptor
+from dnnffi.backends.enumerators import name_of
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.sequences import check_lengths
 
 MAX_STEPS = 65535
 """cuDNN refuses RNN data descriptors of more steps (seen on 8.9.7, 9.19 and 9.28)."""
 
 
-class RNNDataInfo(NamedTuple):
-    """An RNN data descriptor read back. ``steps`` is T, which no row exceeds."""
-
-    dtype: str
-    layout: str
-    steps: int
-    batch: int
-    vector_size: int
-    lengths: tuple[int, ...]
-
-
-class RNNDataDescriptor(Descriptor):
+class RNNDataDescriptor(Descriptor, SequenceDescriptor):
     """``cudnnRNNDataDescriptor_t``: the sequences of ``x`` or ``y``.
 
     ``layout`` is "packed" ([sum(lengths), .], lengths descending, the first one T),
@@ -42,31 +26,8 @@ class RNNDataDescriptor(Descriptor):
     """
 
     _kind = "RNNData"
-
-    def __init__(
-        self,
-        dtype: str,
-        layout: str,
-        steps: int,
-        batch: int,
-        vector_size: int,
-        lengths: Sequence[int],
-        *,
-        library: Library | None = None,
-    ) -> None:
-        super().__init__(library, _check(dtype, layout, steps, batch, vector_size, lengths))
-
-    def set(
-        self,
-        dtype: str,
-        layout: str,
-        steps: int,
-        batch: int,
-        vector_size: int,
-        lengths: Sequence[int],
-    ) -> None:
-        """Describe other sequences."""
-        self._set(_check(dtype, layout, steps, batch, vector_size, lengths))
+    _data_types = DATA_TYPES
+    _layouts = LAYOUTS
 
     def _set(self, info: RNNDataInfo) -> None:
         if info.steps > MAX_STEPS:
@@ -121,25 +82,3 @@ class RNNDataDescriptor(Descriptor):
             vector_size,
             get(batch),
         )
-
-
-def _check(
-    dtype: str, layout: str, steps: int, batch: int, vector_size: int, lengths: Sequence[int]
-) -> RNNDataInfo:
-    steps, batch = integer("steps", steps, 1), integer("batch", batch, 1)
-    info = RNNDataInfo(
-        data_type("dtype", dtype),
-        choice("layout", layout, LAYOUTS),
-        steps,
-        batch,
-        integer("vector_size", vector_size, 1),
-        check_lengths(lengths, steps, batch),
-    )
-    if info.layout == "packed":
-        if any(after > before for before, after in pairwise(info.lengths)):
-            raise ValueError("lengths of packed sequences must be descending")
-        if info.lengths[0] != steps:
-            raise ValueError(
-                f"steps of packed sequences is the longest length, {info.lengths[0]}; got {steps}"
-            )
-    return info

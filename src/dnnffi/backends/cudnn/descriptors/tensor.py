@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple
 
 from dnnffi.arrays import Array
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.cudnn.descriptors.checks import INT32_MAX, choice, data_type, integer, sizes
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.cudnn.types import DATA_TYPES, FORMATS, name_of
-from dnnffi.spec.sequences import as_integers
-
-MAX_DIMS: int = ffi.integer_const("CUDNN_DIM_MAX")
-"""The most dimensions of a tensor or filter, 8."""
-
-
-class TensorInfo(NamedTuple):
-    """A tensor descriptor read back; strides count elements."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+from dnnffi.backends.cudnn.types import DATA_TYPES, FORMATS
+from dnnffi.backends.descriptors import tensor
+from dnnffi.backends.descriptors.checks import choice, data_type, sizes
+from dnnffi.backends.descriptors.tensor import (
+    MAX_DIMS,
+    TensorInfo,
+    array_layout,
+    contiguous_strides,
+    padded_shape,
+)
+from dnnffi.backends.enumerators import name_of
 
 
-class TensorDescriptor(Descriptor):
+class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
     """``cudnnTensorDescriptor_t``: data type, shape and strides (in elements).
 
     ``strides`` default to a contiguous tensor's. With ``min_rank`` the shape gets trailing
@@ -37,37 +33,8 @@ class TensorDescriptor(Descriptor):
     ``cudnnSetTensorNdDescriptor``.
     """
 
-    _kind = "Tensor"
-
-    def __init__(
-        self,
-        dtype: str,
-        shape: Sequence[int],
-        strides: Sequence[int] | None = None,
-        *,
-        min_rank: int = 0,
-        library: Library | None = None,
-    ) -> None:
-        super().__init__(library, _tensor(dtype, shape, strides, min_rank))
-
-    @classmethod
-    def of(
-        cls, array: Array, *, min_rank: int = 0, library: Library | None = None
-    ) -> TensorDescriptor:
-        """The descriptor of a NumPy or CuPy array with positive strides."""
-        dtype, shape, strides = _array(array)
-        return cls(dtype, shape, strides, min_rank=min_rank, library=library)
-
-    def set(
-        self,
-        dtype: str,
-        shape: Sequence[int],
-        strides: Sequence[int] | None = None,
-        *,
-        min_rank: int = 0,
-    ) -> None:
-        """Describe another tensor (``cudnnSetTensorNdDescriptor``)."""
-        self._set(_tensor(dtype, shape, strides, min_rank))
+    _data_types = DATA_TYPES
+    _least_rank = 2
 
     def _set(self, info: TensorInfo) -> None:
         self._call(
@@ -145,7 +112,7 @@ class FilterDescriptor(Descriptor):
         "NCHW" is a C-contiguous array; "NHWC" has the strides that ``numpy.moveaxis(a, -1, 1)``
         gives a C-contiguous ``a`` [K, ..., C].
         """
-        dtype, shape, strides = _array(array)
+        dtype, shape, strides = array_layout(array, DATA_TYPES)
         info = _filter(dtype, shape, format, min_rank)
         wanted = _format_strides(shape, info.format)
         if any(n > 1 and a != b for n, a, b in zip(shape, strides, wanted, strict=True)):
@@ -184,81 +151,18 @@ class FilterDescriptor(Descriptor):
         )
 
 
-def _tensor(dtype: object, shape: object, strides: object, min_rank: object) -> TensorInfo:
-    dtype = data_type("dtype", dtype)
-    given = sizes("shape", shape)
-    padded = _padded(given, min_rank, least=2)
-    contiguous = _contiguous(padded)
-    if strides is None:
-        return TensorInfo(dtype, padded, _spanned(padded, contiguous))
-    checked = as_integers("strides", strides)
-    if len(checked) != len(given):
-        raise ValueError(
-            f"strides must have one entry for each of the {len(given)} dimensions; "
-            f"got {len(checked)}"
-        )
-    taken = []
-    for index, (size, stride) in enumerate(zip(given, checked, strict=True)):
-        if 1 <= stride <= INT32_MAX:
-            taken.append(stride)
-        elif size == 1:
-            # Never stepped over, so that arrays have anything there: 0, negative, beyond int32.
-            taken.append(min(contiguous[index], INT32_MAX))
-        else:
-            raise ValueError(f"strides[{index}] must be from 1 to {INT32_MAX}; got {stride}")
-    return TensorInfo(dtype, padded, _spanned(padded, (*taken, *contiguous[len(given) :])))
-
-
 def _filter(dtype: object, shape: object, format: object, min_rank: object) -> FilterInfo:
     return FilterInfo(
-        data_type("dtype", dtype),
+        data_type("dtype", dtype, DATA_TYPES),
         choice("format", format, FORMATS),
-        _padded(sizes("shape", shape), min_rank, least=3),
+        padded_shape(sizes("shape", shape), min_rank, least=3),
     )
-
-
-def _padded(shape: tuple[int, ...], min_rank: object, least: int) -> tuple[int, ...]:
-    padded = shape + (1,) * (integer("min_rank", min_rank, 0, MAX_DIMS) - len(shape))
-    if not least <= len(padded) <= MAX_DIMS:
-        raise ValueError(
-            f"shape must have {least} to {MAX_DIMS} dimensions, after padding to min_rank; "
-            f"got {list(shape)}"
-        )
-    return padded
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _format_strides(shape: tuple[int, ...], format: str) -> tuple[int, ...]:
     """Strides of a filter [K, C, ...] without gaps."""
     if format == "NCHW" or len(shape) < 2:
-        return _contiguous(shape)
+        return contiguous_strides(shape)
     k, c, *spatial = shape
-    k_stride, *spatial_strides, c_stride = _contiguous((k, *spatial, c))
+    k_stride, *spatial_strides, c_stride = contiguous_strides((k, *spatial, c))
     return (k_stride, c_stride, *spatial_strides)
-
-
-def _spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """``strides``, unless an int32 cannot count the elements from the first to the last."""
-    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if span > INT32_MAX:
-        raise ValueError(
-            f"shape: at most {INT32_MAX} elements from the first to the last; {list(shape)} with "
-            f"strides {list(strides)} has {span}"
-        )
-    return strides
-
-
-def _array(array: Array) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """Data type, shape and strides in elements of an array."""
-    dtype, itemsize = array.dtype, array.dtype.itemsize
-    name = data_type("the array's dtype", dtype)
-    if not dtype.isnative:
-        raise ValueError(f"the array's dtype {dtype.str} has the byte order of other machines")
-    if any(stride % itemsize for stride in array.strides):
-        raise ValueError(
-            f"the array's strides {array.strides} are no multiples of {itemsize} bytes"
-        )
-    return name, array.shape, tuple(stride // itemsize for stride in array.strides)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dnnffi.backends.cudnn.types import DATA_TYPES
 from dnnffi.spec.sequences import as_integers
 
 INT32_MAX = 2**31 - 1
@@ -17,9 +16,9 @@ def choice(name: str, value: object, choices: Iterable[str]) -> str:
     raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
 
 
-def data_type(name: str, value: object) -> str:
-    """The name of a data type, given as such or as a dtype object."""
-    return choice(name, getattr(value, "name", value), DATA_TYPES)
+def data_type(name: str, value: object, known: Iterable[str]) -> str:
+    """The name of one of the ``known`` data types, given as such or as a dtype object."""
+    return choice(name, getattr(value, "name", value), known)
 
 
 def integer(name: str, value: object, least: int, most: int = INT32_MAX) -> int:

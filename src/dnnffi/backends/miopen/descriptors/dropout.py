@@ -1,0 +1,120 @@
+"""The dropout descriptor. Setting and reading it needs a handle, hence a device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dnnffi.arrays import Array
+from dnnffi.backends.descriptors import dropout as shared
+from dnnffi.backends.descriptors.dropout import check_dropout
+from dnnffi.backends.handle import Handle
+from dnnffi.backends.library import VendorLibrary
+from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.descriptors.base import Descriptor
+
+_GENERATOR = ffi.integer_const("MIOPEN_RNG_PSEUDO_XORWOW")  # the only one
+
+
+class DropoutInfo(NamedTuple):
+    """A dropout descriptor read back."""
+
+    dropout: float
+    seed: int
+
+
+class DropoutDescriptor(Descriptor):
+    """``miopenDropoutDescriptor_t``: probability, and the states of its random numbers.
+
+    ``states`` is a device buffer of at least `states_size` bytes, which the descriptor keeps alive;
+    it is not needed for ``dropout=0``. With ``initialize`` the states are seeded
+    (``miopenSetDropoutDescriptor``, which runs a kernel), else taken as they are
+    (``miopenRestoreDropoutDescriptor``, which checks neither size nor probability in 3.4.0: both
+    are checked here). The probability is held as a float32.
+
+    Raises ``ValueError`` or ``TypeError`` naming the argument; `MiopenError` from either function.
+    """
+
+    _kind = "Dropout"
+
+    def __init__(
+        self,
+        handle: Handle,
+        dropout: float = 0.0,
+        states: Array | None = None,
+        seed: int = 0,
+        *,
+        initialize: bool = False,
+        library: VendorLibrary | None = None,
+    ) -> None:
+        info = check_dropout(dropout, states, seed)
+        super().__init__(library, handle, info, states, initialize)
+
+    def set(
+        self,
+        handle: Handle,
+        dropout: float,
+        states: Array | None = None,
+        seed: int = 0,
+        *,
+        initialize: bool = False,
+    ) -> None:
+        """Set probability and states."""
+        self._set(handle, check_dropout(dropout, states, seed), states, initialize)
+
+    def _set(
+        self, handle: Handle, info: shared.DropoutInfo, states: Array | None, initialize: bool
+    ) -> None:
+        size = 0
+        if states is not None:
+            needed, size = states_size(self.library, handle), states.nbytes
+            if size < needed:
+                raise ValueError(f"states must have {needed} bytes; got {size}")
+        # Without states the plain setter would run its kernel on no memory.
+        seeds = states is not None and initialize
+        self._call(
+            "miopenSetDropoutDescriptor" if seeds else "miopenRestoreDropoutDescriptor",
+            self.pointer,
+            handle.pointer,
+            info.dropout,
+            info.states,
+            size,
+            info.seed,
+            False,  # no mask of the caller's
+            False,  # a placeholder, by the header: not enabled
+            _GENERATOR,
+            problem=f"dropout {info.dropout}, seed {info.seed}",
+        )
+        self._states = states
+        self._handle = handle
+
+    def read(self) -> DropoutInfo:
+        """Probability and seed (``miopenGetDropoutDescriptor``).
+
+        The address that this function gives for the states is not the one that was set (3.4.0), so
+        it is left out.
+        """
+        dropout = ffi.new("float *")
+        states = ffi.new("dev_ptr *")
+        seed = ffi.new("unsigned long long *")
+        flags = ffi.new("bool *"), ffi.new("bool *")
+        generator = ffi.new("miopenRNGType_t *")
+        self._call(
+            "miopenGetDropoutDescriptor",
+            self.pointer,
+            self._handle.pointer,
+            dropout,
+            states,
+            seed,
+            *flags,
+            generator,
+        )
+        return DropoutInfo(dropout[0], int(seed[0]))
+
+
+def states_size(library: VendorLibrary, handle: Handle) -> int:
+    """Bytes of a dropout state buffer (``miopenDropoutGetStatesSize``)."""
+    size = ffi.new("size_t *")
+    library.check(
+        library.lib.miopenDropoutGetStatesSize(handle.pointer, size), "miopenDropoutGetStatesSize"
+    )
+    return int(size[0])

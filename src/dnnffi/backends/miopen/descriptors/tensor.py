@@ -1,0 +1,52 @@
+"""The tensor descriptor, which weights use too."""
+
+from __future__ import annotations
+
+from dnnffi.backends.descriptors import tensor
+from dnnffi.backends.descriptors.tensor import TensorInfo
+from dnnffi.backends.enumerators import name_of
+from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.descriptors.base import Descriptor
+from dnnffi.backends.miopen.types import DATA_TYPES
+
+
+class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
+    """``miopenTensorDescriptor_t``: data type, shape and strides (in elements).
+
+    ``strides`` default to a contiguous tensor's. With ``min_rank`` the shape gets trailing
+    dimensions of 1. 1 to 8 dimensions, and an int32 range of elements from the first to the last,
+    which MIOpen itself does not check.
+
+    Raises ``ValueError`` or ``TypeError`` naming the argument; `MiopenError` from
+    ``miopenSetTensorDescriptor``.
+    """
+
+    _data_types = DATA_TYPES
+    _least_rank = 1
+
+    def _set(self, info: TensorInfo) -> None:
+        self._call(
+            "miopenSetTensorDescriptor",
+            self.pointer,
+            DATA_TYPES[info.dtype],
+            len(info.shape),
+            info.shape,
+            info.strides,
+            problem=info,
+        )
+
+    def read(self) -> TensorInfo:
+        """Data type, shape and strides (``miopenGetTensorDescriptor``)."""
+        rank = ffi.new("int *")
+        self._call("miopenGetTensorDescriptorSize", self.pointer, rank)
+        dtype = ffi.new("miopenDataType_t *")
+        shape, strides = (ffi.new("int[]", rank[0]) for _ in range(2))
+        self._call("miopenGetTensorDescriptor", self.pointer, dtype, shape, strides)
+        return TensorInfo(name_of(DATA_TYPES, dtype[0]), tuple(shape), tuple(strides))
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes from the first to the last element (``miopenGetTensorNumBytes``)."""
+        size = ffi.new("size_t *")
+        self._call("miopenGetTensorNumBytes", self.pointer, size)
+        return int(size[0])

@@ -1,0 +1,113 @@
+"""libMIOpen: where it is found, its version, its status codes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dnnffi.backends import loader
+from dnnffi.backends.library import VendorLibrary
+from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning, status_name
+from dnnffi.backends.miopen.symbols import SINCE
+from dnnffi.errors import MiopenError, UnsupportedError
+
+if TYPE_CHECKING:
+    from dnnffi.backends.miopen.handle import Handle
+
+OLDEST = (3, 4, 0)
+"""The oldest version supported: the first whose header is checked, and the one that what is said
+here of MIOpen was seen on."""
+
+ENVIRONMENT_VARIABLE = "DNNFFI_MIOPEN_LIBRARY"
+INSTALL = "the package miopen-hip of ROCm 6.4 or newer (on Debian libmiopen1)"
+_FILE_NAME = r"libMIOpen\.so(\.\d+)*"
+_NAMES = ("libMIOpen.so.1", "libMIOpen.so")
+
+
+class Library(VendorLibrary):
+    """An open libMIOpen.
+
+    Attributes: ``lib`` (the cffi library), ``path``, ``found_via``, ``version`` (major, minor,
+    patch), ``memory`` (the arrays it computes on).
+    """
+
+    vendor = "MIOpen"
+    oldest = OLDEST
+    install = INSTALL
+    since = SINCE
+
+    def _read_version(self) -> tuple[int, int, int]:
+        parts = [ffi.new("size_t *") for _ in range(3)]
+        status = self.lib.miopenGetVersion(*parts)
+        if status:
+            raise self.error(status, "miopenGetVersion")
+        major, minor, patch = (int(part[0]) for part in parts)
+        return major, minor, patch
+
+    def new_handle(self) -> Handle:
+        from dnnffi.backends.miopen.handle import Handle
+
+        return Handle(self)
+
+    def error(self, status: int, function: str, problem: object = "") -> Exception:
+        """The exception for ``status`` (not success) of ``function``.
+
+        `MiopenError` with the status's name and, where that says little, what it means;
+        `UnsupportedError` where the status says that the library cannot do this.
+        """
+        name = status_name(self.lib, status)
+        if status in (NOT_IMPLEMENTED, UNSUPPORTED):
+            limit = f"{function} does not support {problem or 'this'} ({name}, {status})"
+            return UnsupportedError("MIOpen", self.version_text, limit)
+        return MiopenError(status, name, function, str(problem), meaning(status))
+
+
+def load() -> Library:
+    """The libMIOpen of this process, opened on the first call.
+
+    Searched in this order: the file that ``DNNFFI_MIOPEN_LIBRARY`` names, a library already loaded
+    in the process (so that CuPy and PyTorch share one), the folder ``lib`` of ``ROCM_PATH``, the
+    system's loader. Raises `LibraryNotFoundError` or `UnsupportedError` (too old).
+    """
+    global _current
+    if _current is None:
+        with _lock:
+            if _current is None:
+                found = loader.load("MIOpen", PLACES, ffi.dlopen, "miopenGetVersion", INSTALL)
+                _current = Library(found.lib, found.path, found.found_via)
+    return _current
+
+
+@contextmanager
+def using(library: Library) -> Iterator[Library]:
+    """Make ``library`` the one that `load` returns, for the length of a ``with`` block."""
+    global _current
+    before, _current = _current, library
+    try:
+        yield library
+    finally:
+        _current = before
+
+
+def _rocm_path() -> Iterator[str]:
+    root = os.environ.get("ROCM_PATH")
+    if not root:
+        raise LookupError("ROCM_PATH is not set")
+    for name in _NAMES:
+        yield str(Path(root) / "lib" / name)
+
+
+PLACES = (
+    loader.environment(ENVIRONMENT_VARIABLE),
+    loader.already_loaded(_FILE_NAME),
+    loader.Place("ROCM_PATH", _rocm_path),
+    loader.system(*_NAMES),
+)
+
+_lock = threading.Lock()
+_current: Library | None = None

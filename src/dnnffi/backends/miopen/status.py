@@ -1,0 +1,35 @@
+"""MIOpen's status codes in words: it has no call that tells more of an error than its number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnffi.backends.miopen._cdef import ffi
+
+BAD_PARAMETER: int = ffi.integer_const("miopenStatusBadParm")
+INTERNAL_ERROR: int = ffi.integer_const("miopenStatusInternalError")
+NOT_IMPLEMENTED: int = ffi.integer_const("miopenStatusNotImplemented")
+UNKNOWN_ERROR: int = ffi.integer_const("miopenStatusUnknownError")
+UNSUPPORTED: int = ffi.integer_const("miopenStatusUnsupportedOp")
+
+_LOG = "MIOpen writes the reason to standard error"
+
+MEANINGS = {
+    BAD_PARAMETER: f"an argument is one that MIOpen refuses, such as a size of 0 or a data type "
+    f"that it has not; {_LOG}",
+    INTERNAL_ERROR: f"a failure inside MIOpen, after it took the arguments; {_LOG}",
+    UNKNOWN_ERROR: f"an error that MIOpen gives no name: seen for a workspace or reserve space "
+    f"that is too small and for a kernel that could not be launched; {_LOG}",
+}
+"""What the statuses mean whose names say little. The examples were seen on 3.4.0."""
+
+
+def status_name(lib: Any, status: int) -> str:
+    """The name of a status (``miopenGetErrorString``)."""
+    raw: bytes = ffi.string(lib.miopenGetErrorString(status))
+    return raw.decode(errors="replace")
+
+
+def meaning(status: int) -> str:
+    """What a status means, where its name does not say; else nothing."""
+    return MEANINGS.get(status, "")

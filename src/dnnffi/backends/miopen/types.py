@@ -1,0 +1,36 @@
+"""MIOpen's enumerators by the names that dnnffi uses."""
+
+from __future__ import annotations
+
+from dnnffi.backends.enumerators import constants
+from dnnffi.backends.miopen._cdef import ffi
+
+_DATA = constants(ffi, "miopenDataType_t")
+_MODE = constants(ffi, "miopenRNNMode_t")
+_ALGORITHM = constants(ffi, "miopenRNNAlgo_t")
+_LAYOUT = constants(ffi, "miopenRNNBaseLayout_t")
+
+DATA_TYPES = {
+    "float32": _DATA["miopenFloat"],
+    "float64": _DATA["miopenDouble"],
+    "float16": _DATA["miopenHalf"],
+    "bfloat16": _DATA["miopenBFloat16"],
+}
+RNN_DATA_TYPES = {name: DATA_TYPES[name] for name in ("float16", "float32")}
+"""The data types of which MIOpen has RNNs: ``miopenSetRNNDescriptor`` refuses the others."""
+MODES = {
+    "rnn_relu": _MODE["miopenRNNRELU"],
+    "rnn_tanh": _MODE["miopenRNNTANH"],
+    "lstm": _MODE["miopenLSTM"],
+    "gru": _MODE["miopenGRU"],
+}
+ALGORITHMS = {
+    "default": _ALGORITHM["miopenRNNdefault"],
+    "fundamental": _ALGORITHM["miopenRNNfundamental"],
+    "rounded_dynamic": _ALGORITHM["miopenRNNroundedDynamic"],
+}
+LAYOUTS = {
+    "sequence_major": _LAYOUT["miopenRNNDataSeqMajorPadded"],
+    "packed": _LAYOUT["miopenRNNDataSeqMajorNotPadded"],
+    "batch_major": _LAYOUT["miopenRNNDataBatchMajorPadded"],
+}
