@@ -245,6 +245,12 @@ def test_comparisons(name, sources, wanted):
     assert found[0] == (M if wanted else 0)
 
 
+def test_a_comparison_of_the_upper_half_of_a_register():
+    both = np.array([1, -3], "float16").view("uint32")[0]
+    found = vector("v_cmp_lt_f16 s20, 2.0, |v2.h|\n v_mov_b32 v8, s20", np.uint32(both))
+    assert found[0] == M
+
+
 def test_a_comparison_of_integers_by_lane():
     lanes = np.arange(LANES, dtype="uint32")
     found = vector("v_cmp_gt_u32 vcc_lo, 3, v2\n v_cndmask_b32 v8, 5, v2, vcc_lo", lanes)

@@ -154,7 +154,7 @@ def _vector_modifiers(
         for i in range(3):
             n.flags |= is_half[i] << i
             n.sources[i].half = is_half[i] & is_high[i]
-    named_halves = any(operand.endswith((".l", ".h")) for operand in operands) or n.high_half
+    named_halves = n.high_half or re.search(r"\.[lh]\b", " ".join(operands))
     # The .l and .h of the registers say the same as op_sel.
     modifiers.done(*(["op_sel"] if named_halves else []))
 
