@@ -20,16 +20,22 @@ DEFAULT_ALGORITHM = 0
 class Network:
     """Descriptors and weights of one network."""
 
-    def __init__(self, session: Session, spec: RNNSpec, *, skip: bool = False) -> None:
+    def __init__(
+        self, session: Session, spec: RNNSpec, *, skip: bool = False, dropout=None
+    ) -> None:
         self.session, self.spec, self.skip = session, spec, skip
         self.dtype = np.dtype(spec.dtype)
         self.kind = DTYPES[self.dtype]
         self.descriptor = session.new("RNN")
-        session.check(
-            *("miopenSetRNNDescriptor", self.descriptor, spec.hidden_size, spec.num_layers),
+        options = (
             *(SKIP if skip else LINEAR, int(spec.bidirectional), MODES[spec.mode]),
             *(WITH_BIAS if spec.bias else WITHOUT_BIAS, DEFAULT_ALGORITHM, self.kind),
         )
+        size = (self.descriptor, spec.hidden_size, spec.num_layers)
+        if dropout is None:
+            session.check("miopenSetRNNDescriptor", *size, *options)
+        else:
+            session.check("miopenSetRNNDescriptor_V2", *size, dropout, *options)
 
     def tensor(self, *shape: int):
         return self.session.tensor(shape, self.dtype)
