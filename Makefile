@@ -31,7 +31,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-gpu test-gpu-memcheck lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test test-gpu test-gpu-memcheck test-miopen lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -43,13 +43,17 @@ info: $(demo) ## Show which libraries and devices are found, and what is missing
 	$(run) -m dnnffi info
 
 test: $(dev) ## Run the tests that need no GPU
-	$(run) -m pytest -n 2 -m "not gpu" tests
+	$(run) -m pytest -n 2 -m "not gpu and not gfx1100" tests
 
 test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
 	$(run) -m pytest -m gpu tests/gpu tests/docs -p no:benchmark --record $(PYTEST_ARGS)
 
 test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write memcheck.json
 	$(run) tests/gpu/memcheck.py $(PYTEST_ARGS)
+
+test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debootstrap)
+	$(PYTHON) tests/gfx1100/run.py --may-skip \
+		python3 -m pytest -n 2 -p no:cacheprovider -m gfx1100 tests/gfx1100 $(PYTEST_ARGS)
 
 lint: $(dev) ## Check style and format
 	$(run) -m ruff check

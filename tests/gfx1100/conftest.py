@@ -1,0 +1,57 @@
+"""What needs the folder of ``root.py`` is marked ``gfx1100``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ANYWHERE = ("test_root.py",)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in item.path.parents and item.path.name not in ANYWHERE:
+            item.add_marker(pytest.mark.gfx1100)
+
+
+@pytest.fixture
+def hip():
+    """The device library, as if fresh; at the end nothing may be left or have gone wrong."""
+    from gfx1100.device_library import device
+
+    library = device()
+    library.gfx1100_reset()
+    before = live(library)
+    yield library
+    assert violations(library) == []
+    assert live(library) == before
+    library.gfx1100_reset()
+
+
+def violations(library) -> list[str]:
+    """The texts of what went wrong; reading them forgets them."""
+    count = library.gfx1100_violations()
+    found = [library.gfx1100_violation(i).decode() for i in range(min(count, 64))]
+    library.gfx1100_reset()
+    return found
+
+
+def live(library) -> dict[str, int]:
+    kinds = ("allocations", "streams", "events")
+    return {kind: getattr(library, f"gfx1100_live_{kind}")() for kind in kinds}
+
+
+@pytest.fixture
+def session(hip):
+    """libMIOpen with a handle of its own, on the device that executes."""
+    from gfx1100 import joint
+    from gfx1100.miopen import Session
+
+    joint.install()
+    joint.failures.clear()
+    opened = Session()
+    yield opened
+    opened.close()
+    assert joint.failures == []

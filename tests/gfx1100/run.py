@@ -1,0 +1,63 @@
+"""Runs a command where the real libMIOpen is, with this repository as ``/repository``.
+
+    python3 tests/gfx1100/run.py python3 -m pytest tests/gfx1100
+
+Makes the folder (``root.py``) and what stands in for the device and rocBLAS (``libraries.py``)
+first. With ``--may-skip``, a machine that cannot make the folder says so and ends with 0.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import root
+
+INSIDE = "/repository"
+PASSED_ON = ("CI", "HYPOTHESIS_PROFILE", "GFX1100_LOG", "GFX1100_DUMP", "PYTEST_ADDOPTS")
+ENVIRONMENT = {
+    "PYTHONPATH": f"{INSIDE}/src:{INSIDE}/tests",
+    "PYTHONDONTWRITEBYTECODE": "1",  # the checkout stays as it is
+    "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",
+    "MIOPEN_LOG_LEVEL": "1",  # only what the tests themselves say
+}
+NOTICE = """
+*****************************************************************************
+*** THE TESTS OF libMIOpen DID NOT RUN: {reason}
+*** They need Linux on amd64, root, debootstrap and a mirror of Debian.
+*****************************************************************************
+"""
+
+
+def make_once() -> Path:
+    """The folder; who comes while another makes it waits for that."""
+    root.FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    with root.FOLDER.with_name("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return root.make()
+
+
+def main(arguments: list[str]) -> int:
+    may_skip = arguments[:1] == ["--may-skip"]
+    command = arguments[may_skip:] or ["bash"]
+    try:
+        folder = make_once()
+    except root.Unavailable as reason:
+        print(NOTICE.format(reason=reason), file=sys.stderr, flush=True)
+        return 0 if may_skip else 1
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    environment = {**ENVIRONMENT, **passed_on}
+    mounts = {root.REPOSITORY: INSIDE}
+    libraries = ["python3", f"{INSIDE}/tests/gfx1100/libraries.py"]
+    script = f'cd {INSIDE} && {" ".join(libraries)} && exec "$@"'
+    return root.run(
+        folder, ["sh", "-c", script, "sh", *command], mounts=mounts, environment=environment
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
