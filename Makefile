@@ -53,7 +53,8 @@ test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write mem
 
 test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debootstrap)
 	$(PYTHON) tests/gfx1100/run.py --may-skip \
-		python3 -m pytest -n 2 -p no:cacheprovider -m gfx1100 tests/gfx1100 $(PYTEST_ARGS)
+		python3 -m pytest -n 2 -p no:cacheprovider -m "not gpu" tests/gfx1100 tests/backends/miopen \
+		$(PYTEST_ARGS)
 
 lint: $(dev) ## Check style and format
 	$(run) -m ruff check
