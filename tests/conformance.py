@@ -250,16 +250,15 @@ def assert_close(case, found, reference_results):
         assert error <= allowed, f"{name}: relative error {error:.3g}, allowed {allowed:.3g}"
 
 
-def check(case, asarray, backend, compare_inference=True):
+def check(case, asarray, backend):
     """A case through the functional API against the reference."""
     arrays = arrays_of(case)
     inference, found = run(case, arrays, asarray, backend)
     reference_results = expected(case, arrays)
     assert_close(case, found, reference_results)
-    if compare_inference:
-        y, state = inference
-        h_n, c_n = state if case.problem.spec.has_cell else (state, None)
-        assert_close(case, found._replace(y=y, h_n=h_n, c_n=c_n), reference_results)
+    y, state = inference
+    h_n, c_n = state if case.problem.spec.has_cell else (state, None)
+    assert_close(case, found._replace(y=y, h_n=h_n, c_n=c_n), reference_results)
     assert_padding_is_zero(case.problem, found.y)
     assert_padding_is_zero(case.problem, found.dx)
 

@@ -11,6 +11,7 @@ from dnnffi.backends.cudnn import layout, library
 from dnnffi.backends.cudnn.descriptors import RNNDescriptor, RNNInfo
 from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.errors import UnsupportedError
+from dnnffi.spec.rnn import ITEM_SIZES
 
 cupy = pytest.importorskip("cupy")
 
@@ -64,12 +65,8 @@ def test_prediction_is_what_the_library_says(algorithm, mode, dtype):
                 predicted = weight_layout(spec, "cudnn")
                 assert layout.weight_parameters(descriptor, handle, spec) == predicted.parameters
                 size = layout.weight_space_size(descriptor, handle)
-                assert size == predicted.size * cupy_itemsize(dtype)
+                assert size == predicted.size * ITEM_SIZES[dtype]
             compared += 1
     # What the library refuses is stated, so that a refusal of everything cannot pass.
     static = algorithm in ("persist_static", "persist_static_small_h")
     assert (compared == 0) == (static and dtype == "float64")
-
-
-def cupy_itemsize(dtype):
-    return {"float64": 8, "float32": 4}.get(dtype, 2)

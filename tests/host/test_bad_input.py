@@ -430,15 +430,22 @@ def test_dropout_waits_for_the_last_use_on_another_stream(host):
 
 def test_a_dropout_generator_is_used_by_one_thread_at_a_time(host):
     generator = Generator(host.library, 0, seed=1)
-    entered = threading.Event()
+    free, entered = [], threading.Event()
+
+    def look():
+        free.append(generator._lock.acquire(blocking=False))
 
     def use():
         with generator:
             entered.set()
 
     with generator:
-        thread = threading.Thread(target=use)
-        thread.start()
+        for target in (look, use):
+            thread = threading.Thread(target=target)
+            thread.start()
+            if target is look:
+                thread.join()
+        assert free == [False]
         assert not entered.is_set()
     thread.join()
     assert entered.is_set()

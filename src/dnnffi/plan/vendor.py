@@ -67,10 +67,11 @@ class VendorPlan:
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
     ) -> tuple[Array, Array, Array | None, Saved]:
         """(y, h_n, c_n, what `backward` needs)."""
-        with self._memory.use(self.device):
-            reserve = self._empty((self.executor.reserve_bytes,), self._bytes)
-            context = self.executor.context(reserve)
-            y, h_n, c_n = self.infer(x, h_0, c_0, weights, context)
+        if self._current_device() != self.device:
+            with self._memory.use(self.device):
+                return self.forward(x, h_0, c_0, weights)
+        context = self.executor.context(self._empty((self.executor.reserve_bytes,), self._bytes))
+        y, h_n, c_n = self.infer(x, h_0, c_0, weights, context)
         return y, h_n, c_n, Saved(x, h_0, c_0, weights, y, context)
 
     def backward(
@@ -85,7 +86,7 @@ class VendorPlan:
     ) -> tuple[Array, Array, Array | None, Array | None]:
         """(dx, dh_0, dc_0, gradient of the flat weights or None)."""
         memory, executor = self._memory, self.executor
-        if memory.current_device() != self.device:
+        if self._current_device() != self.device:
             with memory.use(self.device):
                 return self.backward(
                     saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain

@@ -1,11 +1,15 @@
-"""The checks of a dropout descriptor's arguments."""
+"""What the vendors' dropout descriptors share: arguments, their checks, ownership of the states."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 from dnnffi.arrays import Array
+from dnnffi.backends.descriptors.base import Descriptor
 from dnnffi.backends.descriptors.checks import integer
+from dnnffi.backends.handle import Handle
+from dnnffi.backends.library import VendorLibrary
 
 
 class DropoutInfo(NamedTuple):
@@ -14,6 +18,61 @@ class DropoutInfo(NamedTuple):
     dropout: float
     states: int
     seed: int
+
+
+class DropoutDescriptor(Descriptor):
+    """Base of the dropout descriptors: a probability, and the states of its random numbers.
+
+    ``states`` is a device buffer, which the descriptor keeps alive; it is not needed for
+    ``dropout=0``. With ``initialize`` the states are seeded, else taken as they are.
+    """
+
+    _kind = "Dropout"
+
+    def __init__(
+        self,
+        handle: Handle,
+        dropout: float = 0.0,
+        states: Array | None = None,
+        seed: int = 0,
+        *,
+        initialize: bool = False,
+        library: VendorLibrary | None = None,
+    ) -> None:
+        info = check_dropout(dropout, states, seed)
+        super().__init__(library, handle, info, states, initialize)
+
+    def set(
+        self,
+        handle: Handle,
+        dropout: float,
+        states: Array | None = None,
+        seed: int = 0,
+        *,
+        initialize: bool = False,
+    ) -> None:
+        """Set probability and states."""
+        self._set(handle, check_dropout(dropout, states, seed), states, initialize)
+
+    def _set(
+        self, handle: Handle, info: DropoutInfo, states: Array | None, initialize: bool
+    ) -> None:
+        size = 0
+        if states is not None:
+            needed, size = self._states_size(handle), states.nbytes
+            if size < needed:
+                raise ValueError(f"states must have {needed} bytes; got {size}")
+        self._write(handle, info, size, initialize)
+        self._states = states
+        self._handle = handle
+
+    @abstractmethod
+    def _states_size(self, handle: Handle) -> int:
+        """Bytes that the states need."""
+
+    @abstractmethod
+    def _write(self, handle: Handle, info: DropoutInfo, size: int, initialize: bool) -> None:
+        """Pass what was checked to the vendor's function; ``size`` is 0 without states."""
 
 
 def check_dropout(dropout: float, states: Array | None, seed: int) -> DropoutInfo:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dnnffi.arrays import Array
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.descriptors.dropout import DropoutInfo, check_dropout
+from dnnffi.backends.descriptors import dropout as shared
+from dnnffi.backends.descriptors.dropout import DropoutInfo
 from dnnffi.backends.handle import Handle
 from dnnffi.backends.library import VendorLibrary
 
 
-class DropoutDescriptor(Descriptor):
+class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):
     """``cudnnDropoutDescriptor_t``: probability, and the states of its random numbers.
 
     ``states`` is a device buffer of at least `states_size` bytes, which the descriptor keeps alive;
@@ -21,43 +21,12 @@ class DropoutDescriptor(Descriptor):
     Raises ``ValueError`` or ``TypeError`` naming the argument; `CudnnError` from either function.
     """
 
-    _kind = "Dropout"
+    def _states_size(self, handle: Handle) -> int:
+        return states_size(self.library, handle)
 
-    def __init__(
-        self,
-        handle: Handle,
-        dropout: float = 0.0,
-        states: Array | None = None,
-        seed: int = 0,
-        *,
-        initialize: bool = False,
-        library: VendorLibrary | None = None,
-    ) -> None:
-        info = check_dropout(dropout, states, seed)
-        super().__init__(library, handle, info, states, initialize)
-
-    def set(
-        self,
-        handle: Handle,
-        dropout: float,
-        states: Array | None = None,
-        seed: int = 0,
-        *,
-        initialize: bool = False,
-    ) -> None:
-        """Set probability and states."""
-        self._set(handle, check_dropout(dropout, states, seed), states, initialize)
-
-    def _set(
-        self, handle: Handle, info: DropoutInfo, states: Array | None, initialize: bool
-    ) -> None:
-        size = 0
-        if states is not None:
-            needed, size = states_size(self.library, handle), states.nbytes
-            if size < needed:
-                raise ValueError(f"states must have {needed} bytes; got {size}")
+    def _write(self, handle: Handle, info: DropoutInfo, size: int, initialize: bool) -> None:
         # Without states there is nothing to restore: cuDNN wants the plain setter.
-        restore = states is not None and not initialize
+        restore = size > 0 and not initialize
         self._call(
             "cudnnRestoreDropoutDescriptor" if restore else "cudnnSetDropoutDescriptor",
             self.pointer,
@@ -68,8 +37,6 @@ class DropoutDescriptor(Descriptor):
             info.seed,
             problem=f"dropout {info.dropout}, seed {info.seed}",
         )
-        self._states = states
-        self._handle = handle
 
     def read(self) -> DropoutInfo:
         """Probability, address of the states, seed (``cudnnGetDropoutDescriptor``)."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.arrays import Array
 from dnnffi.backends.descriptors import dropout as shared
-from dnnffi.backends.descriptors.dropout import check_dropout
 from dnnffi.backends.handle import Handle
 from dnnffi.backends.library import VendorLibrary
 from dnnffi.backends.miopen._cdef import ffi
@@ -22,7 +20,7 @@ class DropoutInfo(NamedTuple):
     seed: int
 
 
-class DropoutDescriptor(Descriptor):
+class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):
     """``miopenDropoutDescriptor_t``: probability, and the states of its random numbers.
 
     ``states`` is a device buffer of at least `states_size` bytes, which the descriptor keeps alive;
@@ -34,43 +32,12 @@ class DropoutDescriptor(Descriptor):
     Raises ``ValueError`` or ``TypeError`` naming the argument; `MiopenError` from either function.
     """
 
-    _kind = "Dropout"
+    def _states_size(self, handle: Handle) -> int:
+        return states_size(self.library, handle)
 
-    def __init__(
-        self,
-        handle: Handle,
-        dropout: float = 0.0,
-        states: Array | None = None,
-        seed: int = 0,
-        *,
-        initialize: bool = False,
-        library: VendorLibrary | None = None,
-    ) -> None:
-        info = check_dropout(dropout, states, seed)
-        super().__init__(library, handle, info, states, initialize)
-
-    def set(
-        self,
-        handle: Handle,
-        dropout: float,
-        states: Array | None = None,
-        seed: int = 0,
-        *,
-        initialize: bool = False,
-    ) -> None:
-        """Set probability and states."""
-        self._set(handle, check_dropout(dropout, states, seed), states, initialize)
-
-    def _set(
-        self, handle: Handle, info: shared.DropoutInfo, states: Array | None, initialize: bool
-    ) -> None:
-        size = 0
-        if states is not None:
-            needed, size = states_size(self.library, handle), states.nbytes
-            if size < needed:
-                raise ValueError(f"states must have {needed} bytes; got {size}")
+    def _write(self, handle: Handle, info: shared.DropoutInfo, size: int, initialize: bool) -> None:
         # Without states the plain setter would run its kernel on no memory.
-        seeds = states is not None and initialize
+        seeds = size > 0 and initialize
         self._call(
             "miopenSetDropoutDescriptor" if seeds else "miopenRestoreDropoutDescriptor",
             self.pointer,
@@ -84,8 +51,6 @@ class DropoutDescriptor(Descriptor):
             _GENERATOR,
             problem=f"dropout {info.dropout}, seed {info.seed}",
         )
-        self._states = states
-        self._handle = handle
 
     def read(self) -> DropoutInfo:
         """Probability and seed (``miopenGetDropoutDescriptor``).
