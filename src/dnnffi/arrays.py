@@ -38,6 +38,9 @@ class Memory(Protocol):
     current_device: Callable[[], int]
     current_stream: Callable[[], Any]
 
+    def clear(self, address: int, nbytes: int) -> None:
+        """Fill device memory with zeros, in the order of the current stream."""
+
     def device_count(self) -> int:
         """How many devices there are."""
 
@@ -84,6 +87,9 @@ class CudaMemory:
         self.allocate: Callable[[int], Any] = cupy.cuda.alloc
         self.current_device: Callable[[], int] = cupy.cuda.runtime.getDevice
         self.current_stream: Callable[[], Any] = cupy.cuda.get_current_stream
+
+    def clear(self, address: int, nbytes: int) -> None:
+        self._cupy.cuda.runtime.memsetAsync(address, 0, nbytes, self.current_stream().ptr)
 
     def device_count(self) -> int:
         count: int = self._cupy.cuda.runtime.getDeviceCount()

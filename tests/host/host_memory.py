@@ -114,6 +114,9 @@ class HostMemory:
         array[...] = values
         return array
 
+    def clear(self, address, nbytes):
+        ctypes.memset(address, 0, nbytes)
+
     def current_device(self):
         return self.device
 

@@ -399,23 +399,18 @@ class RNNExecutor:
         Raises as `forward`; `ContextError` also when asked in another order.
         """
         check_before_data(context, self)
-        dx, dh_0, dc_0 = out
-        y_at = self._address("y", y, self._y_size)
-        dy_at = self._address("dy", dy, self._y_size)
-        dx_at = self._address("dx", dx, self._x_size)
-        weights_at = self._address("weights", weights, self.weight_size)
-        h_0_at, c_0_at = self._states(("h_0", "c_0"), h_0, c_0)
-        dh_n_at, dc_n_at = self._states(("dh_n", "dc_n"), dh_n, dc_n)
-        dh_0_at, dc_0_at = self._states(("dh_0", "dc_0"), dh_0, dc_0)
-        workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
-        reserve_at = context.reserve.data.ptr
+        addresses = self.check_backward_data(
+            y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace=workspace
+        )
+        y_at, dy_at, h_0_at, c_0_at, dh_n_at, dc_n_at, weights_at, *out_at, workspace_at = addresses
+        dx_at, dh_0_at, dc_0_at = out_at
         check_apart(
             (
                 self._span("dx", dx_at, self._x_size),
                 self._span("dh_0", dh_0_at, self._h_size),
                 self._span("dc_0", dc_0_at, self._c_size),
                 Span("workspace", workspace_at, self.workspace_bytes),
-                Span("reserve", reserve_at, self.reserve_bytes),
+                Span("reserve", context.reserve.data.ptr, self.reserve_bytes),
             ),
             (
                 self._span("y", y_at, self._y_size),
@@ -427,6 +422,37 @@ class RNNExecutor:
                 self._span("weights", weights_at, self.weight_size),
             ),
         )
+        self.backward_data_at(addresses, context)
+
+    def check_backward_data(
+        self,
+        y: Array,
+        dy: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        dh_n: Array | None,
+        dc_n: Array | None,
+        weights: Array,
+        dx: Array,
+        dh_0: Array | None,
+        dc_0: Array | None,
+        workspace: Array,
+    ) -> tuple[int, ...]:
+        """Addresses of the arrays of `backward_data`, in this order, each checked."""
+        return (
+            self._address("y", y, self._y_size),
+            self._address("dy", dy, self._y_size),
+            *self._states(("h_0", "c_0"), h_0, c_0),
+            *self._states(("dh_n", "dc_n"), dh_n, dc_n),
+            self._address("weights", weights, self.weight_size),
+            self._address("dx", dx, self._x_size),
+            *self._states(("dh_0", "dc_0"), dh_0, dc_0),
+            self._buffer("workspace", workspace, self.workspace_bytes),
+        )
+
+    def backward_data_at(self, addresses: tuple[int, ...], context: Context) -> None:
+        """`backward_data` on checked addresses, and a context that a forward has filled."""
+        y, dy, h_0, c_0, dh_n, dc_n, weights, dx, dh_0, dc_0, workspace = addresses
         handle = self._ready()
         rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors
         context.phase = Phase.EMPTY
@@ -435,24 +461,24 @@ class RNNExecutor:
             rnn,
             0,
             y_desc,
-            y_at,
-            dy_at,
+            y,
+            dy,
             x_desc,
-            dx_at,
+            dx,
             h_desc,
-            h_0_at,
-            dh_n_at,
-            dh_0_at,
+            h_0,
+            dh_n,
+            dh_0,
             c_desc,
-            c_0_at,
-            dc_n_at,
-            dc_0_at,
+            c_0,
+            dc_n,
+            dc_0,
             self._weight_bytes,
-            weights_at,
+            weights,
             self.workspace_bytes,
-            workspace_at,
+            workspace,
             self.reserve_bytes,
-            reserve_at,
+            context.reserve.data.ptr,
         )
         if status:
             raise self.library.error(status, "cudnnRNNBackwardData_v8", self.problem)
@@ -477,17 +503,13 @@ class RNNExecutor:
         Raises as `forward`; `ContextError` also when asked in another order.
         """
         check_before_weights(context, self)
-        x_at = self._address("x", x, self._x_size)
-        y_at = self._address("y", y, self._y_size)
-        out_at = self._address("out", out, self.weight_size)
-        h_0_at, _ = self._states(("h_0", ""), h_0, None)
-        workspace_at = self._buffer("workspace", workspace, self.workspace_bytes)
-        reserve_at = context.reserve.data.ptr
+        addresses = self.check_backward_weights(x, h_0, y, out, workspace)
+        x_at, h_0_at, y_at, out_at, workspace_at = addresses
         check_apart(
             (
                 self._span("out", out_at, self.weight_size),
                 Span("workspace", workspace_at, self.workspace_bytes),
-                Span("reserve", reserve_at, self.reserve_bytes),
+                Span("reserve", context.reserve.data.ptr, self.reserve_bytes),
             ),
             (
                 self._span("x", x_at, self._x_size),
@@ -495,10 +517,29 @@ class RNNExecutor:
                 self._span("y", y_at, self._y_size),
             ),
         )
+        self.backward_weights_at(addresses, context, accumulate)
+
+    def check_backward_weights(
+        self, x: Array, h_0: Array | None, y: Array, out: Array, workspace: Array
+    ) -> tuple[int, ...]:
+        """Addresses of the arrays of `backward_weights`, in this order, each checked."""
+        return (
+            self._address("x", x, self._x_size),
+            0 if h_0 is None else self._address("h_0", h_0, self._h_size),
+            self._address("y", y, self._y_size),
+            self._address("out", out, self.weight_size),
+            self._buffer("workspace", workspace, self.workspace_bytes),
+        )
+
+    def backward_weights_at(
+        self, addresses: tuple[int, ...], context: Context, accumulate: bool = False
+    ) -> None:
+        """`backward_weights` on checked addresses, and a context after backward data."""
+        x, h_0, y, out, workspace = addresses
         handle = self._ready()
         rnn, x_desc, y_desc, h_desc, _ = self._descriptors
         if not accumulate:
-            out.fill(0)  # the library adds
+            self._memory.clear(out, self._weight_bytes)  # the library adds
         context.phase = Phase.SPENT
         status = self._backward_weights(
             handle,
@@ -506,17 +547,17 @@ class RNNExecutor:
             _ADD,
             0,
             x_desc,
-            x_at,
+            x,
             h_desc,
-            h_0_at,
+            h_0,
             y_desc,
-            y_at,
+            y,
             self._weight_bytes,
-            out_at,
+            out,
             self.workspace_bytes,
-            workspace_at,
+            workspace,
             self.reserve_bytes,
-            reserve_at,
+            context.reserve.data.ptr,
         )
         if status:
             raise self.library.error(status, "cudnnRNNBackwardWeights_v8", self.problem)
