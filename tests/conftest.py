@@ -6,6 +6,9 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+# No test reads what another run has measured, or leaves anything behind.
+os.environ["DNNFFI_CACHE_DIR"] = "off"
+
 # The same examples in every run, and no failure because a machine is slow.
 settings.register_profile(
     "ci",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         rnn_tanh,
         rnn_tanh_forward,
     )
+    from dnnffi.rnn_plan import RNNPlan, cached_plans, clear_plans
     from dnnffi.spec.problem import RNNProblem
     from dnnffi.spec.rnn import RNNSpec
     from dnnffi.spec.weights import Parameter, WeightLayout, weight_layout
@@ -64,6 +65,7 @@ _MODULES = {
         "rnn_tanh",
         "rnn_tanh_forward",
     ),
+    "dnnffi.rnn_plan": ("RNNPlan", "cached_plans", "clear_plans"),
     "dnnffi.spec.problem": ("RNNProblem",),
     "dnnffi.spec.rnn": ("RNNSpec",),
     "dnnffi.spec.weights": ("Parameter", "WeightLayout", "weight_layout"),
@@ -82,12 +84,15 @@ __all__ = [
     "Parameter",
     "PerformanceWarning",
     "RNNContext",
+    "RNNPlan",
     "RNNProblem",
     "RNNSpec",
     "RNNWeights",
     "UnsupportedError",
     "ValidationError",
     "WeightLayout",
+    "cached_plans",
+    "clear_plans",
     "gru",
     "gru_forward",
     "lstm",

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -65,6 +67,34 @@ class Memory(Protocol):
     def capture_id(self, stream: Any) -> int:
         """The number of the graph capture that ``stream`` is in, 0 where it is in none."""
 
+    def is_capturing(self, stream: Any) -> bool:
+        """Whether a graph is being captured on ``stream``."""
+
+    def capture(self, record: Callable[[], object]) -> Graph:
+        """What ``record()`` enqueues on the current stream, as a graph; nothing of it runs."""
+
+    def capture_step(self, step: Callable[[], Any]) -> StepGraph:
+        """What ``step()`` enqueues on the current stream, with the memory that it allocates."""
+
+    def elapsed(self, calls: Callable[[], object]) -> float:
+        """Milliseconds that the current stream takes for ``calls()``. Waits for it."""
+
+    def scratch(self) -> AbstractContextManager[Any]:
+        """A context whose allocations go back to the driver at its end."""
+
+    def device_name(self, device: int) -> str:
+        """The device, driver and array library that measured times belong to."""
+
+
+class Graph(Protocol):
+    """Captured work, to be launched any number of times."""
+
+    nbytes: int
+    """Device memory that it holds, as far as it could be seen."""
+
+    def launch(self, stream: Any) -> None:
+        """Enqueue the work on ``stream``."""
+
 
 class Architecture(NamedTuple):
     """What the rule for the algorithm asks of a GPU."""
@@ -80,6 +110,7 @@ class CudaMemory:
     def __init__(self) -> None:
         cupy = import_cupy()
         self._cupy = cupy
+        self._local = threading.local()
         self.ndarray: Any = cupy.ndarray
         # The class itself allocates, at four fifths of the cost of cupy.empty.
         self.empty: Callable[..., Array] = cupy.ndarray
@@ -118,9 +149,109 @@ class CudaMemory:
         stream.wait_event(event)
 
     def capture_id(self, stream: Any) -> int:
-        if not stream.is_capturing():
-            return 0
-        return _capture_id(stream.ptr)
+        return _capture_id(stream.ptr) if self.is_capturing(stream) else 0
+
+    def is_capturing(self, stream: Any) -> bool:
+        # The null stream cannot be captured; asking about it may disturb another's capture.
+        return bool(stream.ptr and stream.is_capturing())
+
+    def capture(self, record: Callable[[], object]) -> Graph:
+        runtime = self._cupy.cuda.runtime
+        free, _ = runtime.memGetInfo()
+        # A stream of our own: the caller's may be the null stream, which cannot be captured. Kept,
+        # because a library may remember it.
+        stream = getattr(self._local, "capture_stream", None)
+        if stream is None or stream.device_id != self.current_device():
+            stream = self._local.capture_stream = self._cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+            try:
+                record()
+            except BaseException:
+                with suppress(runtime.CUDARuntimeError):
+                    stream.end_capture()
+                raise
+            graph = stream.end_capture()
+        graph.upload(stream)
+        stream.synchronize()
+        return CudaGraph(graph, max(0, free - runtime.memGetInfo()[0]))
+
+    def capture_step(self, step: Callable[[], Any]) -> StepGraph:
+        cupy = self._cupy
+        stream, pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
+        before, done = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
+        before.record()
+        stream.wait_event(before)
+        # What the step allocates is to be at its address in every launch: a pool of its own.
+        with stream, cupy.cuda.using_allocator(pool.malloc):
+            step()
+            done.record(stream)
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            try:
+                result = step()
+            except BaseException:
+                with suppress(cupy.cuda.runtime.CUDARuntimeError):
+                    stream.end_capture()
+                raise
+            graph = stream.end_capture()
+        self.current_stream().wait_event(done)
+        return StepGraph(graph, result, (pool, stream))
+
+    def elapsed(self, calls: Callable[[], object]) -> float:
+        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        start.record()
+        calls()
+        end.record()
+        end.synchronize()
+        milliseconds: float = self._cupy.cuda.get_elapsed_time(start, end)
+        return milliseconds
+
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        pool = self._cupy.cuda.MemoryPool()
+        try:
+            with self._cupy.cuda.using_allocator(pool.malloc):
+                yield
+        finally:
+            self.current_stream().synchronize()
+            pool.free_all_blocks()
+
+    def device_name(self, device: int) -> str:
+        name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
+        return f"{name}, driver {_driver_version(self._cupy)}"
+
+
+class CudaGraph:
+    """A CUDA graph that CuPy captured."""
+
+    def __init__(self, graph: Any, nbytes: int) -> None:
+        self._graph = graph
+        self.nbytes = nbytes
+
+    def launch(self, stream: Any) -> None:
+        self._graph.launch(stream)
+
+
+class StepGraph:
+    """A captured step: `launch` runs it again."""
+
+    def __init__(self, graph: Any, result: Any, kept: object) -> None:
+        self._graph = graph
+        self._kept = kept
+        self.result = result
+
+    def launch(self) -> Any:
+        """Enqueue the step on the current stream; returns what it returned at the capture."""
+        self._graph.launch()
+        return self.result
+
+
+@cache
+def _driver_version(cupy: Any) -> str:
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return f"API {cupy.cuda.runtime.driverGetVersion()}"
 
 
 def _capture_id(stream: int) -> int:

@@ -13,7 +13,8 @@ from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError
 from dnnffi.plan import validate
-from dnnffi.plan.engines import Engine, engine, weights_of
+from dnnffi.plan.call import Call, pair
+from dnnffi.plan.engines import engine, weights_of
 from dnnffi.spec.options import DEFAULTS, RNNOptions, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec, check_flag
@@ -40,7 +41,7 @@ class Gradients(NamedTuple):
 class RNNContext:
     """What a training forward keeps for its backward."""
 
-    def __init__(self, call: _Call, plan: Any, saved: Any) -> None:
+    def __init__(self, call: Call, plan: Any, saved: Any) -> None:
         self._call = call
         self._plan = plan
         self._saved = saved
@@ -81,7 +82,7 @@ class RNNContext:
         check_flag("retain", retain)
         call, plan = self._call, self._plan
         problem: RNNProblem = plan.problem
-        dh_n, dc_n = _pair(problem.spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
+        dh_n, dc_n = pair(problem.spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
         dy = call.optional("dy", dy, problem.y_shape)
         dh_n = call.optional("dh_n", dh_n, problem.h_shape)
         dc_n = call.optional("dc_n", dc_n, problem.c_shape)
@@ -107,76 +108,6 @@ class RNNContext:
         )
 
 
-class _Call(NamedTuple):
-    """The arrays of one call, and the engine that takes them."""
-
-    engine: Engine
-    spec: RNNSpec
-    device: int
-    x: Array
-    h_0: Array | None
-    c_0: Array | None
-    weights: RNNWeights | list[Array]
-
-    def array(self, name: str, value: object, shape: tuple[int, ...]) -> Array:
-        """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
-        array = as_array(name, value)
-        self._check_place(name, array)
-        if tuple(array.shape) != shape:
-            raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
-        if array.dtype.name != self.spec.dtype:
-            raise TypeError(
-                f"{name} must have the dtype of the weights, {self.spec.dtype}; got {array.dtype}"
-            )
-        return array if array.flags.c_contiguous else array.copy()
-
-    def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
-        """As `array`; None stays None."""
-        return None if value is None else self.array(name, value, shape)
-
-    def check_weights(self) -> None:
-        """Raise unless separate weight arrays are where the backend wants them."""
-        assert isinstance(self.weights, list)
-        for index, array in enumerate(self.weights):
-            self._check_place(f"weights[{index}]", array)
-
-    def weight_gradient(self, gradient: Any) -> Any:
-        """A backend's gradient of the weights in the form that the weights had."""
-        if isinstance(gradient, list):
-            if isinstance(self.weights, RNNWeights):
-                return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)
-            return gradient
-        packed = RNNWeights(gradient, self.spec, backend=self.engine.name)
-        return packed if isinstance(self.weights, RNNWeights) else packed.arrays()
-
-    def _check_place(self, name: str, array: Array) -> None:
-        device = self.engine.place(name, array)
-        if device != self.device:
-            raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
-
-
-def _pair(
-    spec: RNNSpec, value: Any, name: str, parts: tuple[str, str], *, partial: bool = False
-) -> tuple[Any, Any]:
-    """Hidden and cell part of ``value``: a pair for an LSTM, else one array."""
-    if value is None:
-        return None, None
-    if not spec.has_cell:
-        if isinstance(value, tuple | list):
-            raise TypeError(
-                f"{name} must be one array: {spec.mode} has no cell state; "
-                f"got a {type(value).__name__} of {len(value)}"
-            )
-        return value, None
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"{name} of an LSTM must be ({', '.join(parts)}) or None")
-    h, c = value
-    if not partial and (h is None or c is None):
-        part = parts[0] if h is None else parts[1]
-        raise TypeError(f"{part} must be an array; give {name}=None for zero states")
-    return h, c
-
-
 def _run(
     mode: str,
     training: bool,
@@ -197,7 +128,7 @@ def _run(
     x = as_array("x", x)
     found = engine(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
-    h_0, c_0 = _pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+    h_0, c_0 = pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
     checked = DEFAULTS if options is None else rnn_options(options, mode)
     if batch_first.__class__ is not bool:
         # Before the look-up: 1 equals True, and would find its plan.
@@ -234,7 +165,7 @@ def _run(
         and (h_0 is None or _fits(h_0, ndarray, plan.h_shape))
         and (c_0 is None or _fits(c_0, ndarray, plan.c_shape))
     ):
-        call = _Call(found, spec, device, x, h_0, c_0, weights)
+        call = Call(found, spec, device, x, h_0, c_0, weights)
         x = call.array("x", x, plan.x_shape)
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)
@@ -243,7 +174,7 @@ def _run(
     native = found.native(weights, spec)
     if not training and not checked.validate:
         return plan.infer(x, h_0, c_0, native)  # type: ignore[no-any-return]
-    call = _Call(found, spec, device, x, h_0, c_0, weights)
+    call = Call(found, spec, device, x, h_0, c_0, weights)
     if training:
         *results, saved = plan.forward(x, h_0, c_0, native)
         results.append(RNNContext(call, plan, saved))

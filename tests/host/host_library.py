@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 
-from host_memory import HostMemory
+from host_memory import HostMemory, RecordedLibrary
 
 import build
 from dnnffi.backends.cudnn import library
@@ -20,9 +20,8 @@ class Host:
         self.control_ffi, self.control = build.control(path)
         self.memory = HostMemory(self.control)
         self.control.standin_reset()
-        self.library = library.Library(
-            ffi.dlopen(str(path)), str(path), "tests", memory=self.memory
-        )
+        lib = RecordedLibrary(ffi.dlopen(str(path)), self.memory)
+        self.library = library.Library(lib, str(path), "tests", memory=self.memory)
 
     def asarray(self, values):
         return self.memory.array(values)

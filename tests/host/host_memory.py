@@ -63,6 +63,41 @@ class Stream:
         self.waited = []
 
 
+class HostGraph:
+    """Calls of the library that were recorded instead of made."""
+
+    nbytes = 1000
+
+    def __init__(self, memory, calls):
+        self.memory = memory
+        self.calls = calls
+        self.launches = 0
+
+    def launch(self, stream):
+        self.launches += 1
+        self.memory.milliseconds += self.memory.replay_costs
+        for function, arguments in self.calls:
+            status = function(*arguments)
+            if status:
+                raise RuntimeError(f"a replayed call returned {status}")
+
+
+class RecordedLibrary:
+    """The stand-in's functions; while a graph is captured, those that compute are recorded."""
+
+    COMPUTING = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
+
+    def __init__(self, lib, memory):
+        self._lib = lib
+        self._memory = memory
+
+    def __getattr__(self, name):
+        function = getattr(self._lib, name)
+        if name not in self.COMPUTING:
+            return function
+        return lambda *arguments: self._memory.enqueue(function, arguments)
+
+
 class HostMemory:
     """`dnnffi.arrays.Memory` on the host; every allocation is made known to the stand-in."""
 
@@ -71,11 +106,16 @@ class HostMemory:
         self.ndarray = type("HostArray", (HostArray,), {"memory": self})
         self.devices = devices
         self.device = 0
-        self.capture = 0
+        self.capture_number = 0
         self.stream = Stream(0, self)
         self.waits = []
         self.allocations = 0
         self.fail_allocation = None
+        self.fail_capture = None
+        self.recording = None
+        self.graphs = []
+        # What a call and a replay cost on the clock of `elapsed`.
+        self.milliseconds, self.call_costs, self.replay_costs = 0.0, 1.0, 0.5
         self._numbers = itertools.count(1)
 
     def empty(self, shape, dtype=np.float32):
@@ -115,7 +155,15 @@ class HostMemory:
         return array
 
     def clear(self, address, nbytes):
-        ctypes.memset(address, 0, nbytes)
+        self.enqueue(lambda *arguments: ctypes.memset(*arguments) and 0, (address, 0, nbytes))
+
+    def enqueue(self, function, arguments):
+        if self.recording is not None:
+            self.recording.append((function, arguments))
+            return 0
+        self.milliseconds += self.call_costs
+        return function(*arguments)
+
 
     def current_device(self):
         return self.device
@@ -153,4 +201,35 @@ class HostMemory:
         self.waits.append((stream.ptr, event[-1]))
 
     def capture_id(self, stream):
-        return self.capture
+        return self.capture_number
+
+    def is_capturing(self, stream):
+        return bool(self.capture_number)
+
+    def capture(self, record):
+        assert self.recording is None
+        self.recording = []
+        try:
+            record()
+            if self.fail_capture is not None:
+                raise self.fail_capture()
+            graph = HostGraph(self, self.recording)
+        finally:
+            self.recording = None
+        self.graphs.append(weakref.ref(graph))
+        return graph
+
+    def elapsed(self, calls):
+        before = self.milliseconds
+        calls()
+        return self.milliseconds - before
+
+    @contextmanager
+    def scratch(self):
+        before = self.control.standin_registered()
+        yield
+        now = self.control.standin_registered()
+        assert now <= before, f"scratch memory was not given back: {now} arrays, {before} before"
+
+    def device_name(self, device):
+        return "host stand-in"

@@ -415,14 +415,14 @@ def test_dropout_waits_for_the_last_use_on_another_stream(host):
         pass
     assert len(memory.waits) == 1
     # An event from outside a capture must not be waited for inside, nor the reverse.
-    memory.stream, memory.capture = first, 17
+    memory.stream, memory.capture_number = first, 17
     with generator:
         pass
     memory.stream = second
     with generator:  # another stream of the same capture
         pass
     assert memory.waits[1:] == [(second.ptr, first.ptr)]
-    memory.stream, memory.capture = first, 0
+    memory.stream, memory.capture_number = first, 0
     with generator:
         pass
     assert len(memory.waits) == 2

@@ -39,6 +39,11 @@ class PlanCache(Generic[T]):
         """The plan for ``key``, or None: one look-up, on the path of every call."""
         return self._plans.get(key)
 
+    def values(self) -> list[T]:
+        """The plans, oldest first."""
+        with self._lock:
+            return list(self._plans.values())
+
     def clear(self) -> None:
         """Forget all plans."""
         with self._lock:

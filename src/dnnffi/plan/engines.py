@@ -13,11 +13,14 @@ from typing import Any
 from dnnffi.arrays import Array, as_array, kind
 from dnnffi.backends.cudnn import dropout as cudnn_dropout
 from dnnffi.backends.cudnn import library as cudnn_library
-from dnnffi.backends.cudnn import rnn as cudnn_rnn
+from dnnffi.backends.cudnn.candidates import CudnnKernels
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import PerformanceWarning, UnsupportedError
 from dnnffi.plan.cache import PlanCache
 from dnnffi.plan.reference import HostGenerator, ReferencePlan
+from dnnffi.plan.replay import GraphMemory
+from dnnffi.plan.store import Store
+from dnnffi.plan.tuning import Tuner
 from dnnffi.plan.vendor import VendorPlan
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec, check_flag, check_integer
@@ -58,6 +61,16 @@ class Engine:
                 state = self._default_states.setdefault(device, DropoutState(secrets.randbits(63)))
         return state.generator(f"{self.name} device {device}", lambda s: self._seeded(s, device))
 
+    def check_device(self, device: int | None) -> int:
+        """``device``, or the current one where it is None."""
+        if device not in (None, 0):
+            raise ValueError(f"device: backend {self.name!r} has none but 0; got {device!r}")
+        return 0
+
+    def clear(self) -> None:
+        """Forget plans and what was measured."""
+        self.plans.clear()
+
     def _seeded(self, seed: int, device: int) -> Any:
         raise NotImplementedError
 
@@ -86,6 +99,9 @@ class CudnnEngine(Engine):
         super().__init__()
         self.library = library
         self.ndarray = library.memory.ndarray
+        self.kernels = CudnnKernels(library)
+        self.tuner = Tuner(self.kernels, library.memory, Store("rnn"))
+        self.graphs = GraphMemory()
 
     def place(self, name: str, array: Array) -> int:
         if not isinstance(array, self.ndarray):
@@ -95,6 +111,19 @@ class CudnnEngine(Engine):
             )
         device: int = array.data.device_id
         return device
+
+    def check_device(self, device: int | None) -> int:
+        memory = self.library.memory
+        if device is None:
+            return memory.current_device()
+        count = memory.device_count()
+        if not 0 <= check_integer("device", device) < count:
+            raise ValueError(f"device must be from 0 to {count - 1}; got {device}")
+        return device
+
+    def clear(self) -> None:
+        super().clear()
+        self.tuner.clear()
 
     def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
         if isinstance(weights, RNNWeights):
@@ -114,10 +143,15 @@ class CudnnEngine(Engine):
             return RNNWeights.pack(weights, spec, backend=self.name, out=flat).flat
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> VendorPlan:
-        executor = cudnn_rnn.RNNExecutor(
-            problem, generator=generator, device=device, library=self.library
+        return VendorPlan(
+            problem,
+            device,
+            self.kernels,
+            self.library.memory,
+            generator=generator,
+            tuner=self.tuner,
+            graphs=self.graphs,
         )
-        return VendorPlan(executor, self.library.memory)
 
     def _seeded(self, seed: int, device: int) -> cudnn_dropout.Generator:
         return cudnn_dropout.Generator(self.library, device, seed)
@@ -132,14 +166,25 @@ def engine(backend: str | None, x: Array) -> Engine:
 
     CuPy on CUDA goes to cuDNN, NumPy to the reference.
     """
-    name = _BY_KIND[kind(x)] if backend is None else backend
+    return engine_named(_BY_KIND[kind(x)] if backend is None else backend)
+
+
+def engine_named(name: str) -> Engine:
+    """The engine called "cudnn", "miopen" or "reference"."""
     if name == "cudnn":
         return _cudnn(cudnn_library.load())
     if name == "reference":
         return _reference()
     if name == "miopen":
         raise UnsupportedError("MIOpen", "", "this version of dnnffi has no MIOpen backend yet")
-    raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {backend!r}")
+    raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {name!r}")
+
+
+def all_engines() -> tuple[Engine, ...]:
+    """The engines that were used in this process."""
+    cudnn = cudnn_library.loaded()
+    used = [] if cudnn is None or cudnn.engine is None else [cudnn.engine]
+    return (_reference(), *used)
 
 
 @cache

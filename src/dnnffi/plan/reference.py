@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dnnffi.arrays import Array, array_module
+from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
+from dnnffi.weights import RNNWeights
 
 
 class HostGenerator:
@@ -53,11 +55,8 @@ class ReferencePlan:
 
     def __init__(self, problem: RNNProblem, generator: HostGenerator | None = None) -> None:
         self.problem = problem
-        self.x_shape, self.h_shape, self.c_shape = (
-            problem.x_shape,
-            problem.h_shape,
-            problem.c_shape,
-        )
+        self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
+        self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
         self._generator = generator
         packed = problem.layout == PACKED
         self._keywords: dict[str, Any] = {
@@ -100,3 +99,89 @@ class ReferencePlan:
         """(dx, dh_0, dc_0, gradients of the weights in PyTorch's order or None)."""
         grads = reference.backward(saved, dy, dh_n, dc_n)
         return grads.x, grads.h_0, grads.c_0, grads.weights if weights_needed else None
+
+    def hold(self) -> HeldReference:
+        """The plan for one who keeps it."""
+        return HeldReference(self)
+
+    def report(self) -> str:
+        """What runs, in plain words."""
+        return f"{self.problem}\nthe NumPy reference; there is nothing to choose"
+
+
+class HeldReference:
+    """A plan of the reference behind the doors of a vendor's `dnnffi.plan.held.HeldPlan`."""
+
+    def __init__(self, plan: ReferencePlan) -> None:
+        self.plan = plan
+        self.closed = False
+        self._saved: Any = None
+        self._weights: list[Array] | None = None
+
+    def forward(
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Any, out: Any
+    ) -> tuple[Array, Array, Array | None]:
+        """(y, h_n, c_n), copied into ``out`` where it is given."""
+        self._open()
+        *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
+        self._weights = None
+        return _into(out, results)
+
+    def backward_data(
+        self, dy: Array | None, dh_n: Array | None, dc_n: Array | None, out: Any
+    ) -> tuple[Array, Array, Array | None]:
+        """(dx, dh_0, dc_0), copied into ``out`` where it is given."""
+        self._open()
+        if not self.plan.problem.training:
+            raise ContextError("this plan is for inference; make it with training=True")
+        if self._saved is None:
+            raise ContextError("backward data runs once, after a forward")
+        *results, self._weights = self.plan.backward(
+            self._saved, dy, dh_n, dc_n, weights_needed=True, retain=False
+        )
+        self._saved = None
+        return _into(out, results)
+
+    def backward_weights(
+        self, weights: RNNWeights, out: RNNWeights | None, accumulate: bool
+    ) -> RNNWeights:
+        """The gradient of the weights in their layout."""
+        self._open()
+        if self._weights is None:
+            raise ContextError("backward weights runs once, after backward data")
+        packed = RNNWeights.pack(self._weights, weights.spec, backend=weights.backend)
+        self._weights = None
+        if out is None:
+            return packed
+        out.flat[...] = out.flat + packed.flat if accumulate else packed.flat
+        return out
+
+    def autotune(self) -> None:
+        """Nothing to measure."""
+        self._open()
+
+    def capture(self, step: Callable[[], Any]) -> Any:
+        """Refused: there is no graph to capture."""
+        raise UnsupportedError("the reference", "", "has no graphs; call the step itself")
+
+    def report(self) -> str:
+        """What runs, in plain words."""
+        return self.plan.report()
+
+    def close(self) -> None:
+        """Let go of what backward needs."""
+        self.closed = True
+        self._saved = self._weights = None
+
+    def _open(self) -> None:
+        if self.closed:
+            raise ValueError("this plan is closed")
+
+
+def _into(out: Any, results: list[Any]) -> tuple[Any, ...]:
+    if out is None:
+        return tuple(results)
+    for target, result in zip(out, results, strict=True):
+        if target is not None:
+            target[...] = result
+    return tuple(out)

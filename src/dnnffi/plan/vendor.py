@@ -1,11 +1,27 @@
-"""A problem on a vendor's executor: allocates results and workspace, keeps what backward needs."""
+"""A problem on a vendor's executors: results allocated, graphs replayed, backward prepared."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import os
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
-from dnnffi.arrays import Array, Memory
+from dnnffi.arrays import Array, Graph, Memory
+from dnnffi.backends.context import Context, Phase, check_before_data, check_before_weights
+from dnnffi.errors import DnnffiError
+from dnnffi.plan.candidates import Executor, Kernels
+from dnnffi.plan.replay import Addresses, GraphMemory, Replays
+from dnnffi.plan.tuning import FAILURES, Choice, Tuner
 from dnnffi.spec.problem import RNNProblem
+
+if TYPE_CHECKING:
+    from dnnffi.plan.held import HeldPlan
+
+CALLS_BEFORE_TUNING = 8
+"""Calls of a problem that run by the rule before it is measured."""
 
 
 class Saved(NamedTuple):
@@ -16,62 +32,249 @@ class Saved(NamedTuple):
     c_0: Array | None
     weights: Array
     y: Array
-    context: Any
+    context: Context
 
 
 class VendorPlan:
-    """Forward and backward of one problem on one device, on new result arrays."""
+    """Forward and backward of one problem on one device.
 
-    def __init__(self, executor: Any, memory: Memory) -> None:
-        self.executor = executor
-        self.problem: RNNProblem = executor.problem
-        self.device: int = executor.device
-        self._memory = memory
+    Starts with the candidate that the rule picks. Once the problem is tuned, a call whose addresses
+    a graph knows replays it, and any other runs the candidate that is fastest without one.
+    """
+
+    def __init__(
+        self,
+        problem: RNNProblem,
+        device: int,
+        kernels: Kernels,
+        memory: Memory,
+        *,
+        generator: Any = None,
+        tuner: Tuner | None = None,
+        graphs: GraphMemory | None = None,
+    ) -> None:
+        self.problem = problem
+        self.device = device
+        self.closed = False
+        self.choice: Choice | None = None
+        self._kernels = kernels
+        self.memory = memory
         self._empty = memory.empty
         self._allocate = memory.allocate
-        self._current_device = memory.current_device
-        self._dtype = memory.dtype(self.problem.spec.dtype)
+        self.current_device = memory.current_device
+        self._current_stream = memory.current_stream
+        self._dtype = memory.dtype(problem.spec.dtype)
         self._bytes = memory.dtype("uint8")
-        self.x_shape, self._y_shape = self.problem.x_shape, self.problem.y_shape
-        self.h_shape, self.c_shape = self.problem.h_shape, self.problem.c_shape
-        self._has_cell = self.problem.spec.has_cell
+        self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
+        self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
+        self._has_cell = problem.spec.has_cell
+        self._generator = generator
+        self._tuner = tuner if problem.options.tune != "off" else None
+        self.countdown = 0
+        self._lock = threading.Lock()
+        graphs = graphs or GraphMemory()
+        self._forwards, self._datas, self._weights = (Replays(graphs) for _ in range(3))
+        self.forward_graphs = self._forwards.graphs
+        self._replayed: Executor | None = None
+        self._use(kernels.make(problem, None, device, generator))
+        _alive.add(self)
+        if self._tuner is not None:
+            known = self._tuner.find(problem, device)
+            if known is not None:
+                self._apply(known)
+            elif problem.options.tune == "now":
+                self.autotune()
+            else:
+                self.countdown = CALLS_BEFORE_TUNING
+
+    def _use(self, direct: Executor, replayed: Executor | None = None) -> None:
+        executors = (direct,) if replayed is None else (direct, replayed)
+        # One size for all, so that addresses can be looked up before it is known who runs them.
+        self.workspace_bytes = max(executor.workspace_bytes for executor in executors)
+        self.reserve_bytes = max(executor.reserve_bytes for executor in executors)
+        self.executor = direct
+        self.check_inputs = direct.check_inputs
+        self._replayed = replayed
+
+    # Tuning
+
+    def autotune(self) -> bool:
+        """Measure the candidates and use the fastest. False where that cannot be done now."""
+        tuner = self._tuner
+        if tuner is None or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._capturing():
+                return False
+            self.countdown = 0
+            choice = tuner.measure(self.problem, self.device)
+            if choice is not None:
+                self._apply(choice)
+            return choice is not None
+        finally:
+            self._lock.release()
+
+    def count(self) -> None:
+        """One call nearer to being measured; inside the caller's capture it waits."""
+        if self.countdown > 1:
+            self.countdown -= 1
+        else:
+            self.autotune()
+
+    def _apply(self, choice: Choice) -> None:
+        """Use what was measured; a candidate that cannot be made now is left out."""
+        make, problem = self._kernels.make, self.problem
+        try:
+            with self.memory.use(self.device):
+                executors = {
+                    name: make(problem, name, self.device, self._generator)
+                    for name in {choice.direct, choice.replayed}
+                    if name is not None
+                }
+        except FAILURES:
+            return
+        self.choice = choice
+        replayed = None if choice.replayed is None else executors[choice.replayed]
+        self._use(executors[choice.direct], replayed)
+
+    # One operation: replayed, captured and replayed, or run
+
+    def launch(self, graph: Graph) -> bool:
+        """Replay, unless the caller is capturing: then the call itself belongs in his graph."""
+        stream = self._current_stream()
+        if stream.ptr and self.memory.is_capturing(stream):
+            return False
+        graph.launch(stream)
+        return True
+
+    def _graph(self, replays: Replays, key: Addresses, call: Callable[[], object]) -> Graph | None:
+        """The graph of ``call`` on known addresses, captured if it is time for one; else None."""
+        graph = replays.graphs.get(key)
+        if graph is not None or not replays.due(key):
+            return graph
+        try:
+            graph = self.memory.capture(call)
+        except FAILURES:
+            self._use(self.executor)
+            return None
+        replays.add(key, graph)
+        return graph
+
+    def _capturing(self) -> bool:
+        return self.memory.is_capturing(self._current_stream())
+
+    def run_forward(self, addresses: Addresses, reserve: Array | None = None) -> Context | None:
+        """Forward on checked addresses, in the order of the executor's ``forward_at``."""
+        executor = self.executor
+        if self._replayed is not None:
+            replayed = self._replayed
+            context = None if reserve is None else Context(replayed, reserve)
+            if self._capturing():
+                executor = replayed  # in the caller's graph what is fastest in a graph
+            else:
+                key = addresses if reserve is None else (*addresses, reserve.data.ptr)
+                graph = self._graph(
+                    self._forwards,
+                    key,
+                    lambda: replayed.forward_at(addresses, context, ordered=False),
+                )
+                if graph is not None:
+                    with self._generator or nullcontext():
+                        graph.launch(self._current_stream())
+                    if context is not None:
+                        context.phase = Phase.FORWARD
+                    return context
+        context = None if reserve is None else Context(executor, reserve)
+        executor.forward_at(addresses, context)
+        return context
+
+    def run_backward_data(self, addresses: Addresses, context: Context) -> None:
+        """Backward data on checked addresses, by the executor that ran the forward."""
+        executor: Any = context.executor
+        check_before_data(context, executor)
+        if self._replays(executor):
+            graph = self._graph(
+                self._datas,
+                (*addresses, context.reserve.data.ptr),
+                lambda: executor.backward_data_at(addresses, context),
+            )
+            if graph is not None:
+                graph.launch(self._current_stream())
+                context.phase = Phase.DATA
+                return
+            context.phase = Phase.FORWARD  # a capture that failed has moved it
+        executor.backward_data_at(addresses, context)
+
+    def run_backward_weights(
+        self, addresses: Addresses, context: Context, accumulate: bool = False
+    ) -> None:
+        """Backward weights on checked addresses, by the executor that ran the forward."""
+        executor: Any = context.executor
+        check_before_weights(context, executor)
+        if self._replays(executor):
+            graph = self._graph(
+                self._weights,
+                (*addresses, context.reserve.data.ptr, int(accumulate)),
+                lambda: executor.backward_weights_at(addresses, context, accumulate),
+            )
+            if graph is not None:
+                graph.launch(self._current_stream())
+                context.phase = Phase.SPENT
+                return
+        executor.backward_weights_at(addresses, context, accumulate)
+
+    def _replays(self, executor: object) -> bool:
+        return executor is self._replayed and not self._capturing()
+
+    # The functional API
 
     def infer(
-        self,
-        x: Array,
-        h_0: Array | None,
-        c_0: Array | None,
-        weights: Array,
-        context: Any = None,
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
     ) -> tuple[Array, Array, Array | None]:
         """(y, h_n, c_n)."""
-        if self._current_device() != self.device:
-            with self._memory.use(self.device):
-                return self.infer(x, h_0, c_0, weights, context)
-        executor, empty, dtype = self.executor, self._empty, self._dtype
-        x_at, h_0_at, c_0_at, weights_at = executor.check_inputs(x, h_0, c_0, weights)
-        y, h_n = empty(self._y_shape, dtype), empty(self.h_shape, dtype)
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.infer(x, h_0, c_0, weights)
+        if self.countdown:
+            self.count()
+        x_at, h_0_at, c_0_at, weights_at = self.check_inputs(x, h_0, c_0, weights)
+        empty, dtype = self._empty, self._dtype
+        y, h_n = empty(self.y_shape, dtype), empty(self.h_shape, dtype)
         c_n, c_n_at = None, 0
         if self._has_cell:
             c_n = empty(self.c_shape, dtype)
             c_n_at = c_n.data.ptr
         # Freed on return, into a pool that hands it out again in the order of this stream.
-        workspace = self._allocate(executor.workspace_bytes)
-        executor.forward_at(
-            (x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at, c_n_at, weights_at, workspace.ptr),
-            context,
+        workspace = self._allocate(self.workspace_bytes)
+        addresses = (
+            *(x_at, y.data.ptr, h_0_at, h_n.data.ptr),
+            *(c_0_at, c_n_at, weights_at, workspace.ptr),
         )
+        graph = self.forward_graphs.get(addresses)
+        if graph is None or not self.launch(graph):
+            self.run_forward(addresses)
         return y, h_n, c_n
 
     def forward(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
     ) -> tuple[Array, Array, Array | None, Saved]:
         """(y, h_n, c_n, what `backward` needs)."""
-        if self._current_device() != self.device:
-            with self._memory.use(self.device):
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
                 return self.forward(x, h_0, c_0, weights)
-        context = self.executor.context(self._empty((self.executor.reserve_bytes,), self._bytes))
-        y, h_n, c_n = self.infer(x, h_0, c_0, weights, context)
+        if self.countdown:
+            self.count()
+        x_at, h_0_at, c_0_at, weights_at = self.check_inputs(x, h_0, c_0, weights)
+        reserve = self._empty((self.reserve_bytes,), self._bytes)
+        y, h_n = self._empty(self.y_shape, self._dtype), self._empty(self.h_shape, self._dtype)
+        c_n = self._empty(self.c_shape, self._dtype) if self._has_cell else None
+        workspace = self._allocate(self.workspace_bytes)
+        addresses = (
+            *(x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at),
+            *(0 if c_n is None else c_n.data.ptr, weights_at, workspace.ptr),
+        )
+        context = self.run_forward(addresses, reserve)
+        assert context is not None
         return y, h_n, c_n, Saved(x, h_0, c_0, weights, y, context)
 
     def backward(
@@ -85,8 +288,8 @@ class VendorPlan:
         retain: bool,
     ) -> tuple[Array, Array, Array | None, Array | None]:
         """(dx, dh_0, dc_0, gradient of the flat weights or None)."""
-        memory, executor = self._memory, self.executor
-        if self._current_device() != self.device:
+        memory = self.memory
+        if self.current_device() != self.device:
             with memory.use(self.device):
                 return self.backward(
                     saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
@@ -94,26 +297,96 @@ class VendorPlan:
         x, h_0, c_0, weights, y, context = saved
         if retain:
             context = context.copy()
+        executor: Any = context.executor
         if dy is None:
-            dy = memory.zeros(self._y_shape, self._dtype)
+            dy = memory.zeros(self.y_shape, self._dtype)
         dx = self._empty(self.x_shape, self._dtype)
         dh_0 = self._empty(self.h_shape, self._dtype)
         dc_0 = self._empty(self.c_shape, self._dtype) if self._has_cell else None
         workspace = self._empty((executor.workspace_bytes,), self._bytes)
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
-        executor.backward_data(
-            context,
-            y,
-            dy,
-            h_0,
-            c_0,
-            dh_n,
-            dc_n,
-            weights,
-            out=(dx, dh_0, dc_0),
-            workspace=workspace,
+        addresses = executor.check_backward_data(
+            *(y, dy, h_0, c_0, dh_n, dc_n, weights, dx, dh_0, dc_0, workspace)
         )
+        self.run_backward_data(addresses, context)
         if dweights is not None:
-            executor.backward_weights(context, x, h_0, y, out=dweights, workspace=workspace)
+            addresses = executor.check_backward_weights(x, h_0, y, dweights, workspace)
+            self.run_backward_weights(addresses, context)
         return dx, dh_0, dc_0, dweights
+
+    # What it is
+
+    @property
+    def graph_bytes(self) -> int:
+        """Device memory of the plan's graphs, as far as it could be seen."""
+        return self._forwards.nbytes + self._datas.nbytes + self._weights.nbytes
+
+    @property
+    def graph_count(self) -> int:
+        """How many graphs the plan holds."""
+        return sum(len(r.graphs) for r in (self._forwards, self._datas, self._weights))
+
+    def hold(self) -> HeldPlan:
+        """The plan for one who keeps it: with its own workspace and reserve space."""
+        from dnnffi.plan.held import HeldPlan
+
+        return HeldPlan(self)
+
+    def report(self) -> str:
+        """Which candidate runs, and why, in plain words."""
+        return describe(self)
+
+    def close(self) -> None:
+        """Let go of graphs and descriptors. A second call does nothing."""
+        self.closed = True
+        for replays in (self._forwards, self._datas, self._weights):
+            replays.clear()
+        for executor in (self.executor, self._replayed):
+            if executor is not None:
+                executor.close()
+
+
+def describe(plan: VendorPlan) -> str:
+    """`VendorPlan.report`."""
+    problem, choice, executor = plan.problem, plan.choice, plan.executor
+    lines = [str(problem), f"algorithm {executor.algorithm}, math {problem.options.math}"]
+    tune = problem.options.tune
+    if choice is None:
+        why = "tuning is off" if tune == "off" else "not measured yet"
+        lines.append(f"picked by the rule for {problem.options.algorithm!r}; {why}")
+    else:
+        if choice.replayed is not None:
+            lines.append(
+                f"{choice.replayed} as a CUDA graph where the addresses of a call are known, "
+                f"{choice.direct} called directly elsewhere"
+            )
+        where = "measured in this process" if choice.source == "measured" else "read from disk"
+        what = "forward and both backwards" if problem.training else "forward"
+        lines.append(f"{where}, milliseconds of {what}:")
+        for name, times in choice.times.items():
+            replayed = (
+                "not captured" if times.replayed is None else f"{times.replayed:.4f} as graph"
+            )
+            lines.append(f"  {name}: {times.direct:.4f} directly, {replayed}")
+        lines += [f"  {name}: {reason}" for name, reason in choice.refused.items()]
+    lines.append(f"workspace {plan.workspace_bytes:,} bytes, reserve {plan.reserve_bytes:,} bytes")
+    lines.append(f"{plan.graph_count} graphs, {plan.graph_bytes:,} bytes")
+    return "\n".join(lines)
+
+
+_alive: WeakSet[VendorPlan] = WeakSet()
+
+
+def _refuse_in_child() -> None:
+    def refuse() -> int:
+        raise DnnffiError(
+            "this process was forked after dnnffi had used the GPU, and the driver does not work "
+            "in it; start processes with the spawn or forkserver method of multiprocessing"
+        )
+
+    for plan in list(_alive):
+        plan.current_device = refuse
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)

@@ -1,4 +1,4 @@
-"""Options of an RNN call: algorithm, math, clipping of the LSTM cell, validation."""
+"""Options of an RNN call: algorithm, math, clipping of the LSTM cell, tuning, validation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 ALGORITHMS = ("auto", "standard", "persist_static", "persist_dynamic", "persist_static_small_h")
 MATHS = ("default", "strict", "fast")
 CLIP_NANS = ("propagate", "clip")
+TUNES = ("auto", "off", "now")
 
 
 class RNNOptions(NamedTuple):
@@ -23,6 +24,8 @@ class RNNOptions(NamedTuple):
     clip : (low, high) for the cell state of an LSTM, or None
     clip_nan : "propagate" or "clip": what clipping does to NaN
     validate : run the reference too, and compare
+    tune : "auto" (a problem that is called again and again is measured once), "off" (the rule of
+        ``algorithm`` alone), "now" (measured before the first call)
     """
 
     algorithm: str = "auto"
@@ -30,6 +33,7 @@ class RNNOptions(NamedTuple):
     clip: tuple[float, float] | None = None
     clip_nan: str = "propagate"
     validate: bool = False
+    tune: str = "auto"
 
 
 DEFAULTS = RNNOptions()
@@ -65,7 +69,8 @@ def _check(options: dict[str, object], mode: str) -> RNNOptions:
     for key in options:
         if key not in known:
             raise ValueError(f"options: unknown key {key!r}; known are {', '.join(known)}")
-    for key, choices in (("algorithm", ALGORITHMS), ("math", MATHS), ("clip_nan", CLIP_NANS)):
+    named = {"algorithm": ALGORITHMS, "math": MATHS, "clip_nan": CLIP_NANS, "tune": TUNES}
+    for key, choices in named.items():
         value = options.get(key, choices[0])
         if not isinstance(value, str) or value not in choices:
             raise ValueError(f"options[{key!r}] must be one of {', '.join(choices)}; got {value!r}")
@@ -80,6 +85,7 @@ def _check(options: dict[str, object], mode: str) -> RNNOptions:
         clip=clip,
         clip_nan=str(options.get("clip_nan", "propagate")),
         validate=bool(options.get("validate", False)),
+        tune=str(options.get("tune", "auto")),
     )
 
 

@@ -85,6 +85,11 @@ def load() -> Library:
     return _current
 
 
+def loaded() -> Library | None:
+    """The libcudnn that `load` has returned, or None while there is none."""
+    return _current
+
+
 @contextmanager
 def using(library: Library) -> Iterator[Library]:
     """Make ``library`` the one that `load` returns, for the length of a ``with`` block."""

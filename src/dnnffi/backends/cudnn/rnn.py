@@ -61,6 +61,7 @@ class RNNExecutor:
     ----------
     problem, device, library : as above
     algorithm : the algorithm in use
+    generator : the random numbers in use, None where nothing is dropped
     workspace_bytes, reserve_bytes : sizes of the two buffers; contents of the workspace do not
         outlive a call
     weight_size : elements of the flat weight buffer
@@ -90,7 +91,7 @@ class RNNExecutor:
         drops = problem.training and problem.dropout > 0 and spec.num_layers > 1
         if drops and generator is None:
             raise ValueError("generator: a problem with dropout needs random numbers")
-        self._generator = generator if drops else None
+        self.generator = generator if drops else None
         self.algorithm = self._algorithm()
         self._owned: list[Any] = []
         self._descriptors: tuple[Any, ...] = ()
@@ -136,7 +137,7 @@ class RNNExecutor:
         problem, library = self.problem, self.library
         spec = problem.spec
         handle = handle_for(library, self.device)
-        dropout = self._generator.descriptor(problem.dropout) if self._generator else None
+        dropout = self.generator.descriptor(problem.dropout) if self.generator else None
         self._rnn = self._own(RNNDescriptor(self._info(), dropout, library=library))
         if problem.options.clip is not None:
             self._rnn.set_clip(problem.options.clip, problem.options.clip_nan)
@@ -264,21 +265,10 @@ class RNNExecutor:
         Raises ``TypeError``, ``ValueError`` naming the argument, `ContextError`, `CudnnError`.
         """
         y, h_n, c_n = out
-        seen = self._seen.get(id(y), _NOTHING_SEEN)
-        if not (
-            seen[0]() is x
-            and seen[1]() is y
-            and seen[2]() is h_0
-            and seen[3]() is h_n
-            and seen[4]() is c_0
-            and seen[5]() is c_n
-            and seen[6]() is weights
-            and seen[7]() is workspace
-        ):
-            seen = self._see(x, y, h_0, h_n, c_0, c_n, weights, workspace)
-        self.forward_at(seen[8], context)
+        addresses = self.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        self.forward_at(addresses, context)
 
-    def _see(
+    def check_forward(
         self,
         x: Array,
         y: Array,
@@ -288,8 +278,24 @@ class RNNExecutor:
         c_n: Array | None,
         weights: Array,
         workspace: Array,
-    ) -> tuple[Any, ...]:
-        """Check the arrays of `forward`, and know them again: buffers are used many times."""
+    ) -> tuple[int, ...]:
+        """Addresses of the arrays of `forward`, in this order, each checked.
+
+        Arrays that were checked before are known again: buffers are used many times.
+        """
+        seen = self._seen.get(id(y), _NOTHING_SEEN)
+        if (
+            seen[0]() is x
+            and seen[1]() is y
+            and seen[2]() is h_0
+            and seen[3]() is h_n
+            and seen[4]() is c_0
+            and seen[5]() is c_n
+            and seen[6]() is weights
+            and seen[7]() is workspace
+        ):
+            known: tuple[int, ...] = seen[8]
+            return known
         x_at, y_at = self._address("x", x, self._x_size), self._address("y", y, self._y_size)
         h_0_at, c_0_at = self._states(("h_0", "c_0"), h_0, c_0)
         h_n_at, c_n_at = self._states(("h_n", "c_n"), h_n, c_n)
@@ -316,8 +322,8 @@ class RNNExecutor:
         references = (_nothing if array is None else ref(array) for array in arrays)
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
-        self._seen[id(y)] = seen = (*references, addresses)
-        return seen
+        self._seen[id(y)] = (*references, addresses)
+        return addresses
 
     def check_inputs(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
@@ -329,8 +335,17 @@ class RNNExecutor:
             self._address("weights", weights, self.weight_size),
         )
 
-    def forward_at(self, addresses: tuple[int, ...], context: Context | None = None) -> None:
-        """`forward` on checked addresses: x, y, h_0, h_n, c_0, c_n, weights, workspace."""
+    def forward_at(
+        self,
+        addresses: tuple[int, ...],
+        context: Context | None = None,
+        *,
+        ordered: bool = True,
+    ) -> None:
+        """`forward` on checked addresses: x, y, h_0, h_n, c_0, c_n, weights, workspace.
+
+        Without ``ordered`` the caller sees to it that uses of the ``generator`` do not overlap.
+        """
         x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
         handle = self._ready()
         rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors
@@ -366,11 +381,11 @@ class RNNExecutor:
             reserve_bytes,
             reserve,
         )
-        if self._generator is None:
-            status = self._forward(*arguments)
-        else:
-            with self._generator:
+        if ordered and self.generator is not None:
+            with self.generator:
                 status = self._forward(*arguments)
+        else:
+            status = self._forward(*arguments)
         if status:
             raise self.library.error(status, "cudnnRNNForward", self.problem)
         if context is not None:

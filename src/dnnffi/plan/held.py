@@ -1,0 +1,158 @@
+"""A vendor's plan with its own workspace and reserve space, on results that the caller may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dnnffi.arrays import Array
+from dnnffi.backends.context import Context
+from dnnffi.errors import ContextError
+from dnnffi.plan.vendor import VendorPlan
+from dnnffi.weights import RNNWeights
+
+State = Array | None
+Triple = tuple[Array, State, State]
+
+
+class HeldPlan:
+    """Forward and backward into given arrays; what stays the same from call to call is kept.
+
+    Each stream has a workspace of its own. There is one reserve space: a forward fills it for the
+    backwards that follow, and the next forward fills it anew.
+    """
+
+    def __init__(self, plan: VendorPlan) -> None:
+        self.plan = plan
+        self._memory = plan.memory
+        self._dtype = plan.memory.dtype(plan.problem.spec.dtype)
+        self._bytes = plan.memory.dtype("uint8")
+        self._current_stream = plan.memory.current_stream
+        self._graphs = plan.forward_graphs
+        self._training = plan.problem.training
+        self._workspaces: dict[int, Array] = {}
+        self._reserve: Array | None = None
+        self._given: tuple[Array, State, State, Array, Array] | None = None
+        self._context: Context | None = None
+
+    def forward(
+        self, x: Array, h_0: State, c_0: State, weights: Array, out: Triple | None
+    ) -> Triple:
+        """Fill and return (y, h_n, c_n)."""
+        plan = self.plan
+        if plan.closed:
+            self._open()
+        if plan.current_device() != plan.device:
+            with self._memory.use(plan.device):
+                return self.forward(x, h_0, c_0, weights, out)
+        if plan.countdown:
+            plan.count()
+        if out is None:
+            out = self._empty(plan.y_shape), self._empty(plan.h_shape), self._cell()
+        y, h_n, c_n = out
+        workspace = self._workspace(self._current_stream().ptr)
+        addresses = plan.executor.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        if self._training:
+            self._given = x, h_0, c_0, weights, y
+            self._context = plan.run_forward(addresses, self._reserve_space())
+        else:
+            graph = self._graphs.get(addresses)
+            if graph is None or not plan.launch(graph):
+                plan.run_forward(addresses)
+        return out
+
+    def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
+        """Fill and return (dx, dh_0, dc_0)."""
+        plan = self.plan
+        context, (_, h_0, c_0, weights, y) = self._filled()
+        with self._memory.use(plan.device):
+            if dy is None:
+                dy = self._memory.zeros(plan.y_shape, self._dtype)
+            if out is None:
+                out = self._empty(plan.x_shape), self._empty(plan.h_shape), self._cell()
+            executor: Any = context.executor
+            workspace = self._workspace(self._current_stream().ptr)
+            addresses = executor.check_backward_data(
+                *(y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
+            )
+            plan.run_backward_data(addresses, context)
+        return out
+
+    def backward_weights(
+        self, weights: RNNWeights, out: RNNWeights | None, accumulate: bool
+    ) -> RNNWeights:
+        """Fill and return the gradient of the weights."""
+        plan = self.plan
+        context, (x, h_0, _, _, y) = self._filled()
+        with self._memory.use(plan.device):
+            if out is None:
+                flat = self._empty((weights.layout.size,))
+                out = RNNWeights(flat, weights.spec, backend=weights.backend)
+            executor: Any = context.executor
+            workspace = self._workspace(self._current_stream().ptr)
+            addresses = executor.check_backward_weights(x, h_0, y, out.flat, workspace)
+            plan.run_backward_weights(addresses, context, accumulate)
+        return out
+
+    def autotune(self) -> None:
+        """Measure now."""
+        self._open()
+        self.plan.autotune()
+
+    def capture(self, step: Callable[[], Any]) -> Any:
+        """What ``step()`` enqueues, as a graph."""
+        self._open()
+        with self._memory.use(self.plan.device):
+            return self._memory.capture_step(step)
+
+    def report(self) -> str:
+        """The plan's report, and what is held here."""
+        return f"{self.plan.report()}\n{self.nbytes:,} bytes held for workspace and reserve space"
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.plan.closed
+
+    def _open(self) -> None:
+        if self.plan.closed:
+            raise ValueError("this plan is closed")
+
+    def _filled(self) -> tuple[Context, tuple[Array, State, State, Array, Array]]:
+        self._open()
+        if not self._training:
+            raise ContextError("this plan is for inference; make it with training=True")
+        if self._context is None or self._given is None:
+            raise ContextError("backward needs a forward before it")
+        return self._context, self._given
+
+    def _workspace(self, stream: int) -> Array:
+        workspace = self._workspaces.get(stream)
+        if workspace is None or workspace.nbytes < self.plan.workspace_bytes:
+            workspace = self._memory.empty((self.plan.workspace_bytes,), self._bytes)
+            self._workspaces[stream] = workspace
+        return workspace
+
+    def _reserve_space(self) -> Array:
+        if self._reserve is None or self._reserve.nbytes < self.plan.reserve_bytes:
+            self._reserve = self._memory.empty((self.plan.reserve_bytes,), self._bytes)
+        return self._reserve
+
+    def _empty(self, shape: tuple[int, ...]) -> Array:
+        return self._memory.empty(shape, self._dtype)
+
+    def _cell(self) -> State:
+        plan = self.plan
+        return self._empty(plan.c_shape) if plan.problem.spec.has_cell else None
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the workspaces and the reserve space."""
+        held = [*self._workspaces.values(), self._reserve]
+        return sum(array.nbytes for array in held if array is not None)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.plan.close()
+        self._workspaces.clear()
+        self._reserve = self._given = self._context = None

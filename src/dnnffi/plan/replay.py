@@ -1,0 +1,117 @@
+"""CUDA graphs of one operation of a plan, known by the addresses that they work on.
+
+A graph reads and writes fixed addresses. In a loop an allocator hands out the same few again and
+again, so a call is looked up by its addresses: a known set replays, and nothing is copied. A set
+that comes a second time is captured. Who brings new addresses in every call is not served by this
+and pays one look-up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from weakref import finalize, ref
+
+from dnnffi.arrays import Graph
+
+Addresses = tuple[int, ...]
+
+MOST_GRAPHS = 8
+"""Graphs kept by each operation of a plan."""
+
+MOST_BYTES = 256 * 2**20
+"""Device memory held by all graphs of a backend; the oldest go first."""
+
+_MOST_SEEN = 64  # sets of addresses that are counted before the count begins anew
+
+
+class GraphMemory:
+    """The graphs of all plans of one backend, oldest first, and the memory that they hold."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self.nbytes = 0
+        self._held: OrderedDict[tuple[int, Addresses], tuple[ref[Replays], int]] = OrderedDict()
+        # A plan may be collected, and so call `forget`, in the middle of anything here.
+        self._lock = threading.RLock()
+
+    def add(self, replays: Replays, addresses: Addresses, nbytes: int) -> None:
+        """Count a new graph, and let go of the oldest where there are too many bytes."""
+        with self._lock:
+            self._held[id(replays), addresses] = ref(replays), nbytes
+            self.nbytes += nbytes
+            while self.nbytes > self.most_bytes and len(self._held) > 1:
+                (_, oldest), (owner, freed) = self._held.popitem(last=False)
+                self.nbytes -= freed
+                if (of_plan := owner()) is not None:
+                    of_plan.drop(oldest)
+
+    def remove(self, replays: Replays, addresses: Addresses) -> None:
+        """Count a graph no more."""
+        with self._lock:
+            _, nbytes = self._held.pop((id(replays), addresses), (None, 0))
+            self.nbytes -= nbytes
+
+    def forget(self, number: int) -> None:
+        """Count the graphs of the `Replays` with this ``id`` no more: it is gone."""
+        with self._lock:
+            for key in [key for key in self._held if key[0] == number]:
+                self.nbytes -= self._held.pop(key)[1]
+
+
+class Replays:
+    """The graphs of one operation. `graphs` is what the path of a call looks into."""
+
+    def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS) -> None:
+        self.graphs: dict[Addresses, Graph] = {}
+        self._memory = memory
+        self._most = most
+        self._seen: dict[Addresses, int] = {}
+        # Doubled whenever a graph had to go for another: captures that are not used again get rare.
+        self._sightings = 2
+        self._lock = threading.Lock()
+        finalize(self, memory.forget, id(self)).atexit = False
+
+    def due(self, addresses: Addresses) -> bool:
+        """Whether a call on ``addresses``, which no graph knows, is to be captured."""
+        with self._lock:
+            if len(self._seen) >= _MOST_SEEN and addresses not in self._seen:
+                self._seen.clear()
+            count = self._seen[addresses] = self._seen.get(addresses, 0) + 1
+            return count >= self._sightings
+
+    def add(self, addresses: Addresses, graph: Graph) -> None:
+        """Keep a graph; where there are too many, the oldest goes."""
+        with self._lock:
+            self._seen.pop(addresses, None)
+            if addresses in self.graphs:
+                return  # another thread was faster
+            oldest = None
+            if len(self.graphs) >= self._most:
+                oldest = next(iter(self.graphs))
+                del self.graphs[oldest]
+                self._sightings *= 2
+            self.graphs[addresses] = graph
+        if oldest is not None:
+            self._memory.remove(self, oldest)
+        self._memory.add(self, addresses, graph.nbytes)
+
+    def drop(self, addresses: Addresses) -> None:
+        """Let go of one graph; `GraphMemory` has already counted it out."""
+        with self._lock:
+            self.graphs.pop(addresses, None)
+            self._sightings *= 2
+
+    def clear(self) -> None:
+        """Let go of all graphs."""
+        with self._lock:
+            dropped = list(self.graphs)
+            self.graphs.clear()
+            self._seen.clear()
+        for addresses in dropped:
+            self._memory.remove(self, addresses)
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the graphs, as far as it could be seen."""
+        return sum(graph.nbytes for graph in list(self.graphs.values()))

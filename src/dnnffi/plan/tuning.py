@@ -1,0 +1,318 @@
+"""Which candidate runs a problem fastest: found by running each, on scratch data.
+
+A candidate counts only if its results agree with those of the first one, the standard algorithm,
+within the dtype's rounding. Times are those of a loop on the caller's stream, so that a candidate
+which keeps the host busy for longer than the GPU is charged for it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnffi.arrays import Array, Memory, to_host
+from dnnffi.backends.context import Context
+from dnnffi.errors import DnnffiError
+from dnnffi.plan.candidates import Executor, Kernels
+from dnnffi.plan.store import Store
+from dnnffi.plan.validate import tolerance
+from dnnffi.spec.problem import RNNProblem
+
+BUDGET = 0.5
+"""Seconds after which no further candidate is begun."""
+
+_BATCHES = 3  # times of a candidate, of which the median counts
+_BATCH_MS = 2.0  # as many calls as fill this make a batch
+_MOST_CALLS = 20
+_HOPELESS = 3.0  # times slower than the best so far: measured no further
+_MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
+
+Results = list[np.ndarray[Any, Any]]
+
+FAILURES = (DnnffiError, MemoryError, RuntimeError)
+"""What a candidate may fail with: refused, too large for the memory left, failed on the device."""
+
+
+class Times(NamedTuple):
+    """Milliseconds of one call, for training of forward and both backwards; None: not measured."""
+
+    direct: float | None = None
+    replayed: float | None = None
+
+
+class Choice(NamedTuple):
+    """What was found out about a problem.
+
+    ``direct`` runs calls whose addresses no graph knows; ``replayed`` those that one does, or is
+    None where graphs do not pay. ``times`` by candidate; ``refused`` has a reason for each
+    candidate that is not eligible. ``source`` is "measured" or "disk".
+    """
+
+    direct: str
+    replayed: str | None
+    times: dict[str, Times]
+    refused: dict[str, str]
+    source: str = "measured"
+
+
+def tuning_problem(problem: RNNProblem) -> RNNProblem:
+    """The problem that is measured: nothing is dropped, so that results can be compared."""
+    return problem._replace(dropout=0.0)
+
+
+def tune(
+    kernels: Kernels,
+    problem: RNNProblem,
+    device: int,
+    memory: Memory,
+    *,
+    budget: float = BUDGET,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Choice | None:
+    """Measure the candidates of a problem, or None where not even the first one ran.
+
+    Runs on the current stream and waits for it. What the candidates need beside the caller's own
+    arrays is allocated, and given back at the end.
+    """
+    problem = tuning_problem(problem)
+    times: dict[str, Times] = {}
+    refused: dict[str, str] = {}
+    end = clock() + budget
+    expected: Results | None = None
+    best = float("inf")
+    with memory.use(device), memory.scratch():
+        for candidate in kernels.offers(problem):
+            if expected is not None and clock() >= end:
+                refused[candidate] = "the time for measuring was over"
+                continue
+            try:
+                found, measured = _try(kernels, problem, candidate, device, memory, expected, best)
+            except FAILURES as error:
+                refused[candidate] = f"{type(error).__name__}: {error}"
+                if expected is None:
+                    return None
+                continue
+            if isinstance(measured, str):
+                refused[candidate] = measured
+                continue
+            expected = found if expected is None else expected
+            times[candidate] = measured
+            best = min(best, *(t for t in measured if t is not None))
+    return choose(times, refused)
+
+
+def _try(
+    kernels: Kernels,
+    problem: RNNProblem,
+    candidate: str,
+    device: int,
+    memory: Memory,
+    expected: Results | None,
+    best: float,
+) -> tuple[Results, Times | str]:
+    """Results and times of one candidate; instead of times why its results are wrong."""
+    executor = kernels.make(problem, candidate, device)
+    try:
+        trial = Trial(executor, memory)
+        memory.elapsed(trial.run)  # the first run loads kernels, and what fails late fails here
+        found = trial.results()
+        wrong = "" if expected is None else _disagreement(found, expected, tolerance(problem))
+        return found, wrong or _measure(trial, memory, best)
+    finally:
+        executor.close()
+
+
+def choose(times: dict[str, Times], refused: dict[str, str], source: str = "measured") -> Choice:
+    """The fastest of the measured candidates, directly and replayed."""
+    direct = min((t.direct, name) for name, t in times.items() if t.direct is not None)
+    replays = [(t.replayed, name) for name, t in times.items() if t.replayed is not None]
+    replayed = min(replays, default=(float("inf"), ""))
+    return Choice(
+        direct[1], replayed[1] if replayed[0] < direct[0] else None, times, refused, source
+    )
+
+
+def _measure(trial: Trial, memory: Memory, best: float) -> Times:
+    direct = _median_time(trial.run, memory, best)
+    try:
+        graphs = [memory.capture(operation) for operation in trial.operations()]
+    except FAILURES:
+        return Times(direct)
+    stream = memory.current_stream()
+
+    def replay() -> None:
+        for graph in graphs:
+            graph.launch(stream)
+
+    return Times(direct, _median_time(replay, memory, best))
+
+
+def _median_time(call: Callable[[], object], memory: Memory, best: float) -> float:
+    once = memory.elapsed(call)
+    if once > _HOPELESS * best:
+        return once
+    count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))
+
+    def calls() -> None:
+        for _ in range(count):
+            call()
+
+    return sorted(memory.elapsed(calls) / count for _ in range(_BATCHES))[_BATCHES // 2]
+
+
+class Trial:
+    """A candidate on scratch arrays of its problem."""
+
+    def __init__(self, executor: Executor, memory: Memory) -> None:
+        self._executor = executor
+        problem = executor.problem
+        spec = problem.spec
+        dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
+        fill = _Filler(memory, dtype)
+        cell = spec.has_cell
+        x = fill(problem.x_shape)
+        h_0 = fill(problem.h_shape)
+        c_0 = fill(problem.c_shape) if cell else None
+        weights = fill((executor.weight_size,), spec.hidden_size**-0.5)
+        y, h_n = memory.empty(problem.y_shape, dtype), memory.empty(problem.h_shape, dtype)
+        c_n = memory.empty(problem.c_shape, dtype) if cell else None
+        workspace = memory.empty((executor.workspace_bytes,), byte)
+        x_at, h_0_at, c_0_at, weights_at = executor.check_inputs(x, h_0, c_0, weights)
+        ends = (0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr)
+        self._forward = (x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at, *ends)
+        self._results = [y, h_n, c_n]
+        self._kept: list[Any] = [x, h_0, c_0, weights, workspace]
+        self._context: Context | None = None
+        if problem.training:
+            reserve = memory.empty((executor.reserve_bytes,), byte)
+            self._context = Context(executor, reserve)
+            dy, dh_n = fill(problem.y_shape), fill(problem.h_shape)
+            dc_n = fill(problem.c_shape) if cell else None
+            dx, dh_0 = memory.empty(problem.x_shape, dtype), memory.empty(problem.h_shape, dtype)
+            dc_0 = memory.empty(problem.c_shape, dtype) if cell else None
+            dweights = memory.empty((executor.weight_size,), dtype)
+            self._data = executor.check_backward_data(
+                *(y, dy, h_0, c_0, dh_n, dc_n, weights, dx, dh_0, dc_0, workspace)
+            )
+            self._weights = executor.check_backward_weights(x, h_0, y, dweights, workspace)
+            self._results += [dx, dh_0, dc_0, dweights]
+            self._kept += [dy, dh_n, dc_n]
+
+    def operations(self) -> Iterator[Callable[[], object]]:
+        """Forward and, for training, the two backwards, each by itself."""
+        executor, context = self._executor, self._context
+        yield lambda: executor.forward_at(self._forward, context)
+        if context is not None:
+            yield lambda: executor.backward_data_at(self._data, context)
+            yield lambda: executor.backward_weights_at(self._weights, context)
+
+    def run(self) -> None:
+        """All operations once."""
+        for operation in self.operations():
+            operation()
+
+    def results(self) -> Results:
+        """The arrays that the operations wrote, on the host; of a long one its two ends."""
+        return [part for array in self._results if array is not None for part in _ends(array)]
+
+
+def _ends(array: Array) -> Results:
+    flat = array.reshape(-1)
+    parts = [flat] if flat.size <= 2 * _MOST_COMPARED else [flat[:_MOST_COMPARED]]
+    if flat.size > 2 * _MOST_COMPARED:
+        parts.append(flat[-_MOST_COMPARED:])
+    # Not in the 16 bit types, whose squares overflow.
+    widened = np.float64 if array.dtype.name == "float64" else np.float32
+    return [np.array(to_host(part), widened) for part in parts]
+
+
+class _Filler:
+    """Arrays of random numbers: a short pattern drawn once on the host, repeated."""
+
+    def __init__(self, memory: Memory, dtype: Any) -> None:
+        self._memory = memory
+        self._dtype = dtype
+        self._pattern = np.random.default_rng(0).uniform(-1, 1, 65_521)  # prime: rows differ
+
+    def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> Array:
+        array = self._memory.empty(shape, self._dtype)
+        array.set(np.resize(self._pattern * scale, prod(shape)).astype(self._dtype).reshape(shape))
+        return array
+
+
+def _disagreement(found: Results, expected: Results, allowed: float) -> str:
+    """Why results are not those of the standard algorithm, or an empty string."""
+    worst = 0.0
+    for one, other in zip(found, expected, strict=True):
+        scale = float(np.linalg.norm(other)) or 1.0
+        deviation = float(np.linalg.norm(one - other)) / scale
+        worst = deviation if deviation != deviation else max(worst, deviation)
+    if worst <= allowed:
+        return ""
+    return f"its results differ from the standard algorithm's by {worst:.1e}, beyond {allowed:.0e}"
+
+
+class Tuner:
+    """What is known of the problems of one engine: in this process, then on disk, then measured."""
+
+    def __init__(self, kernels: Kernels, memory: Memory, store: Store) -> None:
+        self._kernels = kernels
+        self._memory = memory
+        self._store = store
+        self._known: dict[str, Choice | None] = {}
+
+    def find(self, problem: RNNProblem, device: int) -> Choice | None:
+        """What was found out before, in this process or another."""
+        key = self._key(problem, device)
+        name = json.dumps(key)
+        if name not in self._known:
+            self._known[name] = self._read(key)
+        return self._known[name]
+
+    def measure(self, problem: RNNProblem, device: int) -> Choice | None:
+        """Measure now, and keep what was found out."""
+        choice = tune(self._kernels, problem, device, self._memory)
+        if choice is not None:
+            key = self._key(problem, device)
+            self._known[json.dumps(key)] = choice
+            self._store.write(key, choice._asdict())
+        return choice
+
+    def clear(self) -> None:
+        """Forget what is known in this process."""
+        self._known.clear()
+
+    def _read(self, key: dict[str, Any]) -> Choice | None:
+        value = self._store.read(key)
+        if value is None:
+            return None
+        try:
+            times = {name: Times(*pair) for name, pair in value["times"].items()}
+            # Chosen anew: a file is not believed further than the times in it.
+            return choose(times, dict(value["refused"]), source="disk")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._store.warn(f"a tuning result is ignored: {error!r}")
+            return None
+
+    def _key(self, problem: RNNProblem, device: int) -> dict[str, Any]:
+        problem = tuning_problem(problem)
+        spec = problem.spec
+        rows = "equal" if problem.lengths is None else "unequal"
+        return {
+            "engine": self._kernels.version,
+            "device": self._memory.device_name(device),
+            "spec": {f.name: getattr(spec, f.name) for f in fields(spec) if f.init},
+            "sequences": [problem.layout, problem.steps, problem.batch, rows],
+            "training": problem.training,
+            "options": [
+                problem.options.algorithm,
+                problem.options.math,
+                bool(problem.options.clip),
+            ],
+        }

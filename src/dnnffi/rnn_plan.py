@@ -1,0 +1,257 @@
+"""`RNNPlan`: a problem held by its user, for calls that allocate nothing and cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from dnnffi.arrays import Array, as_array
+from dnnffi.dropout import DropoutState
+from dnnffi.plan.call import Call, pair
+from dnnffi.plan.engines import Engine, all_engines, engine_named
+from dnnffi.spec.options import rnn_options
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec, check_flag, check_integer
+from dnnffi.weights import RNNWeights
+
+
+class RNNPlan:
+    """One RNN problem with everything that depends on it made once.
+
+    Descriptors, algorithm, workspace and reserve space are kept; a call checks its arrays and
+    enqueues the work on CuPy's current stream. Once the plan is tuned, a call with ``out`` and
+    arrays that it has seen before replays a CUDA graph. One thread at a time may use a plan. Of
+    several streams each gets a workspace of its own.
+
+    Parameters
+    ----------
+    spec : the network
+    batch, steps : B and T
+    training : whether `backward_data` and `backward_weights` are to follow a forward
+    batch_first : x is [B, T, I] instead of [T, B, I]
+    lengths : one host integer a row, from 1 to T, in any order
+    dropout : probability with which outputs between layers are dropped in training
+    dropout_state : its random numbers; None for those of the device
+    backend : "cudnn" (the default), "miopen" or "reference"
+    device : the GPU, by default the current one
+    options : as of `dnnffi.lstm`; ``tune`` is "auto" (after some calls), "now" or "off"
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    LibraryNotFoundError, UnsupportedError, CudnnError
+        As `dnnffi.lstm`.
+    """
+
+    def __init__(
+        self,
+        spec: RNNSpec,
+        batch: int,
+        steps: int,
+        *,
+        training: bool = False,
+        batch_first: bool = False,
+        lengths: object = None,
+        dropout: float = 0.0,
+        dropout_state: DropoutState | None = None,
+        backend: str | None = None,
+        device: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(spec, RNNSpec):
+            raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
+        if dropout_state is not None and not isinstance(dropout_state, DropoutState):
+            raise TypeError(
+                f"dropout_state must be a DropoutState; got {type(dropout_state).__name__}"
+            )
+        problem = RNNProblem.dense(
+            spec,
+            check_integer("steps", steps),
+            check_integer("batch", batch),
+            batch_first=check_flag("batch_first", batch_first),
+            lengths=lengths,
+            training=check_flag("training", training),
+            dropout=dropout,
+            options=rnn_options(options, spec.mode),
+        )
+        if problem.options.validate:
+            raise ValueError("options['validate'] is for the functions; a plan does not compare")
+        if problem.dropout and not problem.training:
+            raise ValueError("dropout acts in training alone; make the plan with training=True")
+        self._engine: Engine = engine_named("cudnn" if backend is None else backend)
+        self._device = self._engine.check_device(device)
+        generator = None
+        if problem.dropout and spec.num_layers > 1:
+            generator = self._engine.generator(dropout_state, self._device)
+        self._held = self._engine.plan(problem, self._device, generator).hold()
+        self._weights: RNNWeights | None = None
+
+    @property
+    def problem(self) -> RNNProblem:
+        """What the plan is for."""
+        problem: RNNProblem = self._held.plan.problem
+        return problem
+
+    @property
+    def device(self) -> int:
+        """The GPU that it runs on."""
+        return self._device
+
+    def forward(self, x: Array, hx: Any, weights: RNNWeights, out: Any = None) -> Any:
+        """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
+
+        Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
+        contiguous. For training what the backwards need is kept in the plan, until the next
+        forward. Stands on ``cudnnRNNForward``.
+        """
+        spec = self.problem.spec
+        h_0, c_0 = pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+        given = None if out is None else self._out("out", out, ("y", "h_n", "c_n"))
+        x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
+        y, h_n, c_n = self._held.forward(x, h_0, c_0, native, given)
+        self._weights = weights
+        return (y, (h_n, c_n)) if spec.has_cell else (y, h_n)
+
+    def backward_data(self, dy: Array | None = None, dhx: Any = None, out: Any = None) -> Any:
+        """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
+
+        ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
+        forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
+        """
+        problem = self.problem
+        spec = problem.spec
+        dh_n, dc_n = pair(spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
+        given = None if out is None else self._out("out", out, ("dx", "dh_0", "dc_0"))
+        call = self._call()
+        dy = call.optional("dy", dy, problem.y_shape)
+        dh_n = call.optional("dh_n", dh_n, problem.h_shape)
+        dc_n = call.optional("dc_n", dc_n, problem.c_shape)
+        dx, dh_0, dc_0 = self._held.backward_data(dy, dh_n, dc_n, given)
+        return (dx, (dh_0, dc_0)) if spec.has_cell else (dx, dh_0)
+
+    def backward_weights(
+        self, out: RNNWeights | None = None, accumulate: bool = False
+    ) -> RNNWeights:
+        """The gradient of the weights, in their layout; with ``accumulate`` added to ``out``.
+
+        Runs once, after `backward_data`. Stands on ``cudnnRNNBackwardWeights_v8``. Raises
+        `ContextError` in another order.
+        """
+        weights = self._weights
+        if out is not None:
+            if not isinstance(out, RNNWeights):
+                raise TypeError(f"out must be an RNNWeights; got {type(out).__name__}")
+            if weights is not None and (
+                out.spec != weights.spec or out.layout.name != weights.layout.name
+            ):
+                raise ValueError(
+                    f"out must have the spec and layout of the weights, {weights.spec} in that of "
+                    f"{weights.backend!r}; got {out.spec} in that of {out.backend!r}"
+                )
+        elif check_flag("accumulate", accumulate):
+            raise ValueError("accumulate=True needs out, which it adds to")
+        gradient: RNNWeights = self._held.backward_weights(weights, out, accumulate)
+        return gradient
+
+    def autotune(self) -> None:
+        """Measure the candidates now, on scratch data, and use the fastest.
+
+        Waits for the current stream. What was found is also used by the functions and kept on
+        disk, see ``DNNFFI_CACHE_DIR``.
+        """
+        self._held.autotune()
+
+    def capture(self, step: Callable[[], Any]) -> Any:
+        """A whole step as one CUDA graph: what ``step()`` enqueues on the current stream.
+
+        ``step`` takes no argument, uses this plan, other plans and kernels of its own, and always
+        the same arrays. It runs once as it is, so that what is compiled and allocated at a first
+        call is there, and once more for the capture, which runs nothing. The result has
+        ``launch()``, which enqueues the step on the current stream and returns what ``step``
+        returned at the capture: arrays that each launch fills anew. Memory that ``step`` allocates
+        stays with the graph.
+        """
+        return self._held.capture(step)
+
+    def report(self) -> str:
+        """Which algorithm and math run and why, times of the candidates, graphs and memory."""
+        return str(self._held.report())
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return bool(self._held.closed)
+
+    def close(self) -> None:
+        """Let go of descriptors, graphs and memory. A second call does nothing."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _inputs(
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: RNNWeights
+    ) -> tuple[Any, ...]:
+        problem, engine = self.problem, self._engine
+        if not isinstance(weights, RNNWeights):
+            raise TypeError(f"weights must be an RNNWeights; got {type(weights).__name__}")
+        if weights.spec is not problem.spec and weights.spec != problem.spec:
+            raise ValueError(f"weights are those of {weights.spec}; the plan is for {problem.spec}")
+        native = engine.native(weights, problem.spec)
+        known = engine.ndarray
+        if known is None or not (
+            _fits(x, known, self._held.plan.x_shape)
+            and (h_0 is None or _fits(h_0, known, self._held.plan.h_shape))
+            and (c_0 is None or _fits(c_0, known, self._held.plan.c_shape))
+        ):
+            call = self._call()
+            x = call.array("x", x, problem.x_shape)
+            h_0 = call.optional("h_0", h_0, problem.h_shape)
+            c_0 = call.optional("c_0", c_0, problem.c_shape)
+        return x, h_0, c_0, native
+
+    def _call(self) -> Call:
+        # Only its checks are used, which need none of the arrays.
+        return Call(self._engine, self.problem.spec, self._device, None, None, None, [])
+
+    def _out(self, name: str, out: Any, parts: tuple[str, str, str]) -> tuple[Any, ...]:
+        """The arrays of ``out``, each of its shape."""
+        problem = self.problem
+        cell = problem.spec.has_cell
+        form = f"({parts[0]}, ({parts[1]}, {parts[2]}))" if cell else f"({parts[0]}, {parts[1]})"
+        if not isinstance(out, tuple | list) or len(out) != 2:
+            raise TypeError(f"{name} must be {form}")
+        first, state = out
+        h, c = pair(problem.spec, state, f"{name}[1]", (parts[1], parts[2]))
+        plan = self._held.plan
+        shapes = (plan.y_shape if parts[0] == "y" else plan.x_shape, plan.h_shape, plan.c_shape)
+        for part, array, shape in zip(parts, (first, h, c), shapes, strict=True):
+            if array is None:
+                if part in parts[:2] or cell:
+                    raise TypeError(f"{name} must be {form}; {part} is None")
+                continue
+            if array.__class__ is not self._engine.ndarray:
+                array = as_array(part, array)
+            if array.shape != shape:
+                raise ValueError(f"{part} must have shape {shape}; got {tuple(array.shape)}")
+        return first, h, c
+
+
+def _fits(array: Any, ndarray: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an array can be given to a vendor's plan as it is; that checks dtype and device."""
+    return array.__class__ is ndarray and array._c_contiguous and array.shape == shape
+
+
+def cached_plans() -> tuple[Any, ...]:
+    """The plans that the functions keep for problems they have seen; each has a ``report()``."""
+    return tuple(plan for engine in all_engines() for plan in engine.plans.values())
+
+
+def clear_plans() -> None:
+    """Forget these plans, and what was measured in this process. What is on disk stays."""
+    for engine in all_engines():
+        engine.clear()

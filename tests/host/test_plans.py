@@ -1,0 +1,567 @@
+"""Plans on the stand-in: tuned in a loop, replayed by addresses, held by their user."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+from functools import partial
+
+import conformance
+import numpy as np
+import pytest
+from conformance import Case, problem_of
+
+import dnnffi
+from dnnffi import testing
+from dnnffi.dropout import DropoutState
+from dnnffi.errors import ContextError, CudnnError, DnnffiError, UnsupportedError
+from dnnffi.plan.replay import MOST_GRAPHS
+from dnnffi.plan.vendor import CALLS_BEFORE_TUNING
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, dtype="float64")
+STEPS, BATCH = 5, 3
+lstm = partial(dnnffi.lstm, backend="cudnn")
+lstm_forward = partial(dnnffi.lstm_forward, backend="cudnn")
+
+
+def weights_of(host, spec=SPEC, seed=0):
+    rng = np.random.default_rng(seed)
+    size = dnnffi.weight_layout(spec, "cudnn").size
+    flat = rng.uniform(-0.5, 0.5, size).astype(spec.dtype)
+    return dnnffi.RNNWeights(host.asarray(flat), spec)
+
+
+def random(host, shape, seed, dtype="float64"):
+    return host.asarray(np.random.default_rng(seed).standard_normal(shape).astype(dtype))
+
+
+def on_reference(function, x, hx, weights, **keywords):
+    """What the reference says of the same arrays."""
+    arrays = [np.array(a) for a in weights.arrays()]
+    state = None if hx is None else tuple(np.array(a) for a in hx)
+    return getattr(dnnffi, function)(
+        np.array(x), state, arrays, num_layers=weights.spec.num_layers, **keywords
+    )
+
+
+def the_plan(host):
+    (plan,) = host.library.engine.plans.values()
+    return plan
+
+
+def launches(host):
+    return sum(graph().launches for graph in host.memory.graphs if graph() is not None)
+
+
+def test_a_problem_in_a_loop_is_tuned_and_replayed_and_stays_right(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    expected, (h_n, c_n) = on_reference("lstm", x, None, weights)
+    for call in range(4 * CALLS_BEFORE_TUNING):
+        y, state = lstm(x, None, weights)
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(state[0], h_n, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(state[1], c_n, rtol=1e-12, atol=1e-15)
+        tuned = the_plan(host).choice is not None
+        assert tuned == (call + 1 >= CALLS_BEFORE_TUNING)
+    assert the_plan(host).choice.replayed is not None
+    assert launches(host) > CALLS_BEFORE_TUNING
+    before = host.calls("cudnnRNNForward")
+    lstm(x, None, weights)
+    assert host.calls("cudnnRNNForward") == before + 1, "a replay is one call"
+
+
+def test_replays_see_what_changed_in_the_arrays(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    for seed in range(3 * CALLS_BEFORE_TUNING):
+        x.set(np.random.default_rng(seed).standard_normal(x.shape))
+        weights.flat.set(np.random.default_rng(seed).uniform(-0.5, 0.5, weights.flat.shape))
+        y, _ = lstm(x, None, weights)
+        np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+    assert launches(host) > 0
+
+
+@pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_training_in_a_loop_is_replayed_and_stays_right(host, mode, layout):
+    spec = RNNSpec(mode=mode, input_size=3, hidden_size=4, bidirectional=True, dtype="float64")
+    rng = np.random.default_rng(0)
+    case = Case(problem_of(spec, layout, STEPS, BATCH, rng, training=True), states=True, seed=3)
+    for _ in range(3 * CALLS_BEFORE_TUNING):
+        conformance.check(case, host.asarray, "cudnn")
+    plans = host.library.engine.plans.values()
+    assert all(plan.choice is not None for plan in plans)
+    training = next(plan for plan in plans if plan.problem.training)
+    x, h_0, c_0 = (None if a is None else host.asarray(a) for a in conformance.arrays_of(case)[:3])
+    weights = weights_of(host, spec)
+    hx = (h_0, c_0) if spec.has_cell else h_0
+    keywords = testing.keywords(case.problem._replace(training=False))
+    before = launches(host)
+    for _ in range(8):
+        _, _, ctx = getattr(dnnffi, f"{mode}_forward")(
+                x, hx, weights, backend="cudnn", **keywords
+            )
+        ctx.backward(need="weights")
+    assert launches(host) - before >= 3 * 4
+    assert 3 <= training.graph_count <= 3 * MOST_GRAPHS
+    assert training.graph_bytes == 1000 * training.graph_count
+
+
+def test_new_addresses_in_every_call_are_not_captured_for_ever(host):
+    weights = weights_of(host)
+    kept = []
+    for seed in range(8 * MOST_GRAPHS):
+        x = random(host, SPEC.x_shape(STEPS, BATCH), seed)
+        y, state = lstm(x, None, weights)
+        kept.append((x, y, state))
+        np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+    assert the_plan(host).graph_count == 0
+    assert launches(host) <= 8 * 10, "graphs of the tuning alone"
+
+
+def test_no_tuning_where_it_is_off(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    for _ in range(3 * CALLS_BEFORE_TUNING):
+        lstm(x, None, weights, options={"tune": "off"})
+    assert the_plan(host).choice is None
+    assert host.memory.graphs == []
+    assert "tuning is off" in the_plan(host).report()
+
+
+def test_tuned_before_the_first_call_where_it_is_now(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, options={"tune": "now"})
+    assert the_plan(host).choice.source == "measured"
+
+
+def test_an_algorithm_that_was_named_stays(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, options={"tune": "now", "algorithm": "persist_dynamic"})
+    choice = the_plan(host).choice
+    assert set(choice.times) == {"persist_dynamic"}
+    assert choice.direct == choice.replayed == "persist_dynamic"
+
+
+def test_what_was_measured_is_used_again_for_other_lengths(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, lengths=[5, 2, 3], options={"tune": "now"})
+    measured = len(host.memory.graphs)
+    lstm(x, None, weights, lengths=[5, 1, 4], options={"tune": "now"})
+    assert len(host.memory.graphs) == measured
+    plans = host.library.engine.plans.values()
+    assert [plan.choice is not None for plan in plans] == [True, True]
+
+
+def test_dropout_is_replayed_in_the_order_of_its_random_numbers(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+
+    def run(tune):
+        state = DropoutState(7)
+        results = []
+        for _ in range(3 * CALLS_BEFORE_TUNING):
+            y, _, ctx = lstm_forward(
+                x, None, weights, dropout=0.5, dropout_state=state, options={"tune": tune}
+            )
+            results.append((np.array(y), np.array(ctx.backward(y).x)))
+        return results
+
+    untuned, tuned = run("off"), run("auto")
+    assert launches(host) > 0
+    for (y, dx), (other_y, other_dx) in zip(untuned, tuned, strict=True):
+        np.testing.assert_array_equal(y, other_y)
+        np.testing.assert_array_equal(dx, other_dx)
+    assert not np.array_equal(untuned[0][0], untuned[1][0])
+
+
+# Faults
+
+
+def test_a_candidate_without_memory_is_skipped(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights)
+    plan = the_plan(host)
+    host.memory.fail_allocation = 8  # the first candidate has eight arrays, the second gets none
+    plan.autotune()
+    assert list(plan.choice.times)[0] == "standard"
+    (skipped,) = [name for name, why in plan.choice.refused.items() if "MemoryError" in why]
+    assert skipped not in plan.choice.times
+
+
+def test_a_full_device_leaves_the_rule(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights)
+    host.memory.fail_allocation = 0
+    the_plan(host).autotune()
+    assert the_plan(host).choice is None
+    y, _ = lstm(x, None, weights)
+    np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("function", ["cudnnRNNForward", "cudnnSetRNNDescriptor_v8"])
+def test_a_library_that_fails_while_tuning_leaves_nothing_behind(host, function):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    expected = on_reference("lstm", x, None, weights)[0]
+    lstm(x, None, weights)
+    live = host.live()
+    for nth in range(1, 9):
+        host.control.standin_fail(function.encode(), host.calls(function) + nth, 5000)
+        the_plan(host).autotune()
+        host.control.standin_fail(function.encode(), 0, 0)
+        gc.collect()
+        executors = 1 if the_plan(host).choice is None else 2
+        assert host.live() <= live * executors
+        y, _ = lstm(x, None, weights)
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "error", [lambda: CudnnError(5000, "FAILED", "cudnnRNNForward"), RuntimeError]
+)
+def test_a_capture_that_fails_ends_replaying_and_nothing_else(host, error):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    expected = on_reference("lstm", x, None, weights)[0]
+    lstm(x, None, weights, options={"tune": "now"})
+    host.memory.fail_capture = error
+    for _ in range(6):
+        y, _ = lstm(x, None, weights, options={"tune": "now"})
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+    host.memory.fail_capture = None
+    made = len(host.memory.graphs)
+    for _ in range(6):
+        lstm(x, None, weights, options={"tune": "now"})
+    assert len(host.memory.graphs) == made
+
+
+def test_no_candidate_that_can_be_captured_is_no_harm(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.fail_capture = RuntimeError
+    lstm(x, None, weights, options={"tune": "now"})
+    assert the_plan(host).choice.replayed is None
+
+
+def test_no_tuning_inside_a_capture_of_the_user(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.capture_number = 17
+    for _ in range(2 * CALLS_BEFORE_TUNING):
+        lstm(x, None, weights)
+    assert the_plan(host).choice is None
+    host.memory.capture_number = 0
+    lstm(x, None, weights)
+    assert the_plan(host).choice is not None
+
+
+def test_inside_a_capture_of_the_user_calls_are_his(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.stream = host.memory.new_stream()  # the null stream cannot be captured
+    for _ in range(6):
+        lstm(x, None, weights, options={"tune": "now"})
+    replayed, made = launches(host), len(host.memory.graphs)
+    assert replayed
+    host.memory.capture_number = 17
+    for _ in range(6):
+        lstm(x, None, weights, options={"tune": "now"})
+    assert (launches(host), len(host.memory.graphs)) == (replayed, made)
+
+
+def test_two_threads_that_would_tune_the_same_problem(host):
+    host.control.standin_check_threads(0)
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights)
+    plan = the_plan(host)
+    inside, go_on, measured = threading.Event(), threading.Event(), []
+    tune = plan._tuner.measure
+
+    def measure(problem, device):
+        measured.append(problem)
+        inside.set()
+        assert go_on.wait(30)
+        return tune(problem, device)
+
+    plan._tuner.measure = measure
+    thread = threading.Thread(target=plan.autotune)
+    thread.start()
+    try:
+        assert inside.wait(30)
+        assert plan.autotune() is False
+        y, _ = lstm(x, None, weights)
+        np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+    finally:
+        go_on.set()
+        thread.join()
+    assert len(measured) == 1
+    assert plan.choice is not None
+
+
+def test_a_forked_child_is_told_so(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights)
+
+    def child(results):
+        try:
+            lstm(x, None, weights)
+        except DnnffiError as error:
+            results.put(str(error))
+        else:
+            results.put("no error")
+        results.close()
+        results.join_thread()
+        os._exit(0)
+
+    fork = multiprocessing.get_context("fork")
+    results = fork.Queue()
+    process = fork.Process(target=child, args=(results,))
+    process.start()
+    assert "forked after dnnffi had used the GPU" in results.get(timeout=60)
+    process.join()
+
+
+# Plans that a user holds
+
+
+def held(host, training=False, spec=SPEC, **keywords):
+    return dnnffi.RNNPlan(spec, BATCH, STEPS, training=training, **keywords)
+
+
+def test_a_held_plan_fills_given_arrays_and_is_replayed(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    hx = tuple(random(host, SPEC.h_shape(BATCH), seed) for seed in (2, 3))
+    with held(host, options={"tune": "now"}) as plan:
+        out = (
+            host.memory.empty(SPEC.y_shape(STEPS, BATCH), np.float64),
+            tuple(host.memory.empty(SPEC.h_shape(BATCH), np.float64) for _ in range(2)),
+        )
+        for seed in range(6):
+            x.set(np.random.default_rng(seed).standard_normal(x.shape))
+            result = plan.forward(x, hx, weights, out=out)
+            assert result[0] is out[0]
+            expected, state = on_reference("lstm", x, hx, weights)
+            np.testing.assert_allclose(out[0], expected, rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(out[1][0], state[0], rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(out[1][1], state[1], rtol=1e-12, atol=1e-15)
+        allocations, before = host.memory.allocations, launches(host)
+        plan.forward(x, hx, weights, out=out)
+        assert host.memory.allocations == allocations
+        assert launches(host) == before + 1
+        report = plan.report()
+        assert "measured in this process" in report
+        assert "as a CUDA graph" in report
+
+
+@pytest.mark.parametrize("tune", ["off", "now"])
+def test_a_held_plan_trains(host, tune):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    dhx = tuple(random(host, SPEC.h_shape(BATCH), seed) for seed in (3, 4))
+    _, _, ctx = on_reference("lstm_forward", x, None, weights)
+    expected = ctx.backward(np.array(dy), tuple(np.array(a) for a in dhx))
+    gradient = np.concatenate([a.ravel() for a in expected.weights])
+    total = dnnffi.RNNWeights(host.memory.zeros(weights.flat.shape, np.float64), SPEC)
+    with held(host, training=True, options={"tune": tune}) as plan:
+        for _ in range(5):
+            plan.forward(x, None, weights)
+            dx, _ = plan.backward_data(dy, dhx)
+            np.testing.assert_allclose(dx, expected.x, rtol=1e-10, atol=1e-14)
+            found = plan.backward_weights()
+            flat = np.concatenate([np.array(a).ravel() for a in found.arrays()])
+            np.testing.assert_allclose(flat, gradient, rtol=1e-10, atol=1e-14)
+        for _ in range(3):
+            plan.forward(x, None, weights)
+            plan.backward_data(dy, dhx)
+            assert plan.backward_weights(total, accumulate=True) is total
+    flat = np.concatenate([np.array(a).ravel() for a in total.arrays()])
+    np.testing.assert_allclose(flat, 3 * gradient, rtol=1e-10, atol=1e-14)
+
+
+def test_a_held_plan_on_the_reference_is_the_same(host):
+    weights = weights_of(host)
+    host_weights = dnnffi.RNNWeights(np.array(weights.flat), SPEC, backend="cudnn")
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    found = []
+    for backend, w, given in (
+        ("cudnn", weights, (x, dy)),
+        ("reference", host_weights, (np.array(x), np.array(dy))),
+    ):
+        with held(host, training=True, backend=backend) as plan:
+            y, _ = plan.forward(given[0], None, w)
+            dx, _ = plan.backward_data(given[1])
+            found.append([np.array(a) for a in (y, dx, plan.backward_weights().flat)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-14)
+
+
+def test_backwards_of_a_held_plan_have_an_order(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    for backend in ("cudnn", "reference"):
+        w = weights if backend == "cudnn" else dnnffi.RNNWeights(np.array(weights.flat), SPEC)
+        with held(host, training=True, backend=backend) as plan:
+            with pytest.raises(ContextError, match="forward"):
+                plan.backward_data()
+            plan.forward(x if backend == "cudnn" else np.array(x), None, w)
+            with pytest.raises(ContextError, match="after backward data"):
+                plan.backward_weights()
+            plan.backward_data()
+            with pytest.raises(ContextError, match="forward"):
+                plan.backward_data()
+            plan.backward_weights()
+            with pytest.raises(ContextError, match="after backward data"):
+                plan.backward_weights()
+        with held(host, backend=backend) as plan:
+            plan.forward(x if backend == "cudnn" else np.array(x), None, w)
+            with pytest.raises(ContextError, match="training=True"):
+                plan.backward_data()
+
+
+def test_a_closed_plan_refuses_and_leaves_nothing(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    live = host.live()
+    plan = held(host, training=True, options={"tune": "now"})
+    plan.forward(x, None, weights)
+    plan.close()
+    plan.close()
+    assert plan.closed
+    for use in (
+        lambda: plan.forward(x, None, weights),
+        plan.backward_data,
+        plan.autotune,
+        lambda: plan.capture(lambda: None),
+    ):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    assert host.live("rnn descriptor") == 0 or host.live() <= live + 1  # the thread's handle
+
+
+def test_a_held_plan_in_another_thread(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    expected = on_reference("lstm", x, None, weights)[0]
+    results = []
+    with held(host, options={"tune": "now"}) as plan:
+
+        def use():
+            from dnnffi.backends.cudnn.handle import close_handles
+
+            results.extend(np.array(plan.forward(x, None, weights)[0]) for _ in range(5))
+            close_handles(host.library)
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+    assert len(results) == 5
+    for y in results:
+        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_each_stream_has_its_own_workspace(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with held(host) as plan:
+        one = plan._held.nbytes
+        plan.forward(x, None, weights)
+        one = plan._held.nbytes
+        host.memory.stream = host.memory.new_stream()
+        plan.forward(x, None, weights)
+        assert plan._held.nbytes == 2 * one
+
+
+GRU = RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")
+
+
+def test_wrong_arguments_of_a_held_plan_never_reach_the_library(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    y = host.memory.empty(SPEC.y_shape(STEPS, BATCH), np.float64)
+    state = tuple(host.memory.empty(SPEC.h_shape(BATCH), np.float64) for _ in range(2))
+    with held(host) as plan:
+        plan.forward(x, None, weights)
+        before = host.calls("cudnnRNNForward")
+        for error, match, arguments, keywords in (
+            (ValueError, "x must have shape", (x[:-1], None, weights), {}),
+            (TypeError, "x must have dtype", (x.astype("f4"), None, weights), {}),
+            (TypeError, "x must be a", (np.array(x).tolist(), None, weights), {}),
+            (TypeError, "weights must be an RNNWeights", (x, None, weights.flat), {}),
+            (ValueError, "weights are those of", (x, None, weights_of(host, GRU)), {}),
+            (TypeError, r"hx of an LSTM must be", (x, state[0], weights), {}),
+            (ValueError, "h_0 must have shape", (x, (state[0][:1], state[1]), weights), {}),
+            (TypeError, r"out must be \(y, \(h_n, c_n\)\)", (x, None, weights), {"out": y}),
+            (ValueError, "y must have shape", (x, None, weights), {"out": (y[1:], state)}),
+            (ValueError, "h_n must have shape", (x, None, weights), {"out": (y, (y, state[1]))}),
+            (ValueError, "share memory", (x, None, weights), {"out": (y, (state[0], state[0]))}),
+            (TypeError, "y must", (x, None, weights), {"out": (y.astype("f4"), state)}),
+        ):
+            with pytest.raises(error, match=match):
+                plan.forward(*arguments, **keywords)
+        assert host.calls("cudnnRNNForward") == before
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "arguments", "keywords"),
+    [
+        (TypeError, "spec must be an RNNSpec", ("lstm", 3, 5), {}),
+        (TypeError, "batch must be an integer", (SPEC, 3.5, 5), {}),
+        (ValueError, "at least one row", (SPEC, 0, 5), {}),
+        (ValueError, "at least one time step", (SPEC, 3, 0), {}),
+        (TypeError, "training must be", (SPEC, 3, 5), {"training": 2}),
+        (ValueError, "lengths", (SPEC, 3, 5), {"lengths": [1, 2]}),
+        (ValueError, "dropout acts in training", (SPEC, 3, 5), {"dropout": 0.5}),
+        (TypeError, "dropout_state must be", (SPEC, 3, 5), {"dropout_state": 3}),
+        (ValueError, "backend must be one of", (SPEC, 3, 5), {"backend": "cuda"}),
+        (ValueError, "device must be from 0 to 0", (SPEC, 3, 5), {"device": 1}),
+        (ValueError, "'tune'. must be one of", (SPEC, 3, 5), {"options": {"tune": "yes"}}),
+        (ValueError, "a plan does not compare", (SPEC, 3, 5), {"options": {"validate": True}}),
+    ],
+)
+def test_wrong_plans_are_refused(host, error, match, arguments, keywords):
+    with pytest.raises(error, match=match):
+        dnnffi.RNNPlan(*arguments, **keywords)
+
+
+def test_a_plan_of_another_device_refuses_arrays_of_this_one(host):
+    host.memory.devices = 2
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with held(host, device=1) as plan, pytest.raises(ValueError, match="device"):
+        plan.forward(x, None, weights)
+
+
+def test_the_reference_captures_nothing(host):
+    with held(host, backend="reference") as plan, pytest.raises(UnsupportedError, match="graphs"):
+        plan.capture(lambda: None)
+
+
+def test_cached_plans_can_be_seen_and_forgotten(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dnnffi.clear_plans()
+    lstm(x, None, weights, options={"tune": "now"})
+    (plan,) = dnnffi.cached_plans()
+    assert plan.problem.spec == SPEC
+    assert "standard" in plan.report()
+    del plan
+    dnnffi.clear_plans()
+    assert dnnffi.cached_plans() == ()
+    lstm(x, None, weights, options={"tune": "auto"})
+    (plan,) = dnnffi.cached_plans()
+    assert plan.choice is None, "what was measured is forgotten too"
