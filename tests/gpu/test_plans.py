@@ -61,7 +61,7 @@ def network(mode="lstm", dtype="float32", size=64, layers=2):
 
 @pytest.mark.parametrize("null_stream", [True, False])
 def test_a_loop_is_tuned_captured_and_stays_right(null_stream):
-    spec, weights, x = network()
+    _, weights, x = network()
     stream = cupy.cuda.Stream.null if null_stream else cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream:
@@ -70,7 +70,7 @@ def test_a_loop_is_tuned_captured_and_stays_right(null_stream):
         for _ in range(4 * CALLS_BEFORE_TUNING):
             y, _ = dnnffi.lstm(x, None, weights)
             x *= 1  # work of the user's own between the calls
-        assert conformance.deviation(y, first.get().astype("f8")) < 1e-4
+        assert conformance.deviation(y, first.get().astype("f8")) < 5e-3  # TF32
     (plan,) = dnnffi.cached_plans()
     assert plan.choice.replayed is not None
     assert plan.graph_count > 0

@@ -39,7 +39,7 @@ class Host:
     def forget_plans(self):
         """Let go of everything that is only cached."""
         if self.library.engine is not None:
-            self.library.engine.plans.clear()
+            self.library.engine.clear()
             self.library.engine._default_states.clear()
         gc.collect()
 

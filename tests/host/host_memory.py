@@ -132,8 +132,8 @@ class HostMemory:
         array.device_number = self.device
         return array
 
-    def allocate(self, size):
-        return self.empty((size,), np.uint8).data
+    def empty_pair(self, shape, other, dtype):
+        return self.empty(shape, dtype), self.empty(other, dtype)
 
     def _allocate(self, size):
         raw = (ctypes.c_char * size)()
@@ -163,7 +163,6 @@ class HostMemory:
             return 0
         self.milliseconds += self.call_costs
         return function(*arguments)
-
 
     def current_device(self):
         return self.device

@@ -47,6 +47,10 @@ def on_reference(function, x, hx, weights, **keywords):
     )
 
 
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
 def the_plan(host):
     (plan,) = host.library.engine.plans.values()
     return plan
@@ -62,9 +66,9 @@ def test_a_problem_in_a_loop_is_tuned_and_replayed_and_stays_right(host):
     expected, (h_n, c_n) = on_reference("lstm", x, None, weights)
     for call in range(4 * CALLS_BEFORE_TUNING):
         y, state = lstm(x, None, weights)
-        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
-        np.testing.assert_allclose(state[0], h_n, rtol=1e-12, atol=1e-15)
-        np.testing.assert_allclose(state[1], c_n, rtol=1e-12, atol=1e-15)
+        close(y, expected)
+        close(state[0], h_n)
+        close(state[1], c_n)
         tuned = the_plan(host).choice is not None
         assert tuned == (call + 1 >= CALLS_BEFORE_TUNING)
     assert the_plan(host).choice.replayed is not None
@@ -81,7 +85,9 @@ def test_replays_see_what_changed_in_the_arrays(host):
         x.set(np.random.default_rng(seed).standard_normal(x.shape))
         weights.flat.set(np.random.default_rng(seed).uniform(-0.5, 0.5, weights.flat.shape))
         y, _ = lstm(x, None, weights)
-        np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(
+            y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15
+        )
     assert launches(host) > 0
 
 
@@ -102,9 +108,7 @@ def test_training_in_a_loop_is_replayed_and_stays_right(host, mode, layout):
     keywords = testing.keywords(case.problem._replace(training=False))
     before = launches(host)
     for _ in range(8):
-        _, _, ctx = getattr(dnnffi, f"{mode}_forward")(
-                x, hx, weights, backend="cudnn", **keywords
-            )
+        _, _, ctx = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, backend="cudnn", **keywords)
         ctx.backward(need="weights")
     assert launches(host) - before >= 3 * 4
     assert 3 <= training.graph_count <= 3 * MOST_GRAPHS
@@ -118,7 +122,9 @@ def test_new_addresses_in_every_call_are_not_captured_for_ever(host):
         x = random(host, SPEC.x_shape(STEPS, BATCH), seed)
         y, state = lstm(x, None, weights)
         kept.append((x, y, state))
-        np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(
+            y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15
+        )
     assert the_plan(host).graph_count == 0
     assert launches(host) <= 8 * 10, "graphs of the tuning alone"
 
@@ -190,9 +196,9 @@ def test_a_candidate_without_memory_is_skipped(host):
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
     lstm(x, None, weights)
     plan = the_plan(host)
-    host.memory.fail_allocation = 8  # the first candidate has eight arrays, the second gets none
+    host.memory.fail_allocation = 8  # the first candidate has eight arrays
     plan.autotune()
-    assert list(plan.choice.times)[0] == "standard"
+    assert next(iter(plan.choice.times)) == "standard"
     (skipped,) = [name for name, why in plan.choice.refused.items() if "MemoryError" in why]
     assert skipped not in plan.choice.times
 
@@ -205,7 +211,7 @@ def test_a_full_device_leaves_the_rule(host):
     the_plan(host).autotune()
     assert the_plan(host).choice is None
     y, _ = lstm(x, None, weights)
-    np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+    close(y, on_reference("lstm", x, None, weights)[0])
 
 
 @pytest.mark.parametrize("function", ["cudnnRNNForward", "cudnnSetRNNDescriptor_v8"])
@@ -223,7 +229,7 @@ def test_a_library_that_fails_while_tuning_leaves_nothing_behind(host, function)
         executors = 1 if the_plan(host).choice is None else 2
         assert host.live() <= live * executors
         y, _ = lstm(x, None, weights)
-        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+        close(y, expected)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +243,7 @@ def test_a_capture_that_fails_ends_replaying_and_nothing_else(host, error):
     host.memory.fail_capture = error
     for _ in range(6):
         y, _ = lstm(x, None, weights, options={"tune": "now"})
-        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+        close(y, expected)
     host.memory.fail_capture = None
     made = len(host.memory.graphs)
     for _ in range(6):
@@ -301,7 +307,9 @@ def test_two_threads_that_would_tune_the_same_problem(host):
         assert inside.wait(30)
         assert plan.autotune() is False
         y, _ = lstm(x, None, weights)
-        np.testing.assert_allclose(y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(
+            y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15
+        )
     finally:
         go_on.set()
         thread.join()
@@ -354,9 +362,9 @@ def test_a_held_plan_fills_given_arrays_and_is_replayed(host):
             result = plan.forward(x, hx, weights, out=out)
             assert result[0] is out[0]
             expected, state = on_reference("lstm", x, hx, weights)
-            np.testing.assert_allclose(out[0], expected, rtol=1e-12, atol=1e-15)
-            np.testing.assert_allclose(out[1][0], state[0], rtol=1e-12, atol=1e-15)
-            np.testing.assert_allclose(out[1][1], state[1], rtol=1e-12, atol=1e-15)
+            close(out[0], expected)
+            close(out[1][0], state[0])
+            close(out[1][1], state[1])
         allocations, before = host.memory.allocations, launches(host)
         plan.forward(x, hx, weights, out=out)
         assert host.memory.allocations == allocations
@@ -436,21 +444,25 @@ def test_backwards_of_a_held_plan_have_an_order(host):
 def test_a_closed_plan_refuses_and_leaves_nothing(host):
     weights = weights_of(host)
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with held(host) as plan:
+        plan.forward(x, None, weights)  # makes the thread's handle
     live = host.live()
     plan = held(host, training=True, options={"tune": "now"})
     plan.forward(x, None, weights)
     plan.close()
     plan.close()
     assert plan.closed
-    for use in (
-        lambda: plan.forward(x, None, weights),
-        plan.backward_data,
-        plan.autotune,
-        lambda: plan.capture(lambda: None),
-    ):
-        with pytest.raises(ValueError, match="closed"):
-            use()
-    assert host.live("rnn descriptor") == 0 or host.live() <= live + 1  # the thread's handle
+    with pytest.raises(ValueError, match="closed"):
+        plan.forward(x, None, weights)
+    with pytest.raises(ValueError, match="closed"):
+        plan.backward_data()
+    with pytest.raises(ValueError, match="closed"):
+        plan.autotune()
+    with pytest.raises(ValueError, match="closed"):
+        plan.capture(int)
+    del plan
+    gc.collect()
+    assert host.live() == live
 
 
 def test_a_held_plan_in_another_thread(host):
@@ -471,19 +483,27 @@ def test_a_held_plan_in_another_thread(host):
         thread.join()
     assert len(results) == 5
     for y in results:
-        np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-15)
+        close(y, expected)
 
 
 def test_each_stream_has_its_own_workspace(host):
     weights = weights_of(host)
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
     with held(host) as plan:
-        one = plan._held.nbytes
         plan.forward(x, None, weights)
-        one = plan._held.nbytes
+        workspaces = host.library.engine.workspaces
+        one = workspaces.nbytes
+        assert one > 0
+        plan.forward(x, None, weights)
+        lstm(x, None, weights)
+        assert workspaces.nbytes == one
         host.memory.stream = host.memory.new_stream()
         plan.forward(x, None, weights)
-        assert plan._held.nbytes == 2 * one
+        assert workspaces.nbytes == 2 * one
+        for _ in range(30):
+            host.memory.stream = host.memory.new_stream()
+            plan.forward(x, None, weights)
+        assert workspaces.nbytes == 8 * one, "streams that are gone are forgotten"
 
 
 GRU = RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")

@@ -22,6 +22,7 @@ from dnnffi.plan.replay import GraphMemory
 from dnnffi.plan.store import Store
 from dnnffi.plan.tuning import Tuner
 from dnnffi.plan.vendor import VendorPlan
+from dnnffi.plan.workspace import Workspaces
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec, check_flag, check_integer
 from dnnffi.spec.weights import weight_layout
@@ -102,6 +103,7 @@ class CudnnEngine(Engine):
         self.kernels = CudnnKernels(library)
         self.tuner = Tuner(self.kernels, library.memory, Store("rnn"))
         self.graphs = GraphMemory()
+        self.workspaces = Workspaces(library.memory)
 
     def place(self, name: str, array: Array) -> int:
         if not isinstance(array, self.ndarray):
@@ -124,6 +126,7 @@ class CudnnEngine(Engine):
     def clear(self) -> None:
         super().clear()
         self.tuner.clear()
+        self.workspaces.clear()
 
     def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
         if isinstance(weights, RNNWeights):
@@ -151,6 +154,7 @@ class CudnnEngine(Engine):
             generator=generator,
             tuner=self.tuner,
             graphs=self.graphs,
+            workspaces=self.workspaces,
         )
 
     def _seeded(self, seed: int, device: int) -> cudnn_dropout.Generator:

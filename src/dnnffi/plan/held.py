@@ -18,8 +18,8 @@ Triple = tuple[Array, State, State]
 class HeldPlan:
     """Forward and backward into given arrays; what stays the same from call to call is kept.
 
-    Each stream has a workspace of its own. There is one reserve space: a forward fills it for the
-    backwards that follow, and the next forward fills it anew.
+    There is one reserve space: a forward fills it for the backwards that follow, and the next
+    forward fills it anew.
     """
 
     def __init__(self, plan: VendorPlan) -> None:
@@ -27,10 +27,7 @@ class HeldPlan:
         self._memory = plan.memory
         self._dtype = plan.memory.dtype(plan.problem.spec.dtype)
         self._bytes = plan.memory.dtype("uint8")
-        self._current_stream = plan.memory.current_stream
-        self._graphs = plan.forward_graphs
         self._training = plan.problem.training
-        self._workspaces: dict[int, Array] = {}
         self._reserve: Array | None = None
         self._given: tuple[Array, State, State, Array, Array] | None = None
         self._context: Context | None = None
@@ -48,17 +45,15 @@ class HeldPlan:
         if plan.countdown:
             plan.count()
         if out is None:
-            out = self._empty(plan.y_shape), self._empty(plan.h_shape), self._cell()
+            out = self._empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out
-        workspace = self._workspace(self._current_stream().ptr)
+        workspace = plan.workspace()
         addresses = plan.executor.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
         if self._training:
             self._given = x, h_0, c_0, weights, y
             self._context = plan.run_forward(addresses, self._reserve_space())
         else:
-            graph = self._graphs.get(addresses)
-            if graph is None or not plan.launch(graph):
-                plan.run_forward(addresses)
+            plan.run_forward(addresses)
         return out
 
     def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
@@ -69,9 +64,9 @@ class HeldPlan:
             if dy is None:
                 dy = self._memory.zeros(plan.y_shape, self._dtype)
             if out is None:
-                out = self._empty(plan.x_shape), self._empty(plan.h_shape), self._cell()
+                out = self._empty(plan.x_shape), *plan.states()
             executor: Any = context.executor
-            workspace = self._workspace(self._current_stream().ptr)
+            workspace = plan.workspace(executor.workspace_bytes)
             addresses = executor.check_backward_data(
                 *(y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
             )
@@ -89,7 +84,7 @@ class HeldPlan:
                 flat = self._empty((weights.layout.size,))
                 out = RNNWeights(flat, weights.spec, backend=weights.backend)
             executor: Any = context.executor
-            workspace = self._workspace(self._current_stream().ptr)
+            workspace = plan.workspace(executor.workspace_bytes)
             addresses = executor.check_backward_weights(x, h_0, y, out.flat, workspace)
             plan.run_backward_weights(addresses, context, accumulate)
         return out
@@ -107,7 +102,7 @@ class HeldPlan:
 
     def report(self) -> str:
         """The plan's report, and what is held here."""
-        return f"{self.plan.report()}\n{self.nbytes:,} bytes held for workspace and reserve space"
+        return f"{self.plan.report()}\n{self.nbytes:,} bytes held for the reserve space"
 
     @property
     def closed(self) -> bool:
@@ -126,13 +121,6 @@ class HeldPlan:
             raise ContextError("backward needs a forward before it")
         return self._context, self._given
 
-    def _workspace(self, stream: int) -> Array:
-        workspace = self._workspaces.get(stream)
-        if workspace is None or workspace.nbytes < self.plan.workspace_bytes:
-            workspace = self._memory.empty((self.plan.workspace_bytes,), self._bytes)
-            self._workspaces[stream] = workspace
-        return workspace
-
     def _reserve_space(self) -> Array:
         if self._reserve is None or self._reserve.nbytes < self.plan.reserve_bytes:
             self._reserve = self._memory.empty((self.plan.reserve_bytes,), self._bytes)
@@ -141,18 +129,12 @@ class HeldPlan:
     def _empty(self, shape: tuple[int, ...]) -> Array:
         return self._memory.empty(shape, self._dtype)
 
-    def _cell(self) -> State:
-        plan = self.plan
-        return self._empty(plan.c_shape) if plan.problem.spec.has_cell else None
-
     @property
     def nbytes(self) -> int:
-        """Device memory of the workspaces and the reserve space."""
-        held = [*self._workspaces.values(), self._reserve]
-        return sum(array.nbytes for array in held if array is not None)
+        """Device memory of the reserve space."""
+        return 0 if self._reserve is None else int(self._reserve.nbytes)
 
     def close(self) -> None:
         """Let go of everything."""
         self.plan.close()
-        self._workspaces.clear()
         self._reserve = self._given = self._context = None

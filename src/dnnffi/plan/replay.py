@@ -16,7 +16,7 @@ from dnnffi.arrays import Graph
 
 Addresses = tuple[int, ...]
 
-MOST_GRAPHS = 8
+MOST_GRAPHS = 16
 """Graphs kept by each operation of a plan."""
 
 MOST_BYTES = 256 * 2**20
@@ -67,40 +67,44 @@ class Replays:
         self._memory = memory
         self._most = most
         self._seen: dict[Addresses, int] = {}
-        # Doubled whenever a graph had to go for another: captures that are not used again get rare.
-        self._sightings = 2
         self._lock = threading.Lock()
         finalize(self, memory.forget, id(self)).atexit = False
 
     def due(self, addresses: Addresses) -> bool:
-        """Whether a call on ``addresses``, which no graph knows, is to be captured."""
+        """Whether a call on ``addresses``, which no graph knows, is to be captured.
+
+        On its second call; where the operation has all the graphs it may have, once the addresses
+        came more often than those of the graph that is launched least.
+        """
         with self._lock:
             if len(self._seen) >= _MOST_SEEN and addresses not in self._seen:
                 self._seen.clear()
             count = self._seen[addresses] = self._seen.get(addresses, 0) + 1
-            return count >= self._sightings
+            if len(self.graphs) < self._most:
+                return count >= 2
+            return count > 2 + min(graph.launches for graph in self.graphs.values())
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
-        """Keep a graph; where there are too many, the oldest goes."""
+        """Keep a graph; where there are too many, the one that is launched least goes."""
         with self._lock:
             self._seen.pop(addresses, None)
             if addresses in self.graphs:
                 return  # another thread was faster
-            oldest = None
+            least = None
             if len(self.graphs) >= self._most:
-                oldest = next(iter(self.graphs))
-                del self.graphs[oldest]
-                self._sightings *= 2
+                least = min(self.graphs, key=lambda known: self.graphs[known].launches)
+                del self.graphs[least]
+                for other in self.graphs.values():
+                    other.launches //= 2  # what was launched long ago counts less
             self.graphs[addresses] = graph
-        if oldest is not None:
-            self._memory.remove(self, oldest)
+        if least is not None:
+            self._memory.remove(self, least)
         self._memory.add(self, addresses, graph.nbytes)
 
     def drop(self, addresses: Addresses) -> None:
         """Let go of one graph; `GraphMemory` has already counted it out."""
         with self._lock:
             self.graphs.pop(addresses, None)
-            self._sightings *= 2
 
     def clear(self) -> None:
         """Let go of all graphs."""

@@ -15,6 +15,7 @@ from dnnffi.errors import DnnffiError
 from dnnffi.plan.candidates import Executor, Kernels
 from dnnffi.plan.replay import Addresses, GraphMemory, Replays
 from dnnffi.plan.tuning import FAILURES, Choice, Tuner
+from dnnffi.plan.workspace import Workspaces
 from dnnffi.spec.problem import RNNProblem
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class VendorPlan:
         generator: Any = None,
         tuner: Tuner | None = None,
         graphs: GraphMemory | None = None,
+        workspaces: Workspaces | None = None,
     ) -> None:
         self.problem = problem
         self.device = device
@@ -60,7 +62,8 @@ class VendorPlan:
         self._kernels = kernels
         self.memory = memory
         self._empty = memory.empty
-        self._allocate = memory.allocate
+        self._workspaces = workspaces or Workspaces(memory)
+        self._workspace = self._workspaces.get
         self.current_device = memory.current_device
         self._current_stream = memory.current_stream
         self._dtype = memory.dtype(problem.spec.dtype)
@@ -139,13 +142,16 @@ class VendorPlan:
 
     # One operation: replayed, captured and replayed, or run
 
-    def launch(self, graph: Graph) -> bool:
-        """Replay, unless the caller is capturing: then the call itself belongs in his graph."""
+    def workspace(self, nbytes: int = 0) -> Array:
+        """The buffer for a call on the current stream.
+
+        The stream's own, except where the caller is capturing: what his graph uses must be his.
+        """
         stream = self._current_stream()
+        nbytes = nbytes or self.workspace_bytes
         if stream.ptr and self.memory.is_capturing(stream):
-            return False
-        graph.launch(stream)
-        return True
+            return self._empty((nbytes,), self._bytes)
+        return self._workspace(self.device, stream.ptr, nbytes)
 
     def _graph(self, replays: Replays, key: Addresses, call: Callable[[], object]) -> Graph | None:
         """The graph of ``call`` on known addresses, captured if it is time for one; else None."""
@@ -238,22 +244,30 @@ class VendorPlan:
         if self.countdown:
             self.count()
         x_at, h_0_at, c_0_at, weights_at = self.check_inputs(x, h_0, c_0, weights)
-        empty, dtype = self._empty, self._dtype
-        y, h_n = empty(self.y_shape, dtype), empty(self.h_shape, dtype)
-        c_n, c_n_at = None, 0
-        if self._has_cell:
-            c_n = empty(self.c_shape, dtype)
-            c_n_at = c_n.data.ptr
-        # Freed on return, into a pool that hands it out again in the order of this stream.
-        workspace = self._allocate(self.workspace_bytes)
+        y = self._empty(self.y_shape, self._dtype)
+        h_n, c_n = self.states()
+        stream = self._current_stream()
+        capturing = stream.ptr and self.memory.is_capturing(stream)
+        if capturing:
+            workspace = self._empty((self.workspace_bytes,), self._bytes)
+        else:
+            workspace = self._workspace(self.device, stream.ptr, self.workspace_bytes)
         addresses = (
-            *(x_at, y.data.ptr, h_0_at, h_n.data.ptr),
-            *(c_0_at, c_n_at, weights_at, workspace.ptr),
+            *(x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at),
+            *(0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr),
         )
         graph = self.forward_graphs.get(addresses)
-        if graph is None or not self.launch(graph):
+        if graph is None or capturing:
             self.run_forward(addresses)
+        else:
+            graph.launch(stream)
         return y, h_n, c_n
+
+    def states(self) -> tuple[Array, Array | None]:
+        """New (h_n, c_n), or (dh_0, dc_0)."""
+        if self._has_cell:
+            return self.memory.empty_pair(self.h_shape, self.c_shape, self._dtype)
+        return self._empty(self.h_shape, self._dtype), None
 
     def forward(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
@@ -266,12 +280,11 @@ class VendorPlan:
             self.count()
         x_at, h_0_at, c_0_at, weights_at = self.check_inputs(x, h_0, c_0, weights)
         reserve = self._empty((self.reserve_bytes,), self._bytes)
-        y, h_n = self._empty(self.y_shape, self._dtype), self._empty(self.h_shape, self._dtype)
-        c_n = self._empty(self.c_shape, self._dtype) if self._has_cell else None
-        workspace = self._allocate(self.workspace_bytes)
+        y = self._empty(self.y_shape, self._dtype)
+        h_n, c_n = self.states()
         addresses = (
             *(x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at),
-            *(0 if c_n is None else c_n.data.ptr, weights_at, workspace.ptr),
+            *(0 if c_n is None else c_n.data.ptr, weights_at, self.workspace().data.ptr),
         )
         context = self.run_forward(addresses, reserve)
         assert context is not None
@@ -288,9 +301,8 @@ class VendorPlan:
         retain: bool,
     ) -> tuple[Array, Array, Array | None, Array | None]:
         """(dx, dh_0, dc_0, gradient of the flat weights or None)."""
-        memory = self.memory
         if self.current_device() != self.device:
-            with memory.use(self.device):
+            with self.memory.use(self.device):
                 return self.backward(
                     saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
                 )
@@ -299,11 +311,10 @@ class VendorPlan:
             context = context.copy()
         executor: Any = context.executor
         if dy is None:
-            dy = memory.zeros(self.y_shape, self._dtype)
+            dy = self.memory.zeros(self.y_shape, self._dtype)
         dx = self._empty(self.x_shape, self._dtype)
-        dh_0 = self._empty(self.h_shape, self._dtype)
-        dc_0 = self._empty(self.c_shape, self._dtype) if self._has_cell else None
-        workspace = self._empty((executor.workspace_bytes,), self._bytes)
+        dh_0, dc_0 = self.states()
+        workspace = self.workspace(executor.workspace_bytes)
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
         addresses = executor.check_backward_data(

@@ -7,8 +7,12 @@ from typing import Any
 from dnnffi.backends.cudnn.algorithm import known_wrong
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.rnn import RNNExecutor
-from dnnffi.spec.options import ALGORITHMS
 from dnnffi.spec.problem import RNNProblem
+
+# cuDNN compiles persist_dynamic for each problem, in 0.1 s to several seconds (9.19, H200), and
+# beyond these sizes it was the slowest of all by far: it is tried where it can win.
+_DYNAMIC_HIDDEN = 256
+_DYNAMIC_BATCH = 16
 
 
 class CudnnKernels:
@@ -23,10 +27,12 @@ class CudnnKernels:
         named = problem.options.algorithm
         if named != "auto":
             return (named,)
-        # Unequal lengths are refused by the call alone, which would be too late.
-        unequal = len(set(problem.row_lengths)) > 1
-        persistent = () if unequal else ALGORITHMS[2:]
-        return ("standard", *(a for a in persistent if not known_wrong(problem, a)))
+        if len(set(problem.row_lengths)) > 1:
+            return ("standard",)  # the call alone would refuse the others, which is too late
+        offered = ["standard", "persist_static", "persist_static_small_h"]
+        if problem.spec.hidden_size <= _DYNAMIC_HIDDEN and problem.batch <= _DYNAMIC_BATCH:
+            offered.append("persist_dynamic")
+        return tuple(a for a in offered if not known_wrong(problem, a))
 
     def make(
         self, problem: RNNProblem, candidate: str | None, device: int, generator: Any = None

@@ -1,0 +1,46 @@
+"""Workspaces: one for each stream, shared by all plans, since a stream runs one call at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from dnnffi.arrays import Array, Memory
+
+_MOST_STREAMS = 8
+_PER_THREAD_STREAM = 2  # one address for a stream of each thread
+
+
+class Workspaces:
+    """Buffers by device and stream, as large as the largest call so far needed.
+
+    That a call finds its workspace where the last call had it lets it replay a graph.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._byte = memory.dtype("uint8")
+        self._lock = threading.Lock()
+        self.buffers: OrderedDict[tuple[int, int], Array] = OrderedDict()
+
+    def get(self, device: int, stream: int, nbytes: int) -> Array:
+        """The buffer of a stream of the current device, of at least ``nbytes`` bytes."""
+        buffer = self.buffers.get((device, stream))
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._memory.empty((nbytes,), self._byte)
+            if stream != _PER_THREAD_STREAM:
+                with self._lock:
+                    self.buffers[device, stream] = buffer
+                    while len(self.buffers) > _MOST_STREAMS:
+                        self.buffers.popitem(last=False)
+        return buffer
+
+    def clear(self) -> None:
+        """Let go of all buffers."""
+        with self._lock:
+            self.buffers.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that is held."""
+        return sum(buffer.nbytes for buffer in list(self.buffers.values()))
