@@ -1,0 +1,133 @@
+"""LSTMs of fastrnns in PyTorch's array code, to be compiled by ``torch.jit.script``.
+
+The compiler reads this text: annotations are evaluated, so no ``annotations`` from ``__future__``.
+"""
+
+from typing import List, Tuple  # noqa: UP035 - the compiler knows these
+
+import torch
+from torch import Tensor
+
+State = Tuple[Tensor, Tensor]  # noqa: UP006
+
+
+def cell(gates: Tensor, c: Tensor) -> State:
+    """One step from the sums of its products, [B, 4*H]."""
+    i, f, g, o = gates.chunk(4, 1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def plain(
+    x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> Tuple[Tensor, State]:  # noqa: UP006
+    """All products in each step."""
+    h, c = hx[0][0], hx[1][0]
+    ys: List[Tensor] = []  # noqa: UP006
+    for x_t in x.unbind(0):
+        h, c = cell(x_t @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
+        ys.append(h)
+    return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
+
+
+def premultiplied(
+    x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> Tuple[Tensor, State]:  # noqa: UP006
+    """The input multiplied for all steps at once."""
+    h, c = hx[0][0], hx[1][0]
+    ys: List[Tensor] = []  # noqa: UP006
+    for gx in torch.matmul(x, w_ih.t()).unbind(0):
+        h, c = cell(gx + b_ih + h @ w_hh.t() + b_hh, c)
+        ys.append(h)
+    return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
+
+
+def premultiplied_bias(
+    x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> Tuple[Tensor, State]:  # noqa: UP006
+    """The input multiplied, and its bias added, for all steps at once."""
+    h, c = hx[0][0], hx[1][0]
+    ys: List[Tensor] = []  # noqa: UP006
+    for gx in (torch.matmul(x, w_ih.t()) + b_ih).unbind(0):
+        h, c = cell(gx + h @ w_hh.t() + b_hh, c)
+        ys.append(h)
+    return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
+
+
+def simple(
+    x: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> State:
+    """The last state alone, from states [B, H]."""
+    for x_t in x.unbind(0):
+        h, c = cell(x_t @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
+    return h, c
+
+
+def multilayer(
+    x: Tensor, hx: State, weights: List[Tensor], dropout: float, training: bool  # noqa: UP006
+) -> Tuple[Tensor, State]:  # noqa: UP006
+    """Several layers; ``weights`` are four arrays a layer. Dropout between layers in training."""
+    hs: List[Tensor] = []  # noqa: UP006
+    cs: List[Tensor] = []  # noqa: UP006
+    y = x
+    for layer in range(hx[0].size(0)):
+        if layer > 0 and dropout > 0.0:
+            y = torch.dropout(y, dropout, training)
+        h, c = hx[0][layer], hx[1][layer]
+        w_ih, w_hh = weights[4 * layer], weights[4 * layer + 1]
+        b_ih, b_hh = weights[4 * layer + 2], weights[4 * layer + 3]
+        ys: List[Tensor] = []  # noqa: UP006
+        for x_t in y.unbind(0):
+            h, c = cell(x_t @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
+            ys.append(h)
+        y = torch.stack(ys)
+        hs.append(h)
+        cs.append(c)
+    return y, (torch.stack(hs), torch.stack(cs))
+
+
+def layer_norm(
+    x: Tensor, hx: State, weights: List[Tensor], eps: float  # noqa: UP006
+) -> Tuple[Tensor, State]:  # noqa: UP006
+    """With layer normalisation; ``weights`` as in `dnnffi.bench.layer_norm.Weights`."""
+    w_ih, w_hh = weights[0], weights[1]
+    w_i, b_i, w_h, b_h = weights[2], weights[3], weights[4], weights[5]
+    w_c, b_c = weights[6], weights[7]
+    rows, hidden = w_hh.size(0), w_hh.size(1)
+    h, c = hx[0][0], hx[1][0]
+    ys: List[Tensor] = []  # noqa: UP006
+    for x_t in x.unbind(0):
+        gx = torch.layer_norm(x_t @ w_ih.t(), [rows], w_i, b_i, eps)
+        gh = torch.layer_norm(h @ w_hh.t(), [rows], w_h, b_h, eps)
+        i, f, g, o = (gx + gh).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        c = torch.layer_norm(c, [hidden], w_c, b_c, eps)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        ys.append(h)
+    return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
+
+
+def variable_length(
+    x: Tensor,
+    hx: State,
+    lengths: List[int],  # noqa: UP006
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+) -> Tuple[Tensor, State]:  # noqa: UP006
+    """Row after row, each over its own length, as fastrnns has it; padded with zeros."""
+    ys: List[Tensor] = []  # noqa: UP006
+    hs: List[Tensor] = []  # noqa: UP006
+    cs: List[Tensor] = []  # noqa: UP006
+    for row in range(len(lengths)):
+        h, c = hx[0][:, row], hx[1][:, row]
+        steps: List[Tensor] = []  # noqa: UP006
+        for x_t in x[: lengths[row], row].unbind(0):
+            h, c = cell(x_t.unsqueeze(0) @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
+            steps.append(h)
+        ys.append(torch.cat(steps))
+        hs.append(h)
+        cs.append(c)
+    y = torch.nn.utils.rnn.pad_sequence(ys)
+    return y, (torch.stack(hs, 1), torch.stack(cs, 1))
