@@ -66,9 +66,7 @@ def plan(shape: Shape, data: Data, place: str, training: bool, *, captured: bool
     x, (h_0, c_0) = xp.asarray(data.x), _states(xp, data)
     hx = h_0 if c_0 is None else (h_0, c_0)
     planner: Any = getattr(dnnffi, "RNNPlan")  # noqa: B009 - it may not be there
-    made = planner(
-        shape.spec, shape.batch, shape.steps, training=training, lengths=shape.lengths
-    )
+    made = planner(shape.spec, shape.batch, shape.steps, training=training, lengths=shape.lengths)
     made.autotune()
     if captured:
         made.capture(x, hx, weights)
@@ -88,9 +86,7 @@ def _layers(shape: Shape, data: Data, xp: Any) -> list[lstms.Weights]:
     return [lstms.Weights(*arrays[4 * n : 4 * n + 4]) for n in range(shape.layers)]
 
 
-def one_layer(
-    shape: Shape, data: Data, place: str, training: bool, *, product: str
-) -> ModelDef:
+def one_layer(shape: Shape, data: Data, place: str, training: bool, *, product: str) -> ModelDef:
     """One layer; ``product`` is one of `lstms.PRODUCTS`."""
     xp = array_package(place)
     (weights,) = _layers(shape, data, xp)

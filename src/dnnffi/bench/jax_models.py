@@ -51,9 +51,7 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
         dx, dh_0, dc_0, dweights = gradients
         return Gradients(dx, (dh_0, dc_0), dweights)
 
-    return ModelDef(
-        inputs, [weights], jax.jit(train), lambda outputs: (outputs[1],), backward
-    )
+    return ModelDef(inputs, [weights], jax.jit(train), lambda outputs: (outputs[1],), backward)
 
 
 CREATORS = (

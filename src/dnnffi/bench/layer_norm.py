@@ -78,9 +78,7 @@ class LayerGradients(NamedTuple):
     weights: tuple[Array, ...]
 
 
-def forward(
-    xp: ModuleType, x: Array, h_0: Array, c_0: Array, w: Weights, keep: bool
-) -> Layer:
+def forward(xp: ModuleType, x: Array, h_0: Array, c_0: Array, w: Weights, keep: bool) -> Layer:
     """The layer over ``x`` [T, B, I]; ``keep`` is whether backward is to follow."""
     steps, batch = x.shape[:2]
     hidden = h_0.shape[1]

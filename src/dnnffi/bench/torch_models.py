@@ -125,9 +125,7 @@ def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
     if not training:
         return ModelDef(model.inputs, model.params, forward)
-    return ModelDef(
-        model.inputs, model.params, forward, lambda outputs: (), lambda: gradients
-    )
+    return ModelDef(model.inputs, model.params, forward, lambda outputs: (), lambda: gradients)
 
 
 def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:
@@ -142,7 +140,9 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
     inputs: tuple[Any, ...]
     if variant == "simple":
         states = tuple(
-            _tensor(array[0], place, training) for array in (data.h_0, data.c_0) if array is not None
+            _tensor(array[0], place, training)
+            for array in (data.h_0, data.c_0)
+            if array is not None
         )
         inputs, gradient = (x, *states, *params), gradient[-1]
     elif variant in ("multilayer", "dropout"):

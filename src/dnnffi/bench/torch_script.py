@@ -64,7 +64,11 @@ def simple(
 
 
 def multilayer(
-    x: Tensor, hx: State, weights: List[Tensor], dropout: float, training: bool  # noqa: UP006
+    x: Tensor,
+    hx: State,
+    weights: List[Tensor],
+    dropout: float,
+    training: bool,  # noqa: UP006
 ) -> Tuple[Tensor, State]:  # noqa: UP006
     """Several layers; ``weights`` are four arrays a layer. Dropout between layers in training."""
     hs: List[Tensor] = []  # noqa: UP006
@@ -87,7 +91,10 @@ def multilayer(
 
 
 def layer_norm(
-    x: Tensor, hx: State, weights: List[Tensor], eps: float  # noqa: UP006
+    x: Tensor,
+    hx: State,
+    weights: List[Tensor],
+    eps: float,  # noqa: UP006
 ) -> Tuple[Tensor, State]:  # noqa: UP006
     """With layer normalisation; ``weights`` as in `dnnffi.bench.layer_norm.Weights`."""
     w_ih, w_hh = weights[0], weights[1]
