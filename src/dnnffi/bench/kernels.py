@@ -11,7 +11,7 @@ side by side. A step is in two halves, so that a layer may normalise the cell be
 from __future__ import annotations
 
 from functools import cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,8 +116,8 @@ class NumpyKernels:
         dc_before[...] = dc * f
 
 
-# C, one element at a time: element is the number of the element of [B, H]. A is the type that is computed
-# in, T that of the arrays. Casts as in C, so that a C compiler can check them too.
+# C for one element of [B, H]. A is the type that is computed in, T that of the arrays; casts as in
+# C, so that a C compiler can check them too.
 _PLACE = """
 const long long unit = element % hidden, at = (element / hidden) * 4 * hidden + unit;
 """
@@ -191,23 +191,23 @@ template <> struct dnnffi_wide<double> { typedef double type; };
 """
 
 
-class CupyKernels:
+def _cupy_kernels(cupy: Any) -> Any:
     """The same as ``cupy.ElementwiseKernel``; float16 is computed in float32."""
-
-    def __init__(self, cupy: Any) -> None:
-        for name, (inputs, outputs, text) in SOURCES.items():
-            kernel = cupy.ElementwiseKernel(
-                inputs,
-                outputs,
-                "typedef dnnffi_wide<T>::type A; const long long element = i;" + text,
-                f"dnnffi_lstm_{name}",
-                preamble=_WIDE,
-            )
-            count = inputs.count(",")  # arrays before H
-            setattr(self, name, _with_hidden(kernel, count))
+    made = SimpleNamespace()
+    for name, (inputs, outputs, text) in SOURCES.items():
+        kernel = cupy.ElementwiseKernel(
+            inputs,
+            outputs,
+            "typedef dnnffi_wide<T>::type A; const long long element = i;" + text,
+            f"dnnffi_lstm_{name}",
+            preamble=_WIDE,
+        )
+        setattr(made, name, _with_hidden(kernel, inputs.count(",")))
+    return made
 
 
 def _with_hidden(kernel: Any, count: int) -> Any:
+    # H stands between the arrays that are read, count of them, and those that are written.
     def call(*arrays: Array) -> None:
         # c or h, [B, H], comes last in all of them.
         kernel(*arrays[:count], arrays[-1].shape[1], *arrays[count:])
@@ -218,4 +218,5 @@ def _with_hidden(kernel: Any, count: int) -> Any:
 @cache
 def kernels(xp: ModuleType) -> Kernels:
     """The kernels for arrays of ``xp``, NumPy or CuPy."""
-    return NumpyKernels() if xp is np else CupyKernels(xp)
+    found: Kernels = NumpyKernels() if xp is np else _cupy_kernels(xp)
+    return found

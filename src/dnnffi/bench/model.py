@@ -112,6 +112,8 @@ class Limits(NamedTuple):
         return ""
 
 
+ANY = Limits()
+
 Create = Callable[[Shape, Data, str, bool], ModelDef]
 """(shape, data, place, training) -> model; place is "cpu" or "gpu"."""
 
@@ -129,7 +131,7 @@ class Creator:
     name: str
     library: str
     create: Create
-    limits: Limits = Limits()
+    limits: Limits = ANY
     always: bool = False
     tunes: bool = False
     captures: bool = False

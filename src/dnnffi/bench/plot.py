@@ -34,7 +34,9 @@ def plot(path: Path, record: Record) -> None:
         panels[0].set_xlabel("milliseconds a call")
     panels[0].set_yticks(range(len(shapes)), shapes, fontsize=8)
     panels[0].set_ylim(len(shapes) - 0.4, -0.6)  # the first shape on top
-    panels[0].legend(loc="upper right", fontsize=8)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8
+    )
     machine = record["machine"]
     figure.suptitle(f"{MODEL} {machine['dnnffi']} on {machine['device']}", fontsize=10)
     figure.savefig(path, dpi=120)

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dnnffi.bench.clocks import Clock, clock_for
@@ -132,12 +133,12 @@ class Runner:
 
         race: list[_Contender] = []
         for creator in creators:
-            entered = attempt(creator, lambda c=creator: self._enter(shape, data, c, phase))
+            entered = attempt(creator, partial(self._enter, shape, data, creator, phase))
             if entered is not None:
                 race.append(entered)
         for _ in range(self.settings.rounds):
             for contender in list(race):
-                if attempt(contender.creator, lambda c=contender: self._turn(c)) is None:
+                if attempt(contender.creator, partial(self._turn, contender)) is None:
                     race.remove(contender)
         for contender in race:
             rows[contender.creator] = Row(
@@ -160,8 +161,12 @@ class Runner:
         def make() -> None:
             made.append(creator.create(shape, data, self.place, phase == "training"))
 
-        # What a graph of PyTorch's uses counts as in use only while it is captured.
-        making = clock.peak(make) if creator.captures else make()
+        making = None
+        if creator.captures:
+            # What a graph of PyTorch's uses counts as in use only while it is captured.
+            making = clock.peak(make)
+        else:
+            make()
         call = made[0].step()
         least = settings.warm_up if creator.tunes else 3
         start = time.perf_counter()

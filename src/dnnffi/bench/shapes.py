@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec
+from dnnffi.spec.rnn import RNNSpec
 
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 
@@ -55,11 +55,6 @@ class Shape:
             bidirectional=self.directions == 2,
             dtype=self.dtype,
         )
-
-    @property
-    def x_bytes(self) -> int:
-        """Bytes of x."""
-        return self.steps * self.batch * self.input_size * ITEM_SIZES[self.dtype]
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name, for the record of a run."""
@@ -136,8 +131,9 @@ _LSTM_TRAINING = [
     *((1536, b, 50) for b in (8, 16, 32)),
     *((256, b, 150) for b in (16, 32, 64)),
 ]
+_GRU_SIZES, _GRU_STEPS = (2816, 2048, 1536, 2560), (1500, 750, 375, 187)
 _GRU_TRAINING = [
-    *((h, 32, t) for h in (2816, 2048, 1536, 2560) for t in (1500, 750, 375, 187)),
+    *((h, 32, t) for h in _GRU_SIZES for t in _GRU_STEPS),
     *((512, 32, 1), (1024, 32, 1500), (1024, 64, 1500)),
 ]
 _VANILLA_INFERENCE = [(32, 1, 672), (64, 1, 96)]  # of the device set; its LSTM is below

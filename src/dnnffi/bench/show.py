@@ -6,7 +6,6 @@ With rich where it is installed and the output is a terminal, else as plain text
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -100,12 +99,16 @@ def table(record: Record, phase: str) -> tuple[list[str], list[list[str]]]:
 
 
 def unmeasured(record: Record) -> list[str]:
-    """Which models were not measured, why, and on how many shapes; failures one by one."""
-    skipped = Counter(
-        (row["model"], row["skipped"]) for row in record["rows"] if row.get("skipped")
-    )
+    """Which models were not measured, on how many shapes and why; failures one by one."""
+    skipped: dict[str, dict[str, set[str]]] = {}
+    for row in record["rows"]:
+        if why := row.get("skipped"):
+            skipped.setdefault(row["model"], {}).setdefault(why, set()).add(row["shape"])
     lines = [
-        f"Not measured: {model}, {count} times: {why}" for (model, why), count in skipped.items()
+        f"Not measured: {model} ("
+        + "; ".join(f"{len(shapes)} x {why}" for why, shapes in reasons.items())
+        + ")"
+        for model, reasons in skipped.items()
     ]
     lines += [
         f"Failed: {row['model']} on {row['shape']}, {PHASE_WORDS[row['phase']]}: {row['failed']}"

@@ -139,11 +139,7 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
     gradient = _tensor(data.dy, place, False)
     inputs: tuple[Any, ...]
     if variant == "simple":
-        states = tuple(
-            _tensor(array[0], place, training)
-            for array in (data.h_0, data.c_0)
-            if array is not None
-        )
+        states = tuple(state[0].detach().requires_grad_(training) for state in states)
         inputs, gradient = (x, *states, *params), gradient[-1]
     elif variant in ("multilayer", "dropout"):
         dropout = DROPOUT if variant == "dropout" else 0.0

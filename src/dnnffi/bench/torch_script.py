@@ -3,12 +3,10 @@
 The compiler reads this text: annotations are evaluated, so no ``annotations`` from ``__future__``.
 """
 
-from typing import List, Tuple  # noqa: UP035 - the compiler knows these
-
 import torch
 from torch import Tensor
 
-State = Tuple[Tensor, Tensor]  # noqa: UP006
+State = tuple[Tensor, Tensor]
 
 
 def cell(gates: Tensor, c: Tensor) -> State:
@@ -20,10 +18,10 @@ def cell(gates: Tensor, c: Tensor) -> State:
 
 def plain(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
-) -> Tuple[Tensor, State]:  # noqa: UP006
+) -> tuple[Tensor, State]:
     """All products in each step."""
     h, c = hx[0][0], hx[1][0]
-    ys: List[Tensor] = []  # noqa: UP006
+    ys: list[Tensor] = []
     for x_t in x.unbind(0):
         h, c = cell(x_t @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
         ys.append(h)
@@ -32,10 +30,10 @@ def plain(
 
 def premultiplied(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
-) -> Tuple[Tensor, State]:  # noqa: UP006
+) -> tuple[Tensor, State]:
     """The input multiplied for all steps at once."""
     h, c = hx[0][0], hx[1][0]
-    ys: List[Tensor] = []  # noqa: UP006
+    ys: list[Tensor] = []
     for gx in torch.matmul(x, w_ih.t()).unbind(0):
         h, c = cell(gx + b_ih + h @ w_hh.t() + b_hh, c)
         ys.append(h)
@@ -44,10 +42,10 @@ def premultiplied(
 
 def premultiplied_bias(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
-) -> Tuple[Tensor, State]:  # noqa: UP006
+) -> tuple[Tensor, State]:
     """The input multiplied, and its bias added, for all steps at once."""
     h, c = hx[0][0], hx[1][0]
-    ys: List[Tensor] = []  # noqa: UP006
+    ys: list[Tensor] = []
     for gx in (torch.matmul(x, w_ih.t()) + b_ih).unbind(0):
         h, c = cell(gx + h @ w_hh.t() + b_hh, c)
         ys.append(h)
@@ -66,13 +64,13 @@ def simple(
 def multilayer(
     x: Tensor,
     hx: State,
-    weights: List[Tensor],
+    weights: list[Tensor],
     dropout: float,
-    training: bool,  # noqa: UP006
-) -> Tuple[Tensor, State]:  # noqa: UP006
+    training: bool,
+) -> tuple[Tensor, State]:
     """Several layers; ``weights`` are four arrays a layer. Dropout between layers in training."""
-    hs: List[Tensor] = []  # noqa: UP006
-    cs: List[Tensor] = []  # noqa: UP006
+    hs: list[Tensor] = []
+    cs: list[Tensor] = []
     y = x
     for layer in range(hx[0].size(0)):
         if layer > 0 and dropout > 0.0:
@@ -80,7 +78,7 @@ def multilayer(
         h, c = hx[0][layer], hx[1][layer]
         w_ih, w_hh = weights[4 * layer], weights[4 * layer + 1]
         b_ih, b_hh = weights[4 * layer + 2], weights[4 * layer + 3]
-        ys: List[Tensor] = []  # noqa: UP006
+        ys: list[Tensor] = []
         for x_t in y.unbind(0):
             h, c = cell(x_t @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
             ys.append(h)
@@ -93,16 +91,16 @@ def multilayer(
 def layer_norm(
     x: Tensor,
     hx: State,
-    weights: List[Tensor],
-    eps: float,  # noqa: UP006
-) -> Tuple[Tensor, State]:  # noqa: UP006
+    weights: list[Tensor],
+    eps: float,
+) -> tuple[Tensor, State]:
     """With layer normalisation; ``weights`` as in `dnnffi.bench.layer_norm.Weights`."""
     w_ih, w_hh = weights[0], weights[1]
     w_i, b_i, w_h, b_h = weights[2], weights[3], weights[4], weights[5]
     w_c, b_c = weights[6], weights[7]
     rows, hidden = w_hh.size(0), w_hh.size(1)
     h, c = hx[0][0], hx[1][0]
-    ys: List[Tensor] = []  # noqa: UP006
+    ys: list[Tensor] = []
     for x_t in x.unbind(0):
         gx = torch.layer_norm(x_t @ w_ih.t(), [rows], w_i, b_i, eps)
         gh = torch.layer_norm(h @ w_hh.t(), [rows], w_h, b_h, eps)
@@ -117,19 +115,19 @@ def layer_norm(
 def variable_length(
     x: Tensor,
     hx: State,
-    lengths: List[int],  # noqa: UP006
+    lengths: list[int],
     w_ih: Tensor,
     w_hh: Tensor,
     b_ih: Tensor,
     b_hh: Tensor,
-) -> Tuple[Tensor, State]:  # noqa: UP006
+) -> tuple[Tensor, State]:
     """Row after row, each over its own length, as fastrnns has it; padded with zeros."""
-    ys: List[Tensor] = []  # noqa: UP006
-    hs: List[Tensor] = []  # noqa: UP006
-    cs: List[Tensor] = []  # noqa: UP006
+    ys: list[Tensor] = []
+    hs: list[Tensor] = []
+    cs: list[Tensor] = []
     for row in range(len(lengths)):
         h, c = hx[0][:, row], hx[1][:, row]
-        steps: List[Tensor] = []  # noqa: UP006
+        steps: list[Tensor] = []
         for x_t in x[: lengths[row], row].unbind(0):
             h, c = cell(x_t.unsqueeze(0) @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
             steps.append(h)
