@@ -54,13 +54,15 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return ModelDef(inputs, [weights], jax.jit(train), lambda outputs: (outputs[1],), backward)
 
 
+_PLACES = ("gpu",) if any(device.platform == "gpu" for device in jax.devices()) else ()
+
 CREATORS = (
     Creator(
         "jax",
         "jax",
         lstm,
         # It says float32 only, and that it takes no rows of different length.
-        Limits(modes=("lstm",), dtypes=("float32",), places=("gpu",), lengths="refuses"),
+        Limits(modes=("lstm",), dtypes=("float32",), places=_PLACES, lengths="refuses"),
         always=True,
     ),
 )

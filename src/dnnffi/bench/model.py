@@ -96,7 +96,7 @@ class Limits(NamedTuple):
     def why_not(self, shape: Shape, place: str) -> str:
         """Why ``shape`` is not for it on ``place``, "cpu" or "gpu"; empty if it is."""
         if place not in self.places:
-            return "needs a GPU"
+            return "needs a GPU" if place == "cpu" else "its library sees no GPU"
         if shape.mode not in self.modes:
             return f"{' and '.join(self.modes)} only"
         if shape.dtype not in self.dtypes:

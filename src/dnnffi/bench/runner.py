@@ -168,14 +168,14 @@ class Runner:
         else:
             make()
         call = made[0].step()
-        least = settings.warm_up if creator.tunes else 3
         start = time.perf_counter()
         for count in range(settings.warm_up):
-            if count >= least and time.perf_counter() - start > settings.warm_up_seconds:
+            if creator.tunes:
+                call()
+                continue
+            clock.time(call, 1)  # waits until the call is done
+            if count >= 2 and time.perf_counter() - start > settings.warm_up_seconds:
                 break
-            call()
-            if not creator.tunes:
-                clock.time(call, 1)  # waits, so that the limit is one of done work
         running = clock.peak(call)
         peak = None
         if running is not None and before is not None:

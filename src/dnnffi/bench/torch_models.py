@@ -162,7 +162,9 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
 
 
 _FUNCTIONS = {"dropout": "multilayer"}
-_LSTM = Limits(modes=("lstm",), layers=1, both_directions=False, lengths="refuses")
+_PLACES = ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
+_ANY = Limits(places=_PLACES)
+_LSTM = _ANY._replace(modes=("lstm",), layers=1, both_directions=False, lengths="refuses")
 _VARIANTS = {
     "plain": _LSTM,
     "premultiplied": _LSTM,
@@ -175,12 +177,12 @@ _VARIANTS = {
 }
 
 CREATORS = (
-    Creator("torch eager", "torch", eager, always=True),
+    Creator("torch eager", "torch", eager, _ANY, always=True),
     Creator(
         "torch graph",
         "torch",
         captured,
-        Limits(places=("gpu",), lengths="refuses"),
+        Limits(places=_PLACES[1:], lengths="refuses"),
         always=True,
         captures=True,
     ),

@@ -28,28 +28,28 @@ def plain(
     return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
 
 
+def recurrent(gx: Tensor, hx: State, w_hh: Tensor, bias: Tensor) -> tuple[Tensor, State]:
+    """The steps behind the input's products ``gx`` [T, B, 4*H]; ``bias`` is still to be added."""
+    h, c = hx[0][0], hx[1][0]
+    ys: list[Tensor] = []
+    for gx_t in gx.unbind(0):
+        h, c = cell(gx_t + h @ w_hh.t() + bias, c)
+        ys.append(h)
+    return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
+
+
 def premultiplied(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, State]:
     """The input multiplied for all steps at once."""
-    h, c = hx[0][0], hx[1][0]
-    ys: list[Tensor] = []
-    for gx in torch.matmul(x, w_ih.t()).unbind(0):
-        h, c = cell(gx + b_ih + h @ w_hh.t() + b_hh, c)
-        ys.append(h)
-    return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
+    return recurrent(torch.matmul(x, w_ih.t()), hx, w_hh, b_ih + b_hh)
 
 
 def premultiplied_bias(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, State]:
     """The input multiplied, and its bias added, for all steps at once."""
-    h, c = hx[0][0], hx[1][0]
-    ys: list[Tensor] = []
-    for gx in (torch.matmul(x, w_ih.t()) + b_ih).unbind(0):
-        h, c = cell(gx + h @ w_hh.t() + b_hh, c)
-        ys.append(h)
-    return torch.stack(ys), (h.unsqueeze(0), c.unsqueeze(0))
+    return recurrent(torch.matmul(x, w_ih.t()) + b_ih, hx, w_hh, b_hh)
 
 
 def simple(
@@ -75,17 +75,13 @@ def multilayer(
     for layer in range(hx[0].size(0)):
         if layer > 0 and dropout > 0.0:
             y = torch.dropout(y, dropout, training)
-        h, c = hx[0][layer], hx[1][layer]
+        states = (hx[0][layer : layer + 1], hx[1][layer : layer + 1])
         w_ih, w_hh = weights[4 * layer], weights[4 * layer + 1]
         b_ih, b_hh = weights[4 * layer + 2], weights[4 * layer + 3]
-        ys: list[Tensor] = []
-        for x_t in y.unbind(0):
-            h, c = cell(x_t @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
-            ys.append(h)
-        y = torch.stack(ys)
+        y, (h, c) = plain(y, states, w_ih, w_hh, b_ih, b_hh)
         hs.append(h)
         cs.append(c)
-    return y, (torch.stack(hs), torch.stack(cs))
+    return y, (torch.cat(hs), torch.cat(cs))
 
 
 def layer_norm(
@@ -126,13 +122,15 @@ def variable_length(
     hs: list[Tensor] = []
     cs: list[Tensor] = []
     for row in range(len(lengths)):
-        h, c = hx[0][:, row], hx[1][:, row]
-        steps: list[Tensor] = []
-        for x_t in x[: lengths[row], row].unbind(0):
-            h, c = cell(x_t.unsqueeze(0) @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
-            steps.append(h)
-        ys.append(torch.cat(steps))
+        one = slice_batch(hx, row)
+        x_row = x[: lengths[row], row : row + 1]
+        y, (h, c) = plain(x_row, one, w_ih, w_hh, b_ih, b_hh)
+        ys.append(y.squeeze(1))
         hs.append(h)
         cs.append(c)
-    y = torch.nn.utils.rnn.pad_sequence(ys)
-    return y, (torch.stack(hs, 1), torch.stack(cs, 1))
+    return torch.nn.utils.rnn.pad_sequence(ys), (torch.cat(hs, 1), torch.cat(cs, 1))
+
+
+def slice_batch(hx: State, row: int) -> State:
+    """The states of one row, [1, 1, H]."""
+    return hx[0][:, row : row + 1], hx[1][:, row : row + 1]
