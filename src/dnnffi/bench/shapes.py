@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dnnffi.spec.rnn import RNNSpec
@@ -32,7 +32,7 @@ class Shape:
     layers: int = 1
     directions: int = 1
     lengths: tuple[int, ...] | None = None
-    training: bool = True
+    training: bool = field(default=True, compare=False)
 
     @property
     def name(self) -> str:
@@ -176,6 +176,7 @@ TINY = (
     _varying("float32", 2, 8, 4, 4, 6),
 )
 
+# A shape that several have is measured as the first of them has it.
 SETS: dict[str, tuple[Shape, ...]] = {
     "performance": PERFORMANCE,
     "fastrnns": FASTRNNS,
@@ -185,9 +186,10 @@ SETS: dict[str, tuple[Shape, ...]] = {
 
 
 def shapes_of(sets: Iterable[str]) -> dict[Shape, tuple[str, ...]]:
-    """The shapes of ``sets``, each once, with the sets that it is in."""
+    """The shapes of ``sets``, each once, with those of the sets that it is in."""
     found: dict[Shape, tuple[str, ...]] = {}
-    for name in sets:
+    asked = set(sets)
+    for name in [name for name in SETS if name in asked]:
         for shape in SETS[name]:
             found[shape] = (*found.get(shape, ()), name)
     return found
