@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
+from bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
 
 from dnnffi.bench import array_models
 

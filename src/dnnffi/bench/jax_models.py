@@ -42,7 +42,7 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     if not training:
         return ModelDef(inputs, [weights], jax.jit(run))
 
-    def train(x: Any, h_0: Any, c_0: Any, weights: Any) -> Any:
+    def train(x: Any, h_0: Any, c_0: Any, weights: Any, dy: Any) -> Any:
         outputs, pull = jax.vjp(run, x, h_0, c_0, weights)
         zeros = (jnp.zeros_like(h_0), jnp.zeros_like(c_0))
         return outputs, pull((dy, zeros))
@@ -51,7 +51,9 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
         dx, dh_0, dc_0, dweights = gradients
         return Gradients(dx, (dh_0, dc_0), dweights)
 
-    return ModelDef(inputs, [weights], jax.jit(train), lambda outputs: (outputs[1],), backward)
+    return ModelDef(
+        (*inputs, dy), [weights], jax.jit(train), lambda outputs: (outputs[1],), backward
+    )
 
 
 _PLACES = ("gpu",) if any(device.platform == "gpu" for device in jax.devices()) else ()
