@@ -45,7 +45,6 @@ class Record(SphinxDirective):
         """The record as nodes."""
         raise NotImplementedError
 
-
     def missing(self, name: str) -> list[nodes.Node]:
         """What stands where there is no record."""
         return [nodes.paragraph(text=f"This checkout holds no such record ({name}).")]

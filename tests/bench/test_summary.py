@@ -30,6 +30,8 @@ RECORD = {
         {"shape": "rows", "model": "torch graph", "phase": "inference", "skipped": "no lengths"},
         row("one", "dnnffi", "training", ms=2.0, peak_bytes=110),
         row("one", "torch eager", "training", ms=5.0, peak_bytes=100),
+        row("two", "dnnffi", "training", ms=1.0, peak_bytes=50),
+        row("two", "torch eager", "training", ms=2.5, peak_bytes=100),
     ],
 }
 
@@ -66,10 +68,10 @@ def test_aims_beside_what_was_measured():
         ">= 1.8x", "2.00x over 2 shapes", True
     )  # fmt: skip
     assert found["inference, geometric mean", "torch graph"] == (
-        ">= 1.15x", "1.50x over 1 shapes", True
+        ">= 1.15x", "1.50x over 1 shape", True
     )  # fmt: skip
     assert found["forward + backward, geometric mean", "torch eager"] == (
-        ">= 2.2x", "2.50x over 1 shapes", True
+        ">= 2.2x", "2.50x over 2 shapes", True
     )  # fmt: skip
     assert found["forward + backward, geometric mean", "torch graph"][1:] == ("not measured", None)
     assert found["any single shape", "torch eager"] == (">= 1.0x", "1.00x (two, inference)", True)

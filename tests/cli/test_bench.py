@@ -70,6 +70,8 @@ def test_other_models_only_on_their_sets(monkeypatch):
     assert main([*SHORT, *only, "--shapes", "performance,fastrnns"]) == 0
     (names,) = asked.values()
     assert "array plain" in names
+    assert main([*SHORT, *only, "--shapes", "performance", "--models", "array *bias"]) == 0
+    assert list(asked.values()) == [["array premultiplied bias"]]
 
 
 def test_without_matplotlib_the_picture_is_skipped_and_the_rest_done(monkeypatch, tmp_path, capsys):

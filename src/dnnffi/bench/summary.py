@@ -30,12 +30,16 @@ class Comparison(NamedTuple):
     worst_shape: str
     shapes: int
 
+    @property
+    def over(self) -> str:
+        """The number of shapes in words."""
+        return f"{self.shapes} shape{'s' * (self.shapes > 1)}"
+
     def __str__(self) -> str:
         """One sentence."""
         return (
             f"{self.model} against {self.peer}, {PHASE_WORDS[self.phase]}: {self.mean:.2f}x over "
-            f"{self.shapes} shape{'s' * (self.shapes > 1)} (geometric mean), worst "
-            f"{self.worst:.2f}x ({self.worst_shape})"
+            f"{self.over} (geometric mean), worst {self.worst:.2f}x ({self.worst_shape})"
         )
 
 
@@ -126,7 +130,7 @@ def _mean(record: Record, phase: str, peer: str, aim: float, shapes: Sequence[st
     found = compare(record, "dnnffi", peer, phase, shapes)
     if found is None:
         return Target(what, peer, f">= {aim}x", NOT_MEASURED, None)
-    text = f"{found.mean:.2f}x over {found.shapes} shapes"
+    text = f"{found.mean:.2f}x over {found.over}"
     return Target(what, peer, f">= {aim}x", text, found.mean >= aim)
 
 

@@ -22,7 +22,7 @@ def _device(place: str) -> str:
 
 
 def _tensor(array: Array, place: str, gradient: bool) -> torch.Tensor:
-    # A copy: an array that was drawn short and repeated may not be writable.
+    # A copy, on the CPU too: no two models share an array.
     return torch.tensor(array, device=_device(place)).requires_grad_(gradient)
 
 

@@ -89,9 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, print, write. The exit code is 1 if a model failed but for want of memory."""
     from dnnffi.bench import show
-    from dnnffi.bench.machine import machine
     from dnnffi.bench.runner import OUT_OF_MEMORY, QUICK, Runner, Settings
     from dnnffi.cli import probe
+    from dnnffi.cli.machine import machine
 
     for name in ("json", "plot"):
         path = getattr(options, name)

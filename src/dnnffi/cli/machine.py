@@ -26,7 +26,7 @@ def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
         runtime = cupy.cuda.runtime
         found |= {
             "device": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
-            "driver": _driver_version(),
+            "driver": driver_version(),
             "cuda_driver_api": runtime.driverGetVersion(),
             "cudnn": probe.cudnn_library().version,
             "cupy": cupy.__version__,
@@ -39,7 +39,8 @@ def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _driver_version() -> str:
+def driver_version() -> str:
+    """The version of NVIDIA's driver, or "unknown"."""
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]
