@@ -166,6 +166,20 @@ def test_a_peer_that_is_not_installed_is_refused(monkeypatch, capsys):
     assert "--peers: jax not installed" in failure(capsys)
 
 
+def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeypatch, capsys):
+    def broken(name):
+        raise RuntimeError("half installed")
+
+    monkeypatch.setattr(bench, "import_module", broken)
+    monkeypatch.setattr(probe, "absent", lambda *names: [])
+    assert main([*SHORT, "--only", ONE, "--peers", "torch"]) == 1
+    assert "--peers torch: half installed" in failure(capsys)
+    assert bench._peer_creators(None, "gpu") == {}
+    assert capsys.readouterr().out == (
+        "torch is left out: half installed\njax is left out: half installed\n"
+    )
+
+
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(probe, "cudnn_problem", lambda: "GPU: none here")
     assert main(["bench", "rnn", "--device", "gpu"]) == 1

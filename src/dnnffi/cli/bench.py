@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from dnnffi.cli.command import INTERRUPTED, CommandError
 
 if TYPE_CHECKING:
     from dnnffi.bench.model import Creator
+    from dnnffi.bench.runner import Settings
 
 NAME = "bench"
 HELP = "measure recurrent networks beside PyTorch and JAX"
@@ -89,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, print, write. The exit code is 1 if a model failed but for want of memory."""
     from dnnffi.bench import show
-    from dnnffi.bench.runner import OUT_OF_MEMORY, QUICK, Runner, Settings
+    from dnnffi.bench.runner import OUT_OF_MEMORY, Runner
     from dnnffi.cli import probe
     from dnnffi.cli.machine import machine
 
@@ -98,20 +101,15 @@ def run(options: argparse.Namespace) -> int:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise CommandError(f"--{name} {path}: not a file in a folder that is there")
     place = _place(options.device)
-    peers = _peers(options.peers, place)
     chosen = _shapes(options, place)
-    creators = _creators(peers, options.models)
+    by_peer = _peer_creators(options.peers, place)
+    creators = _creators(by_peer.values(), options.models)
     if options.plot and probe.absent("matplotlib"):
         print(f"--plot is skipped: it needs matplotlib. Install: {probe.INSTALL_DEMO}")
         options.plot = None
-    settings = QUICK if options.quick else Settings()
-    given = {name: getattr(options, name) for name in ("rounds", "warm_up")}
-    settings = replace(settings, **{name: n for name, n in given.items() if n is not None})
-    if place == "cpu" and options.warm_up is None:
-        settings = replace(settings, warm_up=3)  # there is nothing to tune
-
+    settings = _settings(options, place)
     record: dict[str, Any] = {
-        "machine": machine(place, peers),
+        "machine": machine(place, tuple(by_peer)),
         "settings": settings.as_json(),
         "shapes": [shape.as_json() | {"sets": sets} for shape, sets in chosen.items()],
         "rows": [],
@@ -158,6 +156,16 @@ def _place(asked: str | None) -> str:
     return "cpu" if asked == "cpu" or problem else "gpu"
 
 
+def _settings(options: argparse.Namespace, place: str) -> Settings:
+    from dnnffi.bench.runner import QUICK, Settings
+
+    settings = QUICK if options.quick else Settings()
+    if place == "cpu":
+        settings = replace(settings, warm_up=3)  # there is nothing to tune
+    given = {name: getattr(options, name) for name in ("rounds", "warm_up")}
+    return replace(settings, **{name: n for name, n in given.items() if n is not None})
+
+
 def _peers(asked: tuple[str, ...] | None, place: str) -> tuple[str, ...]:
     from dnnffi.cli import probe
 
@@ -189,20 +197,27 @@ def _shapes(options: argparse.Namespace, place: str) -> dict[Shape, tuple[str, .
     return found
 
 
-def _creators(peers: tuple[str, ...], pattern: str | None) -> list[Creator]:
+def _peer_creators(asked: tuple[str, ...] | None, place: str) -> dict[str, tuple[Creator, ...]]:
+    """The models of each peer. One that was not asked for may be broken, and is then left out."""
+    from dnnffi.cli import probe
+
+    # Before JAX is imported: else it takes most of the GPU's memory when it is first used.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    found = {}
+    for peer in _peers(asked, place):
+        try:
+            found[peer] = import_module(f"dnnffi.bench.{peer}_models").CREATORS
+        except Exception as error:  # a broken installation fails in ways of its own
+            if asked:
+                raise CommandError(f"--peers {peer}: {probe.one_line(error)}", code=1) from error
+            print(f"{peer} is left out: {probe.one_line(error)}")
+    return found
+
+
+def _creators(of_peers: Iterable[Sequence[Creator]], pattern: str | None) -> list[Creator]:
     from dnnffi.bench import array_models
 
-    found = list(array_models.CREATORS)
-    if "torch" in peers:
-        from dnnffi.bench import torch_models
-
-        found += torch_models.CREATORS
-    if "jax" in peers:
-        # Before JAX is imported: else it takes most of the GPU's memory when it is first used.
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        from dnnffi.bench import jax_models
-
-        found += jax_models.CREATORS
+    found = [*array_models.CREATORS, *chain.from_iterable(of_peers)]
     if pattern:
         found = [creator for creator in found if _occurs(pattern, creator.name)]
         if not found:
