@@ -33,14 +33,15 @@ def host(value):
     if isinstance(value, tuple | list):
         return list(chain.from_iterable(map(host, value)))
     if hasattr(value, "arrays"):  # RNNWeights
-        return value.arrays()
-    return [value.detach().numpy() if hasattr(value, "detach") else np.asarray(value)]
+        return host(value.arrays())
+    if hasattr(value, "detach"):  # PyTorch
+        return [value.detach().cpu().numpy()]
+    return [value.get() if hasattr(value, "get") else np.asarray(value)]
 
 
-def run(creator_or_create, shape, *, training=True, **keywords):
-    """Outputs (y, states) and, in training, the gradients."""
-    create = getattr(creator_or_create, "create", creator_or_create)
-    model = create(shape, draw(shape, seed=1), "cpu", training, **keywords)
+def run(create, shape, *, place="cpu", training=True, **keywords):
+    """Outputs (y, states, perhaps more) and, in training, the gradients."""
+    model = create(shape, draw(shape, seed=1), place, training, **keywords)
     outputs = model.forward(*model.inputs)
     if not training:
         return outputs, None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from bench_models import SHAPES, fitting
+from bench_models import SHAPES, fitting, host, run
 
 from dnnffi.bench import array_models, clocks
-from dnnffi.bench.model import draw
 from dnnffi.bench.shapes import Shape
 from dnnffi.cli import main
 
@@ -32,23 +32,10 @@ def cupy():
     return module
 
 
-def flat(value):
-    """Arrays out of nested lists and tuples, on the host."""
-    if isinstance(value, list | tuple):
-        return [array for one in value for array in flat(one)]
-    if hasattr(value, "arrays"):  # RNNWeights
-        return flat(value.arrays())
-    if hasattr(value, "detach"):
-        return [value.detach().cpu().numpy()]
-    return [value.get() if hasattr(value, "get") else value]
-
-
 def results(create, shape, place, training=True):
-    """y, states and, in training, all gradients."""
-    model = create(shape, draw(shape, seed=1), place, training)
-    outputs = model.forward(*model.inputs)
-    gradients = list(model.backward(*model.backward_setup(outputs))) if training else []
-    return flat([*outputs[:2], *gradients])
+    """y, states and, in training, all gradients, on the host."""
+    outputs, gradients = run(create, shape, place=place, training=training)
+    return host([*outputs[:2], *(gradients or ())])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
@@ -56,18 +43,7 @@ def results(create, shape, place, training=True):
     ("creator", "name"), CASES, ids=lambda value: getattr(value, "name", value)
 )
 def test_cupy_gives_what_numpy_gives(creator, name, dtype):
-    shape = SHAPES[name]
-    shape = Shape(
-        shape.mode,
-        dtype,
-        shape.steps,
-        shape.batch,
-        shape.input_size,
-        shape.hidden_size,
-        shape.layers,
-        shape.directions,
-        shape.lengths,
-    )
+    shape = replace(SHAPES[name], dtype=dtype)
     limit = {"float64": 1e-9, "float32": 5e-3, "float16": 5e-2}[dtype]  # float32 may be TF32
     found, expected = results(creator.create, shape, "gpu"), results(creator.create, shape, "cpu")
     assert len(found) == len(expected)

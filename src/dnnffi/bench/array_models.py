@@ -86,8 +86,10 @@ def _layers(shape: Shape, data: Data, xp: Any) -> list[lstms.Weights]:
     return [lstms.Weights(*arrays[4 * n : 4 * n + 4]) for n in range(shape.layers)]
 
 
-def one_layer(shape: Shape, data: Data, place: str, training: bool, *, product: str) -> ModelDef:
-    """One layer; ``product`` is one of `lstms.PRODUCTS`."""
+def one_layer(
+    shape: Shape, data: Data, place: str, training: bool, *, product: lstms.Product
+) -> ModelDef:
+    """One layer; ``product`` says when the input is multiplied."""
     xp = array_package(place)
     (weights,) = _layers(shape, data, xp)
     steps = lstms.Steps.equal(shape.steps, shape.batch)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import ModuleType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from dnnffi.arrays import Array
 from dnnffi.bench.kernels import kernels
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
-PRODUCTS = ("each step", "ahead", "ahead with bias")
+Product = Literal["each step", "ahead", "ahead with bias"]
 """When the input is multiplied: in each step; for all steps at once; and with its bias added."""
 
 
@@ -77,7 +77,7 @@ class Layer:
     x: Array  # [N, I]
     weights: Weights
     steps: Steps
-    product: str
+    product: Product
     gates: Array  # [N, 4*H] after their activations; [B, 4*H] where backward is not wanted
     h: Array
     c: Array
@@ -115,7 +115,7 @@ def forward(
     c_0: Array,
     weights: Weights,
     steps: Steps,
-    product: str,
+    product: Product,
     keep: bool,
 ) -> Layer:
     """One layer over packed ``x`` [N, I]; ``keep`` is whether backward is to follow."""
