@@ -75,8 +75,10 @@ check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDOR
 docs: $(docs) ## Build the documentation, warnings as errors
 	$(run) -m sphinx -W --keep-going -b html docs docs/_build
 
-bench: $(bench) ## Measure the host cost of a call
+bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) benchmarks/call_overhead.py --json docs/verification/call_overhead.json
+	$(run) -m dnnffi bench rnn --device gpu --shapes performance \
+		--json docs/verification/bench_rnn.json $(BENCH_ARGS)
 
 clean: ## Remove the virtual environment and everything built
 	rm -rf .venv build dist docs/_build docs/_generated demo-output

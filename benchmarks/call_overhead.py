@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import cupy
 
@@ -20,6 +21,7 @@ import dnnffi
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.backends.cudnn.rnn import RNNExecutor
+from dnnffi.cli.machine import machine
 
 BATCHES = 60
 CALLS = 20
@@ -101,25 +103,6 @@ def torch_peer(
     return call
 
 
-def machine() -> dict[str, str]:
-    """What the figures belong to."""
-    runtime = cupy.cuda.runtime
-    versions = {
-        "device": runtime.getDeviceProperties(0)["name"].decode(),
-        "cudnn": library.load().version_text,
-        "cupy": cupy.__version__,
-        "dnnffi": dnnffi.__version__,
-    }
-    try:
-        import torch
-
-        versions["torch"] = torch.__version__
-        versions["torch_cudnn"] = str(torch.backends.cudnn.version())
-    except ImportError:
-        pass
-    return versions
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
@@ -133,7 +116,8 @@ def main() -> None:
     ):
         name = f"{mode} {dtype} T{steps} B{batch} H{size}"
         rows.append({"problem": name, **problem(mode, steps, batch, size, dtype)})
-    print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    found = machine("gpu", ("torch",) if find_spec("torch") else ())
+    print(", ".join(f"{key} {value}" for key, value in found.items()))
     print(
         f"{'host µs a call':28} {'raw':>8} {'executor':>9} {'above':>7} "
         f"{'functional':>11} {'above':>7} {'torch':>8} {'above':>7}"
@@ -147,7 +131,7 @@ def main() -> None:
         )
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"machine": machine(), "rows": rows}, file, indent=2)
+            json.dump({"machine": found, "rows": rows}, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
 ``memcheck-record`` that under compute-sanitizer, ``call-overhead`` the measured host cost of a
-call, ``text-record`` a file as it is. Where there is no record they say so.
+call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
+``text-record`` a file as it is. Where there is no record they say so.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from typing import Any
 
 from docutils import nodes
 from records import (
+    BENCH_HEAD,
     OVERHEAD_HEAD,
     RECORDS,
+    TARGET_HEAD,
+    bench_rows,
     gpu_rows,
     memcheck_rows,
     overhead_rows,
     source_hash,
+    target_rows,
 )
 from sphinx.util.docutils import SphinxDirective
 
@@ -33,12 +38,16 @@ class Record(SphinxDirective):
         path = RECORDS / name
         self.env.note_dependency(str(path))
         if not path.exists():
-            return [nodes.paragraph(text=f"This checkout holds no such record ({name}).")]
+            return self.missing(name)
         return self.show(path.read_text(encoding="utf-8"))
 
     def show(self, text: str) -> list[nodes.Node]:
         """The record as nodes."""
         raise NotImplementedError
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        """What stands where there is no record."""
+        return [nodes.paragraph(text=f"This checkout holds no such record ({name}).")]
 
 
 class GpuRecord(Record):
@@ -75,11 +84,42 @@ class CallOverhead(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
-        machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
         return [
             table(overhead_rows(record), OVERHEAD_HEAD),
-            nodes.paragraph(text=f"Measured on: {machine}."),
+            nodes.paragraph(text=f"Measured on: {_machine(record)}."),
         ]
+
+
+class BenchTargets(Record):
+    """``bench-targets``."""
+
+    file = "bench_rnn.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [table(target_rows(json.loads(text)), TARGET_HEAD)]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [table(target_rows(None), TARGET_HEAD)]
+
+
+class BenchRecord(Record):
+    """``bench-record``."""
+
+    file = "bench_rnn.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(bench_rows(record), BENCH_HEAD),
+            nodes.paragraph(text=f"Measured on: {_machine(record)}."),
+        ]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [nodes.paragraph(text="Not measured yet.")]
+
+
+def _machine(record: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in record["machine"].items())
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.table:
@@ -103,4 +143,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("memcheck-record", MemcheckRecord)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
+    app.add_directive("bench-targets", BenchTargets)
+    app.add_directive("bench-record", BenchRecord)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from dnnffi.bench.summary import NOT_MEASURED, PHASE_WORDS, figures, targets
+
 DOCS = Path(__file__).resolve().parent
 SOURCE = DOCS.parent / "src" / "dnnffi"
 RECORDS = DOCS / "verification"
@@ -64,3 +66,45 @@ def overhead_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
         ]
         rows.append((row["problem"], f"{row['raw']:.1f}", *above))
     return rows
+
+
+TARGET_HEAD = ("What", "Against", "Aim", "Measured", "Reached")
+_PEER_WORDS = {"torch eager": "PyTorch", "torch graph": "PyTorch in a CUDA graph", "": "-"}
+
+
+def target_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
+    """The aims for an H200 beside what a run of the benchmark measured; None for no run."""
+    found = targets({"shapes": [], "rows": []} if record is None else record)
+    words = {None: "-", True: "yes", False: "no"}
+    return [
+        (one.what, _PEER_WORDS[one.against], one.aim, one.measured, words[one.reached])
+        for one in found
+    ]
+
+
+_BENCH_MODELS = {"dnnffi": "dnnffi", "torch eager": "PyTorch", "torch graph": "graph"}
+BENCH_HEAD = (
+    "Shape",
+    *(f"{words}, {name}" for words in PHASE_WORDS.values() for name in _BENCH_MODELS.values()),
+    "host µs, dnnffi",
+    "host µs, PyTorch",
+)
+
+
+def bench_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a shape: milliseconds of both phases, and host microseconds of inference."""
+    columns = [
+        *((model, phase, "ms", 3) for phase in PHASE_WORDS for model in _BENCH_MODELS),
+        *((model, "inference", "host_us", 1) for model in ("dnnffi", "torch eager")),
+    ]
+    found = [(figures(record, *column[:3]), column[3]) for column in columns]
+    return [
+        (
+            shape["name"],
+            *(
+                f"{values[shape['name']]:.{digits}f}" if shape["name"] in values else NOT_MEASURED
+                for values, digits in found
+            ),
+        )
+        for shape in record["shapes"]
+    ]

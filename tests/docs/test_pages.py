@@ -15,8 +15,9 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/reference/*")]
 )
 PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs)/[\w./]+)(?:::(\w+))?")
+RECORD_FILES = ("gpu.json", "memcheck.json", "call_overhead.json", "bench_rnn.json")
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
-    f"docs/verification/{name}" for name in ("gpu.json", "memcheck.json", "call_overhead.json")
+    f"docs/verification/{name}" for name in RECORD_FILES
 }
 TARGET = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 
@@ -115,7 +116,36 @@ def test_overheads_are_differences():
     assert len(found[0]) == len(records["OVERHEAD_HEAD"])
 
 
-@pytest.mark.parametrize("kind", ["gpu", "memcheck", "call_overhead"])
+def test_aims_without_a_record_are_not_measured():
+    rows = records["target_rows"](None)
+    assert all(len(row) == len(records["TARGET_HEAD"]) for row in rows)
+    assert {row[3] for row in rows} == {"not measured"}
+    assert ("any single shape", "PyTorch", ">= 1.0x", "not measured", "-") in rows
+
+
+def test_a_benchmark_in_a_table():
+    record = {
+        "shapes": [{"name": "one"}],
+        "rows": [
+            {"shape": "one", "model": "dnnffi", "phase": "inference", "ms": 0.5, "host_us": 8.04},
+            {"shape": "one", "model": "torch graph", "phase": "training", "ms": 1.25},
+        ],
+    }
+    (row,) = records["bench_rows"](record)
+    assert dict(zip(records["BENCH_HEAD"], row, strict=True)) == {
+        "Shape": "one",
+        "inference, dnnffi": "0.500",
+        "inference, PyTorch": "not measured",
+        "inference, graph": "not measured",
+        "forward + backward, dnnffi": "not measured",
+        "forward + backward, PyTorch": "not measured",
+        "forward + backward, graph": "1.250",
+        "host µs, dnnffi": "8.0",
+        "host µs, PyTorch": "not measured",
+    }
+
+
+@pytest.mark.parametrize("kind", ["gpu", "memcheck", "call_overhead", "bench_rnn"])
 def test_a_record_that_is_there_can_be_shown(kind):
     path = records["RECORDS"] / f"{kind}.json"
     if not path.exists():
@@ -123,5 +153,8 @@ def test_a_record_that_is_there_can_be_shown(kind):
     record = json.loads(path.read_text(encoding="utf-8"))
     if kind == "call_overhead":
         assert records["overhead_rows"](record)
+    elif kind == "bench_rnn":
+        assert len(records["bench_rows"](record)) == len(record["shapes"])
+        assert records["target_rows"](record)
     else:
         assert records[f"{kind}_rows"](record, "")

@@ -5,10 +5,8 @@ The record carries a hash of src, so that anybody can see whether it is of this 
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
-import platform
 from pathlib import Path
 
 import pytest
@@ -50,33 +48,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
 
 def environment():
     import cupy
-    import numpy
 
-    import dnnffi
-    from dnnffi.backends.cudnn import library
+    from dnnffi.cli.machine import machine
 
-    runtime = cupy.cuda.runtime
-    found = library.load()
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "device": runtime.getDeviceProperties(0)["name"].decode(),
-        "devices": runtime.getDeviceCount(),
-        "driver": _driver_version(),
-        "cuda_driver_api": runtime.driverGetVersion(),
-        "cudnn": found.version_text,
-        "cupy": cupy.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-        "dnnffi": dnnffi.__version__,
-        "src_sha256": source_hash(),
-    }
-
-
-def _driver_version():
-    import subprocess
-
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    devices = cupy.cuda.runtime.getDeviceCount()
+    return machine("gpu", ()) | {"devices": devices, "src_sha256": source_hash()}

@@ -1,4 +1,4 @@
-"""The command line: ``python -m dnnffi info`` and ``demo``. Each command is a module."""
+"""The command line: ``python -m dnnffi info``, ``demo`` and ``bench``. Each command is a module."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dnnffi.cli import demo, info
+from dnnffi.cli import bench, demo, info
 from dnnffi.cli.command import INTERRUPTED, CommandError
 from dnnffi.errors import DnnffiError
 
-_COMMANDS = (info, demo)
+_COMMANDS = (info, demo, bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

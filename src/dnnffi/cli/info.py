@@ -75,7 +75,7 @@ def report() -> Iterator[str]:
         )
 
     if absent := probe.absent("rich", "matplotlib"):
-        missing.append((f"{' and '.join(absent)}, for the demo", probe.INSTALL_DEMO))
+        missing.append((f"{' and '.join(absent)}, for demo and bench", probe.INSTALL_DEMO))
     if missing:
         yield ""
         yield "Missing"

@@ -1,0 +1,198 @@
+"""How time and memory are measured, for each library that computes.
+
+Every clock times a user's loop: some calls one behind the other, the device drained before and
+behind them. On a GPU the time is that between two events on the stream that the calls run on; the
+host's share is the time until the last call returns.
+
+Memory is what the library's own allocator has in use, in bytes: at the highest during a call, above
+what was in use before the model was made. What a library takes from the driver behind its allocator
+is not in it, nor are the blocks that a pool holds free.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+Call = Callable[[], Any]
+
+
+class Clock(Protocol):
+    """One library's device."""
+
+    def time(self, call: Call, count: int) -> tuple[float, float]:
+        """Milliseconds and host microseconds of a call, means over ``count`` in a row."""
+
+    def used(self) -> int | None:
+        """Bytes in use; None where it cannot be said."""
+
+    def peak(self, call: Call) -> int | None:
+        """The most bytes in use during ``call``; None where it cannot be said."""
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        """Whether ``error`` says that the device's memory was too small."""
+
+    def free(self) -> None:
+        """Give unused memory back."""
+
+
+class HostClock:
+    """NumPy, and PyTorch on the CPU. Memory is not measured."""
+
+    def time(self, call: Call, count: int) -> tuple[float, float]:
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        seconds = (time.perf_counter() - start) / count
+        return seconds * 1e3, seconds * 1e6
+
+    def used(self) -> int | None:
+        return None
+
+    def peak(self, call: Call) -> int | None:
+        call()
+        return None
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        # PyTorch's allocator on the CPU raises a RuntimeError.
+        return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+
+    def free(self) -> None:
+        pass
+
+
+class CupyClock:
+    """CuPy, its current stream and its memory pool."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy = cupy
+
+    def time(self, call: Call, count: int) -> tuple[float, float]:
+        cuda = self._cupy.cuda
+        first, last = cuda.Event(), cuda.Event()
+        cuda.Device().synchronize()
+        first.record()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        host = time.perf_counter() - start
+        last.record()
+        last.synchronize()
+        return cuda.get_elapsed_time(first, last) / count, host / count * 1e6
+
+    def used(self) -> int | None:
+        return int(self._cupy.get_default_memory_pool().used_bytes())
+
+    def peak(self, call: Call) -> int | None:
+        hook = _peak_hook(self._cupy, self.used() or 0)
+        with hook:
+            call()
+        self._cupy.cuda.Device().synchronize()
+        return int(hook.peak)
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, MemoryError) or "ALLOC_FAILED" in str(error)
+
+    def free(self) -> None:
+        self._cupy.get_default_memory_pool().free_all_blocks()
+
+
+def _peak_hook(cupy: Any, used: int) -> Any:
+    """A hook of CuPy's pool that follows the bytes in use. The pool itself keeps no highest."""
+
+    class Peak(cupy.cuda.MemoryHook):  # type: ignore[misc]
+        name = "dnnffi peak"
+
+        def __init__(self) -> None:
+            self.now = self.peak = used
+
+        def malloc_postprocess(self, **event: Any) -> None:
+            self.now += event["mem_size"]
+            self.peak = max(self.peak, self.now)
+
+        def free_postprocess(self, **event: Any) -> None:
+            self.now -= event["mem_size"]
+
+    return Peak()
+
+
+class TorchClock:
+    """PyTorch on a GPU, its current stream and its allocator."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda: Any = torch.cuda
+
+    def time(self, call: Call, count: int) -> tuple[float, float]:
+        first, last = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        self._cuda.synchronize()
+        first.record()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        host = time.perf_counter() - start
+        last.record()
+        last.synchronize()
+        return first.elapsed_time(last) / count, host / count * 1e6
+
+    def used(self) -> int | None:
+        return int(self._cuda.memory_allocated())
+
+    def peak(self, call: Call) -> int | None:
+        self._cuda.reset_peak_memory_stats()
+        call()
+        self._cuda.synchronize()
+        return int(self._cuda.max_memory_allocated())
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, self._cuda.OutOfMemoryError) or "ALLOC_FAILED" in str(error)
+
+    def free(self) -> None:
+        self._cuda.empty_cache()
+
+
+class JaxClock:
+    """JAX, which has no events: the host's clock until the last result is there.
+
+    Nor can the highest use of its allocator be set back, so that memory is not measured.
+    """
+
+    def __init__(self) -> None:
+        import jax
+
+        self._jax: Any = jax
+
+    def time(self, call: Call, count: int) -> tuple[float, float]:
+        self._jax.block_until_ready(call())
+        start = time.perf_counter()
+        for _ in range(count):
+            results = call()
+        host = time.perf_counter() - start
+        self._jax.block_until_ready(results)
+        return (time.perf_counter() - start) / count * 1e3, host / count * 1e6
+
+    def used(self) -> int | None:
+        return None
+
+    def peak(self, call: Call) -> int | None:
+        self._jax.block_until_ready(call())
+        return None
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return "RESOURCE_EXHAUSTED" in str(error)
+
+    def free(self) -> None:
+        pass
+
+
+def clock_for(library: str, place: str) -> Clock:
+    """The clock of the creators of ``library`` ("array", "torch", "jax") on "cpu" or "gpu"."""
+    if library == "jax":
+        return JaxClock()
+    if place == "cpu":
+        return HostClock()
+    return TorchClock() if library == "torch" else CupyClock()

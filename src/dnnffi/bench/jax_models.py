@@ -1,0 +1,70 @@
+"""The LSTM of ``jax.experimental.rnn``, compiled by ``jax.jit``. It has no other network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import rnn
+
+import dnnffi
+from dnnffi.bench.model import Creator, Data, Limits, ModelDef
+from dnnffi.bench.shapes import Shape
+from dnnffi.rnn import Gradients
+
+
+def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """On [B, T, I], which is the layout that JAX has; training is one compiled function."""
+    # JAX keeps the weights as cuDNN does.
+    weights = jnp.asarray(dnnffi.RNNWeights.pack(data.weights, shape.spec, backend="cudnn").flat)
+    x, dy = (jnp.asarray(np.swapaxes(array, 0, 1)) for array in (data.x, data.dy))
+    h_0, c_0 = jnp.asarray(data.h_0), jnp.asarray(data.c_0)
+    lengths = jnp.asarray(shape.lengths or (shape.steps,) * shape.batch, jnp.int32)
+
+    def run(x: Any, h_0: Any, c_0: Any, weights: Any) -> Any:
+        y, h_n, c_n = rnn.lstm(
+            x,
+            h_0,
+            c_0,
+            weights,
+            lengths,
+            shape.input_size,
+            shape.hidden_size,
+            shape.layers,
+            0.0,
+            shape.directions == 2,
+        )
+        return y, (h_n, c_n)
+
+    inputs = (x, h_0, c_0, weights)
+    if not training:
+        return ModelDef(inputs, [weights], jax.jit(run))
+
+    def train(x: Any, h_0: Any, c_0: Any, weights: Any, dy: Any) -> Any:
+        outputs, pull = jax.vjp(run, x, h_0, c_0, weights)
+        zeros = (jnp.zeros_like(h_0), jnp.zeros_like(c_0))
+        return outputs, pull((dy, zeros))
+
+    def backward(gradients: Any) -> Gradients:
+        dx, dh_0, dc_0, dweights = gradients
+        return Gradients(dx, (dh_0, dc_0), dweights)
+
+    return ModelDef(
+        (*inputs, dy), [weights], jax.jit(train), lambda outputs: (outputs[1],), backward
+    )
+
+
+_PLACES = ("gpu",) if any(device.platform == "gpu" for device in jax.devices()) else ()
+
+CREATORS = (
+    Creator(
+        "jax",
+        "jax",
+        lstm,
+        # It says float32 only, and that it takes no rows of different length.
+        Limits(modes=("lstm",), dtypes=("float32",), places=_PLACES, lengths="refuses"),
+        always=True,
+    ),
+)

@@ -1,0 +1,222 @@
+"""The elementwise work of an LSTM step and of its derivative, each in one kernel.
+
+On NumPy they are array expressions; on CuPy the same formulas as one kernel each. ``gx`` and ``gh``
+[B, 4*H] are the products of a step, ``bias`` [4*H] what is still to be added; gates i f g o lie
+side by side. A step is in two halves, so that a layer may normalise the cell between them:
+
+    activate   i f g o from gx + gh + bias, and c = f c_before + i g
+    emit       h = o tanh(c)
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType, SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnnffi.arrays import Array
+from dnnffi.reference.cells import sigmoid
+
+
+class Kernels(Protocol):
+    """What both kinds have. Every function writes into its last arguments."""
+
+    def step(
+        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array, h: Array
+    ) -> None:
+        """`activate` and `emit`."""
+
+    def activate(
+        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array
+    ) -> None:
+        """The gates [B, 4*H] and the cell [B, H]."""
+
+    def emit(self, gates: Array, c: Array, h: Array) -> None:
+        """The output [B, H]."""
+
+    def step_backward(
+        self,
+        gates: Array,
+        c_before: Array,
+        c: Array,
+        dy: Array,
+        dh: Array,
+        dc: Array,
+        d_gates: Array,
+        dc_before: Array,
+    ) -> None:
+        """Both derivatives; ``dc_before`` may be ``dc``."""
+
+    def emit_backward(
+        self, gates: Array, c: Array, dy: Array, dh: Array, dc: Array, d_gates: Array, d_c: Array
+    ) -> None:
+        """The gradient of o before its sigmoid, and that of c with ``dc`` added."""
+
+    def activate_backward(
+        self, gates: Array, c_before: Array, dc: Array, d_gates: Array, dc_before: Array
+    ) -> None:
+        """The gradients of i f g before their activations, and that of c_before."""
+
+
+class NumpyKernels:
+    """The formulas as array expressions."""
+
+    def step(
+        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array, h: Array
+    ) -> None:
+        self.activate(gx, gh, bias, c_before, gates, c)
+        self.emit(gates, c, h)
+
+    def activate(
+        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array
+    ) -> None:
+        gates[...] = gx + gh + bias
+        i, f, g, o = np.split(gates, 4, axis=1)
+        for gate in (i, f, o):
+            gate[...] = sigmoid(np, gate)
+        g[...] = np.tanh(g)
+        c[...] = f * c_before + i * g
+
+    def emit(self, gates: Array, c: Array, h: Array) -> None:
+        o = np.split(gates, 4, axis=1)[3]
+        h[...] = o * np.tanh(c)
+
+    def step_backward(
+        self,
+        gates: Array,
+        c_before: Array,
+        c: Array,
+        dy: Array,
+        dh: Array,
+        dc: Array,
+        d_gates: Array,
+        dc_before: Array,
+    ) -> None:
+        self.emit_backward(gates, c, dy, dh, dc, d_gates, dc_before)
+        self.activate_backward(gates, c_before, dc_before, d_gates, dc_before)
+
+    def emit_backward(
+        self, gates: Array, c: Array, dy: Array, dh: Array, dc: Array, d_gates: Array, d_c: Array
+    ) -> None:
+        o = np.split(gates, 4, axis=1)[3]
+        tanh_c, dh = np.tanh(c), dy + dh
+        np.split(d_gates, 4, axis=1)[3][...] = dh * tanh_c * o * (1 - o)
+        d_c[...] = dc + dh * o * (1 - tanh_c * tanh_c)
+
+    def activate_backward(
+        self, gates: Array, c_before: Array, dc: Array, d_gates: Array, dc_before: Array
+    ) -> None:
+        i, f, g, _ = np.split(gates, 4, axis=1)
+        di, df, dg, _ = np.split(d_gates, 4, axis=1)
+        di[...] = dc * g * i * (1 - i)
+        df[...] = dc * c_before * f * (1 - f)
+        dg[...] = dc * i * (1 - g * g)
+        dc_before[...] = dc * f
+
+
+# C for one element of [B, H]. A is the type that is computed in, T that of the arrays; casts as in
+# C, so that a C compiler can check them too.
+_PLACE = """
+const long long unit = element % hidden, at = (element / hidden) * 4 * hidden + unit;
+"""
+_ACTIVATE = """
+const A i_ = 1 / (1 + exp(-((A)gx[at] + (A)gh[at] + (A)bias[unit])));
+const A f_ = 1 / (1 + exp(-((A)gx[at + hidden] + (A)gh[at + hidden] + (A)bias[unit + hidden])));
+const A g_ = tanh((A)gx[at + 2 * hidden] + (A)gh[at + 2 * hidden] + (A)bias[unit + 2 * hidden]);
+const A o_ = 1 / (1 + exp(-((A)gx[at + 3 * hidden] + (A)gh[at + 3 * hidden]
+                            + (A)bias[unit + 3 * hidden])));
+const A c_ = f_ * (A)c_before + i_ * g_;
+gates[at] = (T)i_;
+gates[at + hidden] = (T)f_;
+gates[at + 2 * hidden] = (T)g_;
+gates[at + 3 * hidden] = (T)o_;
+c = (T)c_;
+"""
+_EMIT = """
+h = (T)(o_ * tanh(c_));
+"""
+_EMIT_BACKWARD = """
+const A o_ = (A)gates[at + 3 * hidden], t_ = tanh((A)c), dh_ = (A)dy + (A)dh;
+const A dc_ = (A)dc + dh_ * o_ * (1 - t_ * t_);
+d_gates[at + 3 * hidden] = (T)(dh_ * t_ * o_ * (1 - o_));
+"""
+_ACTIVATE_BACKWARD = """
+const A i_ = (A)gates[at], f_ = (A)gates[at + hidden], g_ = (A)gates[at + 2 * hidden];
+d_gates[at] = (T)(dc_ * g_ * i_ * (1 - i_));
+d_gates[at + hidden] = (T)(dc_ * (A)c_before * f_ * (1 - f_));
+d_gates[at + 2 * hidden] = (T)(dc_ * i_ * (1 - g_ * g_));
+dc_before = (T)(dc_ * f_);
+"""
+
+# Name: (inputs, outputs, text). "raw" arrays are read at places of the text's choice, the others at
+# their element; hidden is H.
+SOURCES: dict[str, tuple[str, str, str]] = {
+    "step": (
+        "raw T gx, raw T gh, raw T bias, T c_before, int64 hidden",
+        "raw T gates, T c, T h",
+        _PLACE + _ACTIVATE + _EMIT,
+    ),
+    "activate": (
+        "raw T gx, raw T gh, raw T bias, T c_before, int64 hidden",
+        "raw T gates, T c",
+        _PLACE + _ACTIVATE,
+    ),
+    "emit": (
+        "raw T gates, T c, int64 hidden",
+        "T h",
+        _PLACE + "const A o_ = (A)gates[at + 3 * hidden], c_ = (A)c;" + _EMIT,
+    ),
+    "step_backward": (
+        "raw T gates, T c_before, T c, T dy, T dh, T dc, int64 hidden",
+        "raw T d_gates, T dc_before",
+        _PLACE + _EMIT_BACKWARD + _ACTIVATE_BACKWARD,
+    ),
+    "emit_backward": (
+        "raw T gates, T c, T dy, T dh, T dc, int64 hidden",
+        "raw T d_gates, T d_c",
+        _PLACE + _EMIT_BACKWARD + "d_c = (T)dc_;",
+    ),
+    "activate_backward": (
+        "raw T gates, T c_before, T dc, int64 hidden",
+        "raw T d_gates, T dc_before",
+        _PLACE + "const A dc_ = (A)dc;" + _ACTIVATE_BACKWARD,
+    ),
+}
+
+_WIDE = """
+template <typename T> struct dnnffi_wide { typedef float type; };
+template <> struct dnnffi_wide<double> { typedef double type; };
+"""
+
+
+def _cupy_kernels(cupy: Any) -> Any:
+    """The same as ``cupy.ElementwiseKernel``; float16 is computed in float32."""
+    made = SimpleNamespace()
+    for name, (inputs, outputs, text) in SOURCES.items():
+        kernel = cupy.ElementwiseKernel(
+            inputs,
+            outputs,
+            "typedef dnnffi_wide<T>::type A; const long long element = i;" + text,
+            f"dnnffi_lstm_{name}",
+            preamble=_WIDE,
+        )
+        setattr(made, name, _with_hidden(kernel, inputs.count(",")))
+    return made
+
+
+def _with_hidden(kernel: Any, count: int) -> Any:
+    # H stands between the arrays that are read, count of them, and those that are written.
+    def call(*arrays: Array) -> None:
+        # c or h, [B, H], comes last in all of them.
+        kernel(*arrays[:count], arrays[-1].shape[1], *arrays[count:])
+
+    return call
+
+
+@cache
+def kernels(xp: ModuleType) -> Kernels:
+    """The kernels for arrays of ``xp``, NumPy or CuPy."""
+    found: Kernels = NumpyKernels() if xp is np else _cupy_kernels(xp)
+    return found

@@ -1,0 +1,182 @@
+"""LSTMs in array code, forward and backward, as a CuPy user would write them by hand.
+
+CuPy has no gradients of its own, so every backward is written out. The code runs on NumPy too,
+where its results are checked. Rows run packed: the rows that are still running at a step lie one
+behind the other in [N, .] buffers, N the sum of the batch sizes. A batch of equal rows is then
+[T, B, .] without a copy.
+
+Symbols: T time steps, B batch, I input size, H hidden size, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from types import ModuleType
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from dnnffi.arrays import Array
+from dnnffi.bench.kernels import kernels
+from dnnffi.spec.sequences import lengths_to_batch_sizes
+
+Product = Literal["each step", "ahead", "ahead with bias"]
+"""When the input is multiplied: in each step; for all steps at once; and with its bias added."""
+
+
+class Weights(NamedTuple):
+    """One layer: w_ih [4*H, I], w_hh [4*H, H], b_ih and b_hh [4*H], gates i f g o."""
+
+    w_ih: Array
+    w_hh: Array
+    b_ih: Array
+    b_hh: Array
+
+
+class Steps(NamedTuple):
+    """Where the rows of each step lie in packed buffers.
+
+    ``previous`` are, for each packed row, the place of its state before in [B + N, H], whose first
+    B rows are the initial state; ``last`` the places of the last states.
+    """
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    previous: Array | slice
+    last: Array | slice
+
+    @classmethod
+    def equal(cls, steps: int, batch: int) -> Steps:
+        """``batch`` rows of ``steps`` steps."""
+        total = steps * batch
+        return cls(
+            (batch,) * steps,
+            tuple(range(0, total, batch)),
+            slice(0, total),
+            slice(total, total + batch),
+        )
+
+    @classmethod
+    def descending(cls, xp: ModuleType, lengths: Sequence[int]) -> Steps:
+        """Rows of ``lengths``, the longest first."""
+        batch = len(lengths)
+        sizes = lengths_to_batch_sizes(lengths)
+        starts = tuple(accumulate(sizes, initial=0))[:-1]
+        before = [0, *(batch + start for start in starts[:-1])]
+        previous = np.concatenate([np.arange(s, s + n) for s, n in zip(before, sizes, strict=True)])
+        last = [batch + starts[length - 1] + row for row, length in enumerate(lengths)]
+        return cls(sizes, starts, xp.asarray(previous), xp.asarray(last))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer as forward left it. States are [B + N, H], the initial ones first."""
+
+    x: Array  # [N, I]
+    weights: Weights
+    steps: Steps
+    product: Product
+    gates: Array  # [N, 4*H] after their activations; [B, 4*H] where backward is not wanted
+    h: Array
+    c: Array
+    batch: int
+
+    @property
+    def y(self) -> Array:
+        """[N, H]."""
+        return self.h[self.batch :]
+
+    @property
+    def h_n(self) -> Array:
+        """[B, H]."""
+        return self.h[self.steps.last]
+
+    @property
+    def c_n(self) -> Array:
+        """[B, H]."""
+        return self.c[self.steps.last]
+
+
+class LayerGradients(NamedTuple):
+    """Gradients of one layer."""
+
+    x: Array
+    h_0: Array
+    c_0: Array
+    weights: tuple[Array, ...]
+
+
+def forward(
+    xp: ModuleType,
+    x: Array,
+    h_0: Array,
+    c_0: Array,
+    weights: Weights,
+    steps: Steps,
+    product: Product,
+    keep: bool,
+) -> Layer:
+    """One layer over packed ``x`` [N, I]; ``keep`` is whether backward is to follow."""
+    batch, hidden = h_0.shape
+    total = x.shape[0]
+    h = xp.empty((batch + total, hidden), x.dtype)
+    c = xp.empty_like(h)
+    h[:batch], c[:batch] = h_0, c_0
+    gates = xp.empty((total if keep else batch, 4 * hidden), x.dtype)
+    w_ih_t, w_hh_t = weights.w_ih.T, weights.w_hh.T
+    bias = weights.b_hh if product == "ahead with bias" else weights.b_ih + weights.b_hh
+    ahead = None
+    if product != "each step":
+        ahead = x @ w_ih_t
+        if product == "ahead with bias":
+            ahead += weights.b_ih
+    step = kernels(xp).step
+    before = 0
+    for start, size in zip(steps.starts, steps.sizes, strict=True):
+        rows = slice(start, start + size)
+        states = slice(batch + start, batch + start + size)
+        gx = x[rows] @ w_ih_t if ahead is None else ahead[rows]
+        gh = h[before : before + size] @ w_hh_t
+        kept = gates[rows] if keep else gates[:size]
+        step(gx, gh, bias, c[before : before + size], kept, c[states], h[states])
+        before = batch + start
+    return Layer(x, weights, steps, product, gates, h, c, batch)
+
+
+def backward(
+    xp: ModuleType, run: Layer, dy: Array | None, dh_n: Array | None = None
+) -> LayerGradients:
+    """Gradients from those of y [N, H] and of h_n [B, H]; None counts as zero."""
+    batch, hidden = run.batch, run.h.shape[1]
+    w = run.weights
+    dh = xp.zeros((batch, hidden), run.h.dtype) if dh_n is None else dh_n.copy()
+    dc = xp.zeros_like(dh)
+    no_dy = xp.zeros_like(dh)
+    d_gates = xp.empty_like(run.gates)
+    step_backward = kernels(xp).step_backward
+    starts = run.steps.starts
+    befores = (0, *(batch + start for start in starts[:-1]))
+    for start, size, before in reversed(list(zip(starts, run.steps.sizes, befores, strict=True))):
+        rows = slice(start, start + size)
+        step_backward(
+            run.gates[rows],
+            run.c[before : before + size],
+            run.c[batch + start : batch + start + size],
+            no_dy[:size] if dy is None else dy[rows],
+            dh[:size],
+            dc[:size],
+            d_gates[rows],
+            dc[:size],
+        )
+        dh[:size] = d_gates[rows] @ w.w_hh
+    if run.product == "each step":
+        dx = xp.empty_like(run.x)
+        for start, size in zip(starts, run.steps.sizes, strict=True):
+            dx[start : start + size] = d_gates[start : start + size] @ w.w_ih
+    else:
+        dx = d_gates @ w.w_ih
+    db = d_gates.sum(axis=0)
+    dw = (d_gates.T @ run.x, d_gates.T @ run.h[run.steps.previous], db, db)
+    return LayerGradients(dx, dh, dc, dw)

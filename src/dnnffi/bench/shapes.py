@@ -1,0 +1,195 @@
+"""The problems that are measured, as data.
+
+Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dnnffi.spec.rnn import RNNSpec
+
+_SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One problem: the network, its batch and steps.
+
+    ``lengths`` are those of the rows, or None where all are T; ``training`` says whether forward
+    and backward are measured too, or inference alone.
+    """
+
+    mode: str
+    dtype: str
+    steps: int
+    batch: int
+    input_size: int
+    hidden_size: int
+    layers: int = 1
+    directions: int = 1
+    lengths: tuple[int, ...] | None = None
+    training: bool = field(default=True, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Mode, dtype, T B I H L and uni or bi; varying lengths as shortest-longest."""
+        steps = f"{min(self.lengths)}-{max(self.lengths)}" if self.lengths else self.steps
+        direction = "bi" if self.directions == 2 else "uni"
+        return (
+            f"{self.mode} {_SHORT[self.dtype]} {steps} {self.batch} {self.input_size} "
+            f"{self.hidden_size} {self.layers} {direction}"
+        )
+
+    @property
+    def spec(self) -> RNNSpec:
+        """The network."""
+        return RNNSpec(
+            mode=self.mode,
+            input_size=self.input_size,
+            hidden_size=self.hidden_size,
+            num_layers=self.layers,
+            bidirectional=self.directions == 2,
+            dtype=self.dtype,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by name, for the record of a run."""
+        return {
+            "name": self.name,
+            "mode": self.mode,
+            "dtype": self.dtype,
+            "steps": self.steps,
+            "batch": self.batch,
+            "input_size": self.input_size,
+            "hidden_size": self.hidden_size,
+            "layers": self.layers,
+            "directions": self.directions,
+            "lengths": self.lengths,
+        }
+
+
+def _drawn_lengths(least: int, end: int, batch: int) -> tuple[int, ...]:
+    drawn = random.Random(0)
+    return tuple(drawn.randrange(least, end) for _ in range(batch))
+
+
+def _varying(dtype: str, least: int, end: int, batch: int, size: int, hidden: int) -> Shape:
+    """An LSTM on rows of drawn lengths, in no order; T is the longest of them."""
+    lengths = _drawn_lengths(least, end, batch)
+    return Shape("lstm", dtype, max(lengths), batch, size, hidden, lengths=lengths)
+
+
+# PyTorch's fastrnns draws the lengths of its 64 rows from 30 up to, not including, 100.
+VARYING = _varying("float32", 30, 100, 64, 512, 512)
+
+# The cells of the first measurements, on which the aims of docs/benchmarks.md are set, and the
+# varying lengths.
+PERFORMANCE = (
+    Shape("lstm", "float32", 100, 64, 512, 512),
+    Shape("lstm", "float16", 100, 64, 512, 512),
+    Shape("lstm", "float16", 100, 64, 512, 512, layers=4),
+    Shape("lstm", "float16", 100, 64, 512, 512, layers=2, directions=2),
+    Shape("gru", "float32", 100, 64, 512, 512),
+    Shape("rnn_tanh", "float32", 100, 64, 512, 512),
+    Shape("rnn_tanh", "float16", 50, 16, 1760, 1760),
+    Shape("rnn_tanh", "float16", 50, 64, 2560, 2560),
+    Shape("lstm", "float16", 25, 16, 512, 512),
+    Shape("lstm", "float16", 25, 64, 1024, 1024),
+    Shape("lstm", "float16", 25, 32, 2048, 2048),
+    Shape("lstm", "float16", 25, 16, 4096, 4096),
+    Shape("lstm", "float16", 50, 8, 1536, 1536),
+    Shape("lstm", "float16", 150, 64, 256, 256),
+    Shape("gru", "float16", 187, 32, 2816, 2816),
+    Shape("gru", "float16", 375, 32, 1536, 1536),
+    Shape("gru", "float16", 1, 32, 512, 512),
+    Shape("lstm", "float16", 50, 1, 1536, 1536),
+    Shape("lstm", "float32", 20, 1, 128, 128),
+    Shape("lstm", "float32", 256, 16, 64, 64),
+    Shape("gru", "float32", 100, 32, 256, 256, layers=2, directions=2),
+    Shape("lstm", "float16", 500, 8, 256, 256, layers=2, directions=2),
+    VARYING,
+)
+
+# The sizes that fastrnns takes when none are named, with one layer and with several.
+FASTRNNS = (
+    Shape("lstm", "float32", 100, 64, 512, 512),
+    Shape("lstm", "float32", 100, 64, 512, 512, layers=4),
+    VARYING,
+)
+
+# DeepBench's recurrent problems (H, B, T), I = H: code/kernels/rnn_problems.h of
+# https://github.com/baidu-research/DeepBench. Its vanilla RNN has ReLU (code/nvidia/
+# cudnn_helper.h). GRU 2816 32 1500 is commented out there; it is here, and a device that it does
+# not fit says so.
+_VANILLA_TRAINING = [(h, b, 50) for h in (1760, 2048, 2560) for b in (16, 32, 64, 128)]
+_LSTM_TRAINING = [
+    *((h, b, 25) for h in (512, 1024, 2048, 4096) for b in (16, 32, 64, 128)),
+    *((1536, b, 50) for b in (8, 16, 32)),
+    *((256, b, 150) for b in (16, 32, 64)),
+]
+_GRU_SIZES, _GRU_STEPS = (2816, 2048, 1536, 2560), (1500, 750, 375, 187)
+_GRU_TRAINING = [
+    *((h, 32, t) for h in _GRU_SIZES for t in _GRU_STEPS),
+    *((512, 32, 1), (1024, 32, 1500), (1024, 64, 1500)),
+]
+_VANILLA_INFERENCE = [(32, 1, 672), (64, 1, 96)]  # of the device set; its LSTM is below
+_LSTM_INFERENCE = [
+    *((h, b, 25) for h in (512, 1024, 2048) for b in (1, 2, 4)),
+    *((1536, b, 50) for b in (1, 2, 4)),
+    *((256, b, 150) for b in (1, 2, 4)),
+]
+_GRU_INFERENCE = [
+    *(
+        (h, b, t)
+        for h in (2816, 2048, 1536, 2560)
+        for b in (1, 2, 4)
+        for t in (1500, 750, 375, 187)
+    ),
+    *((512, b, 1) for b in (1, 2, 4)),
+    *((1024, b, 1500) for b in (1, 2, 4)),
+]
+
+
+def _deepbench(mode: str, problems: Iterable[tuple[int, int, int]], training: bool) -> list[Shape]:
+    return [Shape(mode, "float16", t, b, h, h, training=training) for h, b, t in problems]
+
+
+DEEPBENCH = (
+    *_deepbench("rnn_relu", _VANILLA_TRAINING, True),
+    *_deepbench("lstm", _LSTM_TRAINING, True),
+    *_deepbench("gru", _GRU_TRAINING, True),
+    *_deepbench("rnn_relu", _VANILLA_INFERENCE, False),
+    *_deepbench("lstm", _LSTM_INFERENCE, False),
+    *_deepbench("gru", _GRU_INFERENCE, False),
+)
+
+# For a look at the command, and for its tests.
+TINY = (
+    Shape("lstm", "float32", 5, 3, 4, 6),
+    Shape("lstm", "float32", 5, 3, 4, 6, layers=2),
+    Shape("gru", "float32", 5, 3, 4, 6, layers=2, directions=2),
+    Shape("rnn_tanh", "float32", 5, 3, 4, 6),
+    _varying("float32", 2, 8, 4, 4, 6),
+)
+
+# A shape that several have is measured as the first of them has it.
+SETS: dict[str, tuple[Shape, ...]] = {
+    "performance": PERFORMANCE,
+    "fastrnns": FASTRNNS,
+    "deepbench": DEEPBENCH,
+    "tiny": TINY,
+}
+
+
+def shapes_of(sets: Iterable[str]) -> dict[Shape, tuple[str, ...]]:
+    """The shapes of ``sets``, each once, with those of the sets that it is in."""
+    found: dict[Shape, tuple[str, ...]] = {}
+    asked = set(sets)
+    for name in [name for name in SETS if name in asked]:
+        for shape in SETS[name]:
+            found[shape] = (*found.get(shape, ()), name)
+    return found

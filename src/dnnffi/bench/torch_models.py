@@ -1,0 +1,198 @@
+"""Models of PyTorch: ``torch.nn`` eager, captured in a CUDA graph, and scripted LSTMs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from dnnffi.arrays import Array
+from dnnffi.bench import layer_norm, torch_script
+from dnnffi.bench.array_models import DROPOUT
+from dnnffi.bench.model import Creator, Data, Limits, ModelDef
+from dnnffi.bench.shapes import Shape
+from dnnffi.rnn import Gradients
+
+
+def _device(place: str) -> str:
+    return "cuda" if place == "gpu" else "cpu"
+
+
+def _tensor(array: Array, place: str, gradient: bool) -> torch.Tensor:
+    # A copy, on the CPU too: no two models share an array.
+    return torch.tensor(array, device=_device(place)).requires_grad_(gradient)
+
+
+def _states(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
+    given = (data.h_0,) if data.c_0 is None else (data.h_0, data.c_0)
+    return tuple(_tensor(array, place, gradient) for array in given)
+
+
+def _trained(
+    inputs: tuple[Any, ...],
+    x: torch.Tensor,
+    states: tuple[torch.Tensor, ...],
+    params: list[torch.Tensor],
+    forward: Callable[..., Any],
+    gradient: torch.Tensor,
+    training: bool,
+) -> ModelDef:
+    """A model whose first output is what the gradient is of."""
+    if not training:
+        return ModelDef(inputs, params, forward)
+
+    def backward(output: torch.Tensor, d_output: torch.Tensor) -> Gradients:
+        found = torch.autograd.grad(output, (x, *states, *params), d_output)
+        hx = found[1] if len(states) == 1 else found[1 : 1 + len(states)]
+        return Gradients(found[0], hx, list(found[1 + len(states) :]))
+
+    return ModelDef(inputs, params, forward, lambda outputs: (outputs[0], gradient), backward)
+
+
+def _module(shape: Shape, data: Data, place: str, training: bool) -> Any:
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(shape.mode)
+    if kind is None:
+        kind = partial(torch.nn.RNN, nonlinearity=shape.mode.removeprefix("rnn_"))
+    module = kind(
+        shape.input_size,
+        shape.hidden_size,
+        shape.layers,
+        bidirectional=shape.directions == 2,
+        device=_device(place),
+        dtype=getattr(torch, shape.dtype),
+    )
+    with torch.no_grad():
+        for parameter, array in zip(_parameters(module), data.weights, strict=True):
+            parameter.copy_(torch.tensor(array))
+    module.requires_grad_(training).train(training)
+    module.flatten_parameters()
+    return module
+
+
+def _parameters(module: Any) -> list[torch.Tensor]:
+    return [parameter for layer in module.all_weights for parameter in layer]
+
+
+def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """``torch.nn.LSTM`` and its like; with lengths, packing and unpacking are part of the call."""
+    module = _module(shape, data, place, training)
+    x, states = _tensor(data.x, place, training), _states(data, place, training)
+    hx = states if shape.mode == "lstm" else states[0]
+    forward: Callable[..., Any] = module
+    if shape.lengths:
+        lengths = torch.tensor(shape.lengths)
+        rnn = torch.nn.utils.rnn
+
+        def forward(x: torch.Tensor, hx: Any) -> Any:
+            packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+            y, hx_n = module(packed, hx)
+            return rnn.pad_packed_sequence(y, total_length=shape.steps)[0], hx_n
+
+    dy = _tensor(data.dy, place, False)
+    return _trained((x, hx), x, states, _parameters(module), forward, dy, training)
+
+
+def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """The eager model in one CUDA graph: forward, or forward and backward together.
+
+    Replaying it is all that forward does; the gradients lie in the arrays that it was captured
+    with.
+    """
+    model = eager(shape, data, place, training)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+
+    def step() -> tuple[Any, Any]:
+        outputs = model.forward(*model.inputs)
+        if model.backward is None or model.backward_setup is None:
+            return outputs, None
+        return outputs, model.backward(*model.backward_setup(outputs))
+
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs, gradients = step()
+
+    def forward(*inputs: Any) -> Any:
+        graph.replay()
+        return outputs
+
+    if not training:
+        return ModelDef(model.inputs, model.params, forward)
+    return ModelDef(model.inputs, model.params, forward, lambda outputs: (), lambda: gradients)
+
+
+def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:
+    """A function of `torch_script`, compiled."""
+    with warnings.catch_warnings():
+        # That torch.jit is old is why it is here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        function: Any = torch.jit.script(getattr(torch_script, _FUNCTIONS.get(variant, variant)))
+    x, states = _tensor(data.x, place, training), _states(data, place, training)
+    params = [_tensor(array, place, training) for array in data.weights]
+    gradient = _tensor(data.dy, place, False)
+    inputs: tuple[Any, ...]
+    if variant == "simple":
+        states = tuple(state[0].detach().requires_grad_(training) for state in states)
+        inputs, gradient = (x, *states, *params), gradient[-1]
+    elif variant in ("multilayer", "dropout"):
+        dropout = DROPOUT if variant == "dropout" else 0.0
+        inputs = (x, states, params, dropout, training)
+    elif variant == "layer_norm":
+        rows, hidden = data.weights[1].shape
+        ones, zeros = torch.ones, torch.zeros
+        params = params[:2] + [
+            make(size, dtype=x.dtype, device=x.device).requires_grad_(training)
+            for size in (rows, rows, hidden)
+            for make in (ones, zeros)
+        ]
+        inputs = (x, states, params, layer_norm.EPS)
+    elif variant == "variable_length":
+        assert shape.lengths is not None
+        inputs = (x, states, list(shape.lengths), *params)
+    else:
+        inputs = (x, states, *params)
+    return _trained(inputs, x, states, params, function, gradient, training)
+
+
+_FUNCTIONS = {"dropout": "multilayer"}
+_PLACES = ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
+_ANY = Limits(places=_PLACES)
+_LSTM = _ANY._replace(modes=("lstm",), layers=1, both_directions=False, lengths="refuses")
+_VARIANTS = {
+    "plain": _LSTM,
+    "premultiplied": _LSTM,
+    "premultiplied_bias": _LSTM,
+    "simple": _LSTM,
+    "multilayer": _LSTM._replace(layers=None),
+    "layer_norm": _LSTM,
+    "dropout": _LSTM._replace(layers=None),
+    "variable_length": _LSTM._replace(lengths="needs"),
+}
+
+CREATORS = (
+    Creator("torch eager", "torch", eager, _ANY, always=True),
+    Creator(
+        "torch graph",
+        "torch",
+        captured,
+        Limits(places=_PLACES[1:], lengths="refuses"),
+        always=True,
+        captures=True,
+    ),
+    *(
+        Creator(
+            f"torch script {variant.replace('_', ' ')}",
+            "torch",
+            partial(scripted, variant=variant),
+            limits,
+        )
+        for variant, limits in _VARIANTS.items()
+    ),
+)

@@ -1,0 +1,236 @@
+"""``dnnffi bench``: recurrent networks of dnnffi and of its peers, timed side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnnffi.bench.shapes import SETS, Shape, shapes_of
+from dnnffi.cli.command import INTERRUPTED, CommandError
+
+if TYPE_CHECKING:
+    from dnnffi.bench.model import Creator
+    from dnnffi.bench.runner import Settings
+
+NAME = "bench"
+HELP = "measure recurrent networks beside PyTorch and JAX"
+DESCRIPTION = (
+    "Measure recurrent networks on the GPU, or on the CPU where there is none: milliseconds of a "
+    "call in a loop, of inference and of forward with backward, host time and peak memory, beside "
+    "the peers that are installed."
+)
+PEERS = ("torch", "jax")
+# Networks other than the plain call of a library are measured on these sets alone, if not named.
+_ALL_MODELS_ON = frozenset({"fastrnns", "tiny"})
+
+
+def _names(known: Sequence[str], what: str) -> Any:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(
+                    f"unknown {what} {name!r}; known are {', '.join(known)}"
+                )
+        return names
+
+    return parse
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more; got {text}")
+    return number
+
+
+_positive.__name__ = "int"  # argparse names it in its message
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("what", choices=("rnn",), help="what to measure")
+    parser.add_argument(
+        "--shapes",
+        type=_names((*SETS, "all"), "set of shapes"),
+        metavar="SETS",
+        help=f"out of {', '.join(SETS)}, or all, with commas (default: performance on a GPU, tiny "
+        "on a CPU, all with --only)",
+    )
+    parser.add_argument(
+        "--peers",
+        type=_names((*PEERS, "none"), "peer"),
+        metavar="PEERS",
+        help="torch, jax, both with a comma, or none (default: those installed, on a CPU none)",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="PATTERN",
+        help="measure only the shapes in whose set and name this occurs; * stands for anything",
+    )
+    parser.add_argument(
+        "--models",
+        metavar="PATTERN",
+        help="measure only the models in whose name this occurs, on every shape; likewise",
+    )
+    parser.add_argument("--device", choices=("cpu", "gpu"), help="default: gpu where it can be")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
+    parser.add_argument("--rounds", type=_positive, help="turns of each model")
+    parser.add_argument("--warm-up", type=_positive, help="calls of each model before it is timed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture there (PNG)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print, write. The exit code is 1 if a model failed but for want of memory."""
+    from dnnffi.bench import show
+    from dnnffi.bench.runner import OUT_OF_MEMORY, Runner
+    from dnnffi.cli import probe
+    from dnnffi.cli.machine import machine
+
+    for name in ("json", "plot"):
+        path = getattr(options, name)
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise CommandError(f"--{name} {path}: not a file in a folder that is there")
+    place = _place(options.device)
+    chosen = _shapes(options, place)
+    by_peer = _peer_creators(options.peers, place)
+    creators = _creators(by_peer.values(), options.models)
+    if options.plot and probe.absent("matplotlib"):
+        print(f"--plot is skipped: it needs matplotlib. Install: {probe.INSTALL_DEMO}")
+        options.plot = None
+    settings = _settings(options, place)
+    record: dict[str, Any] = {
+        "machine": machine(place, tuple(by_peer)),
+        "settings": settings.as_json(),
+        "shapes": [shape.as_json() | {"sets": sets} for shape, sets in chosen.items()],
+        "rows": [],
+    }
+    print(", ".join(f"{name} {value}" for name, value in record["machine"].items()))
+    runner = Runner(place, settings)
+    interrupted = False
+    try:
+        with show.progress(len(chosen)) as progress:
+            for shape, sets in chosen.items():
+                progress.begin(shape.name)
+                wanted = [
+                    creator
+                    for creator in creators
+                    if creator.always or options.models or not _ALL_MODELS_ON.isdisjoint(sets)
+                ]
+                record["rows"] += [row.as_json() for row in runner.rows(shape, wanted)]
+                if options.json:
+                    _write(options.json, record)
+    except KeyboardInterrupt:
+        interrupted = True
+    show.print_record(record)
+    if options.plot and record["rows"]:
+        from dnnffi.bench.plot import plot
+
+        plot(options.plot, record)
+    for path in (options.json, options.plot):
+        if path and path.exists():
+            print(f"Wrote {path}")
+    if interrupted:
+        return INTERRUPTED
+    failures = {row.get("failed", "") for row in record["rows"]}
+    return 1 if failures - {"", OUT_OF_MEMORY} else 0
+
+
+def _place(asked: str | None) -> str:
+    from dnnffi.cli import probe
+
+    problem = "" if asked == "cpu" else probe.cudnn_problem()
+    if asked == "gpu" and problem:
+        raise CommandError(f"--device gpu: {problem}. See python -m dnnffi info.", code=1)
+    if asked is None and problem:
+        print(f"On the CPU (no cuDNN: {problem})")
+    return "cpu" if asked == "cpu" or problem else "gpu"
+
+
+def _settings(options: argparse.Namespace, place: str) -> Settings:
+    from dnnffi.bench.runner import QUICK, Settings
+
+    settings = QUICK if options.quick else Settings()
+    if place == "cpu":
+        settings = replace(settings, warm_up=3)  # there is nothing to tune
+    given = {name: getattr(options, name) for name in ("rounds", "warm_up")}
+    return replace(settings, **{name: n for name, n in given.items() if n is not None})
+
+
+def _peers(asked: tuple[str, ...] | None, place: str) -> tuple[str, ...]:
+    from dnnffi.cli import probe
+
+    if asked is None:
+        absent = probe.absent(*PEERS)
+        return () if place == "cpu" else tuple(peer for peer in PEERS if peer not in absent)
+    if "none" in asked:
+        if len(asked) > 1:
+            raise CommandError(f"--peers: none stands alone; got {','.join(asked)}")
+        return ()
+    if absent := probe.absent(*asked):
+        raise CommandError(f"--peers: {' and '.join(absent)} not installed", code=1)
+    return asked
+
+
+def _shapes(options: argparse.Namespace, place: str) -> dict[Shape, tuple[str, ...]]:
+    sets = options.shapes
+    if sets is None:
+        sets = ("all",) if options.only else ("performance" if place == "gpu" else "tiny",)
+    found = shapes_of(SETS if "all" in sets else sets)
+    if options.only:
+        found = {
+            shape: names
+            for shape, names in found.items()
+            if _occurs(options.only, f"{' '.join(names)} {shape.name}")
+        }
+        if not found:
+            raise CommandError(f"--only {options.only}: no shape of {', '.join(sets)} has that")
+    return found
+
+
+def _peer_creators(asked: tuple[str, ...] | None, place: str) -> dict[str, tuple[Creator, ...]]:
+    """The models of each peer. One that was not asked for may be broken, and is then left out."""
+    from dnnffi.cli import probe
+
+    # Before JAX is imported: else it takes most of the GPU's memory when it is first used.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    found = {}
+    for peer in _peers(asked, place):
+        try:
+            found[peer] = import_module(f"dnnffi.bench.{peer}_models").CREATORS
+        except Exception as error:  # a broken installation fails in ways of its own
+            if asked:
+                raise CommandError(f"--peers {peer}: {probe.one_line(error)}", code=1) from error
+            print(f"{peer} is left out: {probe.one_line(error)}")
+    return found
+
+
+def _creators(of_peers: Iterable[Sequence[Creator]], pattern: str | None) -> list[Creator]:
+    from dnnffi.bench import array_models
+
+    found = [*array_models.CREATORS, *chain.from_iterable(of_peers)]
+    if pattern:
+        found = [creator for creator in found if _occurs(pattern, creator.name)]
+        if not found:
+            raise CommandError(f"--models {pattern}: no model has that in its name")
+    return found
+
+
+def _occurs(pattern: str, text: str) -> bool:
+    return fnmatchcase(text, f"*{pattern}*")
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    # In one step, so that a run that is ended leaves what it has.
+    new = path.with_name(path.name + ".new")
+    new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)

@@ -1,0 +1,153 @@
+"""Every creator that computes on NumPy, against the reference or finite differences."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
+
+import dnnffi
+from dnnffi.bench import array_models
+from dnnffi.bench.model import Limits, draw
+from dnnffi.bench.shapes import Shape
+
+OTHERWISE = {"array simple", "array layer norm", "array dropout"}  # have tests of their own
+CASES = [
+    (creator, name)
+    for creator in array_models.CREATORS
+    for name in fitting(creator)
+    if creator.name not in OTHERWISE and "plan" not in creator.name
+]
+
+
+@pytest.mark.parametrize(
+    ("creator", "name"), CASES, ids=lambda value: getattr(value, "name", value)
+)
+def test_against_the_reference(creator, name):
+    check_against_the_reference(creator.create, SHAPES[name])
+
+
+def test_every_creator_is_tested():
+    tested = {creator.name for creator, _ in CASES} | OTHERWISE
+    assert tested | {"dnnffi plan", "dnnffi plan captured"} == {
+        creator.name for creator in array_models.CREATORS
+    }
+
+
+def test_simple_gives_the_last_state_and_its_gradient():
+    data = draw(ONE, seed=1)
+    (h, c, _), found = run(array_models.simple, ONE)
+    _, (h_n, c_n), ctx = dnnffi.lstm_forward(data.x, (data.h_0, data.c_0), data.weights)
+    expected = ctx.backward(dhx=(data.dy[-1:], None))
+    check([h[None], c[None]], [h_n, c_n])
+    check(
+        [found.x, *(d[None] for d in found.hx), *found.weights],
+        [expected.x, *expected.hx, *expected.weights],
+    )
+
+
+def test_dropout_by_given_masks():
+    data = draw(TWO, seed=1)
+    rng = np.random.default_rng(2)
+    masks = [(rng.random((4, 3, 5)) > 0.4) / 0.6 for _ in range(2)]
+    outputs, found = run(array_models.stacked, TWO, dropout=0.4, masks=masks)
+
+    y, contexts, states = data.x, [], []
+    for n in range(3):
+        if n:
+            y = y * masks[n - 1]
+        hx = (data.h_0[n : n + 1], data.c_0[n : n + 1])
+        y, state, ctx = dnnffi.lstm_forward(y, hx, data.weights[4 * n : 4 * n + 4])
+        contexts.append(ctx)
+        states.append(state)
+    d_y, gradients = data.dy, []
+    for n in reversed(range(3)):
+        gradients.insert(0, contexts[n].backward(d_y))
+        d_y = gradients[0].x * (masks[n - 1] if n else 1)
+    check(outputs[0], y)
+    check(list(outputs[1]), [np.concatenate([s[k] for s in states]) for k in (0, 1)])
+    check(found.x, d_y)
+    check(list(found.hx), [np.concatenate([g.hx[k] for g in gradients]) for k in (0, 1)])
+    check(found.weights, [array for g in gradients for array in g.weights])
+
+
+def test_dropout_draws_new_masks_and_none_in_inference():
+    shape = Shape("lstm", "float64", 40, 10, 5, 5, layers=2)
+    create = partial(array_models.stacked, dropout=0.4)
+    model = create(shape, draw(shape), "cpu", True)
+    (one,), (other,) = (model.forward(*model.inputs)[2][1] for _ in range(2))
+    assert not np.array_equal(one, other)
+    assert set(np.unique(one)) == {0, 1 / 0.6}
+    assert 0.35 < (one == 0).mean() < 0.45  # of 2,000 draws
+    check(run(create, TWO, training=False)[0][:2], run(array_models.functional, TWO)[0][:2])
+
+
+def test_layer_norm_by_finite_differences():
+    data = draw(ONE, seed=1)
+    rng = np.random.default_rng(3)
+    model = array_models.normalised(ONE, data, "cpu", True)
+    for param in model.params[2:]:  # scales and shifts begin at ones and zeros
+        param += rng.uniform(-0.3, 0.3, param.shape)
+    outputs = model.forward(*model.inputs)
+    found = model.backward(*model.backward_setup(outputs))
+    x, (h_0, c_0) = model.inputs
+
+    def loss():
+        return float((model.forward(x, (h_0, c_0))[0] * data.dy).sum())
+
+    arrays = [x, h_0, c_0, *model.params]
+    gradients = [found.x, *found.hx, *found.weights]
+    step = 1e-6
+    for array, gradient in zip(arrays, gradients, strict=True):
+        assert array.shape == gradient.shape
+        flat = array.reshape(-1)
+        assert np.shares_memory(flat, array)
+        for place in rng.choice(flat.size, min(flat.size, 12), replace=False):
+            kept = flat[place]
+            flat[place] = kept + step
+            above = loss()
+            flat[place] = kept - step
+            slope = (above - loss()) / (2 * step)
+            flat[place] = kept
+            assert slope == pytest.approx(gradient.reshape(-1)[place], rel=1e-5, abs=1e-7)
+
+
+def test_layer_norm_is_the_same_without_what_backward_needs():
+    trained, _ = run(array_models.normalised, ONE)
+    inferred, _ = run(array_models.normalised, ONE, training=False)
+    check(trained[:2], inferred[:2])
+
+
+@pytest.mark.parametrize(
+    ("limits", "place", "shape", "why"),
+    [
+        (Limits(places=("gpu",)), "cpu", "one layer", "needs a GPU"),
+        (Limits(places=()), "gpu", "one layer", "its library sees no GPU"),
+        (Limits(modes=("lstm",)), "cpu", "gru", "lstm only"),
+        (Limits(dtypes=("float16",)), "cpu", "one layer", "float16 only"),
+        (Limits(layers=1), "cpu", "layers", "at most 1 layer"),
+        (Limits(layers=2), "cpu", "layers", "at most 2 layers"),
+        (Limits(both_directions=False), "cpu", "gru", "one direction only"),
+        (Limits(lengths="refuses"), "cpu", "lengths", "rows of equal length only"),
+        (Limits(lengths="needs"), "cpu", "one layer", "rows of different length only"),
+        (Limits(), "cpu", "lengths", ""),
+    ],
+)
+def test_limits_say_why_a_shape_does_not_fit(limits, place, shape, why):
+    if limits.dtypes == Limits().dtypes:
+        limits = limits._replace(dtypes=("float64",))
+    assert limits.why_not(SHAPES[shape], place) == why
+
+
+def test_drawn_arrays_are_the_same_for_a_seed_and_repeat_only_when_large():
+    small = Shape("lstm", "float32", 3, 2, 4, 5)
+    one, other = draw(small, seed=7), draw(small, seed=7)
+    assert np.array_equal(one.x, other.x)
+    assert len(np.unique(one.x)) == one.x.size
+    assert abs(one.weights[0]).max() <= 5**-0.5
+    large = draw(Shape("rnn_tanh", "float16", 3, 700, 512, 4))
+    flat = large.x.reshape(-1)
+    assert flat.size > 1 << 20
+    assert np.array_equal(flat[1 << 20 :], flat[: flat.size - (1 << 20)])

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pytest
+
+from dnnffi.bench import show
+from dnnffi.bench.summary import compare, comparisons, ratios, targets
+
+
+def row(shape, model, phase="inference", ms=1.0, host_us=10.0, **more):
+    return {"shape": shape, "model": model, "phase": phase, "ms": ms, "host_us": host_us, **more}
+
+
+def shape(name, lengths=None, sets=("performance",)):
+    return {"name": name, "lengths": lengths, "sets": list(sets)}
+
+
+RECORD = {
+    "shapes": [shape("one"), shape("two"), shape("rows", [1, 2]), shape("other", sets=("tiny",))],
+    "rows": [
+        row("one", "dnnffi", ms=1.0, host_us=9.0),
+        row("two", "dnnffi", ms=2.0, host_us=20.0),
+        row("rows", "dnnffi", ms=1.0, host_us=99.0),
+        row("other", "dnnffi", ms=1.0, host_us=99.0),
+        row("one", "torch eager", ms=4.0),
+        row("two", "torch eager", ms=2.0),
+        row("rows", "torch eager", ms=3.5),
+        row("other", "torch eager", ms=0.001),
+        row("one", "torch graph", ms=1.5),
+        {"shape": "two", "model": "torch graph", "phase": "inference", "failed": "out of memory"},
+        {"shape": "rows", "model": "torch graph", "phase": "inference", "skipped": "no lengths"},
+        row("one", "dnnffi", "training", ms=2.0, peak_bytes=110),
+        row("one", "torch eager", "training", ms=5.0, peak_bytes=100),
+        row("two", "dnnffi", "training", ms=1.0, peak_bytes=50),
+        row("two", "torch eager", "training", ms=2.5, peak_bytes=100),
+    ],
+}
+
+
+def test_ratios_are_of_shapes_that_both_have():
+    assert ratios(RECORD, "dnnffi", "torch graph", "inference") == {"one": 1.5}
+    assert ratios(RECORD, "dnnffi", "torch eager", "inference", ["one", "two"]) == {
+        "one": 4.0, "two": 1.0
+    }  # fmt: skip
+
+
+def test_a_comparison_has_geometric_mean_and_worst():
+    found = compare(RECORD, "dnnffi", "torch eager", "inference", ["one", "two"])
+    assert found.mean == pytest.approx(2.0)
+    assert (found.worst, found.worst_shape, found.shapes) == (1.0, "two", 2)
+    assert str(found) == (
+        "dnnffi against torch eager, inference: 2.00x over 2 shapes (geometric mean), "
+        "worst 1.00x (two)"
+    )
+
+
+def test_nothing_in_common_is_no_comparison():
+    assert compare(RECORD, "dnnffi", "jax", "inference") is None
+    assert {(one.peer, one.phase) for one in comparisons(RECORD)} == {
+        ("torch eager", "inference"), ("torch eager", "training"), ("torch graph", "inference")
+    }  # fmt: skip
+
+
+def test_aims_beside_what_was_measured():
+    found = {
+        (one.what, one.against): (one.aim, one.measured, one.reached) for one in targets(RECORD)
+    }
+    assert found["inference, geometric mean", "torch eager"] == (
+        ">= 1.8x", "2.00x over 2 shapes", True
+    )  # fmt: skip
+    assert found["inference, geometric mean", "torch graph"] == (
+        ">= 1.15x", "1.50x over 1 shape", True
+    )  # fmt: skip
+    assert found["forward + backward, geometric mean", "torch eager"] == (
+        ">= 2.2x", "2.50x over 2 shapes", True
+    )  # fmt: skip
+    assert found["forward + backward, geometric mean", "torch graph"][1:] == ("not measured", None)
+    assert found["any single shape", "torch eager"] == (">= 1.0x", "1.00x (two, inference)", True)
+    assert found["rows of different length, PyTorch's packing counted", "torch eager"] == (
+        ">= 3.0x", "3.50x (rows, inference)", True
+    )  # fmt: skip
+    assert found["host cost of a call, tuned, same arrays", ""] == (
+        "<= 15 µs", "14.5 µs (median over 2 shapes; most 20.0 µs)", True
+    )  # fmt: skip
+    assert found["peak device memory, forward + backward", "torch eager"] == (
+        "<= 1.1x", "at most 1.10x (one)", True
+    )  # fmt: skip
+
+
+def test_an_aim_that_is_missed_says_so():
+    rows = [row("one", "dnnffi", ms=2.0, host_us=15.1), row("one", "torch eager", ms=1.99)]
+    found = {one.what: one.reached for one in targets({"shapes": [shape("one")], "rows": rows})}
+    assert found["any single shape"] is not True
+    assert found["host cost of a call, tuned, same arrays"] is False
+    assert found["inference, geometric mean"] is not True
+
+
+def test_a_table_has_a_column_for_each_peer_that_ran():
+    head, rows = show.table(RECORD, "inference")
+    assert head == [
+        "shape", "model", "ms", "x torch eager", "x torch graph", "host µs", "peak MiB"
+    ]  # fmt: skip
+    assert ["one", "dnnffi", "1.000", "4.00", "1.50", "9.0", ""] in rows
+    assert ["two", "dnnffi", "2.000", "1.00", "", "20.0", ""] in rows
+    head, rows = show.table(RECORD, "training")
+    assert head[3:-2] == ["x torch eager"]
+    assert rows[0][-1] == "0.0"
+
+
+def test_a_shape_is_named_once_in_a_run_of_its_rows():
+    record = {"rows": [row("one", "a"), row("one", "b"), row("two", "a")]}
+    assert [line[0] for line in show.table(record, "inference")[1]] == ["one", "", "two"]
+
+
+def test_what_was_not_measured_is_said_with_its_reason():
+    assert show.unmeasured(RECORD) == [
+        "Not measured: torch graph (1 x no lengths)",
+        "Failed: torch graph on two, inference: out of memory",
+    ]
+
+
+def test_plain_text_is_aligned(monkeypatch, capsys):
+    monkeypatch.setattr(show, "find_spec", lambda name: None)
+    show.print_record(RECORD)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Inference"
+    assert lines[1].startswith("shape  model")
+    assert lines[2].index("dnnffi") == lines[1].index("model")
+    assert lines[-1].startswith("dnnffi against torch graph")
+
+
+def test_a_table_of_rich_on_a_terminal(monkeypatch, capsys):
+    pytest.importorskip("rich")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "120")
+    show.print_record(RECORD)
+    out = capsys.readouterr().out
+    assert "torch eager" in out
+    assert "│" in out
+
+
+def test_progress_without_a_terminal_is_a_line_for_each_shape(capsys):
+    with show.progress(2) as progress:
+        progress.begin("one")
+        progress.begin("two")
+    assert capsys.readouterr().err == "[1/2] one\n[2/2] two\n"

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dnnffi.bench import array_models, runner
+from dnnffi.bench.model import Creator
+from dnnffi.cli import bench, main, probe
+
+ONE = "tiny rnn"  # one shape of the set tiny
+SHORT = ["bench", "rnn", "--device", "cpu", "--quick", "--rounds", "1", "--warm-up", "1"]
+
+
+def failure(capsys) -> str:
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def test_bench_writes_its_record_and_picture(tmp_path, capsys):
+    record, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    assert main([*SHORT, "--only", "tiny", "--json", str(record), "--plot", str(picture)]) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    assert found["machine"]["device"] == "CPU"
+    assert found["settings"]["rounds"] == 1
+    assert {tuple(shape["sets"]) for shape in found["shapes"]} == {("tiny",)}
+    measured = [row for row in found["rows"] if "ms" in row]
+    assert {row["shape"] for row in measured} == {shape["name"] for shape in found["shapes"]}
+    assert {row["phase"] for row in measured} == {"inference", "training"}
+    assert {"dnnffi", "array plain", "array layer norm"} <= {row["model"] for row in measured}
+    assert not [row for row in found["rows"] if "failed" in row]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] != ["bench.json.new"]
+    out = capsys.readouterr().out
+    assert "Forward + backward" in out
+    assert f"Wrote {picture}" in out
+
+
+def test_bench_beside_torch_shows_ratios(tmp_path, capsys):
+    pytest.importorskip("torch")
+    picture = tmp_path / "ratios.png"
+    assert main([*SHORT, "--only", ONE, "--peers", "torch", "--plot", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "x torch eager" in out
+    assert "dnnffi against torch eager, forward + backward" in out
+    assert picture.exists()
+
+
+def test_models_can_be_picked(capsys):
+    assert main([*SHORT, "--only", "tiny lstm*1 uni", "--models", "array p*bias"]) == 0
+    out = capsys.readouterr().out
+    assert "array premultiplied bias" in out
+    assert "array plain" not in out
+
+
+def test_other_models_only_on_their_sets(monkeypatch):
+    asked = {}
+
+    def rows(self, shape, creators):
+        asked[shape.name] = [creator.name for creator in creators]
+        return []
+
+    monkeypatch.setattr(runner.Runner, "rows", rows)
+    only = ["--only", "lstm f32 100 64 512 512 1 uni"]
+    assert main([*SHORT, *only, "--shapes", "performance"]) == 0
+    (names,) = asked.values()
+    assert "dnnffi" in names
+    assert not any(name.startswith("array") for name in names)
+    assert main([*SHORT, *only, "--shapes", "performance,fastrnns"]) == 0
+    (names,) = asked.values()
+    assert "array plain" in names
+    assert main([*SHORT, *only, "--shapes", "performance", "--models", "array *bias"]) == 0
+    assert list(asked.values()) == [["array premultiplied bias"]]
+
+
+def test_without_matplotlib_the_picture_is_skipped_and_the_rest_done(monkeypatch, tmp_path, capsys):
+    absent = probe.absent
+    monkeypatch.setattr(
+        probe, "absent", lambda *names: [n for n in names if n == "matplotlib"] or absent(*names)
+    )
+    picture = tmp_path / "bench.png"
+    assert main([*SHORT, "--only", ONE, "--plot", str(picture)]) == 0
+    assert "--plot is skipped: it needs matplotlib. Install: pip install" in capsys.readouterr().out
+    assert not picture.exists()
+
+
+def broken(error):
+    def create(shape, data, place, training):
+        raise error
+
+    return Creator("broken", "array", create, always=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [(MemoryError(), 0, "out of memory"), (ValueError("odd"), 1, "ValueError: odd")],
+)
+def test_a_failure_is_shown_and_the_run_goes_on(monkeypatch, capsys, error, code, words):
+    creators = (broken(error), *array_models.CREATORS)
+    monkeypatch.setattr(array_models, "CREATORS", creators)
+    assert main([*SHORT, "--only", ONE]) == code
+    out = capsys.readouterr().out
+    assert f"Failed: broken on rnn_tanh f32 5 3 4 6 1 uni, inference: {words}" in out
+    assert "array" in out
+
+
+def test_interrupted_keeps_what_was_measured(monkeypatch, tmp_path, capsys):
+    rows = runner.Runner.rows
+    shapes = iter(["first"])
+
+    def interrupted(self, shape, creators):
+        if next(shapes, None) is None:
+            raise KeyboardInterrupt
+        return rows(self, shape, creators)
+
+    monkeypatch.setattr(runner.Runner, "rows", interrupted)
+    record = tmp_path / "bench.json"
+    assert main([*SHORT, "--only", "tiny", "--json", str(record)]) == 130
+    measured = {row["shape"] for row in json.loads(record.read_text(encoding="utf-8"))["rows"]}
+    assert measured == {"lstm f32 5 3 4 6 1 uni"}
+    assert "Inference" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shapes", "huge"], "unknown set of shapes 'huge'; known are performance, fastrnns"),
+        (["--peers", "tensorflow"], "unknown peer 'tensorflow'; known are torch, jax, none"),
+        (["--rounds", "0"], "must be 1 or more; got 0"),
+        (["--warm-up", "many"], "invalid int value: 'many'"),
+        (["--device", "tpu"], "invalid choice"),
+    ],
+)
+def test_a_bad_argument_is_refused(arguments, words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "rnn", *arguments])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_something_other_than_rnn_is_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "conv"])
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "transformer"], "--only transformer: no shape of all has that"),
+        (["--only", ONE, "--models", "x"], "--models x: no model has that in its name"),
+        (["--only", ONE, "--peers", "none,torch"], "--peers: none stands alone"),
+        (["--only", ONE, "--json", "no/such/f"], "--json no/such/f: not a file in a folder that"),
+        (["--only", ONE, "--plot", "."], "--plot .: not a file in a folder that is there"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(arguments, words, capsys):
+    assert main([*SHORT, *arguments]) == 2
+    assert words in failure(capsys)
+
+
+def test_a_peer_that_is_not_installed_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(probe, "absent", lambda *names: list(names))
+    assert main([*SHORT, "--only", ONE, "--peers", "jax"]) == 1
+    assert "--peers: jax not installed" in failure(capsys)
+
+
+def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeypatch, capsys):
+    def broken(name):
+        raise RuntimeError("half installed")
+
+    monkeypatch.setattr(bench, "import_module", broken)
+    monkeypatch.setattr(probe, "absent", lambda *names: [])
+    assert main([*SHORT, "--only", ONE, "--peers", "torch"]) == 1
+    assert "--peers torch: half installed" in failure(capsys)
+    assert bench._peer_creators(None, "gpu") == {}
+    assert capsys.readouterr().out == (
+        "torch is left out: half installed\njax is left out: half installed\n"
+    )
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(probe, "cudnn_problem", lambda: "GPU: none here")
+    assert main(["bench", "rnn", "--device", "gpu"]) == 1
+    assert "--device gpu: GPU: none here" in failure(capsys)
+
+
+def test_defaults_by_place(monkeypatch):
+    options = bench.argparse.Namespace(shapes=None, only=None)
+    assert set(bench._shapes(options, "gpu").values()) == {("performance",)}
+    assert set(bench._shapes(options, "cpu").values()) == {("tiny",)}
+    monkeypatch.setattr(probe, "absent", lambda *names: ["jax"])
+    assert bench._peers(None, "gpu") == ("torch",)
+    assert bench._peers(None, "cpu") == ()

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+import dnnffi
+from dnnffi.cli.machine import driver_version, machine
+
+
+def test_the_machine_without_a_gpu():
+    found = machine("cpu", ())
+    assert found["device"] == "CPU"
+    assert found["dnnffi"] == dnnffi.__version__
+    assert {"date", "python", "numpy"} <= found.keys()
+    assert "torch" not in found
+
+
+def test_a_peer_is_named_with_its_version():
+    torch = pytest.importorskip("torch")
+    assert machine("cpu", ("torch",))["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [("580.1\n580.1\n", "580.1"), ("", "unknown"), (None, "unknown")]
+)
+def test_the_driver_says_its_version_or_it_is_unknown(monkeypatch, said, version):
+    def run(arguments, **keywords):
+        if said is None:
+            raise FileNotFoundError(arguments[0])
+        return subprocess.CompletedProcess(arguments, 0, said)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert driver_version() == version

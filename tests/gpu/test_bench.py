@@ -1,0 +1,107 @@
+"""The benchmark on a GPU: its models against each other, its clocks, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from bench_models import SHAPES, fitting, host, run
+
+from dnnffi.bench import array_models, clocks
+from dnnffi.bench.shapes import Shape
+from dnnffi.cli import main
+
+pytestmark = pytest.mark.gpu
+
+DROPOUT = "array dropout"  # draws other masks on each
+CASES = [
+    (creator, name)
+    for creator in array_models.CREATORS
+    for name in fitting(creator)
+    if creator.name != DROPOUT and not creator.unavailable
+]
+
+
+@pytest.fixture(autouse=True)
+def cupy():
+    module = pytest.importorskip("cupy")
+    if not module.cuda.is_available():
+        pytest.skip("no GPU")
+    return module
+
+
+def results(create, shape, place, training=True):
+    """y, states and, in training, all gradients, on the host."""
+    outputs, gradients = run(create, shape, place=place, training=training)
+    return host([*outputs[:2], *(gradients or ())])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize(
+    ("creator", "name"), CASES, ids=lambda value: getattr(value, "name", value)
+)
+def test_cupy_gives_what_numpy_gives(creator, name, dtype):
+    shape = replace(SHAPES[name], dtype=dtype)
+    limit = {"float64": 1e-9, "float32": 5e-3, "float16": 5e-2}[dtype]  # float32 may be TF32
+    found, expected = results(creator.create, shape, "gpu"), results(creator.create, shape, "cpu")
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        scale = max(1.0, float(abs(other).max()))
+        np.testing.assert_allclose(
+            one.astype("float64"), other.astype("float64"), rtol=0, atol=limit * scale
+        )
+
+
+def test_peak_memory_of_cupy_is_that_of_the_call(cupy):
+    clock = clocks.CupyClock()
+    kept = cupy.zeros(1 << 20, "uint8")
+    before = clock.used()
+
+    def call():
+        for _ in range(3):
+            cupy.empty(4 << 20, "uint8")  # freed before the next
+        both = cupy.empty(4 << 20, "uint8"), cupy.empty(2 << 20, "uint8")
+        return len(both)
+
+    assert clock.peak(call) - before == 6 << 20
+    assert clock.used() == before
+    assert kept.size == 1 << 20
+
+
+def test_a_clock_takes_times_of_the_device(cupy):
+    a = cupy.ones((2048, 2048), "float32")
+    clock = clocks.CupyClock()
+    clock.time(lambda: a @ a, 3)
+    ms, host_us = clock.time(lambda: a @ a, 20)
+    assert host_us > 0
+    assert ms > 0
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_graph_of_torch_gives_what_torch_gives(training):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no GPU")
+    from dnnffi.bench import torch_models
+
+    shape = Shape("lstm", "float32", 5, 3, 4, 8, layers=2)
+    eager, graph = (
+        results(create, shape, "gpu", training)
+        for create in (torch_models.eager, torch_models.captured)
+    )
+    assert len(eager) == (3 + 3 + 8 if training else 3)
+    for one, other in zip(eager, graph, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+
+
+def test_the_command_on_a_gpu(tmp_path):
+    record = tmp_path / "bench.json"
+    arguments = ["--quick", "--rounds", "1", "--only", "tiny", "--json", str(record)]
+    assert main(["bench", "rnn", "--device", "gpu", *arguments]) == 0
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    assert not [row for row in rows if "failed" in row]
+    measured = [row for row in rows if row["model"] == "dnnffi"]
+    assert len(measured) == 10  # five shapes, two phases
+    assert all(row["ms"] > 0 and row["host_us"] > 0 and row["peak_bytes"] > 0 for row in measured)
