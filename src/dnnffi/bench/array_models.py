@@ -56,29 +56,64 @@ def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
     )
 
 
-def plan(shape: Shape, data: Data, place: str, training: bool, *, captured: bool) -> ModelDef:
-    """`RNNPlan`, tuned; ``captured``: replayed with the same arrays.
-
-    The one place that knows the interface of the plan.
-    """
+def _held(
+    shape: Shape, data: Data, place: str, training: bool
+) -> tuple[dnnffi.RNNPlan, tuple[Any, ...]]:
+    """A tuned `RNNPlan` and its inputs."""
     xp = array_package(place)
+    h_0, c_0 = _states(xp, data)
     weights = _rnn_weights(shape, data, place)
-    x, (h_0, c_0) = xp.asarray(data.x), _states(xp, data)
-    hx = h_0 if c_0 is None else (h_0, c_0)
-    planner: Any = getattr(dnnffi, "RNNPlan")  # noqa: B009 - it may not be there
-    made = planner(shape.spec, shape.batch, shape.steps, training=training, lengths=shape.lengths)
+    made = dnnffi.RNNPlan(
+        shape.spec,
+        shape.batch,
+        shape.steps,
+        training=training,
+        lengths=shape.lengths or None,
+        backend="cudnn" if place == "gpu" else "reference",
+    )
     made.autotune()
-    if captured:
-        made.capture(x, hx, weights)
+    return made, (xp.asarray(data.x), h_0 if c_0 is None else (h_0, c_0), weights)
+
+
+def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """`RNNPlan`, tuned, whose results go to the same arrays in every call."""
+    made, inputs = _held(shape, data, place, training)
+    forward = partial(made.forward, out=made.forward(*inputs))
     if not training:
-        return ModelDef((x, hx, weights), [weights], made.forward)
-    dy = xp.asarray(data.dy)
+        return ModelDef(inputs, [inputs[2]], forward)
+    dy = array_package(place).asarray(data.dy)
+    out, out_weights = made.backward_data(dy), made.backward_weights()
 
     def backward(gradient: Array) -> Gradients:
-        dx, dhx = made.backward_data(gradient, None)
-        return Gradients(dx, dhx, made.backward_weights())
+        dx, dhx = made.backward_data(gradient, out=out)
+        return Gradients(dx, dhx, made.backward_weights(out_weights))
 
-    return ModelDef((x, hx, weights), [weights], made.forward, lambda outputs: (dy,), backward)
+    return ModelDef(inputs, [inputs[2]], forward, lambda outputs: (dy,), backward)
+
+
+def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """`RNNPlan.capture`: forward, or forward and both backwards, as one CUDA graph.
+
+    Launching it is all that forward does; the gradients lie in the arrays of the graph.
+    """
+    made, inputs = _held(shape, data, place, training)
+    dy = array_package(place).asarray(data.dy)
+
+    def step() -> tuple[Any, Any]:
+        outputs = made.forward(*inputs)
+        if not training:
+            return outputs, None
+        dx, dhx = made.backward_data(dy)
+        return outputs, Gradients(dx, dhx, made.backward_weights())
+
+    graph = made.capture(step)
+
+    def forward(*inputs: Any) -> Any:
+        return graph.launch()[0]
+
+    if not training:
+        return ModelDef(inputs, [inputs[2]], forward)
+    return ModelDef(inputs, [inputs[2]], forward, lambda outputs: (), lambda: graph.result[1])
 
 
 def _layers(shape: Shape, data: Data, xp: Any) -> list[lstms.Weights]:
@@ -268,7 +303,6 @@ def _trained(
     return ModelDef(inputs, params, forward, lambda outputs: (outputs[-1], gradient), backward)
 
 
-_NO_PLAN = "" if "RNNPlan" in dnnffi.__all__ else "this dnnffi has no RNNPlan"
 _LSTM = Limits(
     modes=("lstm",), layers=1, both_directions=False, lengths="refuses", places=("cpu", "gpu")
 )
@@ -278,20 +312,18 @@ CREATORS = (
     Creator(
         "dnnffi plan",
         "array",
-        partial(plan, captured=False),
-        Limits(places=("gpu",)),
+        plan,
         always=True,
         tunes=True,
-        unavailable=_NO_PLAN,
     ),
     Creator(
         "dnnffi plan captured",
         "array",
-        partial(plan, captured=True),
+        plan_captured,
         Limits(places=("gpu",)),
         always=True,
         tunes=True,
-        unavailable=_NO_PLAN,
+        captures=True,
     ),
     Creator("array plain", "array", partial(one_layer, product="each step"), _LSTM),
     Creator("array premultiplied", "array", partial(one_layer, product="ahead"), _LSTM),
