@@ -13,7 +13,7 @@ from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError
 from dnnffi.plan import validate
-from dnnffi.plan.call import Call, pair
+from dnnffi.plan.call import Call, fits, pair
 from dnnffi.plan.engines import engine, weights_of
 from dnnffi.spec.options import DEFAULTS, RNNOptions, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
@@ -162,8 +162,8 @@ def _run(
         weights.__class__ is RNNWeights
         and x.__class__ is ndarray
         and x._c_contiguous
-        and (h_0 is None or _fits(h_0, ndarray, plan.h_shape))
-        and (c_0 is None or _fits(c_0, ndarray, plan.c_shape))
+        and (h_0 is None or fits(h_0, ndarray, plan.h_shape))
+        and (c_0 is None or fits(c_0, ndarray, plan.c_shape))
     ):
         call = Call(found, spec, device, x, h_0, c_0, weights)
         x = call.array("x", x, plan.x_shape)
@@ -183,11 +183,6 @@ def _run(
     if checked.validate:
         validate.check_forward(call, plan.problem, results[:3])
     return tuple(results)
-
-
-def _fits(array: Array, ndarray: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a state can be given to a vendor's plan as it is; that checks dtype and device."""
-    return array.__class__ is ndarray and array._c_contiguous and array.shape == shape
 
 
 def _problem(

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
-from dnnffi.plan.call import Call, pair
+from dnnffi.plan.call import Call, fits, pair
 from dnnffi.plan.engines import Engine, all_engines, engine_named
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
@@ -204,9 +204,9 @@ class RNNPlan:
         native = engine.native(weights, problem.spec)
         known = engine.ndarray
         if known is None or not (
-            _fits(x, known, self._held.plan.x_shape)
-            and (h_0 is None or _fits(h_0, known, self._held.plan.h_shape))
-            and (c_0 is None or _fits(c_0, known, self._held.plan.c_shape))
+            fits(x, known, self._held.plan.x_shape)
+            and (h_0 is None or fits(h_0, known, self._held.plan.h_shape))
+            and (c_0 is None or fits(c_0, known, self._held.plan.c_shape))
         ):
             call = self._call()
             x = call.array("x", x, problem.x_shape)
@@ -239,11 +239,6 @@ class RNNPlan:
             if array.shape != shape:
                 raise ValueError(f"{part} must have shape {shape}; got {tuple(array.shape)}")
         return first, h, c
-
-
-def _fits(array: Any, ndarray: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an array can be given to a vendor's plan as it is; that checks dtype and device."""
-    return array.__class__ is ndarray and array._c_contiguous and array.shape == shape
 
 
 def cached_plans() -> tuple[Any, ...]:

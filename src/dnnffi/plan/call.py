@@ -23,6 +23,8 @@ class Call(NamedTuple):
 
     def array(self, name: str, value: object, shape: tuple[int, ...]) -> Array:
         """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
+        if fits(value, self.engine.ndarray, shape):
+            return value
         array = as_array(name, value)
         self._check_place(name, array)
         if tuple(array.shape) != shape:
@@ -56,6 +58,11 @@ class Call(NamedTuple):
         device = self.engine.place(name, array)
         if device != self.device:
             raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
+
+
+def fits(array: Any, ndarray: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a vendor's plan takes an array as it is; that checks dtype and device."""
+    return array.__class__ is ndarray and array._c_contiguous and array.shape == shape
 
 
 def pair(

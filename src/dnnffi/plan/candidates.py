@@ -34,6 +34,11 @@ class Executor(Protocol):
     ) -> None:
         """Forward on addresses."""
 
+    def check_gradients(
+        self, dy: Array, dh_n: Array | None, dc_n: Array | None
+    ) -> tuple[int, int, int]:
+        """Addresses of the gradients that come from outside."""
+
     @property
     def check_backward_data(self) -> Callable[..., tuple[int, ...]]:
         """Addresses of y, dy, h_0, c_0, dh_n, dc_n, weights, dx, dh_0, dc_0 and workspace."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -26,13 +25,10 @@ CALLS_BEFORE_TUNING = 8
 
 
 class Saved(NamedTuple):
-    """What a training forward keeps: the arrays as given, y, and the executor's context."""
+    """What a training forward keeps: its arrays, their addresses, and the executor's context."""
 
-    x: Array
-    h_0: Array | None
-    c_0: Array | None
-    weights: Array
-    y: Array
+    arrays: tuple[Array | None, ...]
+    addresses: Addresses
     context: Context
 
 
@@ -153,11 +149,12 @@ class VendorPlan:
             return self._empty((nbytes,), self._bytes)
         return self._workspace(self.device, stream.ptr, nbytes)
 
-    def _graph(self, replays: Replays, key: Addresses, call: Callable[[], object]) -> Graph | None:
-        """The graph of ``call`` on known addresses, captured if it is time for one; else None."""
-        graph = replays.graphs.get(key)
-        if graph is not None or not replays.due(key):
-            return graph
+    def _capture(
+        self, replays: Replays, key: Addresses, call: Callable[[], object]
+    ) -> Graph | None:
+        """A new graph of ``call`` if it is time for one, and it can be captured."""
+        if not replays.due(key):
+            return None
         try:
             graph = self.memory.capture(call)
         except FAILURES:
@@ -167,26 +164,25 @@ class VendorPlan:
         return graph
 
     def _capturing(self) -> bool:
-        return self.memory.is_capturing(self._current_stream())
+        stream = self._current_stream()
+        return bool(stream.ptr) and self.memory.is_capturing(stream)
 
     def run_forward(self, addresses: Addresses, reserve: Array | None = None) -> Context | None:
         """Forward on checked addresses, in the order of the executor's ``forward_at``."""
-        executor = self.executor
-        if self._replayed is not None:
-            replayed = self._replayed
+        executor, replayed = self.executor, self._replayed
+        if replayed is not None:
             context = None if reserve is None else Context(replayed, reserve)
             if self._capturing():
                 executor = replayed  # in the caller's graph what is fastest in a graph
             else:
                 key = addresses if reserve is None else (*addresses, reserve.data.ptr)
-                graph = self._graph(
+                graph = self.forward_graphs.get(key) or self._capture(
                     self._forwards,
                     key,
                     lambda: replayed.forward_at(addresses, context, ordered=False),
                 )
                 if graph is not None:
-                    with self._generator or nullcontext():
-                        graph.launch(self._current_stream())
+                    self._launch_in_order(graph)
                     if context is not None:
                         context.phase = Phase.FORWARD
                     return context
@@ -194,15 +190,21 @@ class VendorPlan:
         executor.forward_at(addresses, context)
         return context
 
+    def _launch_in_order(self, graph: Graph) -> None:
+        if self._generator is None:
+            graph.launch(self._current_stream())
+        else:
+            with self._generator:
+                graph.launch(self._current_stream())
+
     def run_backward_data(self, addresses: Addresses, context: Context) -> None:
         """Backward data on checked addresses, by the executor that ran the forward."""
         executor: Any = context.executor
         check_before_data(context, executor)
         if self._replays(executor):
-            graph = self._graph(
-                self._datas,
-                (*addresses, context.reserve.data.ptr),
-                lambda: executor.backward_data_at(addresses, context),
+            key = (*addresses, context.reserve.data.ptr)
+            graph = self._datas.graphs.get(key) or self._capture(
+                self._datas, key, lambda: executor.backward_data_at(addresses, context)
             )
             if graph is not None:
                 graph.launch(self._current_stream())
@@ -218,9 +220,10 @@ class VendorPlan:
         executor: Any = context.executor
         check_before_weights(context, executor)
         if self._replays(executor):
-            graph = self._graph(
+            key = (*addresses, context.reserve.data.ptr, int(accumulate))
+            graph = self._weights.graphs.get(key) or self._capture(
                 self._weights,
-                (*addresses, context.reserve.data.ptr, int(accumulate)),
+                key,
                 lambda: executor.backward_weights_at(addresses, context, accumulate),
             )
             if graph is not None:
@@ -288,7 +291,7 @@ class VendorPlan:
         )
         context = self.run_forward(addresses, reserve)
         assert context is not None
-        return y, h_n, c_n, Saved(x, h_0, c_0, weights, y, context)
+        return y, h_n, c_n, Saved((x, h_0, c_0, weights, y), addresses, context)
 
     def backward(
         self,
@@ -306,24 +309,27 @@ class VendorPlan:
                 return self.backward(
                     saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
                 )
-        x, h_0, c_0, weights, y, context = saved
-        if retain:
-            context = context.copy()
+        context = saved.context.copy() if retain else saved.context
         executor: Any = context.executor
         if dy is None:
             dy = self.memory.zeros(self.y_shape, self._dtype)
+        dy_at, dh_n_at, dc_n_at = executor.check_gradients(dy, dh_n, dc_n)
         dx = self._empty(self.x_shape, self._dtype)
         dh_0, dc_0 = self.states()
-        workspace = self.workspace(executor.workspace_bytes)
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
-        addresses = executor.check_backward_data(
-            *(y, dy, h_0, c_0, dh_n, dc_n, weights, dx, dh_0, dc_0, workspace)
+        workspace = self.workspace(executor.workspace_bytes).data.ptr
+        x_at, y_at, h_0_at, _, c_0_at, _, weights_at, _ = saved.addresses
+        dc_0_at = 0 if dc_0 is None else dc_0.data.ptr
+        self.run_backward_data(
+            (
+                *(y_at, dy_at, h_0_at, c_0_at, dh_n_at, dc_n_at),
+                *(weights_at, dx.data.ptr, dh_0.data.ptr, dc_0_at, workspace),
+            ),
+            context,
         )
-        self.run_backward_data(addresses, context)
         if dweights is not None:
-            addresses = executor.check_backward_weights(x, h_0, y, dweights, workspace)
-            self.run_backward_weights(addresses, context)
+            self.run_backward_weights((x_at, h_0_at, y_at, dweights.data.ptr, workspace), context)
         return dx, dh_0, dc_0, dweights
 
     # What it is

@@ -439,6 +439,15 @@ class RNNExecutor:
         )
         self.backward_data_at(addresses, context)
 
+    def check_gradients(
+        self, dy: Array, dh_n: Array | None, dc_n: Array | None
+    ) -> tuple[int, int, int]:
+        """Addresses of (dy, dh_n, dc_n), checked as `backward_data` does."""
+        return (
+            self._address("dy", dy, self._y_size),
+            *self._states(("dh_n", "dc_n"), dh_n, dc_n),
+        )
+
     def check_backward_data(
         self,
         y: Array,
@@ -454,11 +463,13 @@ class RNNExecutor:
         workspace: Array,
     ) -> tuple[int, ...]:
         """Addresses of the arrays of `backward_data`, in this order, each checked."""
+        dy_at, dh_n_at, dc_n_at = self.check_gradients(dy, dh_n, dc_n)
         return (
             self._address("y", y, self._y_size),
-            self._address("dy", dy, self._y_size),
+            dy_at,
             *self._states(("h_0", "c_0"), h_0, c_0),
-            *self._states(("dh_n", "dc_n"), dh_n, dc_n),
+            dh_n_at,
+            dc_n_at,
             self._address("weights", weights, self.weight_size),
             self._address("dx", dx, self._x_size),
             *self._states(("dh_0", "dc_0"), dh_0, dc_0),
