@@ -204,7 +204,8 @@ class CudaMemory:
         with stream, cupy.cuda.using_allocator(pool.malloc):
             step()
             done.record(stream)
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeThreadLocal)
+            # Relaxed: the step may allocate, and the pool may have to ask the driver.
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
             try:
                 result = step()
             except BaseException:

@@ -86,6 +86,7 @@ class RNNPlan:
             generator = self._engine.generator(dropout_state, self._device)
         self._held = self._engine.plan(problem, self._device, generator).hold()
         self._weights: RNNWeights | None = None
+        self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 
     @property
     def problem(self) -> RNNProblem:
@@ -107,7 +108,7 @@ class RNNPlan:
         """
         spec = self.problem.spec
         h_0, c_0 = pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
-        given = None if out is None else self._out("out", out, ("y", "h_n", "c_n"))
+        given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
         y, h_n, c_n = self._held.forward(x, h_0, c_0, native, given)
         self._weights = weights
@@ -122,7 +123,7 @@ class RNNPlan:
         problem = self.problem
         spec = problem.spec
         dh_n, dc_n = pair(spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
-        given = None if out is None else self._out("out", out, ("dx", "dh_0", "dc_0"))
+        given = None if out is None else self._out(out, ("dx", "dh_0", "dc_0"))
         call = self._call()
         dy = call.optional("dy", dy, problem.y_shape)
         dh_n = call.optional("dh_n", dh_n, problem.h_shape)
@@ -185,6 +186,7 @@ class RNNPlan:
 
     def close(self) -> None:
         """Let go of descriptors, graphs and memory. A second call does nothing."""
+        self._known_out.clear()
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -218,27 +220,33 @@ class RNNPlan:
         # Only its checks are used, which need none of the arrays.
         return Call(self._engine, self.problem.spec, self._device, None, None, None, [])
 
-    def _out(self, name: str, out: Any, parts: tuple[str, str, str]) -> tuple[Any, ...]:
+    def _out(self, out: Any, parts: tuple[str, str, str]) -> tuple[Any, ...]:
         """The arrays of ``out``, each of its shape."""
+        known, arrays = self._known_out.get(parts[0], (None, ()))
+        if out is known:  # a tuple cannot have changed
+            return arrays
         problem = self.problem
         cell = problem.spec.has_cell
         form = f"({parts[0]}, ({parts[1]}, {parts[2]}))" if cell else f"({parts[0]}, {parts[1]})"
         if not isinstance(out, tuple | list) or len(out) != 2:
-            raise TypeError(f"{name} must be {form}")
+            raise TypeError(f"out must be {form}")
         first, state = out
-        h, c = pair(problem.spec, state, f"{name}[1]", (parts[1], parts[2]))
+        h, c = pair(problem.spec, state, "out[1]", (parts[1], parts[2]))
         plan = self._held.plan
         shapes = (plan.y_shape if parts[0] == "y" else plan.x_shape, plan.h_shape, plan.c_shape)
         for part, array, shape in zip(parts, (first, h, c), shapes, strict=True):
             if array is None:
                 if part in parts[:2] or cell:
-                    raise TypeError(f"{name} must be {form}; {part} is None")
+                    raise TypeError(f"out must be {form}; {part} is None")
                 continue
             if array.__class__ is not self._engine.ndarray:
                 array = as_array(part, array)
             if array.shape != shape:
                 raise ValueError(f"{part} must have shape {shape}; got {tuple(array.shape)}")
-        return first, h, c
+        arrays = first, h, c
+        if isinstance(out, tuple) and not isinstance(state, list):
+            self._known_out[parts[0]] = out, arrays
+        return arrays
 
 
 def cached_plans() -> tuple[Any, ...]:

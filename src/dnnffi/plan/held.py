@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 from dnnffi.arrays import Array
 from dnnffi.backends.context import Context
@@ -31,6 +32,8 @@ class HeldPlan:
         self._reserve: Array | None = None
         self._given: tuple[Array, State, State, Array, Array] | None = None
         self._context: Context | None = None
+        self._data = _LastChecked(lambda executor: executor.check_backward_data)
+        self._weights = _LastChecked(lambda executor: executor.check_backward_weights)
 
     def forward(
         self, x: Array, h_0: State, c_0: State, weights: Array, out: Triple | None
@@ -60,17 +63,17 @@ class HeldPlan:
         """Fill and return (dx, dh_0, dc_0)."""
         plan = self.plan
         context, (_, h_0, c_0, weights, y) = self._filled()
-        with self._memory.use(plan.device):
-            if dy is None:
-                dy = self._memory.zeros(plan.y_shape, self._dtype)
-            if out is None:
-                out = self._empty(plan.x_shape), *plan.states()
-            executor: Any = context.executor
-            workspace = plan.workspace(executor.workspace_bytes)
-            addresses = executor.check_backward_data(
-                *(y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
-            )
-            plan.run_backward_data(addresses, context)
+        if plan.current_device() != plan.device:
+            with self._memory.use(plan.device):
+                return self.backward_data(dy, dh_n, dc_n, out)
+        if dy is None:
+            dy = self._memory.zeros(plan.y_shape, self._dtype)
+        if out is None:
+            out = self._empty(plan.x_shape), *plan.states()
+        executor: Any = context.executor
+        workspace = plan.workspace(executor.workspace_bytes)
+        arrays = (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
+        plan.run_backward_data(self._data.addresses(arrays, executor), context)
         return out
 
     def backward_weights(
@@ -79,14 +82,16 @@ class HeldPlan:
         """Fill and return the gradient of the weights."""
         plan = self.plan
         context, (x, h_0, _, _, y) = self._filled()
-        with self._memory.use(plan.device):
-            if out is None:
-                flat = self._empty((weights.layout.size,))
-                out = RNNWeights(flat, weights.spec, backend=weights.backend)
-            executor: Any = context.executor
-            workspace = plan.workspace(executor.workspace_bytes)
-            addresses = executor.check_backward_weights(x, h_0, y, out.flat, workspace)
-            plan.run_backward_weights(addresses, context, accumulate)
+        if plan.current_device() != plan.device:
+            with self._memory.use(plan.device):
+                return self.backward_weights(weights, out, accumulate)
+        if out is None:
+            flat = self._empty((weights.layout.size,))
+            out = RNNWeights(flat, weights.spec, backend=weights.backend)
+        executor: Any = context.executor
+        workspace = plan.workspace(executor.workspace_bytes)
+        arrays = (x, h_0, y, out.flat, workspace)
+        plan.run_backward_weights(self._weights.addresses(arrays, executor), context, accumulate)
         return out
 
     def autotune(self) -> None:
@@ -138,3 +143,31 @@ class HeldPlan:
         """Let go of everything."""
         self.plan.close()
         self._reserve = self._given = self._context = None
+
+
+def _nothing() -> None:
+    """Stand in for the weak reference to an array that is None."""
+
+
+class _LastChecked:
+    """The arrays of the last call of an operation, known again if they are the same."""
+
+    def __init__(self, check: Callable[[Any], Callable[..., tuple[int, ...]]]) -> None:
+        self._check = check
+        self._executor: Any = _nothing
+        self._arrays: tuple[Callable[[], Any], ...] = ()
+        self._addresses: tuple[int, ...] = ()
+
+    def addresses(self, arrays: tuple[Any, ...], executor: Any) -> tuple[int, ...]:
+        """Addresses of ``arrays``, which ``executor`` has checked now or before."""
+        if executor is self._executor():
+            for known, array in zip(self._arrays, arrays, strict=True):
+                if known() is not array:
+                    break
+            else:
+                return self._addresses
+        self._addresses = self._check(executor)(*arrays)
+        # Weak, so that a plan keeps no array of its caller's alive.
+        self._arrays = tuple(_nothing if array is None else ref(array) for array in arrays)
+        self._executor = ref(executor)
+        return self._addresses
