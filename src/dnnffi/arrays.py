@@ -196,15 +196,11 @@ class CudaMemory:
 
     def capture_step(self, step: Callable[[], Any]) -> StepGraph:
         cupy = self._cupy
+        step()
         stream, pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
-        before, done = cupy.cuda.Event(disable_timing=True), cupy.cuda.Event(disable_timing=True)
-        before.record()
-        stream.wait_event(before)
         # What the step allocates is to be at its address in every launch: a pool of its own.
         with stream, cupy.cuda.using_allocator(pool.malloc):
-            step()
-            done.record(stream)
-            # Relaxed: the step may allocate, and the pool may have to ask the driver.
+            # Relaxed, because the pool has to ask the driver for memory.
             stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
             try:
                 result = step()
@@ -213,7 +209,6 @@ class CudaMemory:
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
-        self.current_stream().wait_event(done)
         return StepGraph(graph, result, (pool, stream))
 
     def elapsed(self, calls: Callable[[], object]) -> float:

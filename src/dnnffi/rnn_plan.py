@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
-from dnnffi.plan.call import Call, fits, pair
+from dnnffi.plan.call import Call, pair
 from dnnffi.plan.engines import Engine, all_engines, engine_named
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
@@ -85,6 +85,8 @@ class RNNPlan:
         if problem.dropout and spec.num_layers > 1:
             generator = self._engine.generator(dropout_state, self._device)
         self._held = self._engine.plan(problem, self._device, generator).hold()
+        # Only its checks are used, which need none of the arrays.
+        self._call = Call(self._engine, spec, self._device, None, None, None, [])
         self._weights: RNNWeights | None = None
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 
@@ -120,16 +122,8 @@ class RNNPlan:
         ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
         forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
         """
-        problem = self.problem
-        spec = problem.spec
-        dh_n, dc_n = pair(spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
-        given = None if out is None else self._out(out, ("dx", "dh_0", "dc_0"))
-        call = self._call()
-        dy = call.optional("dy", dy, problem.y_shape)
-        dh_n = call.optional("dh_n", dh_n, problem.h_shape)
-        dc_n = call.optional("dc_n", dc_n, problem.c_shape)
-        dx, dh_0, dc_0 = self._held.backward_data(dy, dh_n, dc_n, given)
-        return (dx, (dh_0, dc_0)) if spec.has_cell else (dx, dh_0)
+        gradients, given = self._gradients(dy, dhx, out)
+        return self._of_data(self._held.backward_data(*gradients, given))
 
     def backward_weights(
         self, out: RNNWeights | None = None, accumulate: bool = False
@@ -139,21 +133,57 @@ class RNNPlan:
         Runs once, after `backward_data`. Stands on ``cudnnRNNBackwardWeights_v8``. Raises
         `ContextError` in another order.
         """
-        weights = self._weights
-        if out is not None:
-            if not isinstance(out, RNNWeights):
-                raise TypeError(f"out must be an RNNWeights; got {type(out).__name__}")
-            if weights is not None and (
-                out.spec != weights.spec or out.layout.name != weights.layout.name
-            ):
-                raise ValueError(
-                    f"out must have the spec and layout of the weights, {weights.spec} in that of "
-                    f"{weights.backend!r}; got {out.spec} in that of {out.backend!r}"
-                )
-        elif check_flag("accumulate", accumulate):
+        self._check_out_weights(out)
+        if check_flag("accumulate", accumulate) and out is None:
             raise ValueError("accumulate=True needs out, which it adds to")
-        gradient: RNNWeights = self._held.backward_weights(weights, out, accumulate)
+        gradient: RNNWeights = self._held.backward_weights(self._weights, out, accumulate)
         return gradient
+
+    def backward(
+        self,
+        dy: Array | None = None,
+        dhx: Any = None,
+        out: Any = None,
+        out_weights: RNNWeights | None = None,
+    ) -> tuple[Any, RNNWeights]:
+        """`backward_data` and `backward_weights` together: faster, because they can overlap.
+
+        Returns what the two return, ``(dx, (dh_0, dc_0)), dweights`` of an LSTM.
+        """
+        gradients, given = self._gradients(dy, dhx, out)
+        self._check_out_weights(out_weights)
+        data, dweights = self._held.backward(*gradients, self._weights, given, out_weights)
+        return self._of_data(data), dweights
+
+    def _gradients(self, dy: Array | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
+        """(dy, dh_n, dc_n) made ready, and the arrays of ``out``."""
+        plan = self._held.plan
+        dh_n, dc_n = pair(plan.problem.spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
+        given = None if out is None else self._out(out, ("dx", "dh_0", "dc_0"))
+        call = self._call
+        return (
+            call.optional("dy", dy, plan.y_shape),
+            call.optional("dh_n", dh_n, plan.h_shape),
+            call.optional("dc_n", dc_n, plan.c_shape),
+        ), given
+
+    def _of_data(self, results: tuple[Any, ...]) -> Any:
+        dx, dh_0, dc_0 = results
+        return (dx, (dh_0, dc_0)) if self.problem.spec.has_cell else (dx, dh_0)
+
+    def _check_out_weights(self, out: RNNWeights | None) -> None:
+        if out is None:
+            return
+        if not isinstance(out, RNNWeights):
+            raise TypeError(f"out must be an RNNWeights; got {type(out).__name__}")
+        weights = self._weights
+        if weights is not None and (
+            out.spec != weights.spec or out.layout.name != weights.layout.name
+        ):
+            raise ValueError(
+                f"out must have the spec and layout of the weights, {weights.spec} in that of "
+                f"{weights.backend!r}; got {out.spec} in that of {out.backend!r}"
+            )
 
     def autotune(self) -> None:
         """Measure the candidates now, on scratch data, and use the fastest.
@@ -204,21 +234,11 @@ class RNNPlan:
         if weights.spec is not problem.spec and weights.spec != problem.spec:
             raise ValueError(f"weights are those of {weights.spec}; the plan is for {problem.spec}")
         native = engine.native(weights, problem.spec)
-        known = engine.ndarray
-        if known is None or not (
-            fits(x, known, self._held.plan.x_shape)
-            and (h_0 is None or fits(h_0, known, self._held.plan.h_shape))
-            and (c_0 is None or fits(c_0, known, self._held.plan.c_shape))
-        ):
-            call = self._call()
-            x = call.array("x", x, problem.x_shape)
-            h_0 = call.optional("h_0", h_0, problem.h_shape)
-            c_0 = call.optional("c_0", c_0, problem.c_shape)
+        plan, call = self._held.plan, self._call
+        x = call.array("x", x, plan.x_shape)
+        h_0 = call.optional("h_0", h_0, plan.h_shape)
+        c_0 = call.optional("c_0", c_0, plan.c_shape)
         return x, h_0, c_0, native
-
-    def _call(self) -> Call:
-        # Only its checks are used, which need none of the arrays.
-        return Call(self._engine, self.problem.spec, self._device, None, None, None, [])
 
     def _out(self, out: Any, parts: tuple[str, str, str]) -> tuple[Any, ...]:
         """The arrays of ``out``, each of its shape."""

@@ -110,8 +110,8 @@ def test_training_in_a_loop_is_replayed_and_stays_right(host, mode, layout):
     for _ in range(8):
         _, _, ctx = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, backend="cudnn", **keywords)
         ctx.backward(need="weights")
-    assert launches(host) - before >= 3 * 4
-    assert 3 <= training.graph_count <= 3 * MOST_GRAPHS
+    assert launches(host) - before >= 2 * 4
+    assert 2 <= training.graph_count <= 3 * MOST_GRAPHS
     assert training.graph_bytes == 1000 * training.graph_count
 
 
@@ -278,12 +278,16 @@ def test_inside_a_capture_of_the_user_calls_are_his(host):
     host.memory.stream = host.memory.new_stream()  # the null stream cannot be captured
     for _ in range(6):
         lstm(x, None, weights, options={"tune": "now"})
-    replayed, made = launches(host), len(host.memory.graphs)
+    replayed = launches(host)
     assert replayed
     host.memory.capture_number = 17
     for _ in range(6):
         lstm(x, None, weights, options={"tune": "now"})
-    assert (launches(host), len(host.memory.graphs)) == (replayed, made)
+    for _ in range(3):  # the workspace is the graph's own there, and alive during the call
+        y, _, ctx = lstm_forward(x, None, weights, options={"tune": "now"})
+        expected = on_reference("lstm_forward", x, None, weights)[2].backward(np.array(y))
+        np.testing.assert_allclose(ctx.backward(y).x, expected.x, rtol=1e-10, atol=1e-14)
+    assert launches(host) == replayed
 
 
 def test_two_threads_that_would_tune_the_same_problem(host):
@@ -391,6 +395,12 @@ def test_a_held_plan_trains(host, tune):
             dx, _ = plan.backward_data(dy, dhx)
             np.testing.assert_allclose(dx, expected.x, rtol=1e-10, atol=1e-14)
             found = plan.backward_weights()
+            flat = np.concatenate([np.array(a).ravel() for a in found.arrays()])
+            np.testing.assert_allclose(flat, gradient, rtol=1e-10, atol=1e-14)
+        for _ in range(5):
+            plan.forward(x, None, weights)
+            (dx, _), found = plan.backward(dy, dhx)
+            np.testing.assert_allclose(dx, expected.x, rtol=1e-10, atol=1e-14)
             flat = np.concatenate([np.array(a).ravel() for a in found.arrays()])
             np.testing.assert_allclose(flat, gradient, rtol=1e-10, atol=1e-14)
         for _ in range(3):

@@ -82,11 +82,11 @@ def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     if not training:
         return ModelDef(inputs, [inputs[2]], forward)
     dy = array_package(place).asarray(data.dy)
-    out, out_weights = made.backward_data(dy), made.backward_weights()
+    out, out_weights = made.backward(dy)
 
     def backward(gradient: Array) -> Gradients:
-        dx, dhx = made.backward_data(gradient, out=out)
-        return Gradients(dx, dhx, made.backward_weights(out_weights))
+        (dx, dhx), dweights = made.backward(gradient, None, out, out_weights)
+        return Gradients(dx, dhx, dweights)
 
     return ModelDef(inputs, [inputs[2]], forward, lambda outputs: (dy,), backward)
 
@@ -103,8 +103,8 @@ def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> Model
         outputs = made.forward(*inputs)
         if not training:
             return outputs, None
-        dx, dhx = made.backward_data(dy)
-        return outputs, Gradients(dx, dhx, made.backward_weights())
+        (dx, dhx), dweights = made.backward(dy)
+        return outputs, Gradients(dx, dhx, dweights)
 
     graph = made.capture(step)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import dnnffi
 from dnnffi.bench.clocks import Clock, clock_for
 from dnnffi.bench.model import Creator, Data, draw
 from dnnffi.bench.shapes import Shape
@@ -194,6 +195,7 @@ class Runner:
     def _tidy(self) -> None:
         # A failed model's arrays may hang in the frames of its error.
         gc.collect()
+        dnnffi.clear_plans()  # their workspaces would count as used before the next model
         for clock in self._clocks.values():
             clock.free()
 

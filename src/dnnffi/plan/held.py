@@ -13,7 +13,7 @@ from dnnffi.plan.vendor import VendorPlan
 from dnnffi.weights import RNNWeights
 
 State = Array | None
-Triple = tuple[Array, State, State]
+Triple = tuple[Any, ...]
 
 
 class HeldPlan:
@@ -62,37 +62,76 @@ class HeldPlan:
     def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
         """Fill and return (dx, dh_0, dc_0)."""
         plan = self.plan
-        context, (_, h_0, c_0, weights, y) = self._filled()
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward_data(dy, dh_n, dc_n, out)
+        context, arrays = self._data_arrays(dy, dh_n, dc_n, out)
+        plan.run_backward_data(self._data.addresses(arrays, context.executor), context)
+        return arrays[7:10]
+
+    def backward_weights(
+        self, weights: RNNWeights | None, out: RNNWeights | None, accumulate: bool
+    ) -> RNNWeights:
+        """Fill and return the gradient of the weights."""
+        plan = self.plan
+        if plan.current_device() != plan.device:
+            with self._memory.use(plan.device):
+                return self.backward_weights(weights, out, accumulate)
+        context, out, arrays = self._weight_arrays(weights, out)
+        addresses = self._weights.addresses(arrays, context.executor)
+        plan.run_backward_weights(addresses, context, accumulate)
+        return out
+
+    def backward(
+        self,
+        dy: State,
+        dh_n: State,
+        dc_n: State,
+        weights: RNNWeights | None,
+        out: Triple | None,
+        out_weights: RNNWeights | None,
+    ) -> tuple[Triple, RNNWeights]:
+        """Both backwards: fill and return (dx, dh_0, dc_0), gradient of the weights."""
+        plan = self.plan
+        if plan.current_device() != plan.device:
+            with self._memory.use(plan.device):
+                return self.backward(dy, dh_n, dc_n, weights, out, out_weights)
+        context, data = self._data_arrays(dy, dh_n, dc_n, out)
+        _, out_weights, arrays = self._weight_arrays(weights, out_weights)
+        plan.run_backward(
+            self._data.addresses(data, context.executor),
+            self._weights.addresses(arrays, context.executor),
+            context,
+        )
+        return data[7:10], out_weights
+
+    def _data_arrays(
+        self, dy: State, dh_n: State, dc_n: State, out: Triple | None
+    ) -> tuple[Context, tuple[Any, ...]]:
+        """The context, and the arrays of backward data: whoever calls keeps them alive."""
+        plan = self.plan
+        context, (_, h_0, c_0, weights, y) = self._filled()
         if dy is None:
             dy = self._memory.zeros(plan.y_shape, self._dtype)
         if out is None:
             out = self._empty(plan.x_shape), *plan.states()
         executor: Any = context.executor
         workspace = plan.workspace(executor.workspace_bytes)
-        arrays = (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
-        plan.run_backward_data(self._data.addresses(arrays, executor), context)
-        return out
+        return context, (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
 
-    def backward_weights(
-        self, weights: RNNWeights, out: RNNWeights | None, accumulate: bool
-    ) -> RNNWeights:
-        """Fill and return the gradient of the weights."""
+    def _weight_arrays(
+        self, weights: RNNWeights | None, out: RNNWeights | None
+    ) -> tuple[Context, RNNWeights, tuple[Any, ...]]:
+        """The context, the gradient, and the arrays of backward weights, likewise."""
         plan = self.plan
         context, (x, h_0, _, _, y) = self._filled()
-        if plan.current_device() != plan.device:
-            with self._memory.use(plan.device):
-                return self.backward_weights(weights, out, accumulate)
         if out is None:
+            assert weights is not None
             flat = self._empty((weights.layout.size,))
             out = RNNWeights(flat, weights.spec, backend=weights.backend)
         executor: Any = context.executor
         workspace = plan.workspace(executor.workspace_bytes)
-        arrays = (x, h_0, y, out.flat, workspace)
-        plan.run_backward_weights(self._weights.addresses(arrays, executor), context, accumulate)
-        return out
+        return context, out, (x, h_0, y, out.flat, workspace)
 
     def autotune(self) -> None:
         """Measure now."""

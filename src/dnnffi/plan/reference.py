@@ -156,6 +156,19 @@ class HeldReference:
         out.flat[...] = out.flat + packed.flat if accumulate else packed.flat
         return out
 
+    def backward(
+        self,
+        dy: Array | None,
+        dh_n: Array | None,
+        dc_n: Array | None,
+        weights: RNNWeights,
+        out: Any,
+        out_weights: RNNWeights | None,
+    ) -> tuple[tuple[Any, ...], RNNWeights]:
+        """Both backwards."""
+        data = self.backward_data(dy, dh_n, dc_n, out)
+        return data, self.backward_weights(weights, out_weights, False)
+
     def autotune(self) -> None:
         """Nothing to measure."""
         self._open()

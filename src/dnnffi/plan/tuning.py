@@ -205,12 +205,16 @@ class Trial:
             self._kept += [dy, dh_n, dc_n]
 
     def operations(self) -> Iterator[Callable[[], object]]:
-        """Forward and, for training, the two backwards, each by itself."""
+        """Forward and, for training, both backwards: what a plan makes a graph of."""
         executor, context = self._executor, self._context
         yield lambda: executor.forward_at(self._forward, context)
         if context is not None:
-            yield lambda: executor.backward_data_at(self._data, context)
-            yield lambda: executor.backward_weights_at(self._weights, context)
+            yield self._backward
+
+    def _backward(self) -> None:
+        assert self._context is not None
+        self._executor.backward_data_at(self._data, self._context)
+        self._executor.backward_weights_at(self._weights, self._context)
 
     def run(self) -> None:
         """All operations once."""
