@@ -142,7 +142,7 @@ def test_wrong_value_is_named(tmp_path: Path, old: str, new: str, where: str, me
 def test_unknown_enumerator_is_named(tmp_path: Path) -> None:
     base = changed(BASE, "TOY_GRU = 3", "TOY_GRU = 3, TOY_NONE = 9")
     (problem,) = run_check(tmp_path, base=base).problems
-    assert problem.startswith("bindings/toy/base.h:9: TOY_NONE: ")
+    assert problem.startswith("bindings/toy/base.h:9: TOY_NONE is not declared by toy 3.5")
 
 
 @needs_compiler

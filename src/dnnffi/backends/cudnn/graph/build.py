@@ -1,0 +1,376 @@
+"""The graphs of convolution: from shapes, strides and dtype to operations joined by tensors.
+
+``x`` is [N, C, ...], ``w`` [K, C/groups, ...] and ``y`` [N, K, ...], with one to three spatial
+dimensions and any strides. A transposed convolution is `backward_data`, with its input as ``y``
+and its output as ``x``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnffi.backends.cudnn.graph.engine import OperationGraph
+from dnnffi.backends.cudnn.graph.operations import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    ConvolutionForward,
+    Operation,
+    Pointwise,
+    PointwiseOperation,
+    Reduction,
+    ReductionOperation,
+)
+from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, Tensor
+from dnnffi.backends.cudnn.handle import Handle
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.descriptors.tensor import contiguous_strides
+from dnnffi.errors import UnsupportedError
+
+COMPUTE = MappingProxyType(
+    {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+)
+"""What each dtype is computed in. Tensors inside of a graph have that dtype, too."""
+
+UIDS = MappingProxyType({"x": 1, "w": 2, "y": 3, "residual": 4, "bias": 5})
+"""The uid of each operand, in every graph: a gradient has that of what it is the gradient of."""
+
+_FIRST_VIRTUAL = 16
+
+
+class Layout(NamedTuple):
+    """Shape and strides of an array; strides count elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def packed(cls, shape: Sequence[int], *, channels_last: bool = False) -> Layout:
+        """That of an array [N, C, ...] without gaps."""
+        return cls(tuple(shape), packed_strides(tuple(shape), channels_last))
+
+
+class Geometry(NamedTuple):
+    """What a convolution is, apart from what is fused to it.
+
+    The layouts of ``x``, ``w`` and ``y``, their dtype, and stride, padding and dilation for each
+    spatial dimension. Groups follow from the channels of ``x`` and ``w``.
+    """
+
+    x: Layout
+    w: Layout
+    y: Layout
+    dtype: str
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    def of_rank_two(self) -> Geometry:
+        """The same with two spatial dimensions at least: those of 1-D with one of size 1 before.
+
+        Engines are made for two and three. It is a matter of strides, nothing is copied.
+        """
+        if len(self.stride) > 1:
+            return self
+        x, w, y = (_with_height(layout) for layout in (self.x, self.w, self.y))
+        return self._replace(
+            x=x,
+            w=w,
+            y=y,
+            stride=(1, *self.stride),
+            padding=(0, *self.padding),
+            dilation=(1, *self.dilation),
+        )
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether an operand has channels last, where the strides can tell."""
+        return any(
+            is_packed(layout, True) and not is_packed(layout, False)
+            for layout in (self.x, self.w, self.y)
+        )
+
+
+class ConvolutionGraph(NamedTuple):
+    """A graph, its operands in the order in which addresses are passed, and their uids."""
+
+    graph: OperationGraph
+    operands: tuple[str, ...]
+    uids: tuple[int, ...]
+    dtype: str
+
+
+def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
+    """Strides of an array [N, C, ...] without gaps."""
+    if not channels_last:
+        return contiguous_strides(shape)
+    n, c, *spatial = shape
+    n_stride, *spatial_strides, c_stride = contiguous_strides((n, *spatial, c))
+    return (n_stride, c_stride, *spatial_strides)
+
+
+def is_packed(layout: Layout, channels_last: bool) -> bool:
+    """Whether there are no gaps. Strides of dimensions of 1, which nobody steps, may be any."""
+    packed = packed_strides(layout.shape, channels_last)
+    return all(
+        size == 1 or stride == wanted
+        for size, stride, wanted in zip(layout.shape, layout.strides, packed, strict=True)
+    )
+
+
+def canonical(layout: Layout, channels_last: bool) -> Layout:
+    """The same memory with the strides by which an engine knows a layout.
+
+    A dimension of 1 has any stride in an array, but engines look at all of them. Where both orders
+    describe the memory, ``channels_last`` decides.
+    """
+    for last in (channels_last, not channels_last):
+        if is_packed(layout, last):
+            return Layout(layout.shape, packed_strides(layout.shape, last))
+    strides = tuple(
+        stride if size > 1 else max(stride, 1)
+        for size, stride in zip(layout.shape, layout.strides, strict=True)
+    )
+    return Layout(layout.shape, strides)
+
+
+def _with_height(layout: Layout) -> Layout:
+    n, c, size = layout.shape
+    n_stride, c_stride, stride = layout.strides
+    return Layout((n, c, 1, size), (n_stride, c_stride, max(size * stride, 1), stride))
+
+
+def forward(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    bias: bool = False,
+    residual: Layout | None = None,
+    alpha: float = 1.0,
+    relu: bool = False,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """``y = relu(conv(x, w) + alpha * residual + bias)``, with the parts that are asked for.
+
+    The operands are "x", "w", "y", then "residual" and "bias" where there are any. ``residual`` has
+    the shape of ``y``; "bias" is K numbers. ``alignments`` are those of the operands' addresses in
+    bytes, 16 where it names none. Raises ``ValueError``, `UnsupportedError`, `CudnnError`.
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
+        return build.fused(
+            lambda target: build.convolve(ConvolutionForward, x, w, target),
+            *("y", y, bias, residual, alpha, relu),
+        )
+
+
+def backward_data(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    bias: bool = False,
+    residual: Layout | None = None,
+    alpha: float = 1.0,
+    relu: bool = False,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """The gradient of ``x`` from that of ``y``, and the forward of a transposed convolution.
+
+    The operands are "x" (written), "w", "y", then as in `forward`, whose other parts are for
+    transposed convolutions: ``residual`` has the shape of ``x``, "bias" is C numbers.
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
+        return build.fused(
+            lambda target: build.convolve(ConvolutionBackwardData, target, w, y),
+            *("x", x, bias, residual, alpha, relu),
+        )
+
+
+def backward_weights(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """The gradient of ``w`` from ``x`` and the gradient of ``y``.
+
+    The operands are "x", "w" (written), "y".
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
+        build.convolve(ConvolutionBackwardFilter, x, w, y)
+        return build.finish()
+
+
+def backward_bias(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """The gradient of the bias: that of ``y`` summed over everything but its channels.
+
+    The operands are "y", "bias" (written).
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        build.reduce(build.operand("y"), build.bias("y"))
+        return build.finish()
+
+
+class _Builder:
+    """Makes the descriptors of one graph. What was made goes when the making fails."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        handle: Handle | None,
+        alignments: Mapping[str, int] | None,
+        library: Library | None,
+    ) -> None:
+        self._geometry = geometry = geometry.of_rank_two()
+        self._layouts = {"x": geometry.x, "w": geometry.w, "y": geometry.y}
+        self._channels_last = geometry.channels_last
+        self._compute = COMPUTE[geometry.dtype]
+        self._handle = handle
+        self._alignments = alignments or {}
+        self._library = library
+        self._operands: list[str] = []
+        self._operations: list[Operation] = []
+        self._virtuals = 0
+        self._made = ExitStack()
+
+    def __enter__(self) -> _Builder:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is not None:
+            self._made.close()
+
+    def operand(self, name: str, layout: Layout | None = None) -> Tensor:
+        given = self._layouts[name] if layout is None else layout
+        shape, strides = canonical(given, self._channels_last)
+        self._operands.append(name)
+        return self._made.enter_context(
+            Tensor(
+                UIDS[name],
+                self._geometry.dtype,
+                shape,
+                strides,
+                alignment=self._alignments.get(name, ALIGNMENT),
+                library=self._library,
+            )
+        )
+
+    def bias(self, out: str) -> Tensor:
+        """One number for each channel of the operand ``out``."""
+        shape = self._layouts[out].shape
+        ones = [1] * (len(shape) - 2)
+        return self.operand("bias", Layout.packed((1, shape[1], *ones)))
+
+    def virtual(self, out: str) -> Tensor:
+        """A tensor between two operations, of the shape of the operand ``out``."""
+        shape, strides = canonical(self._layouts[out], self._channels_last)
+        self._virtuals += 1
+        return self._made.enter_context(
+            Tensor(
+                _FIRST_VIRTUAL + self._virtuals,
+                self._compute,
+                shape,
+                strides,
+                virtual=True,
+                library=self._library,
+            )
+        )
+
+    def fused(
+        self,
+        convolve: Callable[[Tensor], None],
+        name: str,
+        out: Tensor,
+        bias: bool,
+        residual: Layout | None,
+        alpha: float,
+        relu: bool,
+    ) -> ConvolutionGraph:
+        """The graph of a convolution into ``out`` by way of what is fused to it."""
+        steps: list[Callable[[Tensor, Tensor], None]] = []
+        if residual is not None:
+            added = self._residual(name, residual, alpha)
+            steps.append(lambda x, y: self.pointwise("add", x, y, added, alpha))
+        if bias:
+            row = self.bias(name)
+            steps.append(lambda x, y: self.pointwise("add", x, y, row))
+        if relu:
+            steps.append(lambda x, y: self.pointwise("relu", x, y))
+        path = [*(self.virtual(name) for _ in steps), out]
+        convolve(path[0])
+        for step, (x, y) in zip(steps, pairwise(path), strict=True):
+            step(x, y)
+        return self.finish()
+
+    def _residual(self, out: str, residual: Layout, alpha: float) -> Tensor:
+        layout = residual if len(residual.shape) > 3 else _with_height(residual)
+        if layout.shape != self._layouts[out].shape:
+            raise ValueError(
+                f"residual must have the shape of the output, {list(self._layouts[out].shape)}; "
+                f"got {list(layout.shape)}"
+            )
+        self.check_scale("alpha", alpha)
+        return self.operand("residual", layout)
+
+    def check_scale(self, name: str, value: float) -> None:
+        if self._compute == "float64" and float(np.float32(value)) != value:
+            raise UnsupportedError(
+                "cuDNN",
+                "" if self._library is None else self._library.version_text,
+                f"a graph takes {name} as float32, which {value!r} is not; its tensors are float64",
+            )
+
+    def convolve(
+        self,
+        operation: type[ConvolutionForward | ConvolutionBackwardData | ConvolutionBackwardFilter],
+        x: Tensor,
+        w: Tensor,
+        y: Tensor,
+    ) -> None:
+        geometry = self._geometry
+        convolution = self._made.enter_context(
+            Convolution(
+                self._compute,
+                geometry.stride,
+                geometry.padding,
+                geometry.dilation,
+                library=self._library,
+            )
+        )
+        self._add(operation(convolution, x, w, y, library=self._library))
+
+    def pointwise(
+        self, mode: str, x: Tensor, y: Tensor, b: Tensor | None = None, alpha: float | None = None
+    ) -> None:
+        how = self._made.enter_context(Pointwise(mode, self._compute, library=self._library))
+        self._add(PointwiseOperation(how, x, y, b, alpha2=alpha, library=self._library))
+
+    def reduce(self, x: Tensor, y: Tensor) -> None:
+        how = self._made.enter_context(Reduction("add", self._compute, library=self._library))
+        self._add(ReductionOperation(how, x, y, library=self._library))
+
+    def _add(self, operation: Operation) -> None:
+        self._operations.append(self._made.enter_context(operation))
+
+    def finish(self) -> ConvolutionGraph:
+        graph = OperationGraph(self._operations, self._handle, library=self._library)
+        operands = tuple(self._operands)
+        uids = tuple(UIDS[name] for name in operands)
+        return ConvolutionGraph(graph, operands, uids, self._geometry.dtype)
