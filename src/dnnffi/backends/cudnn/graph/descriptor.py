@@ -14,6 +14,22 @@ from dnnffi.backends.resource import Resource
 D = TypeVar("D", bound="BackendDescriptor")
 
 
+class _Attempt:
+    """What was to be described, in words that are made late.
+
+    They show what the library holds of other descriptors. It must not be asked for that before it
+    was asked for its message.
+    """
+
+    def __init__(self, kind: str, values: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._values = values
+
+    def __str__(self) -> str:
+        shown = (f"{name}={value!r}" for name, value in self._values.items() if value is not None)
+        return f"{self._kind}({', '.join(shown)})"
+
+
 class BackendDescriptor(Resource):
     """A ``cudnnBackendDescriptor_t`` with the attributes that its class names.
 
@@ -83,12 +99,10 @@ class BackendDescriptor(Resource):
     def _finalize(self, values: Mapping[str, Any]) -> None:
         status = self.library.lib.cudnnBackendFinalize(self.pointer)
         if status:
-            given = {name: value for name, value in values.items() if value is not None}
-            raise self._error(status, "cudnnBackendFinalize", given)
+            raise self._error(status, "cudnnBackendFinalize", values)
 
     def _error(self, status: int, function: str, values: Mapping[str, Any]) -> Exception:
-        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        return self.library.error(status, function, f"{type(self).__name__}({shown})")
+        return self.library.error(status, function, _Attempt(type(self).__name__, values))
 
     def read(self, name: str) -> Any:
         """The value of an attribute, as the library holds it; a tuple where it is a sequence."""

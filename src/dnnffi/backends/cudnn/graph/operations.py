@@ -41,7 +41,8 @@ class Convolution(BackendDescriptor):
     _kind = "CONVOLUTION"
     _attributes = table(
         dtype=attribute("CONVOLUTION_COMP_TYPE", DATA_TYPE),
-        mode=attribute("CONVOLUTION_CONV_MODE", CONVOLUTION_MODE),
+        # cuDNN 9.19 gives it back only to those who call it a data type.
+        mode=attribute("CONVOLUTION_CONV_MODE", CONVOLUTION_MODE, readable=False),
         spatial_dims=attribute("CONVOLUTION_SPATIAL_DIMS", INT64),
         stride=attribute("CONVOLUTION_FILTER_STRIDES", INT64, many=True),
         dilation=attribute("CONVOLUTION_DILATIONS", INT64, many=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -110,22 +111,24 @@ class Candidates:
         self._library = graph.graph.library
         self._allowed = allowed = Allowed() if allowed is None else allowed
         self._excluded = allowed.excluded_notes(graph.dtype)
-        self._modes = modes
+        self._modes = deque(modes)
+        self._mode = ""
+        self._configs: deque[EngineConfig] = deque()
         self._seen: set[tuple[object, ...]] = set()
-        self._found = self._all()
 
     def __iter__(self) -> Iterator[Candidate]:
-        return self._found
+        return self
 
     def __next__(self) -> Candidate:
-        return next(self._found)
-
-    def _all(self) -> Iterator[Candidate]:
-        for mode in self._modes:
-            for config in self._proposed(mode):
-                candidate = self._taken(mode, config)
+        while True:
+            while self._configs:
+                candidate = self._taken(self._mode, self._configs.popleft())
                 if candidate is not None:
-                    yield candidate
+                    return candidate
+            if not self._modes:
+                raise StopIteration
+            self._mode = self._modes.popleft()
+            self._configs.extend(self._proposed(self._mode))
 
     def _proposed(self, mode: str) -> list[EngineConfig]:
         try:
@@ -164,9 +167,10 @@ class Candidates:
 
     def first(self, problem: object = "this graph") -> Candidate:
         """The next plan, or `UnsupportedError` that says why there is none."""
-        for candidate in self._found:
-            return candidate
-        raise self._nothing(problem)
+        candidate = next(self, None)
+        if candidate is None:
+            raise self._nothing(problem)
+        return candidate
 
     def _nothing(self, problem: object) -> UnsupportedError:
         limit = f"has no engine for {problem} with {self._allowed}"
