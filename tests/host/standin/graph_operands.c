@@ -86,6 +86,31 @@ static int64_t dim(const struct backend *tensor, int64_t index)
     return int64_of(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, index, 1);
 }
 
+/* Elements from the first to the last in memory, and how many there are. */
+static int64_t span_of(const struct backend *tensor, int64_t *elements)
+{
+    int64_t span = 1;
+    *elements = 1;
+    for (int64_t d = 0; d < count_of(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS); d++) {
+        span += (dim(tensor, d) - 1) * int64_of(tensor, CUDNN_ATTR_TENSOR_STRIDES, d, 1);
+        *elements *= dim(tensor, d);
+    }
+    return span;
+}
+
+/* As cuDNN 9.19: images may have gaps, filters not. */
+static cudnnStatus_t check_strides(
+    const struct backend *x, const struct backend *w, const struct backend *y)
+{
+    int64_t elements;
+    REQUIRE(
+        span_of(x, &elements) >= elements && span_of(y, &elements) >= elements,
+        CUDNN_STATUS_BAD_PARAM, "elements of an image overlap");
+    REQUIRE(
+        span_of(w, &elements) == elements, CUDNN_STATUS_BAD_PARAM, "a filter with gaps");
+    return CUDNN_STATUS_SUCCESS;
+}
+
 static cudnnStatus_t check_convolved(
     const struct backend *convolution, const struct backend *x, const struct backend *w,
     const struct backend *y)
@@ -99,6 +124,7 @@ static cudnnStatus_t check_convolved(
     REQUIRE(
         dim(w, 1) > 0 && dim(x, 1) > 0 && dim(x, 1) % dim(w, 1) == 0, CUDNN_STATUS_BAD_PARAM,
         "%lld channels and a filter for %lld", (long long)dim(x, 1), (long long)dim(w, 1));
+    TRY(check_strides(x, w, y));
     int64_t groups = dim(x, 1) / dim(w, 1);
     REQUIRE(
         dim(w, 0) % groups == 0, CUDNN_STATUS_BAD_PARAM, "%lld filters in %lld groups",

@@ -61,7 +61,7 @@ def test_one_dimension_is_two_of_which_the_first_is_one(last):
     geometry = CASES["1d strided"].geometry("float32", last).of_rank_two()
     assert geometry.x == Layout.packed((2, 8, 1, 17), channels_last=last)
     assert geometry.w == Layout.packed((16, 4, 1, 5), channels_last=last)
-    assert geometry.y.shape == (2, 16, 1, 6)
+    assert geometry.y.shape == (2, 16, 1, 5)
     assert (geometry.stride, geometry.padding, geometry.dilation) == ((1, 3), (0, 2), (1, 2))
     assert geometry.of_rank_two() is geometry
     assert geometry.channels_last == last
@@ -154,6 +154,9 @@ def test_shapes_that_do_not_fit_leave_nothing(counted, builder):
     bad = geometry._replace(y=Layout.packed((1, 5, 5, 9)))
     with pytest.raises(CudnnError, match=r"dims=\(1, 5, 5, 9\)"):
         builder(bad, library=counted)
+    gaps = geometry._replace(w=Layout(SMALL.w, (36, 12, 4, 1)))
+    with pytest.raises(UnsupportedError, match=r"filters without gaps; w \[5, 3, 2, 3\] has strid"):
+        builder(gaps, library=counted)
     broadcast = geometry._replace(x=Layout(geometry.x.shape, (0, 30, 5, 0)))
     with pytest.raises(ValueError, match=r"strides\[3\] must be from 1"):
         builder(broadcast, library=counted)

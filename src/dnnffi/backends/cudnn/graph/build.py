@@ -1,8 +1,9 @@
 """The graphs of convolution: from shapes, strides and dtype to operations joined by tensors.
 
 ``x`` is [N, C, ...], ``w`` [K, C/groups, ...] and ``y`` [N, K, ...], with one to three spatial
-dimensions and any strides. A transposed convolution is `backward_data`, with its input as ``y``
-and its output as ``x``.
+dimensions. ``x`` and ``y`` may have gaps, ``w`` not, and none may overlap itself (cuDNN 9.19
+refuses that). A transposed convolution is `backward_data`, with its input as ``y`` and its output
+as ``x``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
+from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ from dnnffi.backends.cudnn.graph.operations import (
 )
 from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, Tensor
 from dnnffi.backends.cudnn.handle import Handle
-from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.cudnn.library import Library, load
 from dnnffi.backends.descriptors.tensor import contiguous_strides
 from dnnffi.errors import UnsupportedError
 
@@ -122,6 +124,12 @@ def is_packed(layout: Layout, channels_last: bool) -> bool:
         size == 1 or stride == wanted
         for size, stride, wanted in zip(layout.shape, layout.strides, packed, strict=True)
     )
+
+
+def is_dense(layout: Layout) -> bool:
+    """Whether the elements fill their memory, in whatever order of dimensions."""
+    span = 1 + sum((n - 1) * s for n, s in zip(layout.shape, layout.strides, strict=True))
+    return span == prod(layout.shape)
 
 
 def canonical(layout: Layout, channels_last: bool) -> Layout:
@@ -244,7 +252,7 @@ class _Builder:
         self._compute = COMPUTE[geometry.dtype]
         self._handle = handle
         self._alignments = alignments or {}
-        self._library = library
+        self._library = load() if library is None else library
         self._operands: list[str] = []
         self._operations: list[Operation] = []
         self._virtuals = 0
@@ -259,6 +267,11 @@ class _Builder:
 
     def operand(self, name: str, layout: Layout | None = None) -> Tensor:
         given = self._layouts[name] if layout is None else layout
+        if name == "w" and not is_dense(given):
+            raise self._unsupported(
+                f"takes filters without gaps; w {list(given.shape)} has strides "
+                f"{list(given.strides)}"
+            )
         shape, strides = canonical(given, self._channels_last)
         self._operands.append(name)
         return self._made.enter_context(
@@ -331,11 +344,12 @@ class _Builder:
 
     def check_scale(self, name: str, value: float) -> None:
         if self._compute == "float64" and float(np.float32(value)) != value:
-            raise UnsupportedError(
-                "cuDNN",
-                "" if self._library is None else self._library.version_text,
-                f"a graph takes {name} as float32, which {value!r} is not; its tensors are float64",
+            raise self._unsupported(
+                f"takes {name} as float32, which {value!r} is not; the tensors are float64"
             )
+
+    def _unsupported(self, limit: str) -> UnsupportedError:
+        return UnsupportedError("cuDNN", self._library.version_text, limit)
 
     def convolve(
         self,

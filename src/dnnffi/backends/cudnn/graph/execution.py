@@ -91,6 +91,8 @@ class VariantPack(BackendDescriptor):
         *,
         library: Library | None = None,
     ) -> None:
+        if not uids:
+            raise ValueError("uids: a pack needs at least one tensor")
         if len(uids) != len(addresses):
             raise ValueError(
                 f"addresses must have one entry for each of the {len(uids)} uids; "

@@ -77,6 +77,8 @@ class Tensor(BackendDescriptor):
                 f"alignment must be a multiple of the {ITEM_SIZES[dtype]} bytes of {dtype}; "
                 f"got {alignment}"
             )
+        if by_value and max(dims) > 1:
+            raise ValueError(f"by_value: dims of a scalar are 1; got {list(dims)}")
         vector_count = integer("vector_count", vector_count, 1)
         if vector_count > 1 and vector_dimension is None:
             raise ValueError(f"vector_dimension is needed for a vector_count of {vector_count}")
