@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnffi.arrays import dtype_object
-from dnnffi.backends.cudnn.graph import VariantPack, execute
+from dnnffi.arrays import dtype_object, to_host
+from dnnffi.backends.cudnn.graph import VariantPack, build, execute
 from dnnffi.backends.cudnn.graph.build import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 
@@ -145,24 +145,61 @@ def run(handle, candidate, graph, arrays, memory):
 
 def deviation(found, expected):
     """The largest difference, relative to the largest magnitude."""
-    return np.abs(found.astype("float64") - expected).max() / np.abs(expected).max()
+    return np.abs(to_host(found).astype("float64") - expected).max() / np.abs(expected).max()
 
 
 class Problem:
     """A case in arrays of ``memory``, and the numbers that they hold."""
 
     def __init__(self, case, dtype, channels_last, memory):
-        values = case.operands()
-        self.case = case
-        self.values = {name: rounded(value, dtype) for name, value in values.items()}
-        self.arrays = {
-            name: placed(memory, value, dtype, channels_last) for name, value in self.values.items()
-        }
-        self.memory = memory
+        self.case, self.dtype, self.channels_last, self.memory = case, dtype, channels_last, memory
+        self.values = {name: rounded(value, dtype) for name, value in case.operands().items()}
+        self.arrays = {name: self.place(value) for name, value in self.values.items()}
         self.tolerance = TOLERANCES[dtype]
 
+    def place(self, values):
+        return placed(self.memory, values, self.dtype, self.channels_last)
+
+    def run(self, handle, candidate, graph, written):
+        """What a plan writes into an operand that held NaN before."""
+        empty = self.place(np.full(self.arrays[written].shape, np.nan))
+        run(handle, candidate, graph, self.arrays | {written: empty}, self.memory)
+        return empty
+
     def check(self, handle, graph, written, expected, **allowed):
-        self.arrays[written][...] = np.nan
+        """Run the first plan that is allowed, and compare."""
         candidate = Candidates(handle, graph, Allowed(**allowed)).first()
-        run(handle, candidate, graph, self.arrays, self.memory)
-        assert deviation(self.arrays[written], expected) < self.tolerance
+        found = self.run(handle, candidate, graph, written)
+        difference = deviation(found, expected)
+        assert difference < self.tolerance, f"{written} of {candidate.info}: {difference}"
+
+    def forward(self):
+        """The result of the forward convolution."""
+        return forward(self.values["x"], self.values["w"], self.case.y, *self.case.steps)
+
+    def fused(self, parts, alpha=0.75):
+        """The same with residual ("z"), bias ("b") and ReLU ("r"), and how to build its graph."""
+        expected, geometry = self.forward(), self.case.geometry(self.dtype, self.channels_last)
+        if "z" in parts:
+            expected += alpha * self.values["residual"]
+        if "b" in parts:
+            expected += self.values["bias"].reshape(1, -1, *[1] * len(self.case.stride))
+        if "r" in parts:
+            expected = np.maximum(expected, 0)
+        options = {
+            "bias": "b" in parts,
+            "residual": geometry.y if "z" in parts else None,
+            "alpha": alpha,
+            "relu": "r" in parts,
+        }
+        return expected, geometry, options
+
+    def gradients(self):
+        """For each gradient: the function that builds its graph, what it writes, its numbers."""
+        case = self.case
+        x, w, y = (self.values[name] for name in ("x", "w", "y"))
+        return (
+            (build.backward_data, "x", backward_data(y, w, case.x, *case.steps)),
+            (build.backward_weights, "w", backward_weights(y, x, case.w, *case.steps)),
+            (build.backward_bias, "bias", y.sum(axis=(0, *range(2, y.ndim)))),
+        )

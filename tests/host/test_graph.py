@@ -196,10 +196,8 @@ def test_a_plan_as_text(host, handle, memory):
     text = candidate.plan.to_json()
     again = ExecutionPlan.from_json(handle, text, library=host.library)
     assert again.to_json() == text
-    conv.run(handle, candidate._replace(plan=again), graph, problem.arrays, memory)
-    values = problem.values
-    expected = conv.forward(values["x"], values["w"], SMALL.y, *SMALL.steps)
-    assert conv.deviation(problem.arrays["y"], expected) < problem.tolerance
+    found = problem.run(handle, candidate._replace(plan=again), graph, "y")
+    assert conv.deviation(found, problem.forward()) < problem.tolerance
 
 
 def test_text_that_is_no_plan(host, handle):
@@ -236,8 +234,7 @@ def test_packs_do_not_grow_without_end(host):
 
 def test_threads_share_packs_and_have_plans_of_their_own(host, memory):
     problem = Problem(SMALL, "float32", False, memory)
-    values = problem.values
-    expected = conv.forward(values["x"], values["w"], SMALL.y, *SMALL.steps)
+    expected = problem.forward()
     graph = build.forward(SMALL.geometry("float32"), library=host.library)
     packs = VariantPacks(graph.uids, library=host.library)
     failures = []
