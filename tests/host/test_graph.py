@@ -232,6 +232,15 @@ def test_packs_do_not_grow_without_end(host):
     assert host.live("backend") == 0
 
 
+@pytest.mark.parametrize("function", ["CreateDescriptor", "SetAttribute", "Finalize"])
+def test_a_pack_that_is_refused_is_named_and_gone(host, function):
+    for packs in (VariantPack, lambda *a, library: VariantPacks(a[0], library=library).at((16, 0))):
+        host.control.standin_fail(f"cudnnBackend{function}".encode(), 1, INTERNAL_ERROR)
+        with pytest.raises(CudnnError, match=f"cudnnBackend{function} .* for VariantPack"):
+            packs((1,), (16,), library=host.library)
+        assert host.live("backend") == 0
+
+
 def test_threads_share_packs_and_have_plans_of_their_own(host, memory):
     problem = Problem(SMALL, "float32", False, memory)
     expected = problem.forward()

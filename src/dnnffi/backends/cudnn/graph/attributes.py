@@ -36,7 +36,7 @@ class Elements(NamedTuple):
 
     def new(self, values: Sequence[Any]) -> Any:
         """A C array of ``values``."""
-        if isinstance(values, bytes):
+        if self.encode is _same:
             return ffi.new(self.ctype, values)
         return ffi.new(self.ctype, [self.encode(value) for value in values])
 

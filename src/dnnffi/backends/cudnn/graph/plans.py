@@ -79,7 +79,7 @@ class Candidate(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An engine that was proposed and not taken, or a heuristic that failed (no engine)."""
+    """An engine that was proposed and not taken; None where the heuristic itself failed."""
 
     mode: str
     engine: int | None
@@ -138,19 +138,20 @@ class Candidates:
             return []
 
     def _taken(self, mode: str, config: EngineConfig) -> Candidate | None:
-        with config.engine() as engine:
-            index = engine.index
-            numerical, behavior = engine.numerical_notes, engine.behavior_notes
-        knobs = config.knobs()
-        key = (index, *sorted(knobs.items(), key=str))
-        if key in self._seen:
-            return None
-        self._seen.add(key)
-        barred = self._excluded.intersection(numerical)
-        if barred:
-            self._refuse(mode, index, f"has the note {', '.join(sorted(map(str, barred)))}")
-            return None
+        index = None
         try:
+            with config.engine() as engine:
+                index = engine.index
+                numerical, behavior = engine.numerical_notes, engine.behavior_notes
+            knobs = config.knobs()
+            key = (index, *sorted(knobs.items(), key=str))
+            if key in self._seen:
+                return None
+            self._seen.add(key)
+            barred = self._excluded.intersection(numerical)
+            if barred:
+                self._refuse(mode, index, f"has the note {', '.join(sorted(map(str, barred)))}")
+                return None
             plan = ExecutionPlan(self._handle, config, library=self._library)
         except (CudnnError, UnsupportedError) as error:
             self._refuse(mode, index, str(error))
@@ -162,7 +163,7 @@ class Candidates:
             return None
         return Candidate(plan, config, PlanInfo(mode, index, knobs, size, numerical, behavior))
 
-    def _refuse(self, mode: str, engine: int, reason: str) -> None:
+    def _refuse(self, mode: str, engine: int | None, reason: str) -> None:
         self.refused.append(Refusal(mode, engine, reason))
 
     def first(self, problem: object = "this graph") -> Candidate:
