@@ -340,6 +340,8 @@ static cudnnStatus_t fill(
     int64_t *count, void *elements)
 {
     *count = count_when_read(desc, name);
+    /* Who asks for the number is told room for one more: what is given later is what counts. */
+    if (requested == 0) *count += name == CUDNN_ATTR_ENGINEHEUR_RESULTS;
     for (int64_t i = 0; i < requested && i < *count; i++) {
         struct backend *target = ((struct backend **)elements)[i];
         TRY(object_check(target, BACKEND));

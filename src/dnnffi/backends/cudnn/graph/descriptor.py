@@ -118,16 +118,8 @@ class BackendDescriptor(Resource):
         """The descriptors that an attribute points to: the library fills those made for it."""
         room = self._count(name) if self._attributes[name].many else 1
         made = [cls._empty(self.library, self) for _ in range(room)]
-        try:
-            array = self._attributes[name].elements.new(made)
-            count = self._get(name, len(made), array)
-        except BaseException:
-            for one in made:
-                one.close()
-            raise
-        while len(made) > count:
-            made.pop().close()
-        return made
+        count = self._get(name, room, self._attributes[name].elements.new(made))
+        return made[:count]
 
     def _count(self, name: str) -> int:
         return self._get(name, 0, ffi.NULL)
