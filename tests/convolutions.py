@@ -11,7 +11,7 @@ import numpy as np
 
 from dnnffi.arrays import dtype_object, to_host
 from dnnffi.backends.cudnn.graph import VariantPack, build, execute
-from dnnffi.backends.cudnn.graph.build import Geometry, Layout
+from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}

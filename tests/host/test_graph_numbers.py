@@ -9,6 +9,7 @@ import pytest
 from convolutions import CASES, TOLERANCES, Problem
 
 from dnnffi.backends.cudnn.graph import build
+from dnnffi.backends.cudnn.graph.geometry import Layout
 from dnnffi.backends.cudnn.handle import handle_for
 
 both_layouts = pytest.mark.parametrize("channels_last", [False, True])
@@ -73,6 +74,6 @@ def test_operands_with_gaps(handle, memory):
     roomy[...] = np.nan
     problem.arrays["x"] = x = roomy[:, :, :, 4:11]
     x[...] = problem.values["x"]
-    layout = build.Layout(case.x, tuple(stride // 4 for stride in x.strides))
+    layout = Layout(case.x, tuple(stride // 4 for stride in x.strides))
     geometry = case.geometry("float32")._replace(x=layout)
     problem.check(handle, build.forward(geometry, handle), "y", problem.forward())

@@ -11,7 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dnnffi.backends.cudnn.graph import build
-from dnnffi.backends.cudnn.graph.build import Layout, canonical, is_packed, packed_strides
+from dnnffi.backends.cudnn.graph.geometry import (
+    Layout,
+    canonical,
+    is_packed,
+    packed_strides,
+)
 from dnnffi.errors import CudnnError, UnsupportedError
 
 SMALL = CASES["2d odd"]

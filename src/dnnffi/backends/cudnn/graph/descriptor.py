@@ -26,7 +26,12 @@ class _Attempt:
         self._values = values
 
     def __str__(self) -> str:
-        shown = (f"{name}={value!r}" for name, value in self._values.items() if value is not None)
+        # Which handle it was tells nobody anything.
+        shown = (
+            f"{name}={value!r}"
+            for name, value in self._values.items()
+            if value is not None and name != "handle"
+        )
         return f"{self._kind}({', '.join(shown)})"
 
 
@@ -146,5 +151,5 @@ class BackendDescriptor(Resource):
     def __repr__(self) -> str:
         if self.closed:
             return f"<{type(self).__name__} closed>"
-        held = ", ".join(f"{name}={value!r}" for name, value in self.read_all().items())
-        return f"<{type(self).__name__} {held}>"
+        held = (f" {name}={value!r}" for name, value in self.read_all().items())
+        return f"<{type(self).__name__}{','.join(held)}>"
