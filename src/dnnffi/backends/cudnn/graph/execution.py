@@ -69,8 +69,14 @@ class ExecutionPlan(BackendDescriptor):
             raise
 
     def to_json(self) -> str:
-        """The plan as text, from which it can be made without asking the heuristics."""
-        return b"".join(self.read("json")).rstrip(b"\0").decode()
+        """The plan as text, from which it can be made without asking the heuristics.
+
+        It is kept and given back as it is, with the zero at its end if the library writes one.
+        """
+        room = self._count("json")
+        text = ffi.new(TEXT.ctype, room)
+        raw: bytes = ffi.buffer(text, self._get("json", room, text))[:]
+        return raw.decode()
 
 
 class VariantPack:
