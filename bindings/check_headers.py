@@ -6,7 +6,8 @@ each version (all by default):
 - every prototype and every opaque type is declared again after the vendor's header, so that a
   difference is a conflict of types to the compiler;
 - every constant and enumerator has its value asserted, every enumeration its size;
-- every function is there, or is missing and ``symbols.py`` names a later version for it.
+- every function and enumerator is there, or is missing and ``symbols.py`` names a later version
+  for it.
 
 ``--headers FOLDER`` checks one folder of headers and downloads nothing. The C compiler is ``cc``,
 or what the environment variable ``CC`` names; ``c++`` and ``CXX`` for headers that are C++. Headers
@@ -51,7 +52,7 @@ class Report:
 
     version: Version
     missing: tuple[str, ...]
-    """Functions that the version lacks."""
+    """Functions and enumerators that the version lacks."""
     problems: tuple[str, ...]
     """One message for each thing that is wrong, with its name and place."""
 
@@ -64,17 +65,17 @@ def check(
 ) -> Report:
     """Hold declarations of a vendor against the headers in a folder.
 
-    ``since`` names the version of each function that some supported version lacks. Raises
-    CompilerError if the headers alone do not compile.
+    ``since`` names the version of each function or enumerator that some supported version lacks.
+    Raises CompilerError if the headers alone do not compile.
     """
     version, plain = _preprocess(vendor, folder)
-    functions = [d for d in declarations if d.kind == "function"]
-    missing = [d for d in functions if not re.search(rf"\b{d.name}\s*\(", plain)]
+    named = [d for d in declarations if d.kind in _OCCURRENCE]
+    missing = [d for d in named if not re.search(_OCCURRENCE[d.kind].format(d.name), plain)]
     absent = {d.name for d in missing}
 
     problems = []
     shown = ".".join(map(str, version))
-    for declaration in functions:
+    for declaration in named:
         name, came = declaration.name, since.get(declaration.name)
         here = f"{declaration.where}: {name} is"
         said = "nothing" if came is None else f"that it came with {came[0]}.{came[1]}"
@@ -82,12 +83,15 @@ def check(
             problems.append(f"{here} not declared by {vendor.name} {shown}; symbols.py says {said}")
         elif name not in absent and came is not None and version < came:
             problems.append(f"{here} declared by {vendor.name} {shown}; symbols.py says {said}")
-    for name in sorted(since.keys() - {d.name for d in functions}):
-        problems.append(f"symbols.py: {name} is not a function of the C text")
+    for name in sorted(since.keys() - {d.name for d in named}):
+        problems.append(f"symbols.py: {name} is not a function or enumerator of the C text")
 
     problems += _conflicts(vendor, folder, [d for d in declarations if d.name not in absent])
     return Report(version, tuple(d.name for d in missing), tuple(problems))
 
+
+# Where a header without macros and comments declares a name, by the kind of declaration.
+_OCCURRENCE = {"function": r"\b{}\s*\(", "enumerator": r"\b{}\b"}
 
 # Environment variable, its default and the standard; typed like this, C++ has C's assertion too.
 _COMPILERS = {"c": ("CC", "cc", "c11"), "c++": ("CXX", "c++", "c++17")}

@@ -85,7 +85,7 @@ VENDORS: dict[str, Vendor] = {
     for vendor in (
         Vendor(
             name="cudnn",
-            topics=("library.h", "tensor.h", "dropout.h", "rnn.h"),
+            topics=("library.h", "tensor.h", "dropout.h", "rnn.h", "graph.h"),
             addresses={
                 "dev_ptr": "void *",
                 "dev_ptr_int32": "int32_t *",

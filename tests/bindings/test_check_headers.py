@@ -142,7 +142,7 @@ def test_wrong_value_is_named(tmp_path: Path, old: str, new: str, where: str, me
 def test_unknown_enumerator_is_named(tmp_path: Path) -> None:
     base = changed(BASE, "TOY_GRU = 3", "TOY_GRU = 3, TOY_NONE = 9")
     (problem,) = run_check(tmp_path, base=base).problems
-    assert problem.startswith("bindings/toy/base.h:9: TOY_NONE: ")
+    assert problem.startswith("bindings/toy/base.h:9: TOY_NONE is not declared by toy 3.5")
 
 
 @needs_compiler
@@ -246,9 +246,22 @@ def test_function_present_before_the_table_says(tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_enumerator_of_a_later_version_may_be_missing(tmp_path: Path) -> None:
+    base = changed(BASE, "TOY_GRU = 3", "TOY_GRU = 3, TOY_NEW = 9")
+    report = run_check(tmp_path, base=base, since={"TOY_NEW": (4, 0)})
+    assert report == check_headers.Report((3, 5), ("TOY_NEW",), ())
+
+
+@needs_compiler
+def test_enumerator_present_before_the_table_says(tmp_path: Path) -> None:
+    (problem,) = run_check(tmp_path, since={"TOY_GRU": (3, 6)}).problems
+    assert problem.endswith("TOY_GRU is declared by toy 3.5; symbols.py says that it came with 3.6")
+
+
+@needs_compiler
 def test_table_naming_an_unknown_function(tmp_path: Path) -> None:
     (problem,) = run_check(tmp_path, since={"toyGone": (3, 0)}).problems
-    assert problem == "symbols.py: toyGone is not a function of the C text"
+    assert problem == "symbols.py: toyGone is not a function or enumerator of the C text"
 
 
 @needs_compiler
@@ -315,8 +328,8 @@ def test_text_that_cannot_be_checked_is_refused(tmp_path: Path, text: str, messa
 
 
 @pytest.mark.parametrize("name", VENDORS)
-def test_table_of_versions_names_functions_of_the_text(name: str) -> None:
+def test_table_of_versions_names_declarations_of_the_text(name: str) -> None:
     vendor = VENDORS[name]
     declared = ctext.declarations(vendor.text, vendor.topics, vendor.addresses)
-    functions = {d.name for d in declared if d.kind == "function"}
-    assert check_headers.read_since(vendor).keys() <= functions
+    named = {d.name for d in declared if d.kind in ("function", "enumerator")}
+    assert check_headers.read_since(vendor).keys() <= named

@@ -136,6 +136,7 @@ class Standin:
     @contextmanager
     def scope(self):
         """Release everything at the end, and see that no object or allocation is left."""
+        self.control.standin_reset()
         try:
             yield self
         finally:

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { MESSAGE_SIZE = 512 };
-enum { DEFAULT_VERSION = 91900, DEFAULT_MAX_STEPS = 65535 };
+enum { DEFAULT_VERSION = 91900, DEFAULT_MAX_STEPS = 65535, DEFAULT_MAX_OPERATIONS = 4 };
 
 /* PLAIN functions return no status, and nobody can recover from a failed DESTROYS. */
 enum sort { PLAIN, DESTROYS, RETURNS_STATUS };
@@ -66,6 +66,12 @@ static struct function functions[] = {
     {.name = "cudnnRNNForward", .sort = RETURNS_STATUS},
     {.name = "cudnnRNNBackwardData_v8", .sort = RETURNS_STATUS},
     {.name = "cudnnRNNBackwardWeights_v8", .sort = RETURNS_STATUS},
+    {.name = "cudnnBackendCreateDescriptor", .sort = RETURNS_STATUS},
+    {.name = "cudnnBackendDestroyDescriptor", .sort = DESTROYS},
+    {.name = "cudnnBackendFinalize", .sort = RETURNS_STATUS},
+    {.name = "cudnnBackendSetAttribute", .sort = RETURNS_STATUS},
+    {.name = "cudnnBackendGetAttribute", .sort = RETURNS_STATUS},
+    {.name = "cudnnBackendExecute", .sort = RETURNS_STATUS},
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
@@ -81,6 +87,7 @@ static const char *last_failed = "";
 static cudaStream_t last_stream;
 static size_t version = DEFAULT_VERSION;
 static int steps_limit = DEFAULT_MAX_STEPS;
+static int operations_limit = DEFAULT_MAX_OPERATIONS;
 static bool threads_checked = true;
 
 /* As in cuDNN each thread has its own, and reading it clears it. */
@@ -167,6 +174,11 @@ void stream_was_set(cudaStream_t stream)
 int max_steps(void)
 {
     return steps_limit;
+}
+
+int max_operations(void)
+{
+    return operations_limit;
 }
 
 bool handles_stay_with_threads(void)
@@ -258,6 +270,12 @@ void standin_set_max_steps(int steps)
     steps_limit = steps;
 }
 
+void standin_set_max_operations(int operations)
+{
+    BEGIN_CONTROL();
+    operations_limit = operations;
+}
+
 void standin_check_threads(int on)
 {
     BEGIN_CONTROL();
@@ -282,5 +300,6 @@ void standin_reset(void)
     last_stream = NULL;
     version = DEFAULT_VERSION;
     steps_limit = DEFAULT_MAX_STEPS;
+    operations_limit = DEFAULT_MAX_OPERATIONS;
     threads_checked = true;
 }

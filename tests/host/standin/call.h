@@ -50,6 +50,7 @@ void call_on_stream(cudaStream_t stream);
 void stream_was_set(cudaStream_t stream);
 
 int max_steps(void);
+int max_operations(void);
 bool handles_stay_with_threads(void);
 
 #endif

@@ -10,7 +10,7 @@ int standin_register(uintptr_t address, size_t bytes);
 int standin_unregister(uintptr_t address);
 size_t standin_registered(void);
 
-/* Live objects of a kind: "handle" "tensor" "filter" "dropout" "rnn" "rnn_data". */
+/* Live objects of a kind: "handle" "tensor" "filter" "dropout" "rnn" "rnn_data" "backend". */
 int64_t standin_live(const char *kind);
 
 uint64_t standin_violations(void);
@@ -40,6 +40,8 @@ size_t standin_dropout_masks(const void *reserve, size_t bytes, double *masks, s
    made it, unless that is switched off. */
 void standin_set_version(size_t version);
 void standin_set_max_steps(int steps);
+/* The most operations of a graph that an engine fuses; 4 by default. */
+void standin_set_max_operations(int operations);
 void standin_check_threads(int on);
 
 /* Forgets violations, refusals, counts, failures and streams, and sets the knobs back. Objects and

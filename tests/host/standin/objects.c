@@ -5,7 +5,7 @@
 
 static const char *const kind_names[KINDS] = {
     [HANDLE] = "handle", [TENSOR] = "tensor", [FILTER] = "filter",
-    [DROPOUT] = "dropout", [RNN] = "rnn", [RNN_DATA] = "rnn_data",
+    [DROPOUT] = "dropout", [RNN] = "rnn", [RNN_DATA] = "rnn_data", [BACKEND] = "backend",
 };
 
 static struct object **live;
@@ -61,6 +61,11 @@ cudnnStatus_t object_check(const void *pointer, enum kind kind)
     return refuse(
         CUDNN_STATUS_BAD_PARAM, "the %s %s", name,
         was_destroyed ? "was destroyed" : "is no object of this library");
+}
+
+bool object_is_live(const void *pointer)
+{
+    return find(live, live_count, pointer) < live_count;
 }
 
 cudnnStatus_t object_check_set(const void *pointer, enum kind kind)

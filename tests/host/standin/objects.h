@@ -4,7 +4,7 @@
 
 #include "call.h"
 
-enum kind { HANDLE, TENSOR, FILTER, DROPOUT, RNN, RNN_DATA, KINDS };
+enum kind { HANDLE, TENSOR, FILTER, DROPOUT, RNN, RNN_DATA, BACKEND, KINDS };
 
 /* The first member of every object. */
 struct object {
@@ -17,6 +17,9 @@ cudnnStatus_t object_create(enum kind kind, size_t bytes, void **out);
 
 /* Whether the pointer is a live object of the kind. It is not read before that is known. */
 cudnnStatus_t object_check(const void *pointer, enum kind kind);
+
+/* The same as a question, which is no violation. */
+bool object_is_live(const void *pointer);
 
 /* As object_check, and it was set. */
 cudnnStatus_t object_check_set(const void *pointer, enum kind kind);

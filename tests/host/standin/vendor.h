@@ -8,6 +8,7 @@
 /* Compiled with -fvisibility=hidden: what is declared in between is all that the file exports. */
 #pragma GCC visibility push(default)
 #include "cudnn_adv.h"
+#include "cudnn_graph.h"
 #include "cudnn_ops.h"
 
 #include "control.h"

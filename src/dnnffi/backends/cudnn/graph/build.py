@@ -1,0 +1,296 @@
+"""The graphs of convolution: from shapes, strides and dtype to operations joined by tensors.
+
+``x`` is [N, C, ...], ``w`` [K, C/groups, ...] and ``y`` [N, K, ...], with one to three spatial
+dimensions. ``x`` and ``y`` may have gaps, ``w`` not, and none may overlap itself (cuDNN 9.19
+refuses that). A transposed convolution is `backward_data`, with its input as ``y`` and its output
+as ``x``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from itertools import pairwise
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from dnnffi.backends.cudnn.graph.engine import OperationGraph
+from dnnffi.backends.cudnn.graph.geometry import (
+    Geometry,
+    Layout,
+    canonical,
+    is_dense,
+    with_height,
+)
+from dnnffi.backends.cudnn.graph.operations import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    ConvolutionForward,
+    Operation,
+    Pointwise,
+    PointwiseOperation,
+    Reduction,
+    ReductionOperation,
+)
+from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, Tensor
+from dnnffi.backends.cudnn.handle import Handle
+from dnnffi.backends.cudnn.library import Library, load
+from dnnffi.errors import UnsupportedError
+
+COMPUTE = MappingProxyType(
+    {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+)
+"""What each dtype is computed in. Tensors inside of a graph have that dtype, too."""
+
+UIDS = MappingProxyType({"x": 1, "w": 2, "y": 3, "residual": 4, "bias": 5})
+"""The uid of each operand, in every graph: a gradient has that of what it is the gradient of."""
+
+_FIRST_VIRTUAL = 16
+
+
+class ConvolutionGraph(NamedTuple):
+    """A graph, its operands in the order in which addresses are passed, and their uids."""
+
+    graph: OperationGraph
+    operands: tuple[str, ...]
+    uids: tuple[int, ...]
+    dtype: str
+
+
+def forward(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    bias: bool = False,
+    residual: Layout | None = None,
+    alpha: float = 1.0,
+    relu: bool = False,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """``y = relu(conv(x, w) + alpha * residual + bias)``, with the parts that are asked for.
+
+    The operands are "x", "w", "y", then "residual" and "bias" where there are any. ``residual`` has
+    the shape of ``y``; "bias" is K numbers. ``alignments`` are those of the operands' addresses in
+    bytes, 16 where it names none. Raises ``ValueError``, `UnsupportedError`, `CudnnError`.
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
+        return build.fused(
+            lambda target: build.convolve(ConvolutionForward, x, w, target),
+            *("y", y, bias, residual, alpha, relu),
+        )
+
+
+def backward_data(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    bias: bool = False,
+    residual: Layout | None = None,
+    alpha: float = 1.0,
+    relu: bool = False,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """The gradient of ``x`` from that of ``y``, and the forward of a transposed convolution.
+
+    The operands are "x" (written), "w", "y", then as in `forward`, whose other parts are for
+    transposed convolutions: ``residual`` has the shape of ``x``, "bias" is C numbers.
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
+        return build.fused(
+            lambda target: build.convolve(ConvolutionBackwardData, target, w, y),
+            *("x", x, bias, residual, alpha, relu),
+        )
+
+
+def backward_weights(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """The gradient of ``w`` from ``x`` and the gradient of ``y``.
+
+    The operands are "x", "w" (written), "y".
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
+        build.convolve(ConvolutionBackwardFilter, x, w, y)
+        return build.finish()
+
+
+def backward_bias(
+    geometry: Geometry,
+    handle: Handle | None = None,
+    *,
+    alignments: Mapping[str, int] | None = None,
+    library: Library | None = None,
+) -> ConvolutionGraph:
+    """The gradient of the bias: that of ``y`` summed over everything but its channels.
+
+    The operands are "y", "bias" (written).
+    """
+    with _Builder(geometry, handle, alignments, library) as build:
+        build.reduce(build.operand("y"), build.bias("y"))
+        return build.finish()
+
+
+class _Builder:
+    """Makes the descriptors of one graph. What was made goes when the making fails."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        handle: Handle | None,
+        alignments: Mapping[str, int] | None,
+        library: Library | None,
+    ) -> None:
+        self._geometry = geometry = geometry.of_rank_two()
+        self._layouts = {"x": geometry.x, "w": geometry.w, "y": geometry.y}
+        self._channels_last = geometry.channels_last
+        self._compute = COMPUTE[geometry.dtype]
+        self._handle = handle
+        self._alignments = alignments or {}
+        self._library = load() if library is None else library
+        self._operands: list[str] = []
+        self._operations: list[Operation] = []
+        self._virtuals = 0
+        self._made = ExitStack()
+
+    def __enter__(self) -> _Builder:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is not None:
+            self._made.close()
+
+    def operand(self, name: str, layout: Layout | None = None) -> Tensor:
+        given = self._layouts[name] if layout is None else layout
+        if name == "w" and not is_dense(given):
+            raise self._unsupported(
+                f"takes filters without gaps; w {list(given.shape)} has strides "
+                f"{list(given.strides)}"
+            )
+        shape, strides = canonical(given, self._channels_last)
+        self._operands.append(name)
+        return self._made.enter_context(
+            Tensor(
+                UIDS[name],
+                self._geometry.dtype,
+                shape,
+                strides,
+                alignment=self._alignments.get(name, ALIGNMENT),
+                library=self._library,
+            )
+        )
+
+    def bias(self, out: str) -> Tensor:
+        """One number for each channel of the operand ``out``."""
+        shape = self._layouts[out].shape
+        ones = [1] * (len(shape) - 2)
+        return self.operand("bias", Layout.packed((1, shape[1], *ones)))
+
+    def virtual(self, out: str) -> Tensor:
+        """A tensor between two operations, of the shape of the operand ``out``."""
+        shape, strides = canonical(self._layouts[out], self._channels_last)
+        self._virtuals += 1
+        return self._made.enter_context(
+            Tensor(
+                _FIRST_VIRTUAL + self._virtuals,
+                self._compute,
+                shape,
+                strides,
+                virtual=True,
+                library=self._library,
+            )
+        )
+
+    def fused(
+        self,
+        convolve: Callable[[Tensor], None],
+        name: str,
+        out: Tensor,
+        bias: bool,
+        residual: Layout | None,
+        alpha: float,
+        relu: bool,
+    ) -> ConvolutionGraph:
+        """The graph of a convolution into ``out`` by way of what is fused to it."""
+        steps: list[Callable[[Tensor, Tensor], None]] = []
+        if residual is not None:
+            added = self._residual(name, residual, alpha)
+            steps.append(lambda x, y: self.pointwise("add", x, y, added, alpha))
+        if bias:
+            row = self.bias(name)
+            steps.append(lambda x, y: self.pointwise("add", x, y, row))
+        if relu:
+            steps.append(lambda x, y: self.pointwise("relu", x, y))
+        path = [*(self.virtual(name) for _ in steps), out]
+        convolve(path[0])
+        for step, (x, y) in zip(steps, pairwise(path), strict=True):
+            step(x, y)
+        return self.finish()
+
+    def _residual(self, out: str, residual: Layout, alpha: float) -> Tensor:
+        layout = residual if len(residual.shape) > 3 else with_height(residual)
+        if layout.shape != self._layouts[out].shape:
+            raise ValueError(
+                f"residual must have the shape of the output, {list(self._layouts[out].shape)}; "
+                f"got {list(layout.shape)}"
+            )
+        self.check_scale("alpha", alpha)
+        return self.operand("residual", layout)
+
+    def check_scale(self, name: str, value: float) -> None:
+        if self._compute == "float64" and float(np.float32(value)) != value:
+            raise self._unsupported(
+                f"takes {name} as float32, which {value!r} is not; the tensors are float64"
+            )
+
+    def _unsupported(self, limit: str) -> UnsupportedError:
+        return UnsupportedError("cuDNN", self._library.version_text, limit)
+
+    def convolve(
+        self,
+        operation: type[ConvolutionForward | ConvolutionBackwardData | ConvolutionBackwardFilter],
+        x: Tensor,
+        w: Tensor,
+        y: Tensor,
+    ) -> None:
+        geometry = self._geometry
+        convolution = self._made.enter_context(
+            Convolution(
+                self._compute,
+                geometry.stride,
+                geometry.padding,
+                geometry.dilation,
+                library=self._library,
+            )
+        )
+        self._add(operation(convolution, x, w, y, library=self._library))
+
+    def pointwise(
+        self, mode: str, x: Tensor, y: Tensor, b: Tensor | None = None, alpha: float | None = None
+    ) -> None:
+        how = self._made.enter_context(Pointwise(mode, self._compute, library=self._library))
+        self._add(PointwiseOperation(how, x, y, b, alpha2=alpha, library=self._library))
+
+    def reduce(self, x: Tensor, y: Tensor) -> None:
+        how = self._made.enter_context(Reduction("add", self._compute, library=self._library))
+        self._add(ReductionOperation(how, x, y, library=self._library))
+
+    def _add(self, operation: Operation) -> None:
+        self._operations.append(self._made.enter_context(operation))
+
+    def finish(self) -> ConvolutionGraph:
+        graph = OperationGraph(self._operations, self._handle, library=self._library)
+        operands = tuple(self._operands)
+        uids = tuple(UIDS[name] for name in operands)
+        return ConvolutionGraph(graph, operands, uids, self._geometry.dtype)

@@ -1,0 +1,155 @@
+"""What all backend descriptors share: made, set, finalized and read in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, TypeVar
+
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.cudnn.graph.attributes import Attribute
+from dnnffi.backends.cudnn.graph.types import DESCRIPTORS
+from dnnffi.backends.cudnn.library import Library, load
+from dnnffi.backends.resource import Resource
+
+D = TypeVar("D", bound="BackendDescriptor")
+
+
+class _Attempt:
+    """What was to be described, in words that are made late.
+
+    They show what the library holds of other descriptors. It must not be asked for that before it
+    was asked for its message.
+    """
+
+    def __init__(self, kind: str, values: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._values = values
+
+    def __str__(self) -> str:
+        # Which handle it was tells nobody anything.
+        shown = (
+            f"{name}={value!r}"
+            for name, value in self._values.items()
+            if value is not None and name != "handle"
+        )
+        return f"{self._kind}({', '.join(shown)})"
+
+
+class BackendDescriptor(Resource):
+    """A ``cudnnBackendDescriptor_t`` with the attributes that its class names.
+
+    Finalized when its constructor returns, so it never changes and threads may share it. It keeps
+    what its attributes point to alive until it is closed. An attribute or a combination that the
+    library refuses is a `CudnnError` or `UnsupportedError` that names it, and leaves nothing
+    behind.
+    """
+
+    _kind: ClassVar[str]
+    """The kind, as in ``CUDNN_BACKEND_<kind>_DESCRIPTOR``."""
+    _attributes: ClassVar[Mapping[str, Attribute]]
+
+    def __init__(self, library: Library | None, values: Mapping[str, Any]) -> None:
+        """Set the values that are not None, then finalize."""
+        self._create(library)
+        try:
+            for name, value in values.items():
+                if value is not None:
+                    self._set(name, value)
+            self._finalize(values)
+        except BaseException:
+            self.close()
+            raise
+        self._kept: Any = values
+
+    def _create(self, library: Library | None) -> None:
+        self.library = library = load() if library is None else library
+        lib = library.lib
+        kind = DESCRIPTORS[f"CUDNN_BACKEND_{self._kind}_DESCRIPTOR"]
+        out = ffi.new("cudnnBackendDescriptor_t *")
+
+        def create() -> Any:
+            status = lib.cudnnBackendCreateDescriptor(kind, out)
+            library.check(status, "cudnnBackendCreateDescriptor", type(self).__name__)
+            return out[0]
+
+        super().__init__(create, lib.cudnnBackendDestroyDescriptor)
+        self._kept = None
+
+    @classmethod
+    def _empty(cls, library: Library, source: BackendDescriptor) -> Self:
+        """One for the library to fill, out of ``source``, which it keeps alive."""
+        made = cls.__new__(cls)
+        made._create(library)
+        made._kept = source
+        return made
+
+    def close(self) -> None:
+        """Destroy the descriptor and let go of what it pointed to. A second call does nothing."""
+        super().close()
+        self._kept = None
+
+    def _set(self, name: str, value: Any) -> None:
+        attribute = self._attributes[name]
+        values = value if attribute.many else (value,)
+        status = self.library.lib.cudnnBackendSetAttribute(
+            self.pointer,
+            attribute.number,
+            attribute.elements.number,
+            len(values),
+            attribute.elements.new(values),
+        )
+        if status:
+            raise self._error(status, "cudnnBackendSetAttribute", {name: value})
+
+    def _finalize(self, values: Mapping[str, Any]) -> None:
+        status = self.library.lib.cudnnBackendFinalize(self.pointer)
+        if status:
+            raise self._error(status, "cudnnBackendFinalize", values)
+
+    def _error(self, status: int, function: str, values: Mapping[str, Any]) -> Exception:
+        return self.library.error(status, function, _Attempt(type(self).__name__, values))
+
+    def read(self, name: str) -> Any:
+        """The value of an attribute, as the library holds it; a tuple where it is a sequence."""
+        attribute = self._attributes[name]
+        elements = attribute.elements
+        count = self._count(name) if attribute.many else 1
+        array = ffi.new(elements.ctype, count)
+        count = self._get(name, count, array)
+        values = tuple(elements.decode(value) for value in array[0:count])
+        return values if attribute.many else values[0]
+
+    def _read_descriptors(self, name: str, cls: type[D]) -> list[D]:
+        """The descriptors that an attribute points to: the library fills those made for it."""
+        room = self._count(name) if self._attributes[name].many else 1
+        made = [cls._empty(self.library, self) for _ in range(room)]
+        count = self._get(name, room, self._attributes[name].elements.new(made))
+        return made[:count]
+
+    def _count(self, name: str) -> int:
+        return self._get(name, 0, ffi.NULL)
+
+    def _get(self, name: str, room: int, array: Any) -> int:
+        attribute = self._attributes[name]
+        count = ffi.new("int64_t *")
+        status = self.library.lib.cudnnBackendGetAttribute(
+            self.pointer, attribute.number, attribute.elements.number, room, count, array
+        )
+        if status:
+            problem = f"{type(self).__name__}.{name}"
+            raise self.library.error(status, "cudnnBackendGetAttribute", problem)
+        return int(count[0])
+
+    def read_all(self) -> dict[str, Any]:
+        """Every attribute that can be read and is no pointer, by name."""
+        return {
+            name: self.read(name)
+            for name, attribute in self._attributes.items()
+            if attribute.readable
+        }
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<{type(self).__name__} closed>"
+        held = (f" {name}={value!r}" for name, value in self.read_all().items())
+        return f"<{type(self).__name__}{','.join(held)}>"

@@ -1,0 +1,191 @@
+"""From a graph of operations to engines that compute it: heuristics, engines, configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dnnffi.backends.cudnn.graph.attributes import (
+    BEHAVIOR_NOTE,
+    DESCRIPTOR,
+    HANDLE,
+    HEURISTIC,
+    INT64,
+    KNOB,
+    NUMERICAL_NOTE,
+    attribute,
+    table,
+)
+from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
+from dnnffi.backends.cudnn.graph.operations import Operation
+from dnnffi.backends.cudnn.graph.tensor import INT64_MAX
+from dnnffi.backends.cudnn.graph.types import HEURISTICS, KNOBS
+from dnnffi.backends.cudnn.handle import Handle
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.descriptors.checks import choice, integer
+
+Knob = str | int
+"""A knob's name, or its number where it has no name here."""
+
+
+class OperationGraph(BackendDescriptor):
+    """Operations joined by their virtual tensors.
+
+    ``handle`` says for which GPU; cuDNN 9.19 finalizes a graph without one, so that it can be
+    checked where there is no GPU. Raises `UnsupportedError` for operations that cuDNN does not
+    join, `CudnnError`.
+    """
+
+    _kind = "OPERATIONGRAPH"
+    _attributes = table(
+        handle=attribute("OPERATIONGRAPH_HANDLE", HANDLE, readable=False),
+        operations=attribute("OPERATIONGRAPH_OPS", DESCRIPTOR, many=True, readable=False),
+        engine_count=attribute("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT", INT64),
+    )
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        handle: Handle | None = None,
+        *,
+        library: Library | None = None,
+    ) -> None:
+        if not operations:
+            raise ValueError("operations: a graph needs at least one")
+        super().__init__(library, {"handle": handle, "operations": tuple(operations)})
+
+    @property
+    def engine_count(self) -> int:
+        """How many engines there are for such a graph, whatever its sizes."""
+        count: int = self.read("engine_count")
+        return count
+
+
+class KnobInfo(BackendDescriptor):
+    """A knob of an engine: what it may be set to. Read from the engine."""
+
+    _kind = "KNOB_INFO"
+    _attributes = table(
+        type=attribute("KNOB_INFO_TYPE", KNOB),
+        minimum=attribute("KNOB_INFO_MINIMUM_VALUE", INT64),
+        maximum=attribute("KNOB_INFO_MAXIMUM_VALUE", INT64),
+        stride=attribute("KNOB_INFO_STRIDE", INT64),
+    )
+
+
+class KnobChoice(BackendDescriptor):
+    """A knob and the value that it is set to."""
+
+    _kind = "KNOB_CHOICE"
+    _attributes = table(
+        type=attribute("KNOB_CHOICE_KNOB_TYPE", KNOB),
+        value=attribute("KNOB_CHOICE_KNOB_VALUE", INT64),
+    )
+
+    def __init__(self, knob: Knob, value: int, *, library: Library | None = None) -> None:
+        values = {
+            "type": choice("knob", knob, KNOBS)
+            if isinstance(knob, str)
+            else integer("knob", knob, 0),
+            "value": integer("value", value, -INT64_MAX - 1, INT64_MAX),
+        }
+        super().__init__(library, values)
+
+
+class Engine(BackendDescriptor):
+    """Kernels of a kind for a graph, by their index from 0 to the graph's ``engine_count``."""
+
+    _kind = "ENGINE"
+    _attributes = table(
+        graph=attribute("ENGINE_OPERATION_GRAPH", DESCRIPTOR, readable=False),
+        index=attribute("ENGINE_GLOBAL_INDEX", INT64),
+        numerical_notes=attribute("ENGINE_NUMERICAL_NOTE", NUMERICAL_NOTE, many=True),
+        behavior_notes=attribute("ENGINE_BEHAVIOR_NOTE", BEHAVIOR_NOTE, many=True),
+        knobs=attribute("ENGINE_KNOB_INFO", DESCRIPTOR, many=True, readable=False),
+    )
+
+    def __init__(
+        self, graph: OperationGraph, index: int, *, library: Library | None = None
+    ) -> None:
+        index = integer("index", index, 0, INT64_MAX)
+        super().__init__(library, {"graph": graph, "index": index})
+
+    @property
+    def index(self) -> int:
+        """The global index."""
+        index: int = self.read("index")
+        return index
+
+    @property
+    def numerical_notes(self) -> tuple[str | int, ...]:
+        """What is to know of its numbers: "tensor_core", "nondeterministic", ..."""
+        notes: tuple[str | int, ...] = self.read("numerical_notes")
+        return notes
+
+    @property
+    def behavior_notes(self) -> tuple[str | int, ...]:
+        """What else is to know of it: "runtime_compilation", ..."""
+        notes: tuple[str | int, ...] = self.read("behavior_notes")
+        return notes
+
+    def knobs(self) -> list[KnobInfo]:
+        """The knobs that it has."""
+        return self._read_descriptors("knobs", KnobInfo)
+
+
+class EngineConfig(BackendDescriptor):
+    """An engine with its knobs set; those that ``knobs`` does not name are left to the engine."""
+
+    _kind = "ENGINECFG"
+    _attributes = table(
+        engine=attribute("ENGINECFG_ENGINE", DESCRIPTOR, readable=False),
+        knobs=attribute("ENGINECFG_KNOB_CHOICES", DESCRIPTOR, many=True, readable=False),
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        knobs: Mapping[Knob, int] | None = None,
+        *,
+        library: Library | None = None,
+    ) -> None:
+        choices = [
+            KnobChoice(knob, value, library=library) for knob, value in (knobs or {}).items()
+        ]
+        super().__init__(library, {"engine": engine, "knobs": tuple(choices) or None})
+
+    def engine(self) -> Engine:
+        """The engine."""
+        return self._read_descriptors("engine", Engine)[0]
+
+    def knobs(self) -> dict[Knob, int]:
+        """The knobs that are set, and to what."""
+        chosen = {}
+        for one in self._read_descriptors("knobs", KnobChoice):
+            with one:
+                chosen[one.read("type")] = one.read("value")
+        return chosen
+
+
+class EngineHeuristics(BackendDescriptor):
+    """What cuDNN guesses to be fast for a graph, best first.
+
+    ``mode`` is "a" (quick), "b" (a slower guess that is better for some convolutions; falls back to
+    "a"), "fallback" (what runs at all) or "instant" (the older name of "a"). Needs a GPU, and
+    cuBLAS: cuDNN 9.19 ends the process where it does not find that.
+    """
+
+    _kind = "ENGINEHEUR"
+    _attributes = table(
+        graph=attribute("ENGINEHEUR_OPERATION_GRAPH", DESCRIPTOR, readable=False),
+        mode=attribute("ENGINEHEUR_MODE", HEURISTIC, readable=False),
+        results=attribute("ENGINEHEUR_RESULTS", DESCRIPTOR, many=True, readable=False),
+    )
+
+    def __init__(
+        self, graph: OperationGraph, mode: str = "a", *, library: Library | None = None
+    ) -> None:
+        super().__init__(library, {"graph": graph, "mode": choice("mode", mode, HEURISTICS)})
+
+    def results(self) -> list[EngineConfig]:
+        """The configurations, best first. Some may not be able to run."""
+        return self._read_descriptors("results", EngineConfig)

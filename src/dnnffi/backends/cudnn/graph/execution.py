@@ -1,0 +1,221 @@
+"""Running a graph: the plan, the addresses it runs on, and the one call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.cudnn.graph.attributes import (
+    ADDRESS,
+    DESCRIPTOR,
+    HANDLE,
+    INT64,
+    TEXT,
+    attribute,
+    table,
+)
+from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
+from dnnffi.backends.cudnn.graph.engine import EngineConfig
+from dnnffi.backends.cudnn.graph.types import DESCRIPTORS
+from dnnffi.backends.cudnn.handle import Handle
+from dnnffi.backends.cudnn.library import Library, load
+
+MOST_PACKS = 32
+"""Sets of addresses that a `VariantPacks` knows again."""
+
+
+class ExecutionPlan(BackendDescriptor):
+    """An engine configuration made ready to run on the GPU of ``handle``.
+
+    Attributes: ``workspace_size`` (bytes). cuDNN does not promise that several threads may run one
+    plan at a time: each should have its own, made from the same ``config``.
+
+    Raises `UnsupportedError` where the engine cannot compute the graph, `CudnnError`.
+    """
+
+    _kind = "EXECUTION_PLAN"
+    _attributes = table(
+        handle=attribute("EXECUTION_PLAN_HANDLE", HANDLE, readable=False),
+        config=attribute("EXECUTION_PLAN_ENGINE_CONFIG", DESCRIPTOR, readable=False),
+        json=attribute("EXECUTION_PLAN_JSON_REPRESENTATION", TEXT, many=True, readable=False),
+        workspace_size=attribute("EXECUTION_PLAN_WORKSPACE_SIZE", INT64),
+    )
+
+    def __init__(
+        self, handle: Handle, config: EngineConfig, *, library: Library | None = None
+    ) -> None:
+        self._make(library, {"handle": handle, "config": config})
+
+    @classmethod
+    def from_json(
+        cls, handle: Handle, text: str, *, library: Library | None = None
+    ) -> ExecutionPlan:
+        """The plan that `to_json` wrote, on the same kind of GPU and version of cuDNN.
+
+        Raises `CudnnError` or `UnsupportedError` where cuDNN does not take it.
+        """
+        plan = cls.__new__(cls)
+        plan._make(library, {"handle": handle, "json": text.encode()})
+        return plan
+
+    def _make(self, library: Library | None, values: dict[str, object]) -> None:
+        super().__init__(library, values)
+        try:
+            self.workspace_size: int = self.read("workspace_size")
+        except BaseException:
+            self.close()
+            raise
+
+    def to_json(self) -> str:
+        """The plan as text, from which it can be made without asking the heuristics.
+
+        It is kept and given back as it is, with the zero at its end if the library writes one.
+        """
+        room = self._count("json")
+        text = ffi.new(TEXT.ctype, room)
+        raw: bytes = ffi.buffer(text, self._get("json", room, text))[:]
+        return raw.decode()
+
+
+class VariantPack:
+    """Addresses for the tensors of a graph, and of the workspace (0 where none is needed).
+
+    ``uids`` and ``addresses`` go together. The library gives neither back (seen on 9.19), and it
+    cannot be changed. There may be one for each call, so it is made without what other descriptors
+    go through, at a third of their cost.
+
+    Raises ``ValueError``; `CudnnError` naming what was refused.
+    """
+
+    __slots__ = ("__weakref__", "_pointer")
+
+    def __init__(
+        self,
+        uids: Sequence[int],
+        addresses: Sequence[int],
+        workspace: int = 0,
+        *,
+        library: Library | None = None,
+    ) -> None:
+        if not uids:
+            raise ValueError("uids: a pack needs at least one tensor")
+        if len(uids) != len(addresses):
+            raise ValueError(
+                f"addresses must have one entry for each of the {len(uids)} uids; "
+                f"got {len(addresses)}"
+            )
+        library = load() if library is None else library
+        self._pointer = _pack(library, _UIDS.new(uids), (*addresses, workspace))
+
+    @classmethod
+    def _of(cls, pointer: Any) -> VariantPack:
+        made = cls.__new__(cls)
+        made._pointer = pointer
+        return made
+
+    @property
+    def pointer(self) -> Any:
+        """The native object. Raises ``ValueError`` once closed."""
+        if self._pointer is None:
+            raise ValueError("this VariantPack is closed")
+        return self._pointer
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pointer is None
+
+    def close(self) -> None:
+        """Destroy the native object. A second call does nothing."""
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None:
+            ffi.release(pointer)
+
+    def __enter__(self) -> VariantPack:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+_PACK = DESCRIPTORS["CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR"]
+_UIDS = INT64
+_ATTRIBUTES = (
+    attribute("VARIANT_PACK_UNIQUE_IDS", INT64),
+    attribute("VARIANT_PACK_DATA_POINTERS", ADDRESS),
+    attribute("VARIANT_PACK_WORKSPACE", ADDRESS),
+)
+
+
+def _pack(library: Library, uids: Any, addresses: tuple[int, ...]) -> Any:
+    """A finalized pack that goes with the last reference; the last address is the workspace's."""
+    lib, count = library.lib, len(addresses) - 1
+    out = ffi.new("cudnnBackendDescriptor_t *")
+    library.check(
+        lib.cudnnBackendCreateDescriptor(_PACK, out), "cudnnBackendCreateDescriptor", "VariantPack"
+    )
+    pointer = ffi.gc(out[0], lib.cudnnBackendDestroyDescriptor)
+    array = ADDRESS.new(addresses)
+    elements = (uids, count), (array, count), (array + count, 1)
+    for (number, (kind, *_), *_), (values, size) in zip(_ATTRIBUTES, elements, strict=True):
+        status = lib.cudnnBackendSetAttribute(pointer, number, kind, size, values)
+        if status:
+            raise library.error(status, "cudnnBackendSetAttribute", _words(uids, addresses))
+    status = lib.cudnnBackendFinalize(pointer)
+    if status:
+        raise library.error(status, "cudnnBackendFinalize", _words(uids, addresses))
+    return pointer
+
+
+def _words(uids: Any, addresses: tuple[int, ...]) -> str:
+    return f"VariantPack(uids={tuple(uids)}, addresses={addresses[:-1]}, workspace={addresses[-1]})"
+
+
+class VariantPacks:
+    """Variant packs for the same tensors at other addresses, made when they are first asked for.
+
+    A finalized pack cannot be changed, so a call at new addresses needs a new one; a call at known
+    addresses, which is what a memory pool gives, needs only a look. Threads may share it.
+    """
+
+    def __init__(self, uids: Sequence[int], *, library: Library) -> None:
+        self._uids = _UIDS.new(uids)
+        self._library = library
+        self._packs: dict[tuple[int, ...], VariantPack] = {}
+        self._lock = threading.Lock()
+
+    def at(self, addresses: tuple[int, ...]) -> VariantPack:
+        """The pack for the addresses of the tensors in the order of the uids, then the workspace.
+
+        The caller keeps it until its call has returned.
+        """
+        pack = self._packs.get(addresses)
+        return self._new(addresses) if pack is None else pack
+
+    def _new(self, addresses: tuple[int, ...]) -> VariantPack:
+        pack = VariantPack._of(_pack(self._library, self._uids, addresses))
+        with self._lock:
+            if len(self._packs) >= MOST_PACKS:
+                # The oldest; a thread that is just using it has its own reference.
+                del self._packs[next(iter(self._packs))]
+            self._packs[addresses] = pack
+        return pack
+
+    def clear(self) -> None:
+        """Let go of all packs."""
+        with self._lock:
+            self._packs.clear()
+
+
+def execute(handle: Handle, plan: ExecutionPlan, pack: VariantPack) -> None:
+    """Run ``plan`` on the stream of ``handle`` (``cudnnBackendExecute``).
+
+    The memory of ``pack`` must stay until the GPU is done with it, pack and plan only until this
+    returns. Raises `CudnnError` or `UnsupportedError`.
+    """
+    library = plan.library
+    status = library.lib.cudnnBackendExecute(handle.pointer, plan.pointer, pack.pointer)
+    if status:
+        raise library.error(status, "cudnnBackendExecute", plan)

@@ -1,0 +1,302 @@
+"""Operations on tensors and what they are set to: convolution, pointwise, reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+
+from dnnffi.backends.cudnn.graph.attributes import (
+    CONVOLUTION_MODE,
+    DATA_TYPE,
+    DESCRIPTOR,
+    DOUBLE,
+    FLOAT,
+    INT64,
+    NAN,
+    POINTWISE_MODE,
+    REDUCTION,
+    Attribute,
+    attribute,
+    table,
+)
+from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
+from dnnffi.backends.cudnn.graph.tensor import Tensor
+from dnnffi.backends.cudnn.graph.types import CONVOLUTION_MODES, POINTWISE_MODES, REDUCTIONS
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.cudnn.types import DATA_TYPES, NAN_MODES
+from dnnffi.backends.descriptors.checks import INT32_MAX, choice, data_type
+from dnnffi.spec.sequences import as_integers
+
+
+class Convolution(BackendDescriptor):
+    """How a filter moves: stride, dilation and padding of each spatial dimension.
+
+    ``dtype`` is what it computes in. ``post_padding`` is that at the end of each dimension, by
+    default as ``padding`` at its beginning. ``mode`` is "cross_correlation", which neural networks
+    call convolution, or "convolution", which flips the filter.
+
+    Raises ``ValueError`` or ``TypeError`` naming the argument; `CudnnError`.
+    """
+
+    _kind = "CONVOLUTION"
+    _attributes = table(
+        dtype=attribute("CONVOLUTION_COMP_TYPE", DATA_TYPE),
+        # cuDNN 9.19 gives it back only to those who call it a data type.
+        mode=attribute("CONVOLUTION_CONV_MODE", CONVOLUTION_MODE, readable=False),
+        spatial_dims=attribute("CONVOLUTION_SPATIAL_DIMS", INT64),
+        stride=attribute("CONVOLUTION_FILTER_STRIDES", INT64, many=True),
+        dilation=attribute("CONVOLUTION_DILATIONS", INT64, many=True),
+        padding=attribute("CONVOLUTION_PRE_PADDINGS", INT64, many=True),
+        post_padding=attribute("CONVOLUTION_POST_PADDINGS", INT64, many=True),
+    )
+
+    def __init__(
+        self,
+        dtype: str,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        *,
+        post_padding: Sequence[int] | None = None,
+        mode: str = "cross_correlation",
+        library: Library | None = None,
+    ) -> None:
+        stride = _steps("stride", stride, 1)
+        rank = len(stride)
+        if not 1 <= rank <= 3:
+            raise ValueError(f"stride must have 1 to 3 spatial dimensions; got {list(stride)}")
+        padding = _steps("padding", padding, 0, rank)
+        values = {
+            "dtype": data_type("dtype", dtype, DATA_TYPES),
+            "mode": choice("mode", mode, CONVOLUTION_MODES),
+            "spatial_dims": rank,
+            "stride": stride,
+            "dilation": _steps("dilation", dilation, 1, rank),
+            "padding": padding,
+            "post_padding": padding
+            if post_padding is None
+            else _steps("post_padding", post_padding, 0, rank),
+        }
+        super().__init__(library, values)
+
+
+def _steps(name: str, given: object, least: int, rank: int | None = None) -> tuple[int, ...]:
+    values = as_integers(name, given)
+    if rank is not None and len(values) != rank:
+        raise ValueError(
+            f"{name} must have one entry for each of the {rank} spatial dimensions of stride; "
+            f"got {list(values)}"
+        )
+    for index, value in enumerate(values):
+        if not least <= value <= INT32_MAX:
+            raise ValueError(f"{name}[{index}] must be from {least} to {INT32_MAX}; got {value}")
+    return values
+
+
+class Pointwise(BackendDescriptor):
+    """A function of single elements: "add", "mul", "identity" or "relu", computed in ``dtype``.
+
+    A "relu" is ``lower_slope * (x - lower) + lower`` below ``lower`` (0), ``upper`` above ``upper``
+    (nothing is), and does to NaN what ``nan`` says, "propagate" or "clip". What is None is cuDNN's
+    default. The library does not give these attributes back (seen on 9.19).
+
+    Raises ``ValueError`` naming the argument; `CudnnError`.
+    """
+
+    _kind = "POINTWISE"
+    _attributes = table(
+        mode=attribute("POINTWISE_MODE", POINTWISE_MODE, readable=False),
+        dtype=attribute("POINTWISE_MATH_PREC", DATA_TYPE, readable=False),
+        lower=attribute("POINTWISE_RELU_LOWER_CLIP", DOUBLE, readable=False),
+        upper=attribute("POINTWISE_RELU_UPPER_CLIP", DOUBLE, readable=False),
+        lower_slope=attribute("POINTWISE_RELU_LOWER_CLIP_SLOPE", DOUBLE, readable=False),
+        nan=attribute("POINTWISE_NAN_PROPAGATION", NAN, readable=False),
+    )
+
+    def __init__(
+        self,
+        mode: str,
+        dtype: str,
+        *,
+        lower: float | None = None,
+        upper: float | None = None,
+        lower_slope: float | None = None,
+        nan: str | None = None,
+        library: Library | None = None,
+    ) -> None:
+        values = {
+            "mode": choice("mode", mode, POINTWISE_MODES),
+            "dtype": data_type("dtype", dtype, DATA_TYPES),
+            "lower": _number("lower", lower),
+            "upper": _number("upper", upper),
+            "lower_slope": _number("lower_slope", lower_slope),
+            "nan": None if nan is None else choice("nan", nan, NAN_MODES),
+        }
+        for name in ("lower", "upper", "lower_slope", "nan"):
+            if values[name] is not None and mode != "relu":
+                raise ValueError(f"{name}: only a relu has it; mode is {mode!r}")
+        super().__init__(library, values)
+
+
+def _number(name: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number; got {value!r}") from None
+    if isnan(number):
+        raise ValueError(f"{name} must be a number; got {value!r}")
+    return number
+
+
+class Reduction(BackendDescriptor):
+    """What elements are reduced by: "add", computed in ``dtype``."""
+
+    _kind = "REDUCTION"
+    _attributes = table(
+        operator=attribute("REDUCTION_OPERATOR", REDUCTION, readable=False),
+        dtype=attribute("REDUCTION_COMP_TYPE", DATA_TYPE, readable=False),
+    )
+
+    def __init__(self, operator: str, dtype: str, *, library: Library | None = None) -> None:
+        values = {
+            "operator": choice("operator", operator, REDUCTIONS),
+            "dtype": data_type("dtype", dtype, DATA_TYPES),
+        }
+        super().__init__(library, values)
+
+
+class Operation(BackendDescriptor):
+    """Base of the nodes of an operation graph."""
+
+
+def _convolution(prefix: str, x: str, w: str, y: str) -> Mapping[str, Attribute]:
+    prefix = f"OPERATION_CONVOLUTION_{prefix}"
+    return table(
+        alpha=attribute(f"{prefix}_ALPHA", FLOAT),
+        beta=attribute(f"{prefix}_BETA", FLOAT),
+        convolution=attribute(f"{prefix}_CONV_DESC", DESCRIPTOR, readable=False),
+        x=attribute(f"{prefix}_{x}", DESCRIPTOR, readable=False),
+        w=attribute(f"{prefix}_{w}", DESCRIPTOR, readable=False),
+        y=attribute(f"{prefix}_{y}", DESCRIPTOR, readable=False),
+    )
+
+
+class ConvolutionOperation(Operation):
+    """Base of the three convolutions. ``x``, ``w``, ``y`` are the tensors or their gradients.
+
+    ``x`` is [N, G*C, ...], ``w`` [G*K, C, ...] and ``y`` [N, G*K, ...] with the spatial dimensions
+    of ``convolution``: the number of groups G follows from the channels. Raises `CudnnError` where
+    the shapes do not fit together, which cuDNN itself checks.
+    """
+
+    def __init__(
+        self,
+        convolution: Convolution,
+        x: Tensor,
+        w: Tensor,
+        y: Tensor,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        library: Library | None = None,
+    ) -> None:
+        values = {
+            "alpha": _number("alpha", alpha),
+            "beta": _number("beta", beta),
+            "convolution": convolution,
+            "x": x,
+            "w": w,
+            "y": y,
+        }
+        super().__init__(library, values)
+
+
+class ConvolutionForward(ConvolutionOperation):
+    """``y = alpha * conv(x, w) + beta * y``."""
+
+    _kind = "OPERATION_CONVOLUTION_FORWARD"
+    _attributes = _convolution("FORWARD", "X", "W", "Y")
+
+
+class ConvolutionBackwardData(ConvolutionOperation):
+    """``x = alpha * gradient of the data + beta * x``, from the gradient ``y``."""
+
+    _kind = "OPERATION_CONVOLUTION_BACKWARD_DATA"
+    _attributes = _convolution("BWD_DATA", "DX", "W", "DY")
+
+
+class ConvolutionBackwardFilter(ConvolutionOperation):
+    """``w = alpha * gradient of the filter + beta * w``, from ``x`` and the gradient ``y``."""
+
+    _kind = "OPERATION_CONVOLUTION_BACKWARD_FILTER"
+    _attributes = _convolution("BWD_FILTER", "X", "DW", "DY")
+
+
+class PointwiseOperation(Operation):
+    """``y = f(alpha1 * x)``, or ``y = f(alpha1 * x, alpha2 * b)`` with ``b`` broadcast to ``y``.
+
+    The scales are float32 to cuDNN, whatever the tensors are. Raises ``ValueError`` where the
+    shapes do not fit together, which cuDNN 9.19 does not notice.
+    """
+
+    _kind = "OPERATION_POINTWISE"
+    _attributes = table(
+        pointwise=attribute("OPERATION_POINTWISE_PW_DESCRIPTOR", DESCRIPTOR, readable=False),
+        x=attribute("OPERATION_POINTWISE_XDESC", DESCRIPTOR, readable=False),
+        b=attribute("OPERATION_POINTWISE_BDESC", DESCRIPTOR, readable=False),
+        y=attribute("OPERATION_POINTWISE_YDESC", DESCRIPTOR, readable=False),
+        alpha1=attribute("OPERATION_POINTWISE_ALPHA1", FLOAT, readable=False),
+        alpha2=attribute("OPERATION_POINTWISE_ALPHA2", FLOAT, readable=False),
+    )
+
+    def __init__(
+        self,
+        pointwise: Pointwise,
+        x: Tensor,
+        y: Tensor,
+        b: Tensor | None = None,
+        *,
+        alpha1: float | None = None,
+        alpha2: float | None = None,
+        library: Library | None = None,
+    ) -> None:
+        if b is None and alpha2 is not None:
+            raise ValueError("alpha2: there is no b to scale")
+        out = y.dims
+        for name, tensor in (("x", x), ("b", b)):
+            if tensor is not None:
+                _check_broadcast(name, tensor.dims, out)
+        values = {
+            "pointwise": pointwise,
+            "x": x,
+            "b": b,
+            "y": y,
+            "alpha1": _number("alpha1", alpha1),
+            "alpha2": _number("alpha2", alpha2),
+        }
+        super().__init__(library, values)
+
+
+class ReductionOperation(Operation):
+    """``y`` is ``x`` reduced over the dimensions in which ``y`` is 1."""
+
+    _kind = "OPERATION_REDUCTION"
+    _attributes = table(
+        reduction=attribute("OPERATION_REDUCTION_DESC", DESCRIPTOR, readable=False),
+        x=attribute("OPERATION_REDUCTION_XDESC", DESCRIPTOR, readable=False),
+        y=attribute("OPERATION_REDUCTION_YDESC", DESCRIPTOR, readable=False),
+    )
+
+    def __init__(
+        self, reduction: Reduction, x: Tensor, y: Tensor, *, library: Library | None = None
+    ) -> None:
+        _check_broadcast("y", y.dims, x.dims)
+        super().__init__(library, {"reduction": reduction, "x": x, "y": y})
+
+
+def _check_broadcast(name: str, dims: tuple[int, ...], to: tuple[int, ...]) -> None:
+    fits = len(dims) == len(to) and all(a in (1, b) for a, b in zip(dims, to, strict=True))
+    if not fits:
+        raise ValueError(f"{name}: {list(dims)} does not broadcast to {list(to)}")

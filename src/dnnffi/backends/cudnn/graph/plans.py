@@ -1,0 +1,182 @@
+"""Plans for a graph: what heuristics propose, what is allowed, what the GPU can run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dnnffi.backends.cudnn.graph.build import ConvolutionGraph
+from dnnffi.backends.cudnn.graph.engine import EngineConfig, EngineHeuristics, Knob
+from dnnffi.backends.cudnn.graph.execution import ExecutionPlan
+from dnnffi.backends.cudnn.handle import Handle
+from dnnffi.backends.descriptors.checks import choice
+from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.spec.options import MATHS
+
+MODES = ("a", "fallback")
+"""The modes of the heuristics asked by default, one after the other."""
+
+_MOST_SHOWN = 3
+
+
+class Allowed(NamedTuple):
+    """Which engines may compute.
+
+    math : "default" (float32 may use TF32), "strict" (no reduced precision), "fast" (float32 may be
+        converted down for the tensor cores)
+    deterministic : only engines whose results are the same in every run
+    workspace_limit : bytes of workspace at most, None for any
+    """
+
+    math: str = "default"
+    deterministic: bool = False
+    workspace_limit: int | None = None
+
+    def excluded_notes(self, dtype: str) -> frozenset[str]:
+        """The numerical notes that an engine for tensors of ``dtype`` must not have."""
+        notes = {"nondeterministic"} if self.deterministic else set()
+        math = choice("math", self.math, MATHS)
+        if math != "fast":
+            notes.add("down_convert_inputs")
+        if math == "strict":
+            notes.add("reduced_precision_reduction")
+            if dtype == "float32":
+                # To an engine for float32 the tensor cores mean TF32.
+                notes.add("tensor_core")
+        return frozenset(notes)
+
+
+class PlanInfo(NamedTuple):
+    """What is to know of a plan, for a report."""
+
+    mode: str
+    engine: int
+    knobs: dict[Knob, int]
+    workspace_size: int
+    numerical_notes: tuple[str | int, ...]
+    behavior_notes: tuple[str | int, ...]
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it computes on the tensor cores."""
+        return "tensor_core" in self.numerical_notes
+
+    def __str__(self) -> str:
+        knobs = ", ".join(f"{knob} {value}" for knob, value in self.knobs.items())
+        notes = ", ".join(map(str, (*self.numerical_notes, *self.behavior_notes)))
+        parts = [f"engine {self.engine}", f"knobs {knobs}" if knobs else "no knobs"]
+        parts += [f"workspace {self.workspace_size} bytes", notes or "no notes"]
+        return "; ".join(parts)
+
+
+class Candidate(NamedTuple):
+    """A plan that can run. ``plan`` is the caller's to close."""
+
+    plan: ExecutionPlan
+    config: EngineConfig
+    info: PlanInfo
+
+
+class Refusal(NamedTuple):
+    """An engine that was proposed and not taken; None where the heuristic itself failed."""
+
+    mode: str
+    engine: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        what = f"heuristic {self.mode}" if self.engine is None else f"engine {self.engine}"
+        return f"{what}: {self.reason}"
+
+
+class Candidates:
+    """The plans for a graph, best first: an iterator that makes each when it is asked for.
+
+    ``modes`` of the heuristics are asked one after the other, a later one only when those before
+    are used up; a configuration comes once. ``refused`` says what was left out so far and why.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        graph: ConvolutionGraph,
+        allowed: Allowed | None = None,
+        *,
+        modes: tuple[str, ...] = MODES,
+    ) -> None:
+        self.refused: list[Refusal] = []
+        self._handle = handle
+        self._graph = graph.graph
+        self._library = graph.graph.library
+        self._allowed = allowed = Allowed() if allowed is None else allowed
+        self._excluded = allowed.excluded_notes(graph.dtype)
+        self._modes = deque(modes)
+        self._mode = ""
+        self._configs: deque[EngineConfig] = deque()
+        self._seen: set[tuple[object, ...]] = set()
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return self
+
+    def __next__(self) -> Candidate:
+        while True:
+            while self._configs:
+                candidate = self._taken(self._mode, self._configs.popleft())
+                if candidate is not None:
+                    return candidate
+            if not self._modes:
+                raise StopIteration
+            self._mode = self._modes.popleft()
+            self._configs.extend(self._proposed(self._mode))
+
+    def _proposed(self, mode: str) -> list[EngineConfig]:
+        try:
+            return EngineHeuristics(self._graph, mode, library=self._library).results()
+        except (CudnnError, UnsupportedError) as error:
+            self.refused.append(Refusal(mode, None, str(error)))
+            return []
+
+    def _taken(self, mode: str, config: EngineConfig) -> Candidate | None:
+        index = None
+        try:
+            with config.engine() as engine:
+                index = engine.index
+                numerical, behavior = engine.numerical_notes, engine.behavior_notes
+            knobs = config.knobs()
+            key = (index, *sorted(knobs.items(), key=str))
+            if key in self._seen:
+                return None
+            self._seen.add(key)
+            barred = self._excluded.intersection(numerical)
+            if barred:
+                self._refuse(mode, index, f"has the note {', '.join(sorted(map(str, barred)))}")
+                return None
+            plan = ExecutionPlan(self._handle, config, library=self._library)
+        except (CudnnError, UnsupportedError) as error:
+            self._refuse(mode, index, str(error))
+            return None
+        size, limit = plan.workspace_size, self._allowed.workspace_limit
+        if limit is not None and size > limit:
+            plan.close()
+            self._refuse(mode, index, f"needs a workspace of {size} bytes; {limit} are allowed")
+            return None
+        return Candidate(plan, config, PlanInfo(mode, index, knobs, size, numerical, behavior))
+
+    def _refuse(self, mode: str, engine: int | None, reason: str) -> None:
+        self.refused.append(Refusal(mode, engine, reason))
+
+    def first(self, problem: object = "this graph") -> Candidate:
+        """The next plan, or `UnsupportedError` that says why there is none."""
+        candidate = next(self, None)
+        if candidate is None:
+            raise self._nothing(problem)
+        return candidate
+
+    def _nothing(self, problem: object) -> UnsupportedError:
+        limit = f"has no engine for {problem} with {self._allowed}"
+        if self.refused:
+            limit += f". Not taken: {'; '.join(map(str, self.refused[:_MOST_SHOWN]))}"
+            if len(self.refused) > _MOST_SHOWN:
+                limit += f"; and {len(self.refused) - _MOST_SHOWN} more"
+        return UnsupportedError("cuDNN", self._library.version_text, limit)

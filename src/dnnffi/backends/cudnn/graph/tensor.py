@@ -1,0 +1,119 @@
+"""The tensor descriptor of the graph API: one operand of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dnnffi.backends.cudnn.graph.attributes import (
+    BOOLEAN,
+    DATA_TYPE,
+    INT64,
+    REORDERING,
+    attribute,
+    table,
+)
+from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
+from dnnffi.backends.cudnn.graph.types import REORDERINGS
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.cudnn.types import DATA_TYPES
+from dnnffi.backends.descriptors.checks import choice, data_type, integer, sizes
+from dnnffi.backends.descriptors.tensor import MAX_DIMS
+from dnnffi.spec.rnn import ITEM_SIZES
+from dnnffi.spec.sequences import as_integers
+
+INT64_MAX = 2**63 - 1
+
+ALIGNMENT = 16
+"""Bytes: what every engine of cuDNN asks for at most, and every allocation has."""
+
+
+class Tensor(BackendDescriptor):
+    """Data type, 1 to 8 dimensions and strides (in elements) of one operand.
+
+    ``uid`` tells the tensors of a graph apart. A ``virtual`` tensor goes from one operation to the
+    next and lies in no memory; one ``by_value`` is a scalar in host memory. ``alignment`` is what
+    the address is a multiple of, in bytes. ``vector_count`` elements are one in
+    ``vector_dimension``.
+
+    Raises ``ValueError`` or ``TypeError`` naming the argument; `CudnnError`.
+    """
+
+    _kind = "TENSOR"
+    _attributes = table(
+        uid=attribute("TENSOR_UNIQUE_ID", INT64),
+        dtype=attribute("TENSOR_DATA_TYPE", DATA_TYPE),
+        dims=attribute("TENSOR_DIMENSIONS", INT64, many=True),
+        strides=attribute("TENSOR_STRIDES", INT64, many=True),
+        alignment=attribute("TENSOR_BYTE_ALIGNMENT", INT64, readable=False),
+        vector_count=attribute("TENSOR_VECTOR_COUNT", INT64),
+        vector_dimension=attribute("TENSOR_VECTORIZED_DIMENSION", INT64),
+        virtual=attribute("TENSOR_IS_VIRTUAL", BOOLEAN),
+        by_value=attribute("TENSOR_IS_BY_VALUE", BOOLEAN),
+        reordering=attribute("TENSOR_REORDERING_MODE", REORDERING, readable=False),
+    )
+
+    def __init__(
+        self,
+        uid: int,
+        dtype: str,
+        dims: Sequence[int],
+        strides: Sequence[int],
+        *,
+        alignment: int = ALIGNMENT,
+        virtual: bool = False,
+        by_value: bool = False,
+        vector_count: int = 1,
+        vector_dimension: int | None = None,
+        reordering: str | None = None,
+        library: Library | None = None,
+    ) -> None:
+        dtype = data_type("dtype", dtype, DATA_TYPES)
+        dims = sizes("dims", dims)
+        if not 1 <= len(dims) <= MAX_DIMS:
+            raise ValueError(f"dims must have 1 to {MAX_DIMS} dimensions; got {list(dims)}")
+        alignment = integer("alignment", alignment, 1, INT64_MAX)
+        if alignment % ITEM_SIZES[dtype]:
+            raise ValueError(
+                f"alignment must be a multiple of the {ITEM_SIZES[dtype]} bytes of {dtype}; "
+                f"got {alignment}"
+            )
+        if by_value and max(dims) > 1:
+            raise ValueError(f"by_value: dims of a scalar are 1; got {list(dims)}")
+        vector_count = integer("vector_count", vector_count, 1)
+        if vector_count > 1 and vector_dimension is None:
+            raise ValueError(f"vector_dimension is needed for a vector_count of {vector_count}")
+        values = {
+            "uid": integer("uid", uid, -INT64_MAX - 1, INT64_MAX),
+            "dtype": dtype,
+            "dims": dims,
+            "strides": _strides(strides, len(dims)),
+            "alignment": alignment,
+            "virtual": True if virtual else None,
+            "by_value": True if by_value else None,
+        }
+        if vector_count > 1:
+            values["vector_count"] = vector_count
+            values["vector_dimension"] = integer(
+                "vector_dimension", vector_dimension, 0, len(dims) - 1
+            )
+        if reordering is not None:
+            values["reordering"] = choice("reordering", reordering, REORDERINGS)
+        super().__init__(library, values)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions."""
+        dims: tuple[int, ...] = self.read("dims")
+        return dims
+
+
+def _strides(given: object, rank: int) -> tuple[int, ...]:
+    strides = as_integers("strides", given)
+    if len(strides) != rank:
+        raise ValueError(
+            f"strides must have one entry for each of the {rank} dimensions; got {len(strides)}"
+        )
+    for index, stride in enumerate(strides):
+        if not 1 <= stride <= INT64_MAX:
+            raise ValueError(f"strides[{index}] must be from 1 to {INT64_MAX}; got {stride}")
+    return strides

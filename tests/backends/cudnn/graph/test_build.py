@@ -1,0 +1,170 @@
+"""Graphs of convolution on the real libcudnn: layouts, operands, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from convolutions import CASES
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dnnffi.backends.cudnn.graph import build
+from dnnffi.backends.cudnn.graph.geometry import (
+    Layout,
+    canonical,
+    is_packed,
+    packed_strides,
+)
+from dnnffi.errors import CudnnError, UnsupportedError
+
+SMALL = CASES["2d odd"]
+
+shapes = st.lists(st.integers(1, 5), min_size=3, max_size=5).map(tuple)
+
+
+def strides_of(shape, channels_last):
+    """As NumPy has them, in elements."""
+    if not channels_last:
+        return np.zeros(shape, "int8").strides
+    last = np.zeros((shape[0], *shape[2:], shape[1]), "int8")
+    return np.moveaxis(last, -1, 1).strides
+
+
+@given(shape=shapes, last=st.booleans())
+def test_packed_strides_are_those_of_numpy(shape, last):
+    assert packed_strides(shape, last) == strides_of(shape, last)
+    assert is_packed(Layout.packed(shape, channels_last=last), last)
+
+
+@given(shape=shapes, last=st.booleans(), prefer=st.booleans(), data=st.data())
+def test_strides_of_dimensions_of_one_do_not_matter(shape, last, prefer, data):
+    strides = [
+        data.draw(st.integers(0, 99)) if size == 1 else stride
+        for size, stride in zip(shape, strides_of(shape, last), strict=True)
+    ]
+    found = canonical(Layout(shape, tuple(strides)), prefer)
+    assert found.shape == shape
+    # One of the two orders, the preferred one where both describe the memory.
+    if is_packed(Layout(shape, tuple(strides)), prefer):
+        assert found.strides == packed_strides(shape, prefer)
+    else:
+        assert found.strides == packed_strides(shape, last)
+
+
+@given(shape=shapes, gap=st.integers(1, 4), prefer=st.booleans())
+def test_strides_with_gaps_are_kept(shape, gap, prefer):
+    assume(shape[-1] > 1 and shape[1] > 1)
+    strides = tuple(stride * (gap + 1) for stride in packed_strides(shape, False))
+    found = canonical(Layout(shape, strides), prefer)
+    assert found == Layout(shape, strides)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_one_dimension_is_two_of_which_the_first_is_one(last):
+    geometry = CASES["1d strided"].geometry("float32", last).of_rank_two()
+    assert geometry.x == Layout.packed((2, 8, 1, 17), channels_last=last)
+    assert geometry.w == Layout.packed((16, 4, 1, 5), channels_last=last)
+    assert geometry.y.shape == (2, 16, 1, 5)
+    assert (geometry.stride, geometry.padding, geometry.dilation) == ((1, 3), (0, 2), (1, 2))
+    assert geometry.of_rank_two() is geometry
+    assert geometry.channels_last == last
+
+
+def test_the_layout_is_that_of_an_operand_that_can_tell():
+    # A filter of one tap looks the same in both orders.
+    case = CASES["2d pointwise"]
+    for last in (False, True):
+        geometry = case.geometry("float32", last)
+        assert geometry.channels_last == last
+        assert canonical(geometry.w, last).strides == packed_strides(case.w, last)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", build.COMPUTE)
+@pytest.mark.parametrize("last", [False, True])
+def test_the_library_takes_the_graphs(library, name, dtype, last):
+    geometry = CASES[name].geometry(dtype, last)
+    for residual, bias, relu in product((None, geometry.y), (False, True), (False, True)):
+        graph = build.forward(
+            geometry, residual=residual, bias=bias, relu=relu, alpha=0.5, library=library
+        )
+        assert graph.graph.engine_count > 0
+        assert len(graph.uids) == len(set(graph.uids)) == len(graph.operands)
+    for builder in (build.backward_data, build.backward_weights, build.backward_bias):
+        assert builder(geometry, library=library).graph.engine_count > 0
+
+
+def test_the_operands_are_in_order(library):
+    geometry = SMALL.geometry("float32")
+    full = {"bias": True, "residual": geometry.y, "relu": True, "library": library}
+    assert build.forward(geometry, **full).operands == ("x", "w", "y", "residual", "bias")
+    assert build.forward(geometry, library=library).operands == ("x", "w", "y")
+    assert build.backward_weights(geometry, library=library).operands == ("x", "w", "y")
+    assert build.backward_bias(geometry, library=library).operands == ("y", "bias")
+    assert build.backward_data(geometry, library=library).uids == (1, 2, 3)
+
+
+def tensors_of(graph):
+    """The tensors of a graph by uid."""
+    operations = graph.graph._kept["operations"]
+    found = (one for operation in operations for one in operation._kept.values())
+    return {
+        one.read("uid"): one.read_all() | {"alignment": one._kept["alignment"]}
+        for one in found
+        if type(one).__name__ == "Tensor"
+    }
+
+
+@pytest.mark.parametrize(("dtype", "between"), build.COMPUTE.items())
+def test_what_lies_between_is_virtual_and_computed_precisely(library, dtype, between):
+    geometry = SMALL.geometry(dtype, True)
+    graph = build.forward(geometry, bias=True, residual=geometry.y, relu=True, library=library)
+    tensors = tensors_of(graph)
+    virtual = [one for one in tensors.values() if one["virtual"]]
+    assert len(virtual) == 3
+    assert {one["dtype"] for one in virtual} == {between}
+    assert {one["dims"] for one in virtual} == {SMALL.y}
+    assert all(tensors[uid]["dtype"] == dtype for uid in graph.uids)
+    assert not any(tensors[uid]["virtual"] for uid in graph.uids)
+
+
+def test_alignments(library):
+    graph = build.forward(SMALL.geometry("float16"), alignments={"w": 2}, library=library)
+    tensors = tensors_of(graph)
+    assert [tensors[uid]["alignment"] for uid in graph.uids] == [16, 2, 16]
+    with pytest.raises(ValueError, match="alignment must be a multiple of the 2 bytes"):
+        build.forward(SMALL.geometry("float16"), alignments={"w": 1}, library=library)
+
+
+def test_bad_residuals(counted):
+    geometry = SMALL.geometry("float32")
+    with pytest.raises(ValueError, match=r"residual must have the shape of the output, \[1, 5, 5,"):
+        build.forward(geometry, residual=geometry.x, library=counted)
+    with pytest.raises(ValueError, match="alpha2 must be a number"):
+        build.forward(geometry, residual=geometry.y, alpha=float("nan"), library=counted)
+
+
+def test_a_scale_that_float32_does_not_hold(counted):
+    geometry = SMALL.geometry("float64")
+    with pytest.raises(UnsupportedError, match=r"takes alpha as float32, which 0\.1 is not"):
+        build.forward(geometry, residual=geometry.y, alpha=0.1, library=counted)
+    build.forward(geometry, residual=geometry.y, alpha=0.125, library=counted).graph.close()
+
+
+@pytest.mark.parametrize("builder", [build.forward, build.backward_data, build.backward_weights])
+def test_shapes_that_do_not_fit_leave_nothing(counted, builder):
+    geometry = SMALL.geometry("float32")
+    bad = geometry._replace(y=Layout.packed((1, 5, 5, 9)))
+    with pytest.raises(CudnnError, match=r"dims=\(1, 5, 5, 9\)") as caught:
+        builder(bad, library=counted)
+    # Although the error keeps the frames and what is in them.
+    assert caught.tb is not None
+    assert counted.lib.live == []
+    gaps = geometry._replace(w=Layout(SMALL.w, (36, 12, 4, 1)))
+    with pytest.raises(UnsupportedError, match=r"filters without gaps; w \[5, 3, 2, 3\] has strid"):
+        builder(gaps, library=counted)
+    broadcast = geometry._replace(x=Layout(geometry.x.shape, (0, 30, 5, 0)))
+    with pytest.raises(ValueError, match=r"strides\[3\] must be from 1"):
+        builder(broadcast, library=counted)

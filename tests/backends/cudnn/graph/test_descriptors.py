@@ -1,0 +1,465 @@
+"""Backend descriptors on the real libcudnn: what they hold, what is refused, how they go.
+
+Tensors, convolutions, operations, graphs and variant packs need no GPU. What cuDNN 9.19 does is
+asked of the bare library too, where dnnffi refuses before it.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.cudnn.graph import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardFilter,
+    ConvolutionForward,
+    KnobChoice,
+    OperationGraph,
+    Pointwise,
+    PointwiseOperation,
+    Reduction,
+    ReductionOperation,
+    Tensor,
+    VariantPack,
+)
+from dnnffi.backends.cudnn.graph.attributes import KNOB, NUMERICAL_NOTE
+from dnnffi.backends.cudnn.graph.types import (
+    BEHAVIOR_NOTES,
+    HEURISTICS,
+    KNOBS,
+    NUMERICAL_NOTES,
+    REORDERINGS,
+)
+from dnnffi.backends.cudnn.types import DATA_TYPES
+from dnnffi.backends.descriptors.tensor import contiguous_strides
+from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.spec.rnn import ITEM_SIZES
+
+REFUSED = (TypeError, ValueError)
+INT64 = 2**63
+
+dtypes = st.sampled_from(list(DATA_TYPES))
+no_integers = st.sampled_from([1.0, "2", None, True, np.float32(3), [4]])
+no_size = st.one_of(no_integers, st.integers(max_value=0), st.integers(min_value=2**31))
+
+
+def tensor(uid, shape, library, dtype="float32", **options):
+    return Tensor(uid, dtype, shape, contiguous_strides(shape), library=library, **options)
+
+
+def convolution(library, rank=2, dtype="float32", **changes):
+    steps = {"stride": [1] * rank, "padding": [0] * rank, "dilation": [1] * rank} | changes
+    return Convolution(dtype, **steps, library=library)
+
+
+# Tensors
+
+
+@given(
+    uid=st.integers(-INT64, INT64 - 1),
+    dtype=dtypes,
+    layout=st.lists(
+        st.tuples(st.just(1) | st.integers(1, 2**31 - 1), st.integers(1, INT64 - 1)),
+        min_size=1,
+        max_size=8,
+    ),
+    virtual=st.booleans(),
+    by_value=st.booleans(),
+    alignment=st.integers(1, 64),
+)
+def test_tensors(library, uid, dtype, layout, virtual, by_value, alignment):
+    dims, strides = zip(*layout, strict=True)
+    by_value = by_value and max(dims) == 1
+    made = Tensor(
+        uid,
+        dtype,
+        dims,
+        strides,
+        alignment=alignment * ITEM_SIZES[dtype],
+        virtual=virtual,
+        by_value=by_value,
+        library=library,
+    )
+    with made:
+        assert made.read_all() == {
+            "uid": uid,
+            "dtype": dtype,
+            "dims": dims,
+            "strides": strides,
+            "vector_count": 1,
+            "vector_dimension": -1,
+            "virtual": virtual,
+            "by_value": by_value,
+        }
+        assert made.dims == dims
+
+
+def test_vectors_and_reordering(library):
+    shape = (1, 32, 4, 4)
+    with tensor(1, shape, library, vector_count=4, vector_dimension=1, reordering="none") as made:
+        assert (made.read("vector_count"), made.read("vector_dimension")) == (4, 1)
+
+
+GOOD = {"uid": 1, "dtype": "float32", "dims": (2, 3, 4), "strides": (12, 4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"uid": INT64}, ValueError, "uid must be from"),
+        ({"uid": "x"}, TypeError, "uid must be an integer; got str"),
+        ({"dtype": "int8"}, ValueError, "dtype must be one of float32.*got 'int8'"),
+        ({"dims": ()}, ValueError, r"dims must have 1 to 8 dimensions; got \[\]"),
+        ({"dims": (1,) * 9}, ValueError, "dims must have 1 to 8 dimensions"),
+        ({"dims": 5}, TypeError, "dims must be a sequence of integers; got int"),
+        ({"dims": (2, 0, 4)}, ValueError, r"dims\[1\] must be from 1"),
+        ({"dims": (2, 3.0, 4)}, TypeError, r"dims\[1\] must be an integer; got float"),
+        ({"strides": (4, 1)}, ValueError, "strides must have .* 3 dimensions; got 2"),
+        ({"strides": (12, 0, 1)}, ValueError, r"strides\[1\] must be from 1"),
+        ({"strides": (12, -4, 1)}, ValueError, r"strides\[1\] must be from 1"),
+        ({"strides": (INT64, 4, 1)}, ValueError, r"strides\[0\] must be from 1"),
+        ({"alignment": 0}, ValueError, "alignment must be from 1"),
+        ({"alignment": 6}, ValueError, "alignment must be a multiple of the 4 bytes of float32"),
+        ({"by_value": True}, ValueError, "by_value: dims of a scalar are 1"),
+        ({"vector_count": 4}, ValueError, "vector_dimension is needed"),
+        ({"vector_count": 4, "vector_dimension": 3}, ValueError, "vector_dimension must be from 0"),
+        ({"reordering": "int4"}, ValueError, "reordering must be one of"),
+    ],
+)
+def test_tensors_that_are_refused(counted, changes, error, message):
+    with pytest.raises(error, match=message):
+        Tensor(**(GOOD | changes), library=counted)
+    assert counted.lib.created == 0
+
+
+@given(data=st.data(), dims=st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_a_size_that_is_refused_is_named(library, data, dims):
+    index = data.draw(st.integers(0, len(dims) - 1))
+    bad = [*dims[:index], data.draw(no_size), *dims[index + 1 :]]
+    with pytest.raises(REFUSED, match=rf"dims\[{index}\]"):
+        Tensor(1, "float32", bad, contiguous_strides(tuple(dims)), library=library)
+
+
+# Convolutions
+
+steps = st.integers(1, 2**31 - 1)
+
+
+@given(
+    dtype=dtypes,
+    sides=st.lists(
+        st.tuples(steps, st.integers(0, 2**31 - 1), steps, st.integers(0, 99)),
+        min_size=1,
+        max_size=3,
+    ),
+    mode=st.sampled_from(["cross_correlation", "convolution"]),
+    asymmetric=st.booleans(),
+)
+def test_convolutions(library, dtype, sides, mode, asymmetric):
+    stride, padding, dilation, post = zip(*sides, strict=True)
+    made = Convolution(
+        dtype,
+        stride,
+        padding,
+        dilation,
+        mode=mode,
+        post_padding=post if asymmetric else None,
+        library=library,
+    )
+    with made:
+        assert made.read_all() == {
+            "dtype": dtype,
+            "spatial_dims": len(sides),
+            "stride": stride,
+            "dilation": dilation,
+            "padding": padding,
+            "post_padding": post if asymmetric else padding,
+        }
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"dtype": "complex64"}, ValueError, "dtype must be one of"),
+        ({"mode": "full"}, ValueError, "mode must be one of cross_correlation, convolution"),
+        ({"stride": ()}, ValueError, "stride must have 1 to 3 spatial dimensions"),
+        ({"stride": (1,) * 4}, ValueError, "stride must have 1 to 3 spatial dimensions"),
+        ({"stride": (1, 0)}, ValueError, r"stride\[1\] must be from 1"),
+        ({"padding": (-1, 0)}, ValueError, r"padding\[0\] must be from 0"),
+        ({"padding": (1,)}, ValueError, "padding must have .* 2 spatial dimensions of stride"),
+        ({"post_padding": (0, -1)}, ValueError, r"post_padding\[1\] must be from 0"),
+        ({"dilation": (1, 0)}, ValueError, r"dilation\[1\] must be from 1"),
+        ({"dilation": (1, 2.5)}, TypeError, r"dilation\[1\] must be an integer; got float"),
+    ],
+)
+def test_convolutions_that_are_refused(counted, changes, error, message):
+    good = {"dtype": "float32", "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    with pytest.raises(error, match=message):
+        Convolution(**(good | changes), library=counted)
+    assert counted.lib.created == 0
+
+
+# Pointwise and reduction
+
+
+@given(
+    mode=st.sampled_from(["add", "mul", "identity", "relu"]),
+    dtype=dtypes,
+    clips=st.tuples(*[st.none() | st.floats(allow_nan=False)] * 3),
+    nan=st.sampled_from([None, "propagate", "clip"]),
+)
+def test_pointwise(library, mode, dtype, clips, nan):
+    options = dict(zip(("lower", "upper", "lower_slope"), clips, strict=True)) | {"nan": nan}
+    if mode != "relu":
+        options = {}
+    with Pointwise(mode, dtype, **options, library=library) as made:
+        # cuDNN gives none of it back.
+        assert made.read_all() == {}
+        with pytest.raises(UnsupportedError, match=r"Pointwise\.mode"):
+            made.read("mode")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (("tanh", "float32"), {}, ValueError, "mode must be one of add, mul, identity, relu"),
+        (("add", "int32"), {}, ValueError, "dtype must be one of"),
+        (("relu", "float32"), {"lower": "x"}, TypeError, "lower must be a number; got 'x'"),
+        (("relu", "float32"), {"upper": float("nan")}, ValueError, "upper must be a number"),
+        (("relu", "float32"), {"nan": "keep"}, ValueError, "nan must be one of propagate, clip"),
+        (("add", "float32"), {"upper": 6}, ValueError, "upper: only a relu has it; mode is 'add'"),
+    ],
+)
+def test_pointwise_that_is_refused(counted, arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        Pointwise(*arguments, **options, library=counted)
+    assert counted.lib.created == 0
+
+
+def test_reductions(counted):
+    x, y = tensor(1, (2, 4, 5, 5), counted), tensor(2, (1, 4, 1, 1), counted)
+    with x, y, Reduction("add", "float32", library=counted) as how:
+        ReductionOperation(how, x, y, library=counted).close()
+        with pytest.raises(ValueError, match=r"y: \[2, 4, 5, 5\] does not broadcast to"):
+            ReductionOperation(how, y, x, library=counted)
+    with pytest.raises(ValueError, match="operator must be one of add"):
+        Reduction("mean", "float32", library=counted)
+
+
+# Operations
+
+ALL = (ConvolutionForward, ConvolutionBackwardData, ConvolutionBackwardFilter)
+
+
+@pytest.mark.parametrize("operation", ALL)
+@given(
+    rank=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    sizes=st.tuples(*[st.integers(1, 4)] * 3),
+    alpha=st.floats(width=32, allow_nan=False),
+    beta=st.floats(width=32, allow_nan=False),
+    dtype=dtypes,
+)
+def test_convolution_operations(library, operation, rank, groups, sizes, alpha, beta, dtype):
+    batch, channels, filters = sizes
+    x = tensor(1, (batch, groups * channels, *[5] * rank), library, dtype)
+    w = tensor(2, (groups * filters, channels, *[3] * rank), library, dtype)
+    y = tensor(3, (batch, groups * filters, *[3] * rank), library, dtype)
+    how = convolution(library, rank, dtype)
+    with x, w, y, how, operation(how, x, w, y, alpha=alpha, beta=beta, library=library) as made:
+        assert made.read_all() == {"alpha": alpha, "beta": beta}
+
+
+@pytest.mark.parametrize("operation", ALL)
+@pytest.mark.parametrize(
+    ("x", "w", "y", "rank"),
+    [
+        pytest.param((2, 6, 8, 8), (4, 6, 3, 3), (2, 4, 6, 7), 2, id="output"),
+        pytest.param((2, 6, 8, 8), (4, 6, 3, 3), (3, 4, 6, 6), 2, id="images"),
+        pytest.param((2, 6, 8, 8), (4, 6, 3, 3), (2, 5, 6, 6), 2, id="filters"),
+        pytest.param((2, 6, 8, 8), (4, 4, 3, 3), (2, 4, 6, 6), 2, id="channels"),
+        pytest.param((2, 6, 8, 8), (4, 2, 3, 3), (2, 4, 6, 6), 2, id="groups"),
+        pytest.param((2, 6, 2, 8), (4, 6, 3, 3), (2, 4, 1, 6), 2, id="small"),
+        pytest.param((2, 6, 8), (4, 6, 3, 3), (2, 4, 6, 6), 2, id="ranks"),
+        pytest.param((2, 6, 8, 8), (4, 6, 3, 3), (2, 4, 6, 6), 1, id="rank"),
+    ],
+)
+def test_shapes_that_do_not_fit(counted, operation, x, w, y, rank):
+    x, w, y = (tensor(uid, shape, counted) for uid, shape in enumerate((x, w, y)))
+    with x, w, y, convolution(counted, rank) as how:
+        with pytest.raises(CudnnError) as caught:
+            operation(how, x, w, y, library=counted)
+        shown = caught.value.problem
+        assert shown.startswith(f"{operation.__name__}(alpha=1.0, beta=0.0, convolution=<Conv")
+        assert all(f"dims={one.dims}" in shown for one in (x, w, y))
+        assert caught.value.status_name.startswith("CUDNN_STATUS_BAD_PARAM")
+        assert caught.value.detail
+        assert len(counted.lib.live) == 4
+
+
+def test_pointwise_operations(counted):
+    shape = (2, 4, 6, 6)
+    x, y = tensor(1, shape, counted, virtual=True), tensor(2, shape, counted)
+    row, odd = tensor(3, (1, 4, 1, 1), counted), tensor(4, (1, 3, 1, 1), counted)
+    add, relu = (Pointwise(mode, "float32", library=counted) for mode in ("add", "relu"))
+    with x, y, row, odd, add, relu:
+        PointwiseOperation(add, x, y, row, alpha1=2.0, alpha2=0.5, library=counted).close()
+        PointwiseOperation(relu, x, y, library=counted).close()
+        for wrong, message in (
+            ({"b": odd}, r"b: \[1, 3, 1, 1\] does not broadcast to \[2, 4, 6, 6\]"),
+            ({"x": odd}, r"x: \[1, 3, 1, 1\] does not broadcast"),
+            ({"alpha2": 1.0}, "alpha2: there is no b to scale"),
+            ({"alpha1": float("nan")}, "alpha1 must be a number"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                PointwiseOperation(add, **({"x": x, "y": y} | wrong), library=counted)
+
+
+# Graphs, packs, knobs
+
+
+def convolved(library):
+    """An operation and the four descriptors that it names."""
+    x, w = tensor(1, (2, 6, 8, 8), library), tensor(2, (4, 6, 3, 3), library)
+    y, how = tensor(3, (2, 4, 6, 6), library), convolution(library)
+    return ConvolutionForward(how, x, w, y, library=library), (x, w, y, how)
+
+
+def test_a_graph_needs_no_gpu(counted):
+    operation, _ = convolved(counted)
+    with OperationGraph([operation], library=counted) as graph:
+        assert graph.engine_count > 0
+
+
+def test_packs(counted):
+    with VariantPack((1, 2), (4096, 8192), 65536, library=counted) as pack:
+        workspace, count = ffi.new("uintptr_t *"), ffi.new("int64_t *")
+        status = counted.lib.cudnnBackendGetAttribute(pack.pointer, 1003, 6, 1, count, workspace)
+        assert (status, count[0], workspace[0]) == (0, 1, 65536)
+    VariantPack((1,), (4096,), library=counted)
+    assert counted.lib.live == []
+    pack = VariantPack((1,), (4096,), library=counted)
+    kept = pack.pointer
+    pack.close()
+    assert (kept is not None, counted.lib.live) == (True, [])
+    pack.close()
+    assert pack.closed
+    with pytest.raises(ValueError, match="this VariantPack is closed"):
+        _ = pack.pointer
+    with pytest.raises(ValueError, match="uids: a pack needs at least one tensor"):
+        VariantPack((), (), library=counted)
+    with pytest.raises(ValueError, match="addresses must have one entry for each of the 2 uids"):
+        VariantPack((1, 2), (4096,), library=counted)
+
+
+def test_knobs(counted):
+    with KnobChoice("stages", 3, library=counted) as made:
+        assert made.read_all() == {"type": "stages", "value": 3}
+    with KnobChoice(KNOBS["stages"], 3, library=counted) as made:
+        assert made.read("type") == "stages"
+    with pytest.raises(ValueError, match="knob must be from 0"):
+        KnobChoice(-1, 3, library=counted)
+    with pytest.raises(TypeError, match="value must be an integer"):
+        KnobChoice("stages", 1.5, library=counted)
+
+
+def test_what_a_newer_library_may_say_is_a_number():
+    assert NUMERICAL_NOTE.decode(NUMERICAL_NOTES["fft"]) == "fft"
+    assert KNOB.decode(12345) == KNOB.encode(12345) == 12345
+
+
+def test_names_are_unique():
+    for names in (BEHAVIOR_NOTES, HEURISTICS, KNOBS, NUMERICAL_NOTES, REORDERINGS):
+        assert len(set(names.values())) == len(names) > 2
+
+
+# Life
+
+
+def test_closing_destroys_once(counted):
+    made = tensor(1, (2, 3), counted)
+    assert len(counted.lib.live) == 1
+    made.close()
+    made.close()
+    assert counted.lib.live == []
+    assert repr(made) == "<Tensor closed>"
+    with pytest.raises(ValueError, match="this Tensor is closed"):
+        made.read("uid")
+
+
+def test_dropping_destroys(counted):
+    made = tensor(1, (2, 3), counted)
+    del made
+    assert counted.lib.live == []
+
+
+def test_an_operation_keeps_its_tensors(counted):
+    operation, named = convolved(counted)
+    alive = [weakref.ref(one) for one in named]
+    graph = OperationGraph([operation], library=counted)
+    del operation, named
+    gc.collect()
+    assert all(one() is not None for one in alive)
+    assert len(counted.lib.live) == 6
+    graph.close()
+    assert all(one() is None for one in alive)
+
+
+def test_cudnn_keeps_a_copy_of_what_an_operation_names(counted):
+    operation, named = convolved(counted)
+    for one in named:
+        one.close()
+    with operation, OperationGraph([operation], library=counted) as graph:
+        assert graph.engine_count > 0
+
+
+def test_closed_descriptors_are_refused(counted):
+    x, w = tensor(1, (2, 6, 8, 8), counted), tensor(2, (4, 6, 3, 3), counted)
+    with tensor(3, (2, 4, 6, 6), counted) as y, convolution(counted) as how, x:
+        w.close()
+        with pytest.raises(ValueError, match="this Tensor is closed"):
+            ConvolutionForward(how, x, w, y, library=counted)
+
+
+class Mischief(Tensor):
+    """Tells the library what dnnffi would refuse."""
+
+    def __init__(self, library, **values):
+        super(Tensor, self).__init__(library, values)
+
+
+@pytest.mark.parametrize(
+    ("values", "function", "message"),
+    [
+        ({"dims": (2,) * 9, "strides": (1,) * 9}, "SetAttribute|Finalize", "dims="),
+        ({"dims": (2, 2), "strides": (1,)}, "Finalize", r"Mischief\(uid=1, .*strides=\(1,\)"),
+        ({"alignment": 3}, "Finalize", "alignment=3"),
+        ({"strides": (-1, 1, 1)}, "Finalize", r"strides=\(-1, 1, 1\)"),
+    ],
+)
+def test_what_the_library_refuses_is_named_and_gone(counted, values, function, message):
+    with pytest.raises(CudnnError, match=message) as caught:
+        Mischief(counted, **(GOOD | {"alignment": 16} | values))
+    assert any(caught.value.function.endswith(name) for name in function.split("|"))
+    assert caught.value.detail
+    assert (counted.lib.created, counted.lib.live) == (1, [])
+
+
+def test_a_finalized_descriptor_cannot_be_changed(counted):
+    # Packs are made anew for new addresses because of this.
+    with VariantPack((1,), (4096,), library=counted) as pack:
+        other = ffi.new("uintptr_t[]", [8192])
+        assert counted.lib.cudnnBackendSetAttribute(pack.pointer, 1001, 6, 1, other) != 0
+        assert counted.lib.cudnnBackendFinalize(pack.pointer) != 0
+
+
+def test_a_kind_that_there_is_not(counted):
+    out = ffi.new("cudnnBackendDescriptor_t *")
+    assert counted.lib._lib.cudnnBackendCreateDescriptor(9999, out) != 0

@@ -1,0 +1,277 @@
+"""Graphs of convolution on a GPU, compared with NumPy: numbers, plans, what is allowed.
+
+`tests/convolutions.py` has the problems. Where cuDNN cannot fuse, a test is skipped with its words.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import convolutions as conv
+import numpy as np
+import pytest
+from convolutions import CASES, TOLERANCES, Case, Problem
+
+from dnnffi.backends.cudnn import library as cudnn
+from dnnffi.backends.cudnn.graph import (
+    Engine,
+    EngineConfig,
+    ExecutionPlan,
+    VariantPacks,
+    build,
+    execute,
+)
+from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
+from dnnffi.backends.cudnn.handle import close_handles, handle_for
+from dnnffi.errors import UnsupportedError
+
+cupy = pytest.importorskip("cupy")
+
+TF32 = 3e-3
+"""Allowed where float32 may be rounded to the 10 bits of TF32."""
+
+RESNET = Case((8, 64, 28, 28), (64, 64, 3, 3), (1, 1), (1, 1), (1, 1))
+MEMORY = SimpleNamespace(asarray=cupy.asarray, empty=cupy.empty)
+
+both_layouts = pytest.mark.parametrize("channels_last", [False, True])
+each_dtype = pytest.mark.parametrize("dtype", TOLERANCES)
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+
+
+@pytest.fixture(scope="module")
+def library():
+    return cudnn.load()
+
+
+@pytest.fixture
+def handle(library):
+    return handle_for(library, 0)
+
+
+def wrong(problem, candidate, found, expected):
+    """What is wrong with a result, if it is further off than what its engine is known to do."""
+    notes = " ".join(map(str, candidate.info.numerical_notes))
+    allowed = problem.tolerance
+    if problem.dtype == "float32" and ("tensor_core" in notes or "down_convert" in notes):
+        allowed = TF32
+    elif "winograd" in notes or "fft" in notes:
+        allowed *= 10
+    difference = conv.deviation(found, expected)
+    if difference < allowed:
+        return ""
+    return f"off by {difference:.3g}, {allowed:.3g} are allowed: {candidate.info}"
+
+
+def check(problem, handle, graph, written, expected, **allowed):
+    candidate = Candidates(handle, graph, Allowed(**allowed)).first()
+    found = problem.run(handle, candidate, graph, written)
+    assert not wrong(problem, candidate, found, expected)
+
+
+@each_case
+@both_layouts
+@each_dtype
+def test_convolutions(handle, case, channels_last, dtype):
+    problem = Problem(case, dtype, channels_last, MEMORY)
+    geometry = case.geometry(dtype, channels_last)
+    for math in ("default", "strict"):
+        graph = build.forward(geometry, handle)
+        check(problem, handle, graph, "y", problem.forward(), math=math)
+        for builder, written, expected in problem.gradients()[:2]:
+            check(problem, handle, builder(geometry, handle), written, expected, math=math)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@both_layouts
+@pytest.mark.parametrize("name", ["2d", "2d strided", "2d groups", "2d depthwise", "1d", "3d"])
+def test_every_engine_gives_the_same(handle, name, channels_last, dtype):
+    problem = Problem(CASES[name], dtype, channels_last, MEMORY)
+    geometry = CASES[name].geometry(dtype, channels_last)
+    failures, runs = [], 0
+    forward = (build.forward, "y", problem.forward())
+    for builder, written, expected in (forward, *problem.gradients()[:2]):
+        graph = builder(geometry, handle)
+        for candidate in Candidates(handle, graph, Allowed("fast")):
+            found = problem.run(handle, candidate, graph, written)
+            runs += 1
+            if problems := wrong(problem, candidate, found, expected):
+                failures.append(f"{written}: {problems}")
+    assert not failures, f"{len(failures)} of {runs} runs:\n" + "\n".join(failures)
+    assert runs >= 3
+
+
+@each_dtype
+@both_layouts
+@pytest.mark.parametrize("name", ["2d", "1d"])
+@pytest.mark.parametrize("parts", ["b", "br", "zbr"])
+def test_fused(handle, name, channels_last, dtype, parts):
+    problem = Problem(CASES[name], dtype, channels_last, MEMORY)
+    expected, geometry, options = problem.fused(parts)
+    graph = build.forward(geometry, handle, **options)
+    try:
+        candidate = Candidates(handle, graph).first()
+    except UnsupportedError as error:
+        if dtype == "float16" and channels_last and name == "2d":
+            raise
+        pytest.skip(str(error))
+    found = problem.run(handle, candidate, graph, "y")
+    assert not wrong(problem, candidate, found, expected)
+
+
+def test_a_fused_relu_keeps_nan(handle):
+    problem = Problem(CASES["2d"], "float16", True, MEMORY)
+    problem.values["x"][0, 0, 4, 3] = np.nan
+    problem.arrays["x"] = problem.place(problem.values["x"])
+    expected, geometry, options = problem.fused("br")
+    graph = build.forward(geometry, handle, **options)
+    candidate = Candidates(handle, graph).first()
+    found = problem.run(handle, candidate, graph, "y").get()
+    assert np.isnan(expected).any()
+    assert (np.isnan(found) == np.isnan(expected)).all(), str(candidate.info)
+
+
+def test_the_gradient_of_the_bias(handle):
+    problem = Problem(CASES["2d"], "float32", False, MEMORY)
+    builder, written, expected = problem.gradients()[2]
+    graph = builder(CASES["2d"].geometry("float32"), handle)
+    try:
+        candidate = Candidates(handle, graph).first()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    assert conv.deviation(problem.run(handle, candidate, graph, written), expected) < 1e-5
+
+
+# What is allowed
+
+
+@both_layouts
+def test_float32_has_engines_on_the_tensor_cores_unless_strict(handle, channels_last):
+    graph = build.forward(RESNET.geometry("float32", channels_last), handle)
+    default = [candidate.info for candidate in Candidates(handle, graph)]
+    assert any(info.tensor_cores for info in default), "\n".join(map(str, default))
+    strict = [candidate.info for candidate in Candidates(handle, graph, Allowed("strict"))]
+    assert strict
+    assert not any(info.tensor_cores for info in strict)
+
+
+def test_strict_is_as_precise_as_float32(handle):
+    problem = Problem(RESNET, "float32", True, MEMORY)
+    graph = build.forward(RESNET.geometry("float32", True), handle)
+    check(problem, handle, graph, "y", problem.forward(), math="strict")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_deterministic_is_the_same_every_time(handle, dtype):
+    problem = Problem(RESNET, dtype, True, MEMORY)
+    builder, written, _ = problem.gradients()[1]
+    graph = builder(RESNET.geometry(dtype, True), handle)
+    for count, candidate in enumerate(Candidates(handle, graph, Allowed(deterministic=True))):
+        first, *others = (problem.run(handle, candidate, graph, written).get() for _ in range(3))
+        assert all((first == other).all() for other in others), str(candidate.info)
+        if count == 3:
+            break
+
+
+def test_workspaces_are_as_small_as_asked_for(handle):
+    graph = build.backward_weights(RESNET.geometry("float16", True), handle)
+    sizes = [candidate.info.workspace_size for candidate in Candidates(handle, graph)]
+    limit = sorted(sizes)[len(sizes) // 2]
+    limited = list(Candidates(handle, graph, Allowed(workspace_limit=limit)))
+    assert limited
+    assert max(candidate.info.workspace_size for candidate in limited) <= limit
+
+
+@pytest.mark.parametrize("mode", ["a", "b", "fallback", "instant"])
+def test_each_mode_of_the_heuristics(handle, mode):
+    problem = Problem(CASES["2d"], "float16", True, MEMORY)
+    graph = build.forward(CASES["2d"].geometry("float16", True), handle)
+    candidate = Candidates(handle, graph, modes=(mode,)).first()
+    found = problem.run(handle, candidate, graph, "y")
+    assert conv.deviation(found, problem.forward()) < problem.tolerance
+
+
+# Plans
+
+
+def test_a_plan_as_text_and_from_its_parts(handle, library):
+    problem = Problem(CASES["2d"], "float16", True, MEMORY)
+    graph = build.forward(CASES["2d"].geometry("float16", True), handle)
+    candidate = Candidates(handle, graph).first()
+    expected = problem.run(handle, candidate, graph, "y").get()
+    again = ExecutionPlan.from_json(handle, candidate.plan.to_json(), library=library)
+    info = candidate.info
+    engine = Engine(graph.graph, info.engine, library=library)
+    config = EngineConfig(engine, info.knobs, library=library)
+    rebuilt = ExecutionPlan(handle, config, library=library)
+    for plan in (again, rebuilt):
+        assert plan.workspace_size == info.workspace_size
+        found = problem.run(handle, candidate._replace(plan=plan), graph, "y").get()
+        assert (found == expected).all()
+
+
+def test_what_a_plan_needs_outlives_its_graph(handle):
+    problem = Problem(CASES["2d"], "float32", False, MEMORY)
+    graph = build.forward(CASES["2d"].geometry("float32"), handle)
+    candidate = Candidates(handle, graph, Allowed("strict")).first()
+    graph.graph.close()
+    found = problem.run(handle, candidate, graph, "y")
+    assert conv.deviation(found, problem.forward()) < problem.tolerance
+
+
+def test_operands_aligned_to_one_element_only(handle):
+    problem = Problem(CASES["2d"], "float32", False, MEMORY)
+    room = cupy.zeros(problem.arrays["x"].size + 1, "float32")
+    problem.arrays["x"] = room[1:].reshape(CASES["2d"].x)
+    problem.arrays["x"][...] = cupy.asarray(problem.values["x"])
+    graph = build.forward(CASES["2d"].geometry("float32"), handle, alignments={"x": 4})
+    check(problem, handle, graph, "y", problem.forward(), math="strict")
+
+
+def test_capture_in_a_cuda_graph(library):
+    problem = Problem(CASES["2d"], "float16", True, MEMORY)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        handle = handle_for(library, 0)
+        graph = build.forward(CASES["2d"].geometry("float16", True), handle)
+        candidate = Candidates(handle, graph).first()
+        y = problem.run(handle, candidate, graph, "y")
+        workspace = cupy.empty(max(candidate.info.workspace_size, 1), "uint8")
+        arrays = problem.arrays | {"y": y}
+        packs = VariantPacks(graph.uids, library=library)
+        addresses = (*(arrays[name].data.ptr for name in graph.operands), workspace.data.ptr)
+        stream.begin_capture()
+        execute(handle, candidate.plan, packs.at(addresses))
+        captured = stream.end_capture()
+        packs.clear()
+        expected = y.get()
+        problem.arrays["x"][...] *= 2
+        captured.launch(stream)
+        stream.synchronize()
+        assert (y.get() == 2 * expected).all()
+
+
+def test_threads_with_plans_of_their_own(library):
+    problem = Problem(CASES["2d"], "float16", True, MEMORY)
+    graph = build.forward(CASES["2d"].geometry("float16", True), library=library)
+    expected, failures = problem.forward(), []
+
+    def work():
+        try:
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                handle = handle_for(library, 0)
+                candidate = Candidates(handle, graph).first()
+                for _ in range(20):
+                    found = problem.run(handle, candidate, graph, "y")
+                    stream.synchronize()
+                    assert conv.deviation(found, expected) < problem.tolerance
+            close_handles(library)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

@@ -1,0 +1,380 @@
+"""Plans and packs of graphs on the host stand-in, and what is left of them."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from types import SimpleNamespace
+
+import convolutions as conv
+import numpy as np
+import pytest
+from convolutions import CASES, Problem
+
+from dnnffi.backends.cudnn.graph import (
+    Engine,
+    EngineConfig,
+    ExecutionPlan,
+    OperationGraph,
+    VariantPack,
+    VariantPacks,
+    build,
+    execute,
+)
+from dnnffi.backends.cudnn.graph.execution import MOST_PACKS
+from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
+from dnnffi.backends.cudnn.handle import handle_for
+from dnnffi.errors import CudnnError, UnsupportedError
+
+INTERNAL_ERROR = 4000
+SMALL = CASES["2d odd"]
+
+
+@pytest.fixture
+def memory(host):
+    return SimpleNamespace(asarray=host.asarray, empty=host.memory.empty)
+
+
+@pytest.fixture
+def handle(host):
+    return handle_for(host.library, 0)
+
+
+# Plans
+
+
+@pytest.fixture
+def graph(host, handle):
+    made = build.forward(SMALL.geometry("float32"), handle)
+    yield made
+    made.graph.close()
+
+
+def engines(handle, graph, *, modes=("a", "fallback"), **allowed):
+    found = Candidates(handle, graph, Allowed(**allowed), modes=modes)
+    return [candidate.info.engine for candidate in found], found
+
+
+def test_candidates_come_in_the_order_of_the_heuristics(handle, graph):
+    assert engines(handle, graph)[0] == [1, 2, 3]
+    assert engines(handle, graph, modes=("b",))[0] == [1, 3]
+    assert engines(handle, graph, modes=("fallback", "a"))[0] == [3, 1, 2]
+
+
+def test_what_the_library_refuses_is_passed_over_and_said(handle, graph):
+    _, found = engines(handle, graph)
+    (refusal,) = found.refused
+    assert (refusal.mode, refusal.engine) == ("a", 0)
+    assert "nobody can run" in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        ({"math": "strict"}, [2, 3]),
+        ({"math": "fast"}, [1, 2, 3]),
+        ({"deterministic": True}, [1, 3]),
+        ({"math": "strict", "deterministic": True}, [3]),
+        ({"workspace_limit": 4096}, [1, 2, 3]),
+        ({"workspace_limit": 4095}, [2, 3]),
+        ({"workspace_limit": 0}, [3]),
+    ],
+)
+def test_only_what_is_allowed(handle, graph, allowed, expected):
+    found, candidates = engines(handle, graph, **allowed)
+    assert found == expected
+    assert {refusal.engine for refusal in candidates.refused} == {0, 1, 2, 3} - set(expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_tensor_cores_are_no_lack_of_precision_but_for_float32(handle, dtype):
+    graph = build.forward(SMALL.geometry(dtype), handle)
+    assert engines(handle, graph, math="strict")[0] == [1, 2, 3]
+
+
+def test_the_notes_that_exclude():
+    assert Allowed().excluded_notes("float32") == {"down_convert_inputs"}
+    assert Allowed("fast").excluded_notes("float32") == frozenset()
+    assert Allowed("strict", True).excluded_notes("float32") == {
+        "down_convert_inputs",
+        "nondeterministic",
+        "reduced_precision_reduction",
+        "tensor_core",
+    }
+    with pytest.raises(ValueError, match="math must be one of default, strict, fast"):
+        Allowed("exact").excluded_notes("float32")
+
+
+def test_a_mode_is_asked_when_those_before_are_used_up(host, handle, graph):
+    found = Candidates(handle, graph)
+    host.control.standin_reset()
+    next(found)
+    assert host.calls("cudnnBackendExecute") == 0
+    with_one = host.calls("cudnnBackendFinalize")
+    next(found)
+    assert host.calls("cudnnBackendFinalize") == with_one + 1
+
+
+def test_nothing_is_asked_before_the_first(host, handle, graph):
+    host.control.standin_reset()
+    Candidates(handle, graph)
+    assert host.calls("*") == 0
+
+
+def test_the_error_says_why_there_is_no_plan(handle, graph):
+    found = Candidates(handle, graph, Allowed(workspace_limit=1), modes=("b",))
+    next(found)
+    with pytest.raises(UnsupportedError, match=r"for a problem with Allowed.*workspace_limit=1"):
+        found.first("a problem")
+    with pytest.raises(UnsupportedError, match=r"engine 1: needs a workspace of 4096 bytes; 1 are"):
+        found.first()
+
+
+def test_a_graph_that_no_engine_fuses(host, handle):
+    graph = build.forward(SMALL.geometry("float32"), handle, bias=True, relu=True)
+    host.control.standin_set_max_operations(2)
+    with pytest.raises(UnsupportedError, match=r"heuristic a: .*no engine fuses 3 operations"):
+        Candidates(handle, graph).first()
+
+
+def test_an_error_of_the_heuristics_leads_to_the_next_mode(host, handle, graph):
+    # The second descriptor that is finalized from here on: the first is the heuristics of "a".
+    host.control.standin_fail(b"cudnnBackendFinalize", 1, INTERNAL_ERROR)
+    found, candidates = engines(handle, graph)
+    assert found == [3]
+    assert candidates.refused[0].engine is None
+
+
+def test_the_report(handle, graph):
+    infos = [candidate.info for candidate in Candidates(handle, graph)]
+    assert [info.tensor_cores for info in infos] == [True, False, False]
+    assert infos[0].knobs == {"tile_size": 3}
+    assert [str(info) for info in infos] == [
+        "engine 1; knobs tile_size 3; workspace 4096 bytes; tensor_core, runtime_compilation",
+        "engine 2; no knobs; workspace 64 bytes; nondeterministic, winograd",
+        "engine 3; no knobs; workspace 0 bytes; no notes",
+    ]
+
+
+def test_a_plan_made_again_from_its_parts(host, handle, graph):
+    info = Candidates(handle, graph).first().info
+    engine = Engine(graph.graph, info.engine, library=host.library)
+    (knob,) = engine.knobs()
+    assert knob.read_all() == {"type": "tile_size", "minimum": 0, "maximum": 4, "stride": 1}
+    config = EngineConfig(engine, info.knobs, library=host.library)
+    assert config.knobs() == info.knobs
+    assert config.engine().index == info.engine
+    plan = ExecutionPlan(handle, config, library=host.library)
+    assert plan.workspace_size == info.workspace_size
+
+
+@pytest.mark.parametrize("knobs", [{"tile_size": 5}, {"stages": 1}, {999: 1}])
+def test_knobs_that_the_engine_has_not(host, graph, knobs):
+    engine = Engine(graph.graph, 1, library=host.library)
+    with pytest.raises(UnsupportedError, match="EngineConfig"):
+        EngineConfig(engine, knobs, library=host.library)
+
+
+def test_a_knob_that_nobody_has(host, graph):
+    engine = Engine(graph.graph, 1, library=host.library)
+    with pytest.raises(ValueError, match=r"knob must be one of .*tile_size.*got 'tile'"):
+        EngineConfig(engine, {"tile": 1}, library=host.library)
+
+
+def test_an_engine_that_there_is_not(host, graph):
+    with pytest.raises(CudnnError, match=r"Engine\(graph=<.*>, index=4\): .*there is no engine 4"):
+        Engine(graph.graph, 4, library=host.library)
+    with pytest.raises(ValueError, match="index must be from 0"):
+        Engine(graph.graph, -1, library=host.library)
+    host.control.standin_reset()
+
+
+def test_a_plan_as_text(host, handle, memory):
+    problem = Problem(SMALL, "float32", False, memory)
+    graph = build.forward(SMALL.geometry("float32"), handle)
+    candidate = Candidates(handle, graph).first()
+    text = candidate.plan.to_json()
+    again = ExecutionPlan.from_json(handle, text, library=host.library)
+    assert again.to_json() == text
+    found = problem.run(handle, candidate._replace(plan=again), graph, "y")
+    assert conv.deviation(found, problem.forward()) < problem.tolerance
+
+
+def test_text_that_is_no_plan(host, handle):
+    with pytest.raises(CudnnError, match="ExecutionPlan"):
+        ExecutionPlan.from_json(handle, "{}", library=host.library)
+    host.control.standin_reset()
+
+
+# Packs
+
+
+def test_a_pack_is_made_once_for_the_same_addresses(host, handle, memory):
+    packs = VariantPacks((1, 2, 3), library=host.library)
+    host.control.standin_reset()
+    first = packs.at((16, 32, 48, 0))
+    assert packs.at((16, 32, 48, 0)) is first
+    assert packs.at((16, 32, 64, 0)) is not first
+    assert packs.at((16, 32, 48, 128)) is not first
+    assert host.calls("cudnnBackendCreateDescriptor") == 3
+
+
+def test_packs_do_not_grow_without_end(host):
+    packs = VariantPacks((1,), library=host.library)
+    kept = packs.at((0, 0))
+    for address in range(1, 2 * MOST_PACKS):
+        packs.at((address, 0))
+    gc.collect()
+    assert host.live("backend") == MOST_PACKS + 1
+    assert not kept.closed
+    packs.clear()
+    del kept
+    assert host.live("backend") == 0
+
+
+@pytest.mark.parametrize("function", ["CreateDescriptor", "SetAttribute", "Finalize"])
+def test_a_pack_that_is_refused_is_named_and_gone(host, function):
+    for packs in (VariantPack, lambda *a, library: VariantPacks(a[0], library=library).at((16, 0))):
+        host.control.standin_fail(f"cudnnBackend{function}".encode(), 1, INTERNAL_ERROR)
+        with pytest.raises(CudnnError, match=f"cudnnBackend{function} .* for VariantPack"):
+            packs((1,), (16,), library=host.library)
+        assert host.live("backend") == 0
+
+
+def test_threads_share_packs_and_have_plans_of_their_own(host, memory):
+    problem = Problem(SMALL, "float32", False, memory)
+    expected = problem.forward()
+    graph = build.forward(SMALL.geometry("float32"), library=host.library)
+    packs = VariantPacks(graph.uids, library=host.library)
+    failures = []
+
+    def work():
+        from dnnffi.backends.cudnn.handle import close_handles
+
+        try:
+            handle = handle_for(host.library, 0)
+            candidate = Candidates(handle, graph, Allowed(workspace_limit=0)).first()
+            for _ in range(20):
+                y = memory.empty(SMALL.y, np.float32)
+                named = problem.arrays | {"y": y}
+                pack = packs.at((*(named[name].data.ptr for name in graph.operands), 0))
+                execute(handle, candidate.plan, pack)
+                assert conv.deviation(y, expected) < problem.tolerance
+            close_handles(host.library)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "message"),
+    [
+        ("x", lambda address: address + 16, "tensor 1: its 360 bytes do not lie inside"),
+        ("x", lambda address: address + 4, "tensor 1 is not aligned to 16 bytes"),
+        ("y", lambda address: 0, "tensor 3 is NULL"),
+        ("workspace", lambda address: 0, "the workspace is NULL"),
+    ],
+)
+def test_an_error_of_a_call_names_the_plan(host, handle, memory, name, moved, message):
+    problem = Problem(SMALL, "float32", False, memory)
+    graph = build.forward(SMALL.geometry("float32"), handle)
+    plan = Candidates(handle, graph).first().plan
+    arrays = problem.arrays | {"workspace": memory.empty((plan.workspace_size,), np.uint8)}
+    addresses = {name: arrays[name].data.ptr for name in (*graph.operands, "workspace")}
+    addresses[name] = moved(addresses[name])
+    *operands, workspace = addresses.values()
+    pack = VariantPack(graph.uids, operands, workspace, library=host.library)
+    with pytest.raises(CudnnError, match=message) as caught:
+        execute(handle, plan, pack)
+    assert caught.value.function == "cudnnBackendExecute"
+    assert "ExecutionPlan workspace_size=4096" in caught.value.problem
+    host.control.standin_reset()
+
+
+def test_a_pack_without_one_of_the_tensors(host, handle, memory):
+    graph = build.forward(SMALL.geometry("float32"), handle)
+    plan = Candidates(handle, graph).first().plan
+    pack = VariantPack((1, 2), (16, 32), 0, library=host.library)
+    with pytest.raises(CudnnError, match="the variant pack has no tensor 3"):
+        execute(handle, plan, pack)
+    host.control.standin_reset()
+
+
+# Life
+
+
+def everything(host, handle, memory):
+    """Build, plan and run a fused convolution."""
+    problem = Problem(SMALL, "float32", False, memory)
+    geometry = SMALL.geometry("float32")
+    graph = build.forward(
+        geometry, handle, bias=True, residual=geometry.y, relu=True, library=host.library
+    )
+    candidate = Candidates(handle, graph).first()
+    candidate.config.knobs()
+    conv.run(handle, candidate, graph, problem.arrays, memory)
+
+
+def test_whichever_call_fails_nothing_is_left_behind(host, handle, memory):
+    everything(host, handle, memory)
+    gc.collect()
+    assert host.live("backend") == 0
+    total = host.calls("*")
+    host.control.standin_reset()
+    everything(host, handle, memory)
+    total = host.calls("*")
+    survived = 0
+    for number in range(1, total + 1):
+        host.control.standin_fail(b"*", number, INTERNAL_ERROR)
+        try:
+            everything(host, handle, memory)
+            # An engine or a heuristic that fails is passed over.
+            survived += 1
+        except (CudnnError, UnsupportedError):
+            pass
+        host.control.standin_fail(b"*", 0, 0)
+        assert host.live("backend") == 0, number
+    assert 0 < survived < total / 4
+    host.control.standin_reset()
+
+
+def test_a_plan_keeps_what_it_runs_alive(host, handle, memory):
+    problem = Problem(SMALL, "float32", False, memory)
+    graph = build.forward(SMALL.geometry("float32"), handle)
+    plan = Candidates(handle, graph).first().plan
+    pointers = (graph.operands, graph.uids)
+    del graph
+    gc.collect()
+    workspace = memory.empty((plan.workspace_size,), np.uint8)
+    addresses = [problem.arrays[name].data.ptr for name in pointers[0]]
+    pack = VariantPack(pointers[1], addresses, workspace.data.ptr, library=host.library)
+    execute(handle, plan, pack)
+    plan.close()
+    gc.collect()
+    assert host.live("backend") == 1
+    pack.close()
+    assert host.live("backend") == 0
+
+
+def test_closed_descriptors_are_an_error(host, handle, graph):
+    plan = Candidates(handle, graph).first().plan
+    plan.close()
+    plan.close()
+    pack = VariantPack(graph.uids, (16, 32, 48), library=host.library)
+    with pytest.raises(ValueError, match="this ExecutionPlan is closed"):
+        execute(handle, plan, pack)
+    graph.graph.close()
+    with pytest.raises(ValueError, match="this OperationGraph is closed"):
+        Candidates(handle, graph).first()
+    assert repr(plan) == "<ExecutionPlan closed>"
+
+
+def test_a_graph_of_nothing(host):
+    with pytest.raises(ValueError, match="operations: a graph needs at least one"):
+        OperationGraph((), library=host.library)
