@@ -194,7 +194,7 @@ def test_a_context_survives_memory_running_out_in_backward(host):
         else:
             break
     host.memory.fail_allocation = None
-    assert refused == 4  # dx, dh_0, dc_0 and the gradient of the weights
+    assert refused == 5  # dx, dh_0, dc_0, the workspace and the gradient of the weights
     np.testing.assert_array_equal(grads.x, expected.x)
     np.testing.assert_array_equal(grads.weights.flat, expected.weights.flat)
 

@@ -50,8 +50,8 @@ class HeldPlan:
         if out is None:
             out = self._empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out
-        workspace = plan.workspace()
-        addresses = plan.executor.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        workspace = plan.workspace(kept=True)
+        addresses = plan.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
         if self._training:
             self._given = x, h_0, c_0, weights, y
             self._context = plan.run_forward(addresses, self._reserve_space())
@@ -116,7 +116,7 @@ class HeldPlan:
         if out is None:
             out = self._empty(plan.x_shape), *plan.states()
         executor: Any = context.executor
-        workspace = plan.workspace(executor.workspace_bytes)
+        workspace = plan.backward_workspace(executor, kept=True)
         return context, (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
 
     def _weight_arrays(
@@ -130,7 +130,7 @@ class HeldPlan:
             flat = self._empty((weights.layout.size,))
             out = RNNWeights(flat, weights.spec, backend=weights.backend)
         executor: Any = context.executor
-        workspace = plan.workspace(executor.workspace_bytes)
+        workspace = plan.backward_workspace(executor, kept=True)
         return context, out, (x, h_0, y, out.flat, workspace)
 
     def autotune(self) -> None:

@@ -89,11 +89,12 @@ class VendorPlan:
 
     def _use(self, direct: Executor, replayed: Executor | None = None) -> None:
         executors = (direct,) if replayed is None else (direct, replayed)
-        # One size for all, so that addresses can be looked up before it is known who runs them.
-        self.workspace_bytes = max(executor.workspace_bytes for executor in executors)
+        # One size for both, so that addresses can be looked up before it is known who runs them.
         self.reserve_bytes = max(executor.reserve_bytes for executor in executors)
+        self.workspace_bytes = (replayed or direct).workspace_bytes
         self.executor = direct
         self.check_inputs = direct.check_inputs
+        self.check_forward = (replayed or direct).check_forward
         self._replayed = replayed
 
     # Tuning
@@ -139,16 +140,24 @@ class VendorPlan:
 
     # One operation: replayed, captured and replayed, or run
 
-    def workspace(self, nbytes: int = 0) -> Array:
-        """The buffer for a call on the current stream.
+    def workspace(self, kept: bool = False) -> Array:
+        """The buffer for a forward on the current stream.
 
-        The stream's own, except where the caller is capturing: what his graph uses must be his.
+        The stream's own, always at the same address, for one that a graph may replay or whose
+        caller wants to be known again (``kept``); else a new one. Where the caller is capturing it
+        is new too: what his graph uses must be his.
         """
         stream = self._current_stream()
-        nbytes = nbytes or self.workspace_bytes
-        if stream.ptr and self.memory.is_capturing(stream):
-            return self._empty((nbytes,), self._bytes)
-        return self._workspace(self.device, stream.ptr, nbytes)
+        shared = kept or self._replayed is not None
+        if not shared or (stream.ptr and self.memory.is_capturing(stream)):
+            return self._empty((self.workspace_bytes,), self._bytes)
+        return self._workspace(self.device, stream.ptr, self.workspace_bytes)
+
+    def backward_workspace(self, executor: Executor, kept: bool = False) -> Array:
+        """The buffer for the backwards of ``executor``, likewise."""
+        if executor.workspace_bytes <= self.workspace_bytes:
+            return self.workspace(kept)
+        return self._empty((executor.workspace_bytes,), self._bytes)
 
     def _capture(
         self, replays: Replays, key: Addresses, call: Callable[[], object]
@@ -188,6 +197,9 @@ class VendorPlan:
                         context.phase = Phase.FORWARD
                     return context
         context = None if reserve is None else Context(executor, reserve)
+        if executor.workspace_bytes > self.workspace_bytes:
+            workspace = self._empty((executor.workspace_bytes,), self._bytes)
+            addresses = (*addresses[:-1], workspace.data.ptr)
         executor.forward_at(addresses, context)
         return context
 
@@ -271,7 +283,7 @@ class VendorPlan:
         h_n, c_n = self.states()
         stream = self._current_stream()
         capturing = stream.ptr and self.memory.is_capturing(stream)
-        if capturing:
+        if capturing or self._replayed is None:
             workspace = self._empty((self.workspace_bytes,), self._bytes)
         else:
             workspace = self._workspace(self.device, stream.ptr, self.workspace_bytes)
@@ -339,7 +351,7 @@ class VendorPlan:
         dh_0, dc_0 = self.states()
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
-        workspace = self.workspace(executor.workspace_bytes)
+        workspace = self.backward_workspace(executor)
         x_at, y_at, h_0_at, _, c_0_at, _, weights_at, _ = saved.addresses
         data = (
             *(y_at, dy_at, h_0_at, c_0_at, dh_n_at, dc_n_at, weights_at),
