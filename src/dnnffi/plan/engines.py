@@ -19,8 +19,9 @@ from dnnffi.errors import PerformanceWarning, UnsupportedError
 from dnnffi.plan.cache import PlanCache
 from dnnffi.plan.reference import HostGenerator, ReferencePlan
 from dnnffi.plan.vendor import VendorPlan
+from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec, check_flag, check_integer
+from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
@@ -127,19 +128,28 @@ _BY_KIND = {"cuda": "cudnn", "rocm": "miopen", "host": "reference"}
 BACKENDS = ("cudnn", "miopen", "reference")
 
 
+def backend_name(backend: str | None, x: Array) -> str:
+    """``backend``, or where it is None the one that the array asks for."""
+    if backend is None:
+        return _BY_KIND[kind(x)]
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {backend!r}")
+    return backend
+
+
 def engine(backend: str | None, x: Array) -> Engine:
     """The engine of a call: the one named, or the one that the array asks for.
 
     CuPy on CUDA goes to cuDNN, NumPy to the reference.
     """
-    name = _BY_KIND[kind(x)] if backend is None else backend
+    name = backend_name(backend, x)
     if name == "cudnn":
         return _cudnn(cudnn_library.load())
     if name == "reference":
         return _reference()
     if name == "miopen":
         raise UnsupportedError("MIOpen", "", "this version of dnnffi has no MIOpen backend yet")
-    raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {backend!r}")
+    raise AssertionError(name)
 
 
 @cache
