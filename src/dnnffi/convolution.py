@@ -401,7 +401,7 @@ def _run(
     device = found.place(names[0], first)
     rank = _rank(names[0], first)
     # Before the look-up: 1 equals True and 1.0, and would find its plan.
-    geometry = tuple(
+    sizes = tuple(
         (value,) * rank if value.__class__ is int else per_dimension(name, value, rank, least)
         for value, (name, least) in zip(geometry, _GEOMETRY, strict=True)
     )
@@ -418,7 +418,7 @@ def _run(
         w_shape,
         first.dtype,
         layout,
-        geometry,
+        sizes,
         groups,
         epilogue,
         checked,
@@ -454,7 +454,7 @@ def _run(
         plan = found.plans.get(key, lambda: found.prepare(problem, device))
     _check_arrays(found, plan, device, names, arrays)
     result = plan.run(*arrays)
-    if checked.validate:
+    if checked.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
 
