@@ -79,9 +79,9 @@ def backward_weights(spec: ConvSpec, dy: Array, x: Array) -> Array:
     """Gradient of sum(dy * conv(x, w)) by w, of the shape of w."""
     image, outputs = (dy, x) if spec.transposed else (x, dy)
     ordinary = spec.adjoint if spec.transposed else spec
-    rows = _rows(ordinary, _up(outputs))  # [G, N*O, K/G]
-    windows = _windows(ordinary, _up(image), outputs.shape[2:])  # [G, N*O, C/G*T]
-    dw = rows.swapaxes(1, 2) @ windows
+    columns = _columns(ordinary, _up(outputs))  # [G, K/G, N*O]
+    windows = _windows(ordinary, _up(image), outputs.shape[2:])  # [G, C/G*T, N*O]
+    dw = columns @ windows.swapaxes(1, 2)
     return dw.reshape(spec.weight_shape).astype(dy.dtype, copy=False)
 
 
@@ -94,38 +94,35 @@ def backward_bias(dy: Array) -> Array:
 
 def _gather(spec: ConvSpec, x: Array, w: Array, outputs: Sequence[int]) -> Array:
     """conv(x, w) [N, K, ...] at the first ``outputs`` positions."""
-    y = _windows(spec, x, outputs) @ _matrix(spec, w).swapaxes(1, 2)  # [G, N*O, K/G]
-    y = y.reshape(spec.groups, len(x), *outputs, y.shape[-1])
-    return _batch_first(y, spec.rank).reshape(len(x), spec.out_channels, *outputs)
+    y = _matrix(spec, w) @ _windows(spec, x, outputs)  # [G, K/G, N*O]
+    return y.reshape(spec.out_channels, len(x), *outputs).swapaxes(0, 1)
 
 
 def _scatter(spec: ConvSpec, dy: Array, w: Array, sizes: Sequence[int]) -> Array:
     """The adjoint of `_gather`: dx [N, C, ...] of spatial ``sizes``."""
-    batch, outputs = len(dy), dy.shape[2:]
-    windows = _rows(spec, dy) @ _matrix(spec, w)  # [G, N*O, C/G*T]
-    windows = windows.reshape(spec.groups, batch, *outputs, w.shape[1], *spec.kernel)
-    windows = _batch_first(windows, spec.rank)  # [N, G, C/G, ..., ...]
+    outputs = dy.shape[2:]
+    windows = _matrix(spec, w).swapaxes(1, 2) @ _columns(spec, dy)  # [G, C/G*T, N*O]
+    windows = windows.reshape(spec.in_channels, *spec.kernel, len(dy), *outputs)
     padded = [size + 2 * padding for size, padding in zip(sizes, spec.padding, strict=True)]
-    dx = array_module(dy).zeros((*windows.shape[:3], *padded), dy.dtype)
+    dx = array_module(dy).zeros((spec.in_channels, len(dy), *padded), dy.dtype)
     for tap in np.ndindex(spec.kernel):
         # For one position of the kernel the windows do not overlap.
-        dx[(..., *_seen(spec, tap, outputs))] += windows[(..., *tap)]
+        dx[(..., *_seen(spec, tap, outputs))] += windows[(slice(None), *tap)]
     inside = (slice(p, p + size) for p, size in zip(spec.padding, sizes, strict=True))
-    return dx[(..., *inside)].reshape(batch, spec.in_channels, *sizes)
+    return dx[(..., *inside)].swapaxes(0, 1)
 
 
 def _windows(spec: ConvSpec, x: Array, outputs: Sequence[int]) -> Array:
-    """What the kernel sees at each position: [G, N*O, C/G*T]."""
+    """What the kernel sees at each position: [G, C/G*T, N*O]."""
     xp, rank = array_module(x), spec.rank
     x = xp.pad(x, [(0, 0), (0, 0), *((p, p) for p in spec.padding)])
     view = xp.lib.stride_tricks.sliding_window_view(x, spec.span, tuple(range(2, 2 + rank)))
     positions = _seen(spec, (0,) * rank, outputs)
     taps = (slice(None, None, step) for step in spec.dilation)
     view = view[(slice(None), slice(None), *positions, *taps)]  # [N, C, ..., ...]
-    channels = spec.in_channels // spec.groups
-    view = view.reshape(len(x), spec.groups, channels, *view.shape[2:])
-    view = view.transpose(1, 0, *range(3, 3 + rank), 2, *range(3 + rank, 3 + 2 * rank))
-    return view.reshape(spec.groups, len(x) * prod(outputs), channels * prod(spec.kernel))
+    view = view.transpose(1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank))
+    rows = spec.in_channels // spec.groups * prod(spec.kernel)
+    return view.reshape(spec.groups, rows, len(x) * prod(outputs))
 
 
 def _seen(spec: ConvSpec, tap: Sequence[int], outputs: Sequence[int]) -> tuple[slice, ...]:
@@ -137,22 +134,15 @@ def _seen(spec: ConvSpec, tap: Sequence[int], outputs: Sequence[int]) -> tuple[s
     )
 
 
-def _rows(spec: ConvSpec, y: Array) -> Array:
-    """[N, K, ...] as [G, N*O, K/G]."""
-    channels = spec.out_channels // spec.groups
-    split = y.reshape(len(y), spec.groups, channels, *y.shape[2:])
-    split = split.transpose(1, 0, *range(3, split.ndim), 2)
-    return split.reshape(spec.groups, len(y) * prod(y.shape[2:]), channels)
+def _columns(spec: ConvSpec, y: Array) -> Array:
+    """[N, K, ...] as [G, K/G, N*O]."""
+    columns = len(y) * prod(y.shape[2:])
+    return y.swapaxes(0, 1).reshape(spec.groups, spec.out_channels // spec.groups, columns)
 
 
 def _matrix(spec: ConvSpec, w: Array) -> Array:
     """[K, C/G, ...] as [G, K/G, C/G*T]."""
-    return w.reshape(spec.groups, spec.out_channels // spec.groups, -1)
-
-
-def _batch_first(a: Array, rank: int) -> Array:
-    """[G, N, ..., channels of a group, rest] as [N, G, channels of a group, ..., rest]."""
-    return a.transpose(1, 0, 2 + rank, *range(2, 2 + rank), *range(3 + rank, a.ndim))
+    return w.reshape(spec.groups, spec.out_channels // spec.groups, prod(w.shape[1:]))
 
 
 def _up(a: Array) -> Any:
