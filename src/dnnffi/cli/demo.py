@@ -1,4 +1,7 @@
-"""``dnnffi demo``: train a character-level LSTM on real text and show what it learned."""
+"""``dnnffi demo``: train a character-level LSTM on real text and show what it learned.
+
+With ``--conv`` it is `dnnffi.cli.convdemo` that runs.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnffi.cli import convdemo
 from dnnffi.cli.command import INTERRUPTED, CommandError
 from dnnffi.cli.training import Progress, follow, plot_losses
 
@@ -18,11 +22,12 @@ if TYPE_CHECKING:
     from dnnffi.cli.charmodel import Alphabet, CharModel
 
 NAME = "demo"
-HELP = "train a character-level LSTM on real text"
+HELP = "train a character-level LSTM on real text, or a convolutional network on pictures"
 DESCRIPTION = (
     "Train a character-level LSTM on text, by default the source of Python's standard library, "
     "with cuDNN where it can be used and else with the reference. Writes the loss curve and a "
-    "sample of generated text."
+    "sample of generated text. With --conv, a small convolutional network learns to tell shapes on "
+    "noisy pictures, on the reference; that writes the loss curve and pictures with its answers."
 )
 PROMPT = "def "
 SAMPLE_LENGTH = 400
@@ -49,6 +54,7 @@ SIZES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
+    parser.add_argument("--conv", action="store_true", help="train on pictures, not on text")
     parser.add_argument("--text", type=Path, metavar="FILE", help="text to learn (UTF-8)")
     parser.add_argument("--backend", choices=SIZES, help="default: cudnn where it can be used")
     parser.add_argument(
@@ -68,14 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, what in (
         ("hidden", "hidden size"),
         ("layers", "number of layers"),
-        ("batch", "rows of text read side by side"),
+        ("batch", "rows of text read side by side, or pictures"),
         ("window", "characters that backpropagation reaches back"),
     ):
         parser.add_argument(
             f"--{name}",
             type=_positive(int),
             help=f"{what} (default: {getattr(SIZES['reference'], name)} on the CPU, "
-            f"{getattr(SIZES['cudnn'], name)} on a GPU)",
+            f"{getattr(SIZES['cudnn'], name)} on a GPU"
+            f"{f', {convdemo.BATCH} with --conv' if name == 'batch' else ''})",
         )
 
 
@@ -98,11 +105,25 @@ def _positive(kind: type[Any]) -> Any:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, then write the loss curve and the sample. Ctrl-C ends the training early."""
+    """Train, then write what came of it. Ctrl-C ends the training early."""
     from dnnffi.cli import probe
 
     if absent := probe.absent("rich", "matplotlib"):
         raise CommandError(f"needs {' and '.join(absent)}. Install: {probe.INSTALL_DEMO}", code=1)
+    if options.conv:
+        for name in ("text", "hidden", "layers", "window"):
+            if getattr(options, name) is not None:
+                raise CommandError(f"--{name} is of the demo on text; leave it out with --conv")
+        if options.backend == "cudnn":
+            raise CommandError("--backend cudnn: there is no convolution on cuDNN yet", code=1)
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--output {options.output}: {error.strerror}") from error
+    return convdemo.run(options) if options.conv else _learn_text(options)
+
+
+def _learn_text(options: argparse.Namespace) -> int:
     backend, xp = choose_backend(options.backend)
     given = {
         name: value
@@ -111,10 +132,6 @@ def run(options: argparse.Namespace) -> int:
     }
     sizes = replace(SIZES[backend], **given)
     text, source = read_text(options.text, sizes.characters)
-    try:
-        options.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"--output {options.output}: {error.strerror}") from error
 
     import numpy as np
 
