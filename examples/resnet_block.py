@@ -1,15 +1,15 @@
 """Train a residual block to do what another one does.
 
-    python examples/resnet_block.py --steps 200
+    python examples/resnet_block.py --steps 100
 
 A block of two convolutions with a way around them,
 
     h = relu(conv(x, w1) + b1)
     y = relu(conv(h, w2) + x + b2)
 
-learns the outputs of a block with other weights ("the teacher") from random pictures. The forward is
-two calls, bias, residual and ReLU included; the gradients are written out below. On CuPy arrays where
-there is a GPU, else on NumPy.
+learns the outputs of a block with other weights ("the teacher") from random pictures. The forward
+is two calls, bias, residual and ReLU included; the gradients are written out below. On CuPy arrays
+where there is a GPU, else on NumPy.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def arrays():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=100)
     steps = parser.parse_args().steps
     xp = arrays()
     print(f"A residual block of 16 channels, pictures of 16 x 16, on {xp.__name__}")

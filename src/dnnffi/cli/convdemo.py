@@ -86,8 +86,9 @@ def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
     cells = ROWS * COLUMNS
     front = wrong[: max(cells // 2, cells - len(right))]
     shown = [*front, *right[: cells - len(front)]]
-    figure = Figure(figsize=(1.3 * COLUMNS, 1.5 * ROWS), layout="constrained")
+    figure = Figure(figsize=(1.3 * COLUMNS, 1.5 * ROWS + 0.5))
     FigureCanvasAgg(figure)
+    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=0.9, wspace=0.05, hspace=0.2)
     figure.suptitle("Answers: right ones in green, wrong ones in red with the truth behind")
     for axes, index in zip(figure.subplots(ROWS, COLUMNS).flat, shown, strict=True):
         answer, truth = SHAPES[answers[index]], SHAPES[numbers[index]]
