@@ -203,7 +203,7 @@ def counted(monkeypatch):
 
 @pytest.mark.parametrize("make", [np.asarray, last], ids=["first", "last"])
 def test_an_empty_batch_gives_an_empty_result_and_asks_nobody(counted, make):
-    x, w, dy = make(X[:0]), make(W), make(DY[:0])
+    x, w, dy = make(X)[:0], make(W), make(DY)[:0]
     results = calls(x, w, dy)
     assert dnnffi.conv(x, w, BIAS, groups=2, residual=dy, activation="relu").shape == dy.shape
     assert results["conv"].shape == results["conv_transpose_backward_data"].shape == dy.shape
@@ -217,6 +217,7 @@ def test_gradients_of_an_empty_batch_are_zeros(counted):
         gradient = calls(X[:0], W, DY[:0])[name]
         assert gradient.shape == W.shape
         assert not gradient.any()
+        assert layout(calls(last(X)[:0], W, last(DY)[:0])[name]) == CHANNELS_LAST
     np.testing.assert_array_equal(dnnffi.conv_backward_bias(DY[:0]), np.zeros(6, "f4"))
     assert not counted
 
