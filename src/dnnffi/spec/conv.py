@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from dnnffi.spec.checks import check_dtype, check_flag, check_integer, check_range
 
@@ -193,15 +192,6 @@ class ConvSpec:
     def y_shape(self, batch: int, sizes: Sequence[int]) -> tuple[int, ...]:
         """Shape of ``y`` [N, K, ...] from the spatial sizes of ``x``."""
         return (batch, self.out_channels, *self.output_sizes(sizes))
-
-    def macs(self, batch: int, sizes: Sequence[int]) -> int:
-        """Multiplications, each with an addition, of a forward; backward of each kind has as many.
-
-        Those with padding count: it is what libraries are measured by.
-        """
-        image = sizes if self.transposed else self.output_sizes(sizes)
-        channels = self.in_channels * self.out_channels // self.groups
-        return batch * channels * prod(image) * prod(self.kernel)
 
     def output_sizes(self, sizes: Sequence[int], name: str = "x") -> tuple[int, ...]:
         """The spatial sizes of ``y`` from those of ``x``, the argument called ``name``.
