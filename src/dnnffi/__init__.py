@@ -1,4 +1,4 @@
-"""RNNs of NVIDIA's libcudnn on CuPy arrays, with a NumPy reference.
+"""RNNs of NVIDIA's libcudnn on CuPy arrays, and convolutions, with a NumPy reference.
 
 Importing loads neither a vendor's library nor CuPy; names are resolved on first use, so that
 `RNNSpec` and `weight_layout` need no NumPy either.
@@ -10,6 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnnffi.convolution import (
+        conv,
+        conv_backward_bias,
+        conv_backward_data,
+        conv_backward_weights,
+        conv_transpose,
+        conv_transpose_backward_data,
+        conv_transpose_backward_weights,
+    )
     from dnnffi.dropout import DropoutState
     from dnnffi.errors import (
         ContextError,
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
         rnn_tanh_forward,
     )
     from dnnffi.rnn_plan import RNNPlan, cached_plans, clear_plans
+    from dnnffi.spec.conv import ConvSpec
+    from dnnffi.spec.conv_problem import ConvProblem
     from dnnffi.spec.problem import RNNProblem
     from dnnffi.spec.rnn import RNNSpec
     from dnnffi.spec.weights import Parameter, WeightLayout, weight_layout
@@ -42,6 +53,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "dnnffi.convolution": (
+        "conv",
+        "conv_backward_bias",
+        "conv_backward_data",
+        "conv_backward_weights",
+        "conv_transpose",
+        "conv_transpose_backward_data",
+        "conv_transpose_backward_weights",
+    ),
     "dnnffi.dropout": ("DropoutState",),
     "dnnffi.errors": (
         "ContextError",
@@ -66,6 +86,8 @@ _MODULES = {
         "rnn_tanh_forward",
     ),
     "dnnffi.rnn_plan": ("RNNPlan", "cached_plans", "clear_plans"),
+    "dnnffi.spec.conv": ("ConvSpec",),
+    "dnnffi.spec.conv_problem": ("ConvProblem",),
     "dnnffi.spec.problem": ("RNNProblem",),
     "dnnffi.spec.rnn": ("RNNSpec",),
     "dnnffi.spec.weights": ("Parameter", "WeightLayout", "weight_layout"),
@@ -75,6 +97,8 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "ContextError",
+    "ConvProblem",
+    "ConvSpec",
     "CudnnError",
     "DnnffiError",
     "DropoutState",
@@ -93,6 +117,13 @@ __all__ = [
     "WeightLayout",
     "cached_plans",
     "clear_plans",
+    "conv",
+    "conv_backward_bias",
+    "conv_backward_data",
+    "conv_backward_weights",
+    "conv_transpose",
+    "conv_transpose_backward_data",
+    "conv_transpose_backward_weights",
     "gru",
     "gru_forward",
     "lstm",

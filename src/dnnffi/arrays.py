@@ -312,6 +312,11 @@ def dtype_object(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What the reference computes in: float32 for the two types of 16 bits, else the dtype."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
 def _cupy_if_imported() -> Any:
     # An array of a module that was never imported cannot have been passed.
     return sys.modules.get("cupy")
@@ -372,6 +377,20 @@ def _kind_of_class(array_class: type) -> str:
     if cupy is not None and issubclass(array_class, cupy.ndarray):
         return "rocm" if cupy.cuda.runtime.is_hip else "cuda"
     return "host"
+
+
+def place(array: Array) -> str:
+    """The memory that holds an array: "host", "cuda:0", "rocm:1"."""
+    found = kind(array)
+    return found if found == "host" else f"{found}:{array.data.device_id}"
+
+
+def in_layout(array: Array, *, channels_last: bool) -> Array:
+    """``array`` [N, C, ...] without gaps, the channels innermost or not; a copy where needed."""
+    xp = array_module(array)
+    if not channels_last:
+        return xp.ascontiguousarray(array)
+    return xp.moveaxis(xp.ascontiguousarray(xp.moveaxis(array, 1, -1)), -1, 1)
 
 
 def to_host(array: Array) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from dnnffi.spec.rnn import check_integer
+from dnnffi.spec.checks import check_integer
 
 
 class Generator(Protocol):

@@ -15,9 +15,10 @@ from dnnffi.errors import ContextError
 from dnnffi.plan import validate
 from dnnffi.plan.call import Call, fits, pair
 from dnnffi.plan.engines import engine, weights_of
+from dnnffi.spec.checks import check_flag
 from dnnffi.spec.options import DEFAULTS, RNNOptions, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
-from dnnffi.spec.rnn import RNNSpec, check_flag
+from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
 from dnnffi.weights import RNNWeights
 

@@ -8,10 +8,11 @@ from typing import Any, Self
 from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
 from dnnffi.plan.call import Call, pair
-from dnnffi.plan.engines import Engine, all_engines, engine_named
+from dnnffi.plan.engines import Engine, all_engines, backend_name, engine_named
+from dnnffi.spec.checks import check_flag, check_integer
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.rnn import RNNSpec, check_flag, check_integer
+from dnnffi.spec.rnn import RNNSpec
 from dnnffi.weights import RNNWeights
 
 
@@ -79,7 +80,7 @@ class RNNPlan:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
         if problem.dropout and not problem.training:
             raise ValueError("dropout acts in training alone; make the plan with training=True")
-        self._engine: Engine = engine_named("cudnn" if backend is None else backend)
+        self._engine: Engine = engine_named(backend_name(backend or "cudnn"))
         self._device = self._engine.check_device(device)
         generator = None
         if problem.dropout and spec.num_layers > 1:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.cli.charmodel import Adam, Alphabet, CharModel, clip_by_norm, windows
+from dnnffi.cli.charmodel import Alphabet, CharModel, windows
+from dnnffi.cli.learning import Adam, clip_by_norm
 
 
 def make_model(layers: int = 2, characters: int = 5) -> CharModel:

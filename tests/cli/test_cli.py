@@ -86,7 +86,7 @@ def test_demo_learns_and_writes_its_files(text, tmp_path, capsys, monkeypatch):
     output = tmp_path / "new" / "folder"
     assert run_demo(text, output, "--steps", "45") == 0
     assert len(courses[0].losses) == 45
-    assert courses[0].characters == 45 * 4 * 16
+    assert courses[0].items == 45 * 4 * 16
     assert courses[0].recent < 0.9 * courses[0].losses[0]
     assert (output / "loss.png").read_bytes().startswith(b"\x89PNG")
     sample = (output / "sample.txt").read_text(encoding="utf-8")

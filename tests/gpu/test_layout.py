@@ -11,7 +11,7 @@ from dnnffi.backends.cudnn import layout, library
 from dnnffi.backends.cudnn.descriptors import RNNDescriptor, RNNInfo
 from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.rnn import ITEM_SIZES
+from dnnffi.spec.checks import ITEM_SIZES
 
 cupy = pytest.importorskip("cupy")
 

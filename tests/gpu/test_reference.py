@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import conformance_conv
 import numpy as np
 import pytest
 
+import dnnffi
 from dnnffi.reference.rnn import backward, dropout_masks, forward
 from dnnffi.spec.rnn import RNNSpec
 
@@ -65,3 +67,47 @@ def test_cupy_gives_what_numpy_gives(mode: str, layout: str, dtype: str) -> None
         expected = expected.astype(np.float64)
         error = abs(cupy.asnumpy(found).astype(np.float64) - expected).max()
         assert error <= tolerance * max(1.0, abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in conformance_conv.matrix() if case.problem.spec.dtype != "bfloat16"],
+    ids=str,
+)
+def test_convolutions_on_cupy_are_within_the_tolerance(case) -> None:
+    cupy = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no GPU")
+    conformance_conv.check(case, cupy.asarray, "reference")
+
+
+def test_an_empty_batch_of_cupy_arrays_gives_one() -> None:
+    cupy = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no GPU")
+    x, w = cupy.zeros((0, 4, 5, 5), "f4"), cupy.zeros((6, 4, 3, 3), "f4")
+    y = dnnffi.conv(x, w, backend="reference")
+    assert isinstance(y, cupy.ndarray)
+    assert y.shape == (0, 6, 3, 3)
+    dw = dnnffi.conv_backward_weights(y, x, w.shape, backend="reference")
+    assert not dw.any()
+
+
+def test_convolutions_refuse_arrays_of_both_kinds() -> None:
+    cupy = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no GPU")
+    x, w = np.zeros((1, 4, 5, 5), "f4"), cupy.zeros((6, 4, 3, 3), "f4")
+    with pytest.raises(ValueError, match=r"^w must be where x is, host; it is on cuda:0$"):
+        dnnffi.conv(x, w)
+    with pytest.raises(ValueError, match=r"^w must be where x is, cuda:0; it is on host$"):
+        dnnffi.conv(cupy.asarray(x), w.get(), backend="reference")
+
+
+def test_the_gradient_of_the_bias_needs_no_vendor() -> None:
+    cupy = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no GPU")
+    db = dnnffi.conv_backward_bias(cupy.ones((3, 2, 1500), "f2"))
+    assert isinstance(db, cupy.ndarray)
+    assert db.get().tolist() == [4500.0] * 2

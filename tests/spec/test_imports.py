@@ -86,5 +86,5 @@ def test_the_public_names_resolve_and_are_listed():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match=r"^module 'dnnffi' has no attribute 'convolution'$"):
-        dnnffi.convolution  # noqa: B018 - looking it up is what is tested
+    with pytest.raises(AttributeError, match=r"^module 'dnnffi' has no attribute 'convolve'$"):
+        dnnffi.convolve  # noqa: B018 - looking it up is what is tested

@@ -19,7 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 is success, 1 a failure, 2 a wrong argument, 130 an interruption (Ctrl-C).
     """
     parser = argparse.ArgumentParser(
-        prog="python -m dnnffi", description="RNNs on CuPy arrays through cuDNN, and on NumPy."
+        prog="python -m dnnffi",
+        description="RNNs on CuPy arrays through cuDNN; they and convolutions on NumPy.",
     )
     subparsers = parser.add_subparsers(metavar="COMMAND")
     for command in _COMMANDS:

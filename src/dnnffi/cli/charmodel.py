@@ -1,7 +1,6 @@
 """A character-level language model: one-hot characters, an LSTM, scores of the next character.
 
-The LSTM and its gradient are dnnffi's; all else (cross-entropy, clipping, Adam, sampling) is
-written out in array code that runs on NumPy and CuPy alike.
+The LSTM and its gradient are dnnffi's; all else is array code that runs on NumPy and CuPy alike.
 
 Symbols: T time steps, B rows of text read side by side, V characters of the alphabet, H hidden
 size. Losses are in bits per character.
@@ -18,6 +17,7 @@ import numpy as np
 
 import dnnffi
 from dnnffi.arrays import Array, array_module, to_host
+from dnnffi.cli.learning import cross_entropy
 
 State = tuple[Array, Array]
 """h and c of the LSTM, [L, B, H] each."""
@@ -123,7 +123,6 @@ class CharModel:
         dimensions, so that a GPU is not waited for; the gradients are of the loss in nats. No
         gradient flows through ``state``: that truncates backpropagation at the window's start.
         """
-        xp = array_module(inputs)
         x = self._one_hot[inputs]  # [T, B, V]
         y, state, ctx = dnnffi.lstm_forward(
             x, state, self.rnn, num_layers=self.spec.num_layers, backend=self.backend
@@ -131,19 +130,10 @@ class CharModel:
         outputs = y.reshape(-1, self.spec.hidden_size)  # [T*B, H]
         scores = outputs @ self.w_out.T + self.b_out  # [T*B, V]
 
-        # Softmax cross-entropy, and its gradient with respect to the scores: (p - one-hot) / N.
-        scores -= scores.max(axis=1, keepdims=True)
-        exponentials = xp.exp(scores)
-        sums = exponentials.sum(axis=1, keepdims=True)
-        rows, right = xp.arange(targets.size), targets.reshape(-1)
-        loss = (xp.log(sums[:, 0]) - scores[rows, right]).mean() / log(2)
-        d_scores = exponentials / sums
-        d_scores[rows, right] -= 1
-        d_scores /= targets.size
-
+        nats, d_scores = cross_entropy(scores, targets)
         d_y = (d_scores @ self.w_out).reshape(y.shape)
         d_rnn = ctx.backward(d_y, need=("weights",)).weights.flat
-        return loss, [d_rnn, d_scores.T @ outputs, d_scores.sum(axis=0)], state
+        return nats / log(2), [d_rnn, d_scores.T @ outputs, d_scores.sum(axis=0)], state
 
     def sample(self, alphabet: Alphabet, prompt: str, length: int, rng: np.random.Generator) -> str:
         """``prompt`` and ``length`` characters that the model writes behind it."""
@@ -166,38 +156,3 @@ def _draw(scores: np.ndarray[tuple[int], np.dtype[np.float64]], rng: np.random.G
     scores[0] = -np.inf  # number 0 is no character
     weights = np.exp((scores - scores.max()) / 0.8)
     return int(np.searchsorted(np.cumsum(weights), rng.random() * weights.sum(), side="right"))
-
-
-class Adam:
-    """Adam (Kingma and Ba, 2015) on a list of arrays, in place."""
-
-    def __init__(
-        self, parameters: Sequence[Array], rate: float, beta1: float = 0.9, beta2: float = 0.99
-    ) -> None:
-        self.rate, self.beta1, self.beta2 = rate, beta1, beta2
-        self._steps = 0
-        self._parameters = list(parameters)
-        self._means = [array_module(p).zeros_like(p) for p in parameters]
-        self._squares = [array_module(p).zeros_like(p) for p in parameters]
-
-    def step(self, gradients: Sequence[Array]) -> None:
-        """Move the parameters by one step against ``gradients``."""
-        self._steps += 1
-        # Both running means begin at zero; this makes up for it.
-        rate = self.rate * sqrt(1 - self.beta2**self._steps) / (1 - self.beta1**self._steps)
-        for parameter, gradient, mean, square in zip(
-            self._parameters, gradients, self._means, self._squares, strict=True
-        ):
-            xp = array_module(parameter)
-            mean += (1 - self.beta1) * (gradient - mean)
-            square += (1 - self.beta2) * (gradient * gradient - square)
-            parameter -= rate * mean / (xp.sqrt(square) + 1e-8)
-
-
-def clip_by_norm(gradients: Sequence[Array], limit: float) -> None:
-    """Scale ``gradients`` in place so that the norm of all together is at most ``limit``."""
-    xp = array_module(gradients[0])
-    norm = xp.sqrt(sum((gradient * gradient).sum() for gradient in gradients))
-    scale = xp.minimum(1, limit / (norm + 1e-12))
-    for gradient in gradients:
-        gradient *= scale.astype(gradient.dtype)

@@ -1,16 +1,20 @@
-"""``dnnffi demo``: train a character-level LSTM on real text and show what it learned."""
+"""``dnnffi demo``: train a character-level LSTM on real text and show what it learned.
+
+With ``--conv`` it is `dnnffi.cli.convdemo` that runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sysconfig
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnffi.cli import convdemo
 from dnnffi.cli.command import INTERRUPTED, CommandError
+from dnnffi.cli.training import Progress, follow, plot_losses
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -18,11 +22,12 @@ if TYPE_CHECKING:
     from dnnffi.cli.charmodel import Alphabet, CharModel
 
 NAME = "demo"
-HELP = "train a character-level LSTM on real text"
+HELP = "train a character-level LSTM on real text, or a convolutional network on pictures"
 DESCRIPTION = (
     "Train a character-level LSTM on text, by default the source of Python's standard library, "
     "with cuDNN where it can be used and else with the reference. Writes the loss curve and a "
-    "sample of generated text."
+    "sample of generated text. With --conv, a small convolutional network learns to tell shapes on "
+    "noisy pictures, on the reference; that writes the loss curve and pictures with its answers."
 )
 PROMPT = "def "
 SAMPLE_LENGTH = 400
@@ -47,29 +52,9 @@ SIZES = {
 }
 
 
-@dataclass
-class Progress:
-    """The course of a training: bits per character of each step, and the time it took."""
-
-    losses: list[float] = field(default_factory=list)
-    characters: int = 0
-    seconds: float = 0.0
-    interrupted: bool = False
-
-    @property
-    def recent(self) -> float:
-        """Mean loss of the last 20 steps."""
-        last = self.losses[-20:]
-        return sum(last) / len(last)
-
-    @property
-    def speed(self) -> float:
-        """Characters per second."""
-        return self.characters / self.seconds if self.seconds else 0.0
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
+    parser.add_argument("--conv", action="store_true", help="train on pictures, not on text")
     parser.add_argument("--text", type=Path, metavar="FILE", help="text to learn (UTF-8)")
     parser.add_argument("--backend", choices=SIZES, help="default: cudnn where it can be used")
     parser.add_argument(
@@ -89,14 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, what in (
         ("hidden", "hidden size"),
         ("layers", "number of layers"),
-        ("batch", "rows of text read side by side"),
+        ("batch", "rows of text read side by side, or pictures"),
         ("window", "characters that backpropagation reaches back"),
     ):
         parser.add_argument(
             f"--{name}",
             type=_positive(int),
             help=f"{what} (default: {getattr(SIZES['reference'], name)} on the CPU, "
-            f"{getattr(SIZES['cudnn'], name)} on a GPU)",
+            f"{getattr(SIZES['cudnn'], name)} on a GPU"
+            f"{f', {convdemo.BATCH} with --conv' if name == 'batch' else ''})",
         )
 
 
@@ -119,11 +105,25 @@ def _positive(kind: type[Any]) -> Any:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, then write the loss curve and the sample. Ctrl-C ends the training early."""
+    """Train, then write what came of it. Ctrl-C ends the training early."""
     from dnnffi.cli import probe
 
     if absent := probe.absent("rich", "matplotlib"):
         raise CommandError(f"needs {' and '.join(absent)}. Install: {probe.INSTALL_DEMO}", code=1)
+    if options.conv:
+        for name in ("text", "hidden", "layers", "window"):
+            if getattr(options, name) is not None:
+                raise CommandError(f"--{name} is of the demo on text; leave it out with --conv")
+        if options.backend == "cudnn":
+            raise CommandError("--backend cudnn: there is no convolution on cuDNN yet", code=1)
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--output {options.output}: {error.strerror}") from error
+    return convdemo.run(options) if options.conv else _learn_text(options)
+
+
+def _learn_text(options: argparse.Namespace) -> int:
     backend, xp = choose_backend(options.backend)
     given = {
         name: value
@@ -132,10 +132,6 @@ def run(options: argparse.Namespace) -> int:
     }
     sizes = replace(SIZES[backend], **given)
     text, source = read_text(options.text, sizes.characters)
-    try:
-        options.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"--output {options.output}: {error.strerror}") from error
 
     import numpy as np
 
@@ -227,59 +223,21 @@ def train(
     model: CharModel, numbers: Any, sizes: Sizes, seconds: float, steps: int | None
 ) -> Progress:
     """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes."""
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    from dnnffi.cli.charmodel import windows
+    from dnnffi.cli.learning import Adam, clip_by_norm
 
-    from dnnffi.cli.charmodel import Adam, clip_by_norm, windows
+    def losses() -> Iterator[Any]:
+        adam = Adam(model.parameters, sizes.rate)
+        state = None
+        for inputs, targets, anew in windows(numbers, sizes.batch, sizes.window):
+            loss, gradients, state = model.loss_and_gradients(
+                inputs, targets, None if anew else state
+            )
+            clip_by_norm(gradients, 1.0)
+            adam.step(gradients)
+            yield loss
 
-    progress = Progress()
-    adam = Adam(model.parameters, sizes.rate)
-    state = None
-    pending: list[Any] = []
-    columns = (
-        TextColumn("Training "),
-        BarColumn(),
-        TextColumn("{task.fields[loss]} bits/char  {task.fields[speed]} char/s"),
-        TimeElapsedColumn(),
-    )
-
-    def collect(bar: Bar) -> None:
-        # The one place that waits for the device.
-        progress.losses += [float(loss) for loss in pending]
-        progress.characters += len(pending) * sizes.batch * sizes.window
-        progress.seconds = time.perf_counter() - start
-        pending.clear()
-        done = progress.seconds / seconds
-        if steps is not None:
-            done = max(done, len(progress.losses) / steps)
-        bar.update(
-            bar.task_ids[0],
-            completed=min(done, 1.0),
-            loss=f"{progress.recent:.2f}",
-            speed=f"{progress.speed:,.0f}",
-        )
-
-    with Bar(*columns) as bar:
-        bar.add_task("", total=1.0, loss="-", speed="-")
-        start = time.perf_counter()
-        try:
-            for inputs, targets, anew in windows(numbers, sizes.batch, sizes.window):
-                loss, gradients, state = model.loss_and_gradients(
-                    inputs, targets, None if anew else state
-                )
-                clip_by_norm(gradients, 1.0)
-                adam.step(gradients)
-                pending.append(loss)
-                last = len(progress.losses) + len(pending) == steps
-                if last or len(pending) == 10:
-                    collect(bar)
-                    if last or progress.seconds >= seconds:
-                        break
-        except KeyboardInterrupt:
-            progress.interrupted = True
-            if pending:
-                collect(bar)
-    return progress
+    return follow(losses(), sizes.batch * sizes.window, "bits/char", "char", seconds, steps)
 
 
 def _write(
@@ -290,43 +248,19 @@ def _write(
     rng: Any,
 ) -> None:
     curve, sample = folder / "loss.png", folder / "sample.txt"
-    plot(curve, progress)
+    plot_losses(curve, progress, "characters read", "loss (bits per character)")
     text = model.sample(alphabet, PROMPT, SAMPLE_LENGTH, rng)
     sample.write_text(text + "\n", encoding="utf-8")
 
     word = "Stopped after" if progress.interrupted else "Trained"
     print(
-        f"{word} {len(progress.losses)} steps, {progress.characters:,} characters in "
+        f"{word} {len(progress.losses)} steps, {progress.items:,} characters in "
         f"{progress.seconds:.1f} s: {progress.losses[0]:.2f} -> {progress.recent:.2f} bits "
         f"per character, {progress.speed:,.0f} characters/s"
     )
     print(f"\n----- sample -----\n{text}\n------------------\n")
     print(f"Loss curve  {curve}")
     print(f"Sample      {sample}")
-
-
-def plot(path: Path, progress: Progress) -> None:
-    """Write the loss curve as PNG."""
-    import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    losses = np.array(progress.losses)
-    characters = np.linspace(0, progress.characters, len(losses) + 1)[1:] / 1e6
-    width = max(1, len(losses) // 50)
-    smooth = np.convolve(losses, np.full(width, 1 / width), "valid")
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.plot(characters, losses, color="0.75", linewidth=0.8)
-    axes.plot(characters[width - 1 :], smooth, color="C0", label=f"mean of {width} steps")
-    axes.set_xlabel("characters read (millions)")
-    axes.set_ylabel("loss (bits per character)")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
 
 
 def _count(model: CharModel) -> int:

@@ -23,8 +23,9 @@ from dnnffi.plan.store import Store
 from dnnffi.plan.tuning import Tuner
 from dnnffi.plan.vendor import VendorPlan
 from dnnffi.plan.workspace import Workspaces
+from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.rnn import ITEM_SIZES, RNNSpec, check_flag, check_integer
+from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
@@ -165,12 +166,21 @@ _BY_KIND = {"cuda": "cudnn", "rocm": "miopen", "host": "reference"}
 BACKENDS = ("cudnn", "miopen", "reference")
 
 
+def backend_name(backend: str | None, x: Array = None) -> str:
+    """``backend``, or where it is None the one that the array asks for."""
+    if backend is None:
+        return _BY_KIND[kind(x)]
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {backend!r}")
+    return backend
+
+
 def engine(backend: str | None, x: Array) -> Engine:
     """The engine of a call: the one named, or the one that the array asks for.
 
     CuPy on CUDA goes to cuDNN, NumPy to the reference.
     """
-    return engine_named(_BY_KIND[kind(x)] if backend is None else backend)
+    return engine_named(backend_name(backend, x))
 
 
 def engine_named(name: str) -> Engine:
@@ -181,7 +191,7 @@ def engine_named(name: str) -> Engine:
         return _reference()
     if name == "miopen":
         raise UnsupportedError("MIOpen", "", "this version of dnnffi has no MIOpen backend yet")
-    raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {name!r}")
+    raise AssertionError(name)
 
 
 def all_engines() -> tuple[Engine, ...]:

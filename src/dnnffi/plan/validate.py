@@ -7,7 +7,9 @@ from typing import Any
 
 from dnnffi.arrays import Array, array_module
 from dnnffi.errors import ValidationError
+from dnnffi.plan.conv import ReferencePlan as ConvReferencePlan
 from dnnffi.plan.reference import ReferencePlan
+from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.weights import RNNWeights
 
@@ -30,7 +32,7 @@ SMALLEST_NORMAL = {
 }
 
 
-def tolerance(problem: RNNProblem) -> float:
+def tolerance(problem: RNNProblem | ConvProblem) -> float:
     """The tolerance for a problem's dtype and math."""
     dtype, math = problem.spec.dtype, problem.options.math
     return TOLERANCES.get((dtype, math), TOLERANCES[dtype, "default"])
@@ -69,6 +71,13 @@ def check_backward(
     _compare(problem, pairs)
 
 
+def check_conv(problem: ConvProblem, arrays: Sequence[Array | None], result: Array) -> None:
+    """Raise `ValidationError` where the result of a convolution differs from the reference's."""
+    expected = ConvReferencePlan(problem).run(*(_double(array) for array in arrays))
+    name = {FORWARD: "y", BACKWARD_DATA: "dx", BACKWARD_WEIGHTS: "dw"}[problem.operation]
+    _compare(problem, {name: (result, expected)})
+
+
 def _inputs(call: Any) -> tuple[Any, ...]:
     weights = call.weights
     arrays = weights.arrays() if isinstance(weights, RNNWeights) else weights
@@ -79,7 +88,9 @@ def _double(array: Array | None) -> Array | None:
     return None if array is None else array.astype("float64")
 
 
-def _compare(problem: RNNProblem, pairs: dict[str, tuple[Array | None, Array | None]]) -> None:
+def _compare(
+    problem: RNNProblem | ConvProblem, pairs: dict[str, tuple[Array | None, Array | None]]
+) -> None:
     allowed = tolerance(problem)
     wrong = {}
     for name, (found, expected) in pairs.items():

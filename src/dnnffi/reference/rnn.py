@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array, array_module
+from dnnffi.arrays import Array, array_module, compute_dtype
 from dnnffi.reference.cells import Cell, make_cell
 from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
 from dnnffi.reference.layout import Layout
@@ -101,7 +101,7 @@ def forward(
     if masks is not None and len(masks) != spec.num_layers - 1:
         raise ValueError(f"masks must be {spec.num_layers - 1} arrays; got {len(masks)}")
     xp = array_module(x)
-    dtype = _compute_dtype(xp, x.dtype)
+    dtype = compute_dtype(x.dtype)
     layout = Layout.of(xp, x, batch_first, lengths, batch_sizes)
     cell = make_cell(spec.mode, xp, clip, clip_nan)
     stacked = spec.num_layers * spec.num_directions
@@ -216,11 +216,6 @@ def _group(spec: RNNSpec, weights: Sequence[Array]) -> list[Weights]:
         b_ih, b_hh = rest[:2] if spec.bias else (None, None)
         groups.append(Weights(w_ih, w_hh, b_ih, b_hh, rest[-1] if spec.proj_size else None))
     return groups
-
-
-def _compute_dtype(xp: ModuleType, dtype: Any) -> Any:
-    """float32 for the two types of 16 bits, else the dtype itself."""
-    return xp.dtype(xp.float32) if dtype.itemsize == 2 else dtype
 
 
 def _cast(a: Array | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> Array:

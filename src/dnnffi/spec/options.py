@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
 from math import isnan
 from numbers import Real
 from typing import NamedTuple
+
+from dnnffi.spec.checks import checked_options, option_flag, option_of_choices
 
 ALGORITHMS = ("auto", "standard", "persist_static", "persist_dynamic", "persist_static_small_h")
 MATHS = ("default", "strict", "fast")
@@ -44,49 +44,19 @@ def rnn_options(options: object, mode: str) -> RNNOptions:
 
     Raises ``TypeError`` or ``ValueError`` naming the key, what came and what was expected.
     """
-    if options is None:
-        return DEFAULTS
-    if isinstance(options, RNNOptions):
-        options = options._asdict()  # checked again: perhaps for another mode
-    if not isinstance(options, Mapping):
-        raise TypeError(f"options must be a dict or None; got {type(options).__name__}")
-    try:
-        # With the types: 1 equals True, and would find its entry in the cache.
-        items = ((key, type(value), value) for key, value in options.items())
-        return _checked(tuple(sorted(items)), mode)
-    except TypeError:
-        # An unhashable value, or a key that is no string: the slow way names it.
-        return _check(dict(options), mode)
-
-
-@lru_cache(maxsize=256)
-def _checked(items: tuple[tuple[str, type, object], ...], mode: str) -> RNNOptions:
-    return _check({key: value for key, _, value in items}, mode)
+    return DEFAULTS if options is None else checked_options(options, RNNOptions, _check, mode)
 
 
 def _check(options: dict[str, object], mode: str) -> RNNOptions:
-    known = RNNOptions._fields
-    for key in options:
-        if key not in known:
-            raise ValueError(f"options: unknown key {key!r}; known are {', '.join(known)}")
-    named = {"algorithm": ALGORITHMS, "math": MATHS, "clip_nan": CLIP_NANS, "tune": TUNES}
-    for key, choices in named.items():
-        value = options.get(key, choices[0])
-        if not isinstance(value, str) or value not in choices:
-            raise ValueError(f"options[{key!r}] must be one of {', '.join(choices)}; got {value!r}")
-    if not isinstance(options.get("validate", False), bool):
-        raise TypeError(f"options['validate'] must be True or False; got {options['validate']!r}")
+    algorithm = option_of_choices(options, "algorithm", ALGORITHMS)
+    math = option_of_choices(options, "math", MATHS)
+    clip_nan = option_of_choices(options, "clip_nan", CLIP_NANS)
+    tune = option_of_choices(options, "tune", TUNES)
+    validate = option_flag(options, "validate")
     clip = _clip(options.get("clip"))
     if clip is not None and mode != "lstm":
         raise ValueError(f"options['clip']: only an LSTM has a cell to clip; mode is {mode!r}")
-    return RNNOptions(
-        algorithm=str(options.get("algorithm", "auto")),
-        math=str(options.get("math", "default")),
-        clip=clip,
-        clip_nan=str(options.get("clip_nan", "propagate")),
-        validate=bool(options.get("validate", False)),
-        tune=str(options.get("tune", "auto")),
-    )
+    return RNNOptions(algorithm, math, clip, clip_nan, validate, tune)
 
 
 def _clip(clip: object) -> tuple[float, float] | None:

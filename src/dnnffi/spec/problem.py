@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import NamedTuple, Self
 
+from dnnffi.spec.checks import check_number
 from dnnffi.spec.options import DEFAULTS, RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import batch_sizes_to_lengths, check_batch_sizes, check_lengths
@@ -117,9 +117,7 @@ class RNNProblem(NamedTuple):
 
 def check_dropout(dropout: object) -> float:
     """``dropout`` as a float from 0 to 1; errors name what came."""
-    if isinstance(dropout, bool) or not isinstance(dropout, Real):
-        raise TypeError(f"dropout must be a number; got {type(dropout).__name__}")
-    probability = float(dropout)
+    probability = check_number("dropout", dropout)
     if not 0.0 <= probability <= 1.0:
         raise ValueError(f"dropout must be from 0 to 1; got {dropout}")
     return probability

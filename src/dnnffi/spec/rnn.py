@@ -6,10 +6,11 @@ L layers, D directions (1 or 2), O = P or H, G gates.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
+
+from dnnffi.spec.checks import check_dtype, check_flag, check_integer, check_range
 
 GATES: dict[str, tuple[str, ...]] = {
     "lstm": ("i", "f", "g", "o"),
@@ -17,9 +18,6 @@ GATES: dict[str, tuple[str, ...]] = {
     "rnn_tanh": ("h",),
     "rnn_relu": ("h",),
 }
-ITEM_SIZES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-
-_INT32_MAX = 2**31 - 1
 
 
 class ParameterShape(NamedTuple):
@@ -72,10 +70,7 @@ class RNNSpec:
             ("num_layers", 1),
             ("proj_size", 0),
         ):
-            value = check_integer(name, getattr(self, name))
-            if not least <= value <= _INT32_MAX:
-                raise ValueError(f"{name} must be from {least} to {_INT32_MAX}; got {value}")
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, check_range(name, getattr(self, name), least))
         for name in ("bidirectional", "bias"):
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         if self.proj_size:
@@ -86,10 +81,7 @@ class RNNSpec:
                     f"proj_size must be smaller than hidden_size ({self.hidden_size}); "
                     f"got {self.proj_size}"
                 )
-        dtype = getattr(self.dtype, "name", self.dtype)
-        if dtype not in tuple(ITEM_SIZES):
-            raise ValueError(f"dtype must be one of {', '.join(ITEM_SIZES)}; got {self.dtype!r}")
-        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "dtype", check_dtype(self.dtype))
         key = tuple(getattr(self, f.name) for f in fields(self) if not f.name.startswith("_"))
         object.__setattr__(self, "_key", key)
         # Specs are keys of the plan cache, looked up on every call.
@@ -262,25 +254,3 @@ def _from_key(key: tuple[object, ...]) -> RNNSpec:
     names = (f.name for f in fields(RNNSpec) if f.init)
     values: dict[str, Any] = dict(zip(names, key, strict=True))
     return RNNSpec(**values)
-
-
-def check_integer(name: str, value: Any) -> int:
-    """``value`` as an int; ``TypeError`` naming the argument if it is none, or a bool."""
-    # Arrays have __index__ too, and raise there.
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(f"{name} must be an integer; got {type(value).__name__}")
-    return number
-
-
-def check_flag(name: str, value: object) -> bool:
-    """``value`` as a bool; ``TypeError`` naming the argument if it is not one."""
-    if isinstance(value, bool):
-        return value
-    # NumPy's bool is not a subclass of Python's; pure Python code knows it by its name.
-    if type(value).__name__ in ("bool_", "bool"):
-        return bool(value)
-    raise TypeError(f"{name} must be True or False; got {value!r}")

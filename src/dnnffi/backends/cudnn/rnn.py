@@ -28,8 +28,8 @@ from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.backends.cudnn.layout import weight_space_size
 from dnnffi.backends.cudnn.library import Library, load
 from dnnffi.errors import ContextError, DnnffiError, UnsupportedError
+from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import PACKED, RNNProblem
-from dnnffi.spec.rnn import ITEM_SIZES
 from dnnffi.spec.weights import weight_layout
 
 _ADD = 0  # CUDNN_WGRAD_MODE_ADD, the only mode that cuDNN 9.19 takes for an RNN

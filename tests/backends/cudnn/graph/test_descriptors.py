@@ -40,7 +40,7 @@ from dnnffi.backends.cudnn.graph.types import (
 from dnnffi.backends.cudnn.types import DATA_TYPES
 from dnnffi.backends.descriptors.tensor import contiguous_strides
 from dnnffi.errors import CudnnError, UnsupportedError
-from dnnffi.spec.rnn import ITEM_SIZES
+from dnnffi.spec.checks import ITEM_SIZES
 
 REFUSED = (TypeError, ValueError)
 INT64 = 2**63

@@ -18,7 +18,7 @@ from dnnffi.backends.cudnn.types import (
 )
 from dnnffi.backends.descriptors.checks import choice, data_type, integer
 from dnnffi.backends.enumerators import name_of
-from dnnffi.spec.rnn import check_flag
+from dnnffi.spec.checks import check_flag
 
 _LINEAR_INPUT = ffi.integer_const("CUDNN_LINEAR_INPUT")  # the first layer has an input matrix
 

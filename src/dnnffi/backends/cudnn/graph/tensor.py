@@ -18,7 +18,7 @@ from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES
 from dnnffi.backends.descriptors.checks import choice, data_type, integer, sizes
 from dnnffi.backends.descriptors.tensor import MAX_DIMS
-from dnnffi.spec.rnn import ITEM_SIZES
+from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.sequences import as_integers
 
 INT64_MAX = 2**63 - 1

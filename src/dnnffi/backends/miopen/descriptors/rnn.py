@@ -11,7 +11,7 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.dropout import DropoutDescriptor
 from dnnffi.backends.miopen.types import ALGORITHMS, MODES, RNN_DATA_TYPES
-from dnnffi.spec.rnn import check_flag
+from dnnffi.spec.checks import check_flag
 
 _LINEAR_INPUT = ffi.integer_const("miopenRNNlinear")  # the first layer has an input matrix
 

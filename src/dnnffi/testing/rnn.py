@@ -1,20 +1,4 @@
-"""Hypothesis strategies for networks, problems and their arrays, to property-test an embedding.
-
-They draw whatever `dnnffi.RNNSpec` and `dnnffi.RNNProblem` allow, small enough for thousands of
-examples, and what backends get wrong: sizes of one and odd ones, rows that end early in any order,
-no row that reaches T. A test of one's own wrapper against the reference::
-
-    from hypothesis import given, strategies as st
-    from dnnffi import testing
-
-    @given(testing.problems(testing.specs(modes=("gru",))), st.integers(0, 2**32 - 1))
-    def test_wrapper(problem, seed):
-        a = testing.inputs(problem, seed)
-        y, h_n = dnnffi.gru(a.x, a.hx, a.weights, **testing.keywords(problem))
-        ...
-
-Needs Hypothesis, which dnnffi itself does not.
-"""
+"""Strategies for networks, their problems and lengths, and arrays for them."""
 
 from __future__ import annotations
 
@@ -22,21 +6,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import strategies as st
 
 from dnnffi.arrays import dtype_object
 from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
-
-try:
-    from hypothesis import strategies as st
-except ImportError as error:
-    raise ImportError("dnnffi.testing needs Hypothesis. Install: pip install hypothesis") from error
+from dnnffi.testing.draw import DTYPES, either
 
 # Hypothesis shrinks towards the first of each, so the plainest comes first.
 MODES = ("rnn_tanh", "rnn_relu", "gru", "lstm")
-DTYPES = ("float32", "float64", "float16", "bfloat16")
 LAYOUTS = (SEQUENCE_MAJOR, BATCH_MAJOR, PACKED)
 
 _HostArray = np.ndarray[Any, Any]
@@ -77,8 +57,8 @@ def specs(
         input_size=draw(st.integers(1, max_size)),
         hidden_size=hidden_size,
         num_layers=draw(st.integers(1, max_layers)),
-        bidirectional=draw(_either(bidirectional)),
-        bias=draw(_either(bias)),
+        bidirectional=draw(either(bidirectional)),
+        bias=draw(either(bias)),
         proj_size=draw(st.integers(1, hidden_size - 1)) if projected else 0,
         dtype=draw(st.sampled_from(list(dtypes))),
     )
@@ -142,7 +122,7 @@ def problems(
     with_options : whether to draw `options` too, instead of the defaults
     """
     spec = draw(specs() if networks is None else networks)
-    trains = draw(_either(training))
+    trains = draw(either(training))
     common: dict[str, Any] = {"training": trains, "dropout": dropout if trains else 0.0}
     if with_options:
         common["options"] = rnn_options(draw(options(spec.mode)), spec.mode)
@@ -155,7 +135,7 @@ def problems(
         steps,
         batch,
         batch_first=layout == BATCH_MAJOR,
-        lengths=draw(lengths(steps, batch)) if draw(_either(padded)) else None,
+        lengths=draw(lengths(steps, batch)) if draw(either(padded)) else None,
         **common,
     )
 
@@ -242,7 +222,3 @@ def keywords(problem: RNNProblem) -> dict[str, Any]:
     if problem.training:
         result["dropout"] = problem.dropout
     return result
-
-
-def _either(fixed: bool | None) -> st.SearchStrategy[bool]:
-    return st.booleans() if fixed is None else st.just(fixed)

@@ -1,0 +1,109 @@
+"""Train a residual block to do what another one does.
+
+    python examples/resnet_block.py --steps 100
+
+A block of two convolutions with a way around them,
+
+    h = relu(conv(x, w1) + b1)
+    y = relu(conv(h, w2) + x + b2)
+
+learns the outputs of a block with other weights ("the teacher") from random pictures. The forward
+is two calls, bias, residual and ReLU included; the gradients are written out below. On CuPy arrays
+where there is a GPU, else on NumPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+import dnnffi
+
+# cuDNN and MIOpen have no convolution here yet: the reference computes, on CuPy arrays too.
+BACKEND = "reference"
+
+
+class Block:
+    """Weights w1, w2 [C, C, 3, 3] and biases b1, b2 [C]; x and y are [N, C, H, W]."""
+
+    def __init__(self, xp, channels, rng):
+        shape = (channels, channels, 3, 3)
+        scale = (2 / (channels * 9)) ** 0.5  # keeps the variance behind a ReLU
+        self.w1, self.w2 = (
+            xp.asarray((rng.standard_normal(shape) * scale).astype("float32")) for _ in range(2)
+        )
+        self.b1, self.b2 = (xp.zeros(channels, "float32") for _ in range(2))
+
+    @property
+    def parameters(self):
+        return [self.w1, self.b1, self.w2, self.b2]
+
+    def forward(self, x):
+        """The output, and what lies between: (y, h)."""
+        h = dnnffi.conv(x, self.w1, self.b1, padding=1, activation="relu", backend=BACKEND)
+        y = dnnffi.conv(
+            h, self.w2, self.b2, padding=1, residual=x, activation="relu", backend=BACKEND
+        )
+        return y, h
+
+    def gradients(self, x, h, y, dy):
+        """Gradients of sum(dy * y): of x, and of the parameters in their order."""
+        weights = self.w2.shape
+        # ReLU lets the gradient pass where its output is positive.
+        dy = dy * (y > 0)
+        dw2 = dnnffi.conv_backward_weights(dy, h, weights, padding=1, backend=BACKEND)
+        dh = dnnffi.conv_backward_data(dy, self.w2, h.shape, padding=1, backend=BACKEND)
+        dh = dh * (h > 0)
+        dw1 = dnnffi.conv_backward_weights(dh, x, weights, padding=1, backend=BACKEND)
+        dx = dnnffi.conv_backward_data(dh, self.w1, x.shape, padding=1, backend=BACKEND)
+        db1, db2 = dnnffi.conv_backward_bias(dh), dnnffi.conv_backward_bias(dy)
+        return dx + dy, [dw1, db1, dw2, db2]  # dy: what came by the way around
+
+
+def train(xp, steps, channels=16, size=16, batch=16, rate=0.02, momentum=0.9, seed=0):
+    """Train for ``steps`` steps; yields the loss, half the mean squared error, of each."""
+    rng = np.random.default_rng(seed)
+    teacher, student = Block(xp, channels, rng), Block(xp, channels, rng)
+    speeds = [xp.zeros_like(parameter) for parameter in student.parameters]
+    for _ in range(steps):
+        pictures = rng.standard_normal((batch, channels, size, size)).astype("float32")
+        x = xp.asarray(pictures)
+        target, _ = teacher.forward(x)
+        y, h = student.forward(x)
+        error = y - target
+        _, gradients = student.gradients(x, h, y, error / (batch * size * size))
+        for parameter, speed, gradient in zip(student.parameters, speeds, gradients, strict=True):
+            speed *= momentum
+            speed -= rate * gradient
+            parameter += speed
+        yield float((error * error).mean()) / 2
+
+
+def arrays():
+    """CuPy where it sees a GPU, else NumPy."""
+    try:
+        import cupy
+    except ImportError:
+        return np
+    return cupy if cupy.cuda.is_available() else np
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=100)
+    steps = parser.parse_args().steps
+    xp = arrays()
+    print(f"A residual block of 16 channels, pictures of 16 x 16, on {xp.__name__}")
+    start = time.perf_counter()
+    try:
+        for step, loss in enumerate(train(xp, steps), 1):
+            if step == 1 or step % 20 == 0 or step == steps:
+                print(f"step {step:4}  loss {loss:.5f}  {time.perf_counter() - start:5.1f} s")
+    except KeyboardInterrupt:
+        print("stopped")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""``dnnffi demo --conv``: train a small network to tell shapes on noisy pictures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnnffi.cli.command import INTERRUPTED
+from dnnffi.cli.training import Progress, follow, plot_losses
+
+if TYPE_CHECKING:
+    from dnnffi.cli.convmodel import ConvModel
+
+BATCH = 64
+CHANNELS = (1, 8, 16, 32)
+SIZE = 24  # pixels
+NOISE = 0.25
+RATE = 1e-2
+TESTED = 1000
+ROWS, COLUMNS = 4, 8
+"""Of the grid of pictures."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, then write the loss curve and the grid. Ctrl-C ends the training early."""
+    import numpy as np
+
+    from dnnffi.cli.convmodel import ConvModel
+    from dnnffi.cli.pictures import SHAPES, draw_pictures
+
+    rng = np.random.default_rng(options.seed)
+    model = ConvModel(np, CHANNELS, len(SHAPES), "reference", rng)
+    count = sum(int(parameter.size) for parameter in model.parameters)
+    print(f"Backend   reference on NumPy {np.__version__} (the vendors' is not there yet)")
+    print(f"Pictures  {SIZE} x {SIZE} with noise: {', '.join(SHAPES)}")
+    print(f"Network   {len(CHANNELS) - 1} convolutions of 3 x 3, {count:,} parameters")
+
+    progress = train(model, options.batch or BATCH, options.seconds, options.steps, rng)
+    if not progress.losses:
+        print("Interrupted before the first step; nothing to write.")
+        return INTERRUPTED
+    pictures, numbers = draw_pictures(TESTED, SIZE, NOISE, np.random.default_rng(options.seed + 1))
+    answers = model.scores(pictures).argmax(axis=1)
+    curve, grid = options.output / "loss.png", options.output / "pictures.png"
+    plot_losses(curve, progress, "pictures seen", "loss (nats)")
+    plot_grid(grid, pictures, numbers, answers)
+    right = int((answers == numbers).sum())
+    word = "Stopped after" if progress.interrupted else "Trained"
+    print(
+        f"{word} {len(progress.losses)} steps, {progress.items:,} pictures in "
+        f"{progress.seconds:.1f} s, {progress.speed:,.0f} pictures/s"
+    )
+    chance = 1 / len(SHAPES)
+    print(f"Accuracy    {right / TESTED:.1%} of {TESTED} new pictures (guessing: {chance:.1%})")
+    print(f"Loss curve  {curve}")
+    print(f"Pictures    {grid}")
+    return INTERRUPTED if progress.interrupted else 0
+
+
+def train(model: ConvModel, batch: int, seconds: float, steps: int | None, rng: Any) -> Progress:
+    """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes."""
+    from dnnffi.cli.learning import Adam
+    from dnnffi.cli.pictures import draw_pictures
+
+    def losses() -> Iterator[Any]:
+        adam = Adam(model.parameters, RATE)
+        while True:
+            loss, gradients = model.loss_and_gradients(*draw_pictures(batch, SIZE, NOISE, rng))
+            adam.step(gradients)
+            yield loss
+
+    return follow(losses(), batch, "nats", "pictures", seconds, steps)
+
+
+def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
+    """Write pictures with their answers as PNG: wrong ones in front, at most half of all."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from dnnffi.cli.pictures import SHAPES
+
+    wrong, right = np.flatnonzero(answers != numbers), np.flatnonzero(answers == numbers)
+    cells = ROWS * COLUMNS
+    front = wrong[: max(cells // 2, cells - len(right))]
+    shown = [*front, *right[: cells - len(front)]]
+    figure = Figure(figsize=(1.3 * COLUMNS, 1.5 * ROWS + 0.5))
+    FigureCanvasAgg(figure)
+    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=0.9, wspace=0.05, hspace=0.2)
+    figure.suptitle("Answers: right ones in green, wrong ones in red with the truth behind")
+    for axes, index in zip(figure.subplots(ROWS, COLUMNS).flat, shown, strict=True):
+        answer, truth = SHAPES[answers[index]], SHAPES[numbers[index]]
+        axes.imshow(pictures[index, 0], cmap="gray")
+        axes.set_title(
+            answer if answer == truth else f"{answer} ({truth})",
+            color="tab:green" if answer == truth else "tab:red",
+            fontsize=8,
+        )
+        axes.set_axis_off()
+    figure.savefig(path, dpi=120)

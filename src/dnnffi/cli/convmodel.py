@@ -1,0 +1,96 @@
+"""A small convolutional network that tells what is on a picture.
+
+The convolutions and their gradients are dnnffi's; all else is array code that runs on NumPy and
+CuPy alike.
+
+Symbols: N pictures, C channels, V kinds of pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import dnnffi
+from dnnffi.arrays import Array
+from dnnffi.cli.learning import cross_entropy
+
+
+class ConvModel:
+    """The parameters, and the loss and its gradient.
+
+    Convolutions of 3 x 3, of which all but the first halve the picture; the mean of each channel;
+    a matrix of scores. ``parameters`` are the weights and bias of each convolution, then of the
+    matrix [V, C] and [V].
+    """
+
+    def __init__(
+        self,
+        xp: ModuleType,
+        channels: Sequence[int],
+        kinds: int,
+        backend: str,
+        rng: np.random.Generator,
+    ) -> None:
+        """Draw the parameters on the host; ``xp`` is ``numpy`` or ``cupy``.
+
+        ``channels`` are those of the picture and behind each convolution.
+        """
+        self.backend = backend
+        self.strides = [1, *(2,) * (len(channels) - 2)]
+        self.parameters: list[Array] = []
+
+        def draw(shape: tuple[int, ...]) -> None:
+            # He et al., 2015: keeps the variance behind a ReLU.
+            bound = (2 / np.prod(shape[1:])) ** 0.5
+            self.parameters.append(xp.asarray((rng.normal(size=shape) * bound).astype("float32")))
+            self.parameters.append(xp.zeros(shape[0], "float32"))
+
+        for few, many in pairwise(channels):
+            draw((many, few, 3, 3))
+        draw((kinds, channels[-1]))
+
+    def scores(self, pictures: Array) -> Array:
+        """A score for each kind of picture: [N, V] from [N, C, H, W]."""
+        return self._scores(self._features(pictures)[-1])
+
+    def loss_and_gradients(self, pictures: Array, targets: Array) -> tuple[Array, list[Array]]:
+        """Loss in nats, and its gradients in the order of ``parameters``.
+
+        ``targets`` are the numbers of the right kinds [N]. The loss is an array without dimensions,
+        so that a GPU is not waited for.
+        """
+        features = self._features(pictures)
+        loss, d_scores = cross_entropy(self._scores(features[-1]), targets)
+
+        last = features[-1]
+        gradients = [d_scores.T @ last.mean(axis=(2, 3)), d_scores.sum(axis=0)]
+        pixels = last.shape[2] * last.shape[3]
+        dy = (d_scores @ self.parameters[-2])[:, :, None, None] / pixels
+        for layer in reversed(range(len(self.strides))):
+            x, y, w = features[layer], features[layer + 1], self.parameters[2 * layer]
+            dy = dy * (y > 0)  # through the ReLU, and of the shape of y
+            dw = dnnffi.conv_backward_weights(dy, x, w.shape, **self._keywords(layer))
+            gradients = [dw, dnnffi.conv_backward_bias(dy), *gradients]
+            if layer:  # nobody asks for the gradient of the pictures
+                dy = dnnffi.conv_backward_data(dy, w, x.shape, **self._keywords(layer))
+        return loss, gradients
+
+    def _features(self, pictures: Array) -> list[Array]:
+        """The pictures, and what each convolution makes of them."""
+        features = [pictures]
+        for layer in range(len(self.strides)):
+            w, bias = self.parameters[2 * layer : 2 * layer + 2]
+            y = dnnffi.conv(features[-1], w, bias, activation="relu", **self._keywords(layer))
+            features.append(y)
+        return features
+
+    def _keywords(self, layer: int) -> dict[str, Any]:
+        return {"stride": self.strides[layer], "padding": 1, "backend": self.backend}
+
+    def _scores(self, features: Array) -> Array:
+        return features.mean(axis=(2, 3)) @ self.parameters[-2].T + self.parameters[-1]

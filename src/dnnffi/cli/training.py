@@ -1,0 +1,107 @@
+"""The course of a training: how long, how it is shown while it runs, its losses as a picture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Progress:
+    """The course of a training: the loss of each step, what was read, and the time it took."""
+
+    losses: list[float] = field(default_factory=list)
+    items: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def recent(self) -> float:
+        """Mean loss of the last 20 steps."""
+        last = self.losses[-20:]
+        return sum(last) / len(last)
+
+    @property
+    def speed(self) -> float:
+        """Items per second."""
+        return self.items / self.seconds if self.seconds else 0.0
+
+
+def follow(
+    losses: Iterator[Any], items: int, unit: str, item: str, seconds: float, steps: int | None
+) -> Progress:
+    """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes.
+
+    Each loss that ``losses`` gives is one step on ``items`` items; it may be an array on a device.
+    """
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    progress = Progress()
+    pending: list[Any] = []
+    columns = (
+        TextColumn("Training "),
+        BarColumn(),
+        TextColumn(f"{{task.fields[loss]}} {unit}  {{task.fields[speed]}} {item}/s"),
+        TimeElapsedColumn(),
+    )
+
+    def collect(bar: Bar) -> None:
+        # The one place that waits for the device.
+        progress.losses += [float(loss) for loss in pending]
+        progress.items += len(pending) * items
+        progress.seconds = time.perf_counter() - start
+        pending.clear()
+        done = progress.seconds / seconds
+        if steps is not None:
+            done = max(done, len(progress.losses) / steps)
+        bar.update(
+            bar.task_ids[0],
+            completed=min(done, 1.0),
+            loss=f"{progress.recent:.2f}",
+            speed=f"{progress.speed:,.0f}",
+        )
+
+    with Bar(*columns) as bar:
+        bar.add_task("", total=1.0, loss="-", speed="-")
+        start = time.perf_counter()
+        try:
+            for loss in losses:
+                pending.append(loss)
+                last = len(progress.losses) + len(pending) == steps
+                if last or len(pending) == 10:
+                    collect(bar)
+                    if last or progress.seconds >= seconds:
+                        break
+        except KeyboardInterrupt:
+            progress.interrupted = True
+            if pending:
+                collect(bar)
+    return progress
+
+
+def plot_losses(path: Path, progress: Progress, items: str, unit: str) -> None:
+    """Write the loss curve as PNG."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    losses = np.array(progress.losses)
+    read = np.linspace(0, progress.items, len(losses) + 1)[1:] / 1e6
+    width = max(1, len(losses) // 50)
+    smooth = np.convolve(losses, np.full(width, 1 / width), "valid")
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot(read, losses, color="0.75", linewidth=0.8)
+    axes.plot(read[width - 1 :], smooth, color="C0", label=f"mean of {width} steps")
+    axes.set_xlabel(f"{items} (millions)")
+    axes.set_ylabel(unit)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)

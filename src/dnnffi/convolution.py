@@ -1,0 +1,498 @@
+"""Convolutions on arrays: the functions that users call.
+
+The module is not called ``conv``: importing it would put it in the place of `dnnffi.conv`.
+
+Symbols: N batch, C input channels, K output channels. Spatial dimensions are one, two or three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dnnffi.arrays import Array, as_array
+from dnnffi.plan import validate
+from dnnffi.plan.conv import ConvEngine, ConvPlan, conv_engine
+from dnnffi.reference import conv as reference
+from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
+from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
+from dnnffi.spec.conv_options import DEFAULTS, conv_options
+from dnnffi.spec.conv_problem import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHTS,
+    CHANNELS_FIRST,
+    FORWARD,
+    ConvProblem,
+    check_activation,
+    memory_layout,
+)
+
+Sizes = int | Sequence[int]
+
+_ARGUMENTS = {
+    FORWARD: ("x", "w", "bias", "residual"),
+    BACKWARD_DATA: ("dy", "w"),
+    BACKWARD_WEIGHTS: ("dy", "x"),
+}
+
+
+def conv(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    activation: str | None = None,
+    residual: Array | None = None,
+    alpha: float = 1.0,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Convolve: ``activation(conv(x, w) + alpha * residual + bias)``.
+
+    The kernel is not flipped, as everywhere in deep learning. With zeros around x, output channel k
+    at position o is the sum over the channels c of its group and the kernel's positions t of
+    ``w[k, c, t] * x[c, stride*o + dilation*t - padding]``.
+
+    Parameters
+    ----------
+    x : [N, C, ...] with one, two or three spatial dimensions, in any strides. float16, bfloat16,
+        float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``
+    w : [K, C/groups, ...], of the dtype of x, as all arrays
+    bias : [K], or None
+    stride, padding, dilation : one integer, or one a spatial dimension; zeros are put on both sides
+    groups : divides C and K; with C groups the convolution is depthwise
+    activation : "relu" or None
+    residual : shape of y, or None
+    alpha : factor of ``residual``
+    backend : "cudnn", "miopen", "reference", or None: from the arrays (CuPy on CUDA, CuPy on ROCm,
+        NumPy)
+    options : "math": "default" (float32 may use TF32), "strict" or "fast"; "deterministic": True
+        for the same bits each time; "tune": True to measure cuDNN's candidates, "find": "search" to
+        measure MIOpen's, both at the first call; "workspace_limit": bytes; "validate": True to
+        compare with the reference
+
+    Returns
+    -------
+    y : [N, K, ...], sizes (size + 2*padding - dilation*(kernel - 1) - 1) // stride + 1. Channels
+        last in memory where those of x are; where x counts as either (one channel, or one element a
+        channel) as w is
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    UnsupportedError
+        The backend cannot do this. This version has the reference alone.
+    ValidationError
+        With ``validate``, where the result differs from the reference's beyond rounding.
+    """
+    return _forward(
+        False,
+        x,
+        w,
+        bias,
+        stride,
+        padding,
+        0,
+        dilation,
+        groups,
+        activation,
+        residual,
+        alpha,
+        backend,
+        options,
+    )
+
+
+def conv_backward_data(
+    dy: Array,
+    w: Array,
+    x_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv(x, w))`` by x.
+
+    The keywords are those of `conv`, and so are the errors.
+
+    Parameters
+    ----------
+    dy : [N, K, ...]; of a fused forward, the gradient in front of its activation
+    w : [K, C/groups, ...]
+    x_shape : [N, C, ...]; with a stride, several sizes of x give the same size of y
+
+    Returns
+    -------
+    dx : of ``x_shape``, channels last in memory where those of dy are
+    """
+    return _backward_data(
+        False, dy, w, x_shape, stride, padding, 0, dilation, groups, backend, options
+    )
+
+
+def conv_backward_weights(
+    dy: Array,
+    x: Array,
+    w_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv(x, w))`` by w.
+
+    The keywords are those of `conv`, and so are the errors.
+
+    Parameters
+    ----------
+    dy : [N, K, ...]; of a fused forward, the gradient in front of its activation
+    x : [N, C, ...]
+    w_shape : [K, C/groups, ...]
+
+    Returns
+    -------
+    dw : of ``w_shape``, channels last in memory where those of dy are
+    """
+    return _backward_weights(
+        False, dy, x, w_shape, stride, padding, 0, dilation, groups, backend, options
+    )
+
+
+def conv_backward_bias(dy: Array, /) -> Array:
+    """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
+
+    The sum over all but the channels, by array code on the device of dy. The two types of 16 bits
+    are summed in float32.
+    """
+    dy = as_array("dy", dy)
+    _rank("dy", dy)
+    _check_dtype("dy", dy)
+    return reference.backward_bias(dy)
+
+
+def conv_transpose(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    activation: str | None = None,
+    residual: Array | None = None,
+    alpha: float = 1.0,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Transposed convolution: ``activation(conv_transpose(x, w) + alpha * residual + bias)``.
+
+    It is backward data of the convolution with the same weights that goes from K to C channels.
+    As `conv`, but for:
+
+    Parameters
+    ----------
+    w : [C, K/groups, ...]
+    stride : step of the kernel over the output
+    padding : what is cut off the output on both sides
+    output_padding : positions more at the output's end, fewer than the larger of stride and
+        dilation: with a stride, inputs of one size come from outputs of several
+
+    Returns
+    -------
+    y : [N, K, ...], sizes (size - 1)*stride - 2*padding + dilation*(kernel - 1) + 1 +
+        output_padding, in the memory layout of x
+    """
+    return _forward(
+        True,
+        x,
+        w,
+        bias,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        activation,
+        residual,
+        alpha,
+        backend,
+        options,
+    )
+
+
+def conv_transpose_backward_data(
+    dy: Array,
+    w: Array,
+    x_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv_transpose(x, w))`` by x.
+
+    As `conv_backward_data`, with w [C, K/groups, ...].
+    """
+    return _backward_data(
+        True, dy, w, x_shape, stride, padding, output_padding, dilation, groups, backend, options
+    )
+
+
+def conv_transpose_backward_weights(
+    dy: Array,
+    x: Array,
+    w_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv_transpose(x, w))`` by w.
+
+    As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
+    """
+    return _backward_weights(
+        True, dy, x, w_shape, stride, padding, output_padding, dilation, groups, backend, options
+    )
+
+
+def _forward(
+    transposed: bool,
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
+    groups: Any,
+    activation: Any,
+    residual: Any,
+    alpha: Any,
+    backend: str | None,
+    options: object,
+) -> Array:
+    x, w = as_array("x", x), as_array("w", w)
+    bias = None if bias is None else as_array("bias", bias)
+    residual = None if residual is None else as_array("residual", residual)
+    if activation is not None:
+        activation = check_activation(activation)
+    if alpha.__class__ is not float:
+        alpha = check_number("alpha", alpha)
+    epilogue = (activation, residual is not None, alpha, bias is not None)
+    return _run(
+        FORWARD,
+        transposed,
+        (x, w, bias, residual),
+        x.shape,
+        w.shape,
+        (stride, padding, dilation, output_padding),
+        groups,
+        epilogue,
+        backend,
+        options,
+    )
+
+
+def _backward_data(
+    transposed: bool,
+    dy: Any,
+    w: Any,
+    x_shape: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
+    groups: Any,
+    backend: str | None,
+    options: object,
+) -> Array:
+    dy, w = as_array("dy", dy), as_array("w", w)
+    return _run(
+        BACKWARD_DATA,
+        transposed,
+        (dy, w),
+        check_shape("x_shape", x_shape),
+        w.shape,
+        (stride, padding, dilation, output_padding),
+        groups,
+        _NO_EPILOGUE,
+        backend,
+        options,
+    )
+
+
+def _backward_weights(
+    transposed: bool,
+    dy: Any,
+    x: Any,
+    w_shape: Any,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
+    groups: Any,
+    backend: str | None,
+    options: object,
+) -> Array:
+    dy, x = as_array("dy", dy), as_array("x", x)
+    return _run(
+        BACKWARD_WEIGHTS,
+        transposed,
+        (dy, x),
+        x.shape,
+        check_shape("w_shape", w_shape),
+        (stride, padding, dilation, output_padding),
+        groups,
+        _NO_EPILOGUE,
+        backend,
+        options,
+    )
+
+
+_NO_EPILOGUE = (None, False, 1.0, False)
+_GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
+
+
+def _run(
+    operation: str,
+    transposed: bool,
+    arrays: tuple[Any, ...],
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    geometry: tuple[Any, ...],
+    groups: Any,
+    epilogue: tuple[Any, ...],
+    backend: str | None,
+    options: object,
+) -> Array:
+    """Check, find the plan, hand over. The first of ``arrays`` decides backend and layout."""
+    first, second = arrays[:2]
+    found = conv_engine(backend, first)
+    names = _ARGUMENTS[operation]
+    device = found.place(names[0], first)
+    rank = _rank(names[0], first)
+    # Before the look-up: 1 equals True and 1.0, and would find its plan.
+    sizes = tuple(
+        (value,) * rank if value.__class__ is int else per_dimension(name, value, rank, least)
+        for value, (name, least) in zip(geometry, _GEOMETRY, strict=True)
+    )
+    if groups.__class__ is not int:
+        groups = check_integer("groups", groups)
+    checked = DEFAULTS if options is None else conv_options(options)
+    layout = memory_layout(first.shape, first.strides)
+    if layout is None and second.ndim == first.ndim:
+        layout = memory_layout(second.shape, second.strides)
+    key = (
+        operation,
+        transposed,
+        x_shape,
+        w_shape,
+        first.dtype,
+        layout,
+        sizes,
+        groups,
+        epilogue,
+        checked,
+        device,
+    )
+    plan = found.plans.find(key)
+    if plan is None:
+        _check_dtype(names[0], first)
+        stride, padding, dilation, output_padding = geometry
+        spec = ConvSpec.from_weight_shape(
+            w_shape,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            transposed=transposed,
+            output_padding=output_padding,
+            dtype=first.dtype.name,
+            name="w_shape" if operation == BACKWARD_WEIGHTS else "w",
+        )
+        activation, residual, alpha, bias = epilogue
+        problem = ConvProblem.of(
+            operation,
+            spec,
+            x_shape,
+            layout=layout or CHANNELS_FIRST,
+            activation=activation,
+            residual=residual,
+            alpha=alpha,
+            bias=bias,
+            options=checked,
+        )
+        plan = found.plans.get(key, lambda: found.prepare(problem, device))
+    _check_arrays(found, plan, device, names, arrays)
+    result = plan.run(*arrays)
+    if checked.validate and plan.problem.batch:
+        validate.check_conv(plan.problem, arrays, result)
+    return result
+
+
+def _rank(name: str, array: Array) -> int:
+    """The number of spatial dimensions of ``array``."""
+    rank: int = array.ndim - 2
+    if rank not in RANKS:
+        raise ValueError(
+            f"{name} must have 3, 4 or 5 dimensions, [N, channels, ...]; got shape "
+            f"{tuple(array.shape)}"
+        )
+    return rank
+
+
+def _check_dtype(name: str, array: Array) -> None:
+    if array.dtype.name not in ITEM_SIZES:
+        raise TypeError(
+            f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"
+        )
+
+
+def _check_arrays(
+    found: ConvEngine,
+    plan: ConvPlan,
+    device: Any,
+    names: tuple[str, ...],
+    arrays: tuple[Any, ...],
+) -> None:
+    """Raise unless all arrays are where the first is, of its dtype, and of the plan's shapes."""
+    first, dtype = names[0], arrays[0].dtype
+    for name, array, shape in zip(names, arrays, plan.argument_shapes, strict=True):
+        if array is None:
+            continue
+        if array.dtype != dtype:
+            raise TypeError(f"{name} must have the dtype of {first}, {dtype}; got {array.dtype}")
+        where = found.place(name, array)
+        if where != device:
+            raise ValueError(f"{name} must be where {first} is, {device}; it is on {where}")
+        if array.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")

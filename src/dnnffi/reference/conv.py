@@ -1,0 +1,149 @@
+"""Convolutions on NumPy or CuPy arrays, forward and backward: what the right answer is.
+
+With zeros around x,
+
+    y[n, k, o] = sum over c, t of w[k, c, t] * x[n, c, stride*o + dilation*t - padding]
+
+where o is a position of the output, t one of the kernel, and c runs over the channels of k's group.
+The windows of x that the kernel sees make a matrix for each group, so that y is one product, and
+backward weights another; backward data is the product with w and the sum of what each window gets.
+A transposed convolution exchanges forward and backward data of the ordinary one.
+
+Symbols: N batch, C input channels, K output channels, G groups, O output positions, T positions of
+the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dnnffi.arrays import Array, array_module, compute_dtype
+from dnnffi.spec.conv import ConvSpec
+
+
+# Infinity and NaN are values here, as they are on a device: NumPy is not to warn of them.
+@np.errstate(all="ignore")
+def forward(
+    spec: ConvSpec,
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    *,
+    activation: str | None = None,
+    residual: Array | None = None,
+    alpha: float = 1.0,
+) -> Array:
+    """``activation(conv(x, w) + alpha * residual + bias)`` [N, K, ...].
+
+    float32 and float64 are computed in the dtype of ``x``, float16 and bfloat16 in float32; the
+    result has the dtype of ``x``, and strides as they come. Shapes are not checked here.
+
+    Parameters
+    ----------
+    x : [N, C, ...]
+    w : [K, C/groups, ...]; of a transposed convolution [C, K/groups, ...]
+    bias : [K] or None
+    activation : "relu" or None
+    residual : shape of the result, or None
+    """
+    sizes = spec.output_sizes(x.shape[2:])
+    if spec.transposed:
+        y = _scatter(spec.adjoint, _up(x), _up(w), sizes)
+    else:
+        y = _gather(spec, _up(x), _up(w), sizes)
+    if residual is not None:
+        y = y + alpha * _up(residual)
+    if bias is not None:
+        y = y + _up(bias).reshape(-1, *(1,) * spec.rank)
+    if activation == "relu":
+        y = array_module(y).maximum(y, 0)  # NaN stays
+    return y.astype(x.dtype, copy=False)
+
+
+@np.errstate(all="ignore")
+def backward_data(spec: ConvSpec, dy: Array, w: Array, sizes: Sequence[int]) -> Array:
+    """Gradient of sum(dy * conv(x, w)) by x [N, C, ...]; ``sizes`` are x's spatial ones."""
+    if spec.transposed:
+        dx = _gather(spec.adjoint, _up(dy), _up(w), sizes)
+    else:
+        dx = _scatter(spec, _up(dy), _up(w), sizes)
+    return dx.astype(dy.dtype, copy=False)
+
+
+@np.errstate(all="ignore")
+def backward_weights(spec: ConvSpec, dy: Array, x: Array) -> Array:
+    """Gradient of sum(dy * conv(x, w)) by w, of the shape of w."""
+    image, outputs = (dy, x) if spec.transposed else (x, dy)
+    ordinary = spec.adjoint if spec.transposed else spec
+    columns = _columns(ordinary, _up(outputs))  # [G, K/G, N*O]
+    windows = _windows(ordinary, _up(image), outputs.shape[2:])  # [G, C/G*T, N*O]
+    dw = columns @ windows.swapaxes(1, 2)
+    return dw.reshape(spec.weight_shape).astype(dy.dtype, copy=False)
+
+
+@np.errstate(all="ignore")
+def backward_bias(dy: Array) -> Array:
+    """Gradient by the bias [K]: the sum of dy over all but its channels."""
+    axes = (0, *range(2, dy.ndim))
+    return _up(dy).sum(axis=axes).astype(dy.dtype, copy=False)
+
+
+def _gather(spec: ConvSpec, x: Array, w: Array, outputs: Sequence[int]) -> Array:
+    """conv(x, w) [N, K, ...] at the first ``outputs`` positions."""
+    y = _matrix(spec, w) @ _windows(spec, x, outputs)  # [G, K/G, N*O]
+    return y.reshape(spec.out_channels, len(x), *outputs).swapaxes(0, 1)
+
+
+def _scatter(spec: ConvSpec, dy: Array, w: Array, sizes: Sequence[int]) -> Array:
+    """The adjoint of `_gather`: dx [N, C, ...] of spatial ``sizes``."""
+    outputs = dy.shape[2:]
+    windows = _matrix(spec, w).swapaxes(1, 2) @ _columns(spec, dy)  # [G, C/G*T, N*O]
+    windows = windows.reshape(spec.in_channels, *spec.kernel, len(dy), *outputs)
+    padded = [size + 2 * padding for size, padding in zip(sizes, spec.padding, strict=True)]
+    dx = array_module(dy).zeros((spec.in_channels, len(dy), *padded), dy.dtype)
+    for tap in np.ndindex(spec.kernel):
+        # For one position of the kernel the windows do not overlap.
+        dx[(..., *_seen(spec, tap, outputs))] += windows[(slice(None), *tap)]
+    inside = (slice(p, p + size) for p, size in zip(spec.padding, sizes, strict=True))
+    return dx[(..., *inside)].swapaxes(0, 1)
+
+
+def _windows(spec: ConvSpec, x: Array, outputs: Sequence[int]) -> Array:
+    """What the kernel sees at each position: [G, C/G*T, N*O]."""
+    xp, rank = array_module(x), spec.rank
+    x = xp.pad(x, [(0, 0), (0, 0), *((p, p) for p in spec.padding)])
+    view = xp.lib.stride_tricks.sliding_window_view(x, spec.span, tuple(range(2, 2 + rank)))
+    positions = _seen(spec, (0,) * rank, outputs)
+    taps = (slice(None, None, step) for step in spec.dilation)
+    view = view[(slice(None), slice(None), *positions, *taps)]  # [N, C, ..., ...]
+    view = view.transpose(1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank))
+    rows = spec.in_channels // spec.groups * prod(spec.kernel)
+    return view.reshape(spec.groups, rows, len(x) * prod(outputs))
+
+
+def _seen(spec: ConvSpec, tap: Sequence[int], outputs: Sequence[int]) -> tuple[slice, ...]:
+    """Where in the padded image the windows have the kernel's position ``tap``."""
+    starts = (t * dilation for t, dilation in zip(tap, spec.dilation, strict=True))
+    return tuple(
+        slice(start, start + stride * (output - 1) + 1, stride)
+        for start, stride, output in zip(starts, spec.stride, outputs, strict=True)
+    )
+
+
+def _columns(spec: ConvSpec, y: Array) -> Array:
+    """[N, K, ...] as [G, K/G, N*O]."""
+    columns = len(y) * prod(y.shape[2:])
+    return y.swapaxes(0, 1).reshape(spec.groups, spec.out_channels // spec.groups, columns)
+
+
+def _matrix(spec: ConvSpec, w: Array) -> Array:
+    """[K, C/G, ...] as [G, K/G, C/G*T]."""
+    return w.reshape(spec.groups, spec.out_channels // spec.groups, prod(w.shape[1:]))
+
+
+def _up(a: Array) -> Any:
+    return a.astype(compute_dtype(a.dtype), copy=False)

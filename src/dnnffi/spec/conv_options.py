@@ -1,0 +1,61 @@
+"""Options of a convolution call: math, determinism, search, workspace, validation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dnnffi.spec.checks import check_integer, checked_options, option_flag, option_of_choices
+
+MATHS = ("default", "strict", "fast")
+FINDS = ("immediate", "search")
+
+
+class ConvOptions(NamedTuple):
+    """The checked form of ``options``. The reference heeds ``validate`` alone.
+
+    math : "default" (float32 may use TF32, as PyTorch does), "strict" (no reduced precision),
+        "fast" (float32 may be converted down for the tensor cores)
+    deterministic : only algorithms that give the same bits each time
+    tune : cuDNN: measure the candidates at the first call and keep the fastest
+    find : MIOpen: "immediate" (what its heuristics say) or "search" (measured at the first call)
+    workspace_limit : bytes that an algorithm may ask for, or None for no limit
+    validate : run the reference too, and compare
+    """
+
+    math: str = "default"
+    deterministic: bool = False
+    tune: bool = False
+    find: str = "immediate"
+    workspace_limit: int | None = None
+    validate: bool = False
+
+
+DEFAULTS = ConvOptions()
+
+
+def conv_options(options: object) -> ConvOptions:
+    """``options`` of a call, checked. ``None`` means the defaults.
+
+    Raises ``TypeError`` or ``ValueError`` naming the key, what came and what was expected.
+    """
+    return DEFAULTS if options is None else checked_options(options, ConvOptions, _check)
+
+
+def _check(options: dict[str, object]) -> ConvOptions:
+    return ConvOptions(
+        math=option_of_choices(options, "math", MATHS),
+        deterministic=option_flag(options, "deterministic"),
+        tune=option_flag(options, "tune"),
+        find=option_of_choices(options, "find", FINDS),
+        workspace_limit=_workspace_limit(options.get("workspace_limit")),
+        validate=option_flag(options, "validate"),
+    )
+
+
+def _workspace_limit(value: object) -> int | None:
+    if value is None:
+        return None
+    limit = check_integer("options['workspace_limit']", value)
+    if limit < 0:
+        raise ValueError(f"options['workspace_limit'] must be 0 bytes or more; got {limit}")
+    return limit

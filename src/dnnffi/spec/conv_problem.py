@@ -1,0 +1,152 @@
+"""One convolution problem: which operation on which shapes, and how. What a plan is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from dnnffi.spec.checks import check_number
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
+
+FORWARD = "forward"
+BACKWARD_DATA = "backward_data"
+BACKWARD_WEIGHTS = "backward_weights"
+OPERATIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)
+
+CHANNELS_FIRST = "channels_first"
+CHANNELS_LAST = "channels_last"
+LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)
+
+ACTIVATIONS = ("relu",)
+
+
+class ConvProblem(NamedTuple):
+    """What a plan is made for. Built by `ConvProblem.of`; hashable.
+
+    ``operation`` is "forward", "backward_data" or "backward_weights"; ``sizes`` are the spatial
+    sizes of x; ``layout`` is how all arrays lie in memory, "channels_first" or "channels_last",
+    whatever their shapes, which are [N, C, ...]. The fields from ``activation`` on to ``bias`` are
+    a forward's: y = activation(conv(x, w) + alpha*residual + bias).
+    """
+
+    operation: str
+    spec: ConvSpec
+    batch: int
+    sizes: tuple[int, ...]
+    layout: str
+    activation: str | None
+    residual: bool
+    alpha: float
+    bias: bool
+    options: ConvOptions
+
+    @classmethod
+    def of(
+        cls,
+        operation: str,
+        spec: ConvSpec,
+        x_shape: Sequence[int],
+        *,
+        layout: str = CHANNELS_FIRST,
+        activation: str | None = None,
+        residual: bool = False,
+        alpha: float = 1.0,
+        bias: bool = False,
+        options: ConvOptions = DEFAULTS,
+    ) -> Self:
+        """A problem on ``x`` of that shape [N, C, ...]; errors name the argument at fault."""
+        for name, value, choices in (
+            ("operation", operation, OPERATIONS),
+            ("layout", layout, LAYOUTS),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        if operation != FORWARD and (activation or residual or bias):
+            raise ValueError(f"activation, residual and bias are of a forward, not {operation}")
+        name = "x_shape" if operation == BACKWARD_DATA else "x"
+        if len(x_shape) != spec.rank + 2:
+            raise ValueError(
+                f"{name} must have {spec.rank + 2} dimensions, as the weights; got {tuple(x_shape)}"
+            )
+        batch, channels, *sizes = x_shape
+        if batch < 0:
+            raise ValueError(f"{name} must have a batch of 0 or more; got {tuple(x_shape)}")
+        if channels != spec.in_channels:
+            raise ValueError(
+                f"{name} must have {spec.in_channels} channels (from the weights, "
+                f"{spec.groups} group(s)); got shape {tuple(x_shape)}"
+            )
+        spec.output_sizes(sizes, name)  # refuses what gives no output
+        return cls(
+            operation,
+            spec,
+            batch,
+            tuple(sizes),
+            layout,
+            check_activation(activation),
+            residual,
+            check_number("alpha", alpha) if residual else 1.0,
+            bias,
+            options,
+        )
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """Shape of ``x`` and ``dx``."""
+        return self.spec.x_shape(self.batch, self.sizes)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """Shape of ``y``, ``dy`` and the residual."""
+        return self.spec.y_shape(self.batch, self.sizes)
+
+    @property
+    def argument_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of what the operation reads.
+
+        A forward reads x, w, bias, residual (the last two where the problem has them), backward
+        data dy and w, backward weights dy and x.
+        """
+        if self.operation == FORWARD:
+            return (self.x_shape, self.spec.weight_shape, self.spec.bias_shape, self.y_shape)
+        if self.operation == BACKWARD_DATA:
+            return (self.y_shape, self.spec.weight_shape)
+        return (self.y_shape, self.x_shape)
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Shape of what the operation returns: y, dx or dw."""
+        if self.operation == FORWARD:
+            return self.y_shape
+        return self.x_shape if self.operation == BACKWARD_DATA else self.spec.weight_shape
+
+    def __str__(self) -> str:
+        """The problem in words, for error messages."""
+        epilogue = [
+            f"{self.alpha} * residual" if self.residual else "",
+            "bias" if self.bias else "",
+            self.activation or "",
+        ]
+        more = "".join(f" + {part}" for part in epilogue if part)
+        return f"{self.operation}{more} of {self.spec}, x {list(self.x_shape)} {self.layout}"
+
+
+def check_activation(activation: object) -> str | None:
+    """``activation``, "relu" or None; ``ValueError`` says what came."""
+    # The class first: an array would compare by its elements.
+    if activation is None or (isinstance(activation, str) and activation in ACTIVATIONS):
+        return activation
+    raise ValueError(f"activation must be 'relu' or None; got {activation!r}")
+
+
+def memory_layout(shape: Sequence[int], strides: Sequence[int]) -> str | None:
+    """How an array [N, C, ...] lies in memory, by its strides; gaps between elements may be.
+
+    None where it may count as either: one channel, or one element a channel.
+    """
+    pairs = zip(shape[2:], strides[2:], strict=True)
+    spatial = [abs(stride) for size, stride in pairs if size > 1]
+    if shape[1] == 1 or not spatial:
+        return None
+    return CHANNELS_LAST if abs(strides[1]) < min(spatial) else CHANNELS_FIRST

@@ -1,0 +1,70 @@
+"""Hypothesis strategies for problems and their arrays, to property-test an embedding.
+
+They draw whatever `dnnffi.RNNSpec`, `dnnffi.RNNProblem`, `dnnffi.ConvSpec` and `dnnffi.ConvProblem`
+allow, small enough for thousands of examples, and what backends get wrong: sizes of one and odd
+ones, rows that end early in any order, no row that reaches T; inputs that the last step of a kernel
+leaves unread, dilated kernels, as many groups as channels. A test of one's own wrapper against the
+reference::
+
+    from hypothesis import given, strategies as st
+    from dnnffi import testing
+
+    @given(testing.problems(testing.specs(modes=("gru",))), st.integers(0, 2**32 - 1))
+    def test_wrapper(problem, seed):
+        a = testing.inputs(problem, seed)
+        y, h_n = dnnffi.gru(a.x, a.hx, a.weights, **testing.keywords(problem))
+        ...
+
+Needs Hypothesis, which dnnffi itself does not.
+"""
+
+from __future__ import annotations
+
+try:
+    import hypothesis  # noqa: F401 - only whether it is there
+except ImportError as error:
+    raise ImportError("dnnffi.testing needs Hypothesis. Install: pip install hypothesis") from error
+
+from dnnffi.testing.conv import (
+    ConvInputs,
+    conv_inputs,
+    conv_keywords,
+    conv_options,
+    conv_problems,
+    conv_specs,
+)
+from dnnffi.testing.draw import DTYPES
+from dnnffi.testing.rnn import (
+    LAYOUTS,
+    MODES,
+    Inputs,
+    batch_sizes,
+    inputs,
+    keywords,
+    lengths,
+    options,
+    problems,
+    specs,
+    weights,
+)
+
+__all__ = [
+    "DTYPES",
+    "LAYOUTS",
+    "MODES",
+    "ConvInputs",
+    "Inputs",
+    "batch_sizes",
+    "conv_inputs",
+    "conv_keywords",
+    "conv_options",
+    "conv_problems",
+    "conv_specs",
+    "inputs",
+    "keywords",
+    "lengths",
+    "options",
+    "problems",
+    "specs",
+    "weights",
+]

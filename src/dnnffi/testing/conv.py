@@ -1,0 +1,207 @@
+"""Strategies for convolutions, and arrays for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from dnnffi.arrays import dtype_object, in_layout
+from dnnffi.spec.conv import RANKS, ConvSpec
+from dnnffi.spec.conv_options import FINDS, MATHS
+from dnnffi.spec.conv_options import conv_options as checked_options
+from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, LAYOUTS, OPERATIONS, ConvProblem
+from dnnffi.testing.draw import DTYPES, either
+
+_HostArray = np.ndarray[Any, Any]
+
+
+@st.composite
+def conv_specs(
+    draw: st.DrawFn,
+    *,
+    ranks: Sequence[int] = RANKS,
+    dtypes: Sequence[str] = DTYPES,
+    max_channels: int = 3,
+    max_groups: int = 3,
+    max_kernel: int = 3,
+    max_stride: int = 3,
+    max_padding: int = 2,
+    max_dilation: int = 3,
+    transposed: bool | None = None,
+    depthwise: bool | None = None,
+) -> ConvSpec:
+    """Convolutions. ``None`` for either.
+
+    Parameters
+    ----------
+    ranks, dtypes : what to draw from; arrays of bfloat16 need the package ml_dtypes
+    max_channels : largest number of channels of a group
+    max_groups, max_kernel, max_stride, max_padding, max_dilation : largest of each
+    transposed : fixed where given
+    depthwise : whether the convolution is; True needs ``max_groups`` of 2 or more
+    """
+    if depthwise and max_groups < 2:
+        raise ValueError("depthwise=True needs max_groups of 2 or more")
+    rank = draw(st.sampled_from(list(ranks)))
+
+    def each(least: int, most: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(least, most)) for _ in range(rank))
+
+    is_transposed = draw(either(transposed))
+    groups = draw(st.integers(2 if depthwise else 1, max_groups))
+    many = draw(st.integers(1, max_channels))
+    if depthwise:
+        few = 1
+    else:
+        least = 2 if depthwise is False and groups > 1 else 1
+        few = draw(st.integers(least, max(least, max_channels)))
+    stride, dilation = each(1, max_stride), each(1, max_dilation)
+    return ConvSpec(
+        in_channels=groups * (many if is_transposed else few),
+        out_channels=groups * (few if is_transposed else many),
+        kernel=each(1, max_kernel),
+        stride=stride,
+        padding=each(0, max_padding),
+        dilation=dilation,
+        groups=groups,
+        transposed=is_transposed,
+        output_padding=tuple(
+            draw(st.integers(0, max(s, d) - 1)) if is_transposed else 0
+            for s, d in zip(stride, dilation, strict=True)
+        ),
+        dtype=draw(st.sampled_from(list(dtypes))),
+    )
+
+
+@st.composite
+def conv_options(draw: st.DrawFn) -> dict[str, Any]:
+    """``options`` of a call, but for "validate"; any may miss."""
+    choices: dict[str, st.SearchStrategy[Any]] = {
+        "math": st.sampled_from(MATHS),
+        "deterministic": st.booleans(),
+        "tune": st.booleans(),
+        "find": st.sampled_from(FINDS),
+        "workspace_limit": st.none() | st.integers(0, 2**32),
+    }
+    return draw(st.fixed_dictionaries({}, optional=choices))
+
+
+@st.composite
+def conv_problems(
+    draw: st.DrawFn,
+    convolutions: st.SearchStrategy[ConvSpec] | None = None,
+    *,
+    operations: Sequence[str] = OPERATIONS,
+    layouts: Sequence[str] = LAYOUTS,
+    max_batch: int = 3,
+    max_extra: int = 4,
+    fused: bool | None = None,
+    with_options: bool = False,
+) -> ConvProblem:
+    """Problems: a convolution, the shape of its input, and what of it is computed.
+
+    Parameters
+    ----------
+    convolutions : by default all of `conv_specs`
+    operations : out of "forward", "backward_data" and "backward_weights"
+    layouts : out of "channels_first" and "channels_last"
+    max_batch : largest N
+    max_extra : by how much the input may be larger than the smallest that gives an output
+    fused : whether a forward has a bias, a residual and an activation, each by chance
+    with_options : whether to draw `conv_options` too, instead of the defaults
+    """
+    spec = draw(conv_specs() if convolutions is None else convolutions)
+    operation = draw(st.sampled_from(list(operations)))
+    sizes = [draw(st.integers(least, least + max_extra)) for least in _smallest(spec)]
+    more: dict[str, Any] = {}
+    if operation == FORWARD and draw(either(fused)):
+        more = {
+            "bias": draw(st.booleans()),
+            "residual": draw(st.booleans()),
+            "alpha": draw(st.sampled_from([1.0, 0.5, -2.0])),
+            "activation": draw(st.sampled_from([None, "relu"])),
+        }
+    if with_options:
+        more["options"] = checked_options(draw(conv_options()))
+    return ConvProblem.of(
+        operation,
+        spec,
+        spec.x_shape(draw(st.integers(1, max_batch)), sizes),
+        layout=draw(st.sampled_from(list(layouts))),
+        **more,
+    )
+
+
+def _smallest(spec: ConvSpec) -> tuple[int, ...]:
+    """The smallest spatial sizes of x that give an output."""
+    if not spec.transposed:
+        return tuple(
+            max(1, span - 2 * padding)
+            for span, padding in zip(spec.span, spec.padding, strict=True)
+        )
+    return tuple(
+        1 + max(0, -((span + more - 2 * padding - 1) // stride))
+        for span, more, padding, stride in zip(
+            spec.span, spec.output_padding, spec.padding, spec.stride, strict=True
+        )
+    )
+
+
+class ConvInputs(NamedTuple):
+    """NumPy arrays for a problem, in its dtype and layout.
+
+    x [N, C, ...]; w as `ConvSpec.weight_shape`; bias [K] or None; residual, of the shape of y, or
+    None; dy of the shape of y.
+    """
+
+    x: _HostArray
+    w: _HostArray
+    bias: _HostArray | None
+    residual: _HostArray | None
+    dy: _HostArray
+
+
+def conv_inputs(problem: ConvProblem, seed: int) -> ConvInputs:
+    """Arrays for a problem, normally distributed, the weights scaled so that y is of magnitude 1.
+
+    The same seed gives the same numbers, rounded to the spec's dtype, in each layout.
+    """
+    spec = problem.spec
+    random = np.random.default_rng(seed)
+    dtype = dtype_object(spec.dtype)
+    last = problem.layout == CHANNELS_LAST
+
+    def normal(shape: tuple[int, ...], scale: float = 1.0) -> _HostArray:
+        array: _HostArray = (random.standard_normal(shape) * scale).astype(dtype)
+        return in_layout(array, channels_last=last) if len(shape) > 1 else array
+
+    x = normal(problem.x_shape)
+    w = normal(spec.weight_shape, int(np.prod(spec.weight_shape[1:])) ** -0.5)
+    bias = normal(spec.bias_shape)
+    residual, dy = normal(problem.y_shape), normal(problem.y_shape)
+    return ConvInputs(
+        x, w, bias if problem.bias else None, residual if problem.residual else None, dy
+    )
+
+
+def conv_keywords(problem: ConvProblem) -> dict[str, Any]:
+    """The keywords with which the function of the problem's operation runs it.
+
+    The residual is an array, and so not among them.
+    """
+    spec = problem.spec
+    result: dict[str, Any] = {
+        "stride": spec.stride,
+        "padding": spec.padding,
+        "dilation": spec.dilation,
+        "groups": spec.groups,
+        "options": problem.options._asdict(),
+    }
+    if spec.transposed:
+        result["output_padding"] = spec.output_padding
+    if problem.operation == FORWARD:
+        result |= {"activation": problem.activation, "alpha": problem.alpha}
+    return result

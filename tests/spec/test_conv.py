@@ -1,0 +1,307 @@
+"""ConvSpec: sizes, shapes, refusals; how arrays lie in memory."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dnnffi import ConvSpec, testing
+from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
+
+
+def spec(**changes):
+    return ConvSpec(**{"in_channels": 4, "out_channels": 6, "kernel": (3, 3), **changes})
+
+
+def replaced(one, **changes):
+    return ConvSpec(**{f.name: getattr(one, f.name) for f in fields(one)} | changes)
+
+
+def test_one_number_stands_for_all_dimensions():
+    one = spec(kernel=(3, 2, 1), stride=2, padding=1, dilation=3)
+    each = spec(kernel=[3, 2, 1], stride=(2, 2, 2), padding=[1, 1, 1], dilation=(3, 3, 3))
+    assert one == each
+    assert hash(one) == hash(each)
+    assert (one.stride, one.padding, one.dilation) == ((2, 2, 2), (1, 1, 1), (3, 3, 3))
+    assert one.output_padding == (0, 0, 0)
+
+
+def test_integers_of_numpy_become_pythons():
+    found = spec(in_channels=np.int64(4), stride=(np.int32(2), 1), dtype=np.dtype("f8"))
+    assert found == spec(stride=(2, 1), dtype="float64")
+    assert type(found.in_channels) is type(found.stride[0]) is int
+
+
+SIZES = {  # kernel, stride, padding, dilation, input, output
+    "plain": (3, 1, 0, 1, 7, 5),
+    "same": (3, 1, 1, 1, 7, 7),
+    "strided, last column unread": (3, 2, 0, 1, 8, 3),
+    "dilated": (3, 1, 0, 2, 7, 3),
+    "just fits": (5, 3, 0, 1, 5, 1),
+    "padding alone fits": (5, 1, 2, 1, 1, 1),
+    "larger padding than kernel": (1, 2, 3, 1, 2, 4),
+}
+
+
+@pytest.mark.parametrize("case", SIZES.values(), ids=list(SIZES))
+def test_output_sizes(case):
+    kernel, stride, padding, dilation, size, output = case
+    found = spec(kernel=(kernel,), stride=stride, padding=padding, dilation=dilation)
+    assert found.output_sizes((size,)) == (output,)
+
+
+TRANSPOSED_SIZES = {  # kernel, stride, padding, dilation, output padding, input, output
+    "plain": (3, 1, 0, 1, 0, 5, 7),
+    "doubled": (4, 2, 1, 1, 0, 5, 10),
+    "doubled with an odd kernel": (3, 2, 1, 1, 1, 5, 10),
+    "dilated": (3, 1, 0, 2, 1, 5, 10),
+    "one left": (3, 1, 1, 1, 0, 1, 1),
+}
+
+
+@pytest.mark.parametrize("case", TRANSPOSED_SIZES.values(), ids=list(TRANSPOSED_SIZES))
+def test_output_sizes_of_a_transposed_convolution(case):
+    kernel, stride, padding, dilation, more, size, output = case
+    found = spec(
+        kernel=(kernel,),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        output_padding=more,
+        transposed=True,
+    )
+    assert found.output_sizes((size,)) == (output,)
+    assert found.input_sizes((output,)) == (size,)
+
+
+@given(testing.conv_problems())
+def test_the_smallest_input_gives_the_output_and_a_smaller_one_does_not(problem):
+    found = problem.spec
+    outputs = found.output_sizes(problem.sizes)
+    inputs = found.input_sizes(outputs)
+    assert found.output_sizes(inputs) == outputs
+    for index, (one, most) in enumerate(zip(inputs, problem.sizes, strict=True)):
+        assert one <= most < one + (1 if found.transposed else found.stride[index])
+        if one > 1:
+            smaller = (*inputs[:index], one - 1, *inputs[index + 1 :])
+            try:
+                assert found.output_sizes(smaller) != outputs
+            except ValueError:
+                continue  # gives no output at all
+
+
+@given(testing.conv_problems(testing.conv_specs(transposed=False)))
+def test_a_transposed_convolution_leads_back_to_the_sizes(problem):
+    ordinary = problem.spec
+    # Its output padding makes up for what the stride left out.
+    left = [
+        (size + 2 * padding - span) % stride
+        for size, padding, span, stride in zip(
+            problem.sizes, ordinary.padding, ordinary.span, ordinary.stride, strict=True
+        )
+    ]
+    back = replaced(ordinary.adjoint, output_padding=left)
+    assert back.output_sizes(ordinary.output_sizes(problem.sizes)) == problem.sizes
+
+
+@given(testing.conv_specs())
+def test_shapes_follow_from_the_channels(found):
+    many, few = (
+        (found.in_channels, found.out_channels)
+        if found.transposed
+        else (found.out_channels, found.in_channels)
+    )
+    assert found.weight_shape == (many, few // found.groups, *found.kernel)
+    assert found.bias_shape == (found.out_channels,)
+    assert found.adjoint.weight_shape == found.weight_shape
+    assert found.adjoint.bias_shape == (found.in_channels,)
+    again = ConvSpec.from_weight_shape(
+        found.weight_shape,
+        stride=found.stride,
+        padding=found.padding,
+        dilation=found.dilation,
+        groups=found.groups,
+        transposed=found.transposed,
+        output_padding=found.output_padding,
+        dtype=found.dtype,
+    )
+    assert again == found
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "depthwise"),
+    [((4, 4), 4, True), ((4, 8), 4, True), ((4, 4), 1, False), ((4, 4), 2, False)],
+)
+def test_depthwise_is_one_channel_a_group(channels, groups, depthwise):
+    many, few = channels[1], channels[0]
+    assert spec(in_channels=few, out_channels=many, groups=groups).depthwise is depthwise
+    turned = spec(in_channels=many, out_channels=few, groups=groups, transposed=True)
+    assert turned.depthwise is depthwise
+
+
+def test_one_channel_without_groups_is_not_depthwise():
+    assert not spec(in_channels=1, out_channels=1).depthwise
+
+
+REFUSED = {
+    "no channels": ({"in_channels": 0}, ValueError, r"^in_channels must be from 1 to .*; got 0$"),
+    "huge": ({"out_channels": 2**31}, ValueError, r"^out_channels must be from 1 to 2147483647"),
+    "channels of a float": ({"in_channels": 4.0}, TypeError, r"^in_channels must be an integer"),
+    "channels of a bool": ({"out_channels": True}, TypeError, r"^out_channels must be an integer"),
+    "kernel of a number": ({"kernel": 3}, TypeError, r"^kernel must be one size for each"),
+    "kernel of text": ({"kernel": "33"}, TypeError, r"^kernel must be one size for each"),
+    "kernel of rank 0": ({"kernel": ()}, ValueError, r"^kernel must have 1, 2 or 3 sizes; got 0$"),
+    "kernel of rank 4": ({"kernel": (1,) * 4}, ValueError, r"^kernel must have .* sizes; got 4$"),
+    "kernel of size 0": ({"kernel": (3, 0)}, ValueError, r"^kernel\[1\] must be from 1"),
+    "stride 0": ({"stride": 0}, ValueError, r"^stride must be from 1 to .*; got 0$"),
+    "stride 0 of one": ({"stride": (1, 0)}, ValueError, r"^stride\[1\] must be from 1 .*; got 0$"),
+    "stride of text": ({"stride": "12"}, TypeError, r"^stride must be an integer; got str$"),
+    "stride of floats": ({"stride": (1.0, 1)}, TypeError, r"^stride\[0\] must be an integer"),
+    "strides too many": (
+        {"stride": (1, 1, 1)},
+        ValueError,
+        r"^stride must be one integer, or 2 for as many spatial dimensions; got 3$",
+    ),
+    "dilation 0": ({"dilation": 0}, ValueError, r"^dilation must be from 1 to .*; got 0$"),
+    "padding below 0": ({"padding": -1}, ValueError, r"^padding must be from 0 to .*; got -1$"),
+    "padding of one below 0": ({"padding": (0, -1)}, ValueError, r"^padding\[1\] must be from 0"),
+    "padding too short": ({"padding": (0,)}, ValueError, r"^padding must be one integer, or 2"),
+    "no groups": ({"groups": 0}, ValueError, r"^groups must be from 1 to .*; got 0$"),
+    "groups and input": (
+        {"groups": 3},
+        ValueError,
+        r"^groups must divide the input channels, 4; got 3$",
+    ),
+    "groups and output": (
+        {"groups": 4},
+        ValueError,
+        r"^groups must divide the output channels, 6; got 4$",
+    ),
+    "output padding of an ordinary one": (
+        {"output_padding": 1, "stride": 2},
+        ValueError,
+        r"^output_padding: only a transposed convolution has one; got \(1, 1\)$",
+    ),
+    "output padding as large as the stride": (
+        {"output_padding": (1, 2), "stride": 2, "transposed": True},
+        ValueError,
+        r"^output_padding\[1\] must be smaller than the larger of stride and dilation, 2; got 2$",
+    ),
+    "output padding as large as the dilation": (
+        {"output_padding": 3, "dilation": 3, "transposed": True},
+        ValueError,
+        r"^output_padding\[0\] must be smaller .*, 3; got 3$",
+    ),
+    "output padding below 0": (
+        {"output_padding": -1, "transposed": True},
+        ValueError,
+        r"^output_padding must be from 0",
+    ),
+    "transposed of a number": ({"transposed": 1}, TypeError, r"^transposed must be True or False"),
+    "dtype": ({"dtype": "int32"}, ValueError, r"^dtype must be one of float16, .*; got 'int32'$"),
+}
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_wrong_fields_are_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        spec(**changes)
+
+
+def test_output_padding_may_be_just_below_the_larger_of_stride_and_dilation():
+    found = spec(stride=2, dilation=3, output_padding=2, transposed=True)
+    assert found.output_padding == (2, 2)
+
+
+WEIGHT_SHAPES = {
+    "of rank 2": ((4, 3), r"^w must have 3, 4 or 5 dimensions, \[K, C/groups, ...\]; got \(4, 3\)"),
+    "of rank 6": ((1,) * 6, r"^w must have 3, 4 or 5 dimensions"),
+    "of nothing": ((4, 0, 3), r"^w must have no dimension of size 0; got shape \(4, 0, 3\)$"),
+}
+
+
+@pytest.mark.parametrize(("shape", "message"), WEIGHT_SHAPES.values(), ids=list(WEIGHT_SHAPES))
+def test_wrong_weight_shapes_are_refused(shape, message):
+    with pytest.raises(ValueError, match=message):
+        ConvSpec.from_weight_shape(shape)
+
+
+def test_a_kernel_larger_than_the_padded_input_is_refused():
+    message = (
+        r"^x is smaller than the kernel: spatial dimension 1 has size 2, with padding 4, and the "
+        r"kernel spans 5 \(size 3, dilation 2\)$"
+    )
+    with pytest.raises(ValueError, match=message):
+        spec(dilation=2, padding=1).output_sizes((5, 2))
+    assert spec(dilation=2, padding=1).output_sizes((5, 3)) == (3, 1)
+
+
+def test_padding_that_leaves_nothing_of_a_transposed_output_is_refused():
+    with pytest.raises(ValueError, match=r"^padding\[0\] cuts off all of the output: x has size 2"):
+        spec(kernel=(2,), padding=2, transposed=True).output_sizes((2,))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_sizes_of_another_rank_or_of_0_are_refused(transposed):
+    found = spec(transposed=transposed, padding=2)
+    with pytest.raises(ValueError, match=r"^x must have 2 spatial dimensions, as the kernel; got"):
+        found.output_sizes((4, 4, 4))
+    with pytest.raises(ValueError, match=r"^x must have no spatial dimension of size 0; dim.* 1 "):
+        found.output_sizes((4, 0))
+    with pytest.raises(ValueError, match=r"^y must have 2 spatial"):
+        found.input_sizes((4,))
+
+
+UNREACHABLE = {
+    "padding alone is larger": ({"kernel": (1,), "padding": 2}, 3),
+    "between two steps": ({"kernel": (3,), "stride": 2, "transposed": True}, 4),
+    "smaller than the kernel": ({"kernel": (3,), "transposed": True}, 2),
+}
+
+
+@pytest.mark.parametrize(("changes", "size"), UNREACHABLE.values(), ids=list(UNREACHABLE))
+def test_an_output_that_no_input_gives_is_refused(changes, size):
+    with pytest.raises(ValueError, match=rf"^y: no input gives size {size} in spatial dimension 0"):
+        spec(**changes).input_sizes((size,))
+
+
+# Memory layouts
+
+
+def last(shape):
+    """An array of that shape [N, C, ...] with its channels innermost."""
+    return np.moveaxis(np.zeros((shape[0], *shape[2:], shape[1])), -1, 1)
+
+
+def layout(array):
+    return memory_layout(array.shape, array.strides)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 6), (1, 3, 1, 5)], ids=str)
+def test_layouts_are_told_by_the_strides(shape):
+    assert layout(np.zeros(shape)) == CHANNELS_FIRST
+    assert layout(last(shape)) == CHANNELS_LAST
+
+
+@pytest.mark.parametrize("make", [np.zeros, last])
+@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (2, 3, 1, 1)], ids=str)
+def test_one_channel_or_one_element_tells_no_layout(make, shape):
+    assert layout(make(shape)) is None
+
+
+@given(st.integers(0, 3), st.integers(1, 3), st.booleans())
+def test_views_keep_the_layout_of_what_they_show(dimension, step, reverse):
+    index = [slice(None)] * 4
+    index[dimension] = slice(None, None, -step if reverse else step)
+    for make, expected in ((np.zeros, CHANNELS_FIRST), (last, CHANNELS_LAST)):
+        assert layout(make((7, 7, 7, 7))[tuple(index)]) == expected
+
+
+def test_a_broadcast_array_counts_as_channels_first():
+    assert layout(np.broadcast_to(np.zeros(1), (2, 3, 4, 5))) == CHANNELS_FIRST

@@ -1,0 +1,340 @@
+"""The functions of convolutions on NumPy arrays: what they hand to the reference and return."""
+
+from __future__ import annotations
+
+import conformance_conv
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dnnffi
+from dnnffi import testing
+from dnnffi.arrays import dtype_object, in_layout
+from dnnffi.plan import conv as plans
+from dnnffi.plan.conv import ReferenceConvEngine, ReferencePlan, conv_engine
+from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
+
+seeds = st.integers(0, 2**32 - 1)
+rng = np.random.default_rng(0)
+
+
+def normal(*shape, dtype="f4"):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def layout(array):
+    return memory_layout(array.shape, array.strides)
+
+
+def last(array):
+    return in_layout(array, channels_last=True)
+
+
+X, W, BIAS = normal(2, 4, 5, 6), normal(6, 2, 3, 3), normal(6)
+DY = normal(2, 6, 3, 4)
+
+
+@given(testing.conv_problems(with_options=True), seeds)
+def test_the_functions_give_what_the_reference_gives(problem, seed):
+    arrays = testing.conv_inputs(problem, seed)
+    found = conformance_conv.run(problem, arrays)
+    expected = ReferencePlan(problem).run(*conformance_conv.arguments(problem, arrays))
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == expected.dtype
+
+
+def test_a_number_stands_for_each_dimension():
+    y = dnnffi.conv(X, W, stride=2, padding=1, groups=2)
+    for keywords in (
+        {"stride": (2, 2), "padding": [1, 1], "groups": np.int64(2)},
+        {"stride": np.int32(2), "padding": (np.int64(1), 1), "groups": 2},
+    ):
+        np.testing.assert_array_equal(dnnffi.conv(X, W, **keywords), y)
+
+
+def test_dimensions_may_differ():
+    y = dnnffi.conv(X, W, stride=(1, 2), padding=(0, 2), dilation=(2, 1), groups=2)
+    assert y.shape == (2, 6, 1, 4)
+
+
+def test_alpha_may_be_any_real_number():
+    for alpha in (2, np.float32(2), 2.0):
+        y = dnnffi.conv(X, W, groups=2, residual=DY, alpha=alpha)
+        np.testing.assert_array_equal(y, dnnffi.conv(X, W, groups=2) + 2 * DY)
+
+
+def test_the_gradient_of_the_bias_is_a_sum():
+    np.testing.assert_allclose(dnnffi.conv_backward_bias(DY), DY.sum((0, 2, 3)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", testing.DTYPES)
+def test_results_have_the_dtype_of_the_arguments(dtype):
+    x, w, dy = (a.astype(dtype_object(dtype)) for a in (X, W, DY))
+    results = (
+        dnnffi.conv(x, w, groups=2),
+        dnnffi.conv_backward_data(dy, w, x.shape, groups=2),
+        dnnffi.conv_backward_weights(dy, x, w.shape, groups=2),
+        dnnffi.conv_backward_bias(dy),
+        dnnffi.conv_transpose(dy, w, groups=2),
+    )
+    assert {result.dtype.name for result in results} == {dtype}
+
+
+# Layouts
+
+
+def calls(x, w, dy):
+    """Every function, by name, on a convolution from x to dy and a transposed one from dy to x."""
+    return {
+        "conv": dnnffi.conv(x, w, groups=2),
+        "conv_backward_data": dnnffi.conv_backward_data(dy, w, x.shape, groups=2),
+        "conv_backward_weights": dnnffi.conv_backward_weights(dy, x, w.shape, groups=2),
+        "conv_transpose": dnnffi.conv_transpose(dy, w, groups=2),
+        "conv_transpose_backward_data": dnnffi.conv_transpose_backward_data(
+            x, w, dy.shape, groups=2
+        ),
+        "conv_transpose_backward_weights": dnnffi.conv_transpose_backward_weights(
+            x, dy, w.shape, groups=2
+        ),
+    }
+
+
+def test_channels_last_gives_the_same_numbers_and_stays():
+    first, other = calls(X, W, DY), calls(last(X), last(W), last(DY))
+    for name, expected in first.items():
+        assert layout(expected) == CHANNELS_FIRST, name
+        assert layout(other[name]) == CHANNELS_LAST, name
+        np.testing.assert_allclose(other[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_results_have_no_gaps(rank):
+    x, w = normal(2, 4, *(5,) * rank), normal(6, 4, *(3,) * rank)
+    assert dnnffi.conv(x, w).flags.c_contiguous
+    assert np.moveaxis(dnnffi.conv(last(x), w), 1, -1).flags.c_contiguous
+
+
+def test_x_decides_the_layout_and_not_w():
+    assert layout(dnnffi.conv(X, last(W), groups=2)) == CHANNELS_FIRST
+    assert layout(dnnffi.conv(last(X), W, groups=2)) == CHANNELS_LAST
+
+
+def test_w_decides_where_x_counts_as_either():
+    gray, w = normal(2, 1, 5, 6), normal(6, 1, 3, 3)
+    pixel, wide = normal(2, 4, 1, 1), normal(6, 4, 3, 3)
+    assert layout(dnnffi.conv(pixel, wide, padding=2)) == CHANNELS_FIRST
+    assert layout(dnnffi.conv(pixel, last(wide), padding=2)) == CHANNELS_LAST
+    assert layout(dnnffi.conv(gray, w)) == CHANNELS_FIRST  # w counts as either too
+
+
+VIEWS = {
+    "every second row of the batch": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "channels cut out": lambda a: np.concatenate([a, a], axis=1)[:, : a.shape[1]],
+    "a dimension backwards": lambda a: a[:, :, ::-1].copy()[:, :, ::-1],
+    "in Fortran's order": np.asfortranarray,
+    "exchanged dimensions": lambda a: a.swapaxes(2, 3).copy().swapaxes(2, 3),
+}
+
+
+def _read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+def test_views_give_the_same_numbers(view):
+    for name, found in calls(view(X), view(W), view(DY)).items():
+        expected = calls(X, W, DY)[name]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_arguments_are_not_written():
+    arrays = [_read_only(array) for array in (X, W, BIAS, DY)]
+    x, w, bias, residual = arrays
+    dnnffi.conv(x, w, bias, groups=2, residual=residual, activation="relu")
+    calls(x, w, residual)
+
+
+class Foreign:
+    """An array of another library, which DLPack shares."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __dlpack__(self, **keywords):
+        return self._array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries_are_taken():
+    x, w, bias, dy = (Foreign(array) for array in (X, W, BIAS, DY))
+    np.testing.assert_array_equal(
+        dnnffi.conv(x, w, bias, groups=2, residual=dy),
+        dnnffi.conv(X, W, BIAS, groups=2, residual=DY),
+    )
+    np.testing.assert_array_equal(
+        dnnffi.conv_backward_data(dy, w, X.shape, groups=2),
+        dnnffi.conv_backward_data(DY, W, X.shape, groups=2),
+    )
+    np.testing.assert_array_equal(dnnffi.conv_backward_bias(dy), dnnffi.conv_backward_bias(DY))
+
+
+# Empty batches
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The problems for which the reference is asked for a plan."""
+    asked = []
+
+    def plan(self, problem, device):
+        asked.append(problem)
+        return ReferencePlan(problem)
+
+    monkeypatch.setattr(ReferenceConvEngine, "plan", plan)
+    conv_engine("reference", X).plans.clear()
+    yield asked
+    conv_engine("reference", X).plans.clear()
+
+
+@pytest.mark.parametrize("make", [np.asarray, last], ids=["first", "last"])
+def test_an_empty_batch_gives_an_empty_result_and_asks_nobody(counted, make):
+    x, w, dy = make(X)[:0], make(W), make(DY)[:0]
+    results = calls(x, w, dy)
+    assert dnnffi.conv(x, w, BIAS, groups=2, residual=dy, activation="relu").shape == dy.shape
+    assert results["conv"].shape == results["conv_transpose_backward_data"].shape == dy.shape
+    assert results["conv_backward_data"].shape == results["conv_transpose"].shape == x.shape
+    assert {result.dtype for result in results.values()} == {np.dtype("f4")}
+    assert not counted
+
+
+def test_gradients_of_an_empty_batch_are_zeros(counted):
+    for name in ("conv_backward_weights", "conv_transpose_backward_weights"):
+        gradient = calls(X[:0], W, DY[:0])[name]
+        assert gradient.shape == W.shape
+        assert not gradient.any()
+        assert layout(calls(last(X)[:0], W, last(DY)[:0])[name]) == CHANNELS_LAST
+    np.testing.assert_array_equal(dnnffi.conv_backward_bias(DY[:0]), np.zeros(6, "f4"))
+    assert not counted
+
+
+# Plans
+
+
+def test_a_plan_is_made_once_for_a_problem(counted):
+    for _ in range(3):
+        dnnffi.conv(X, W, groups=2)
+        dnnffi.conv(X + 1, W, groups=2, stride=(1, 1), options={})
+    assert len(counted) == 1
+
+
+DIFFERENT = {
+    "stride": lambda: dnnffi.conv(X, W, groups=2, stride=2),
+    "padding": lambda: dnnffi.conv(X, W, groups=2, padding=1),
+    "dilation": lambda: dnnffi.conv(X, W, groups=2, dilation=2),
+    "groups": lambda: dnnffi.conv(X[:, :2], W),
+    "bias": lambda: dnnffi.conv(X, W, BIAS, groups=2),
+    "residual": lambda: dnnffi.conv(X, W, groups=2, residual=DY),
+    "alpha": lambda: dnnffi.conv(X, W, groups=2, residual=DY, alpha=2.0),
+    "activation": lambda: dnnffi.conv(X, W, groups=2, activation="relu"),
+    "options": lambda: dnnffi.conv(X, W, groups=2, options={"math": "strict"}),
+    "layout": lambda: dnnffi.conv(last(X), W, groups=2),
+    "dtype": lambda: dnnffi.conv(X.astype("f8"), W.astype("f8"), groups=2),
+    "batch": lambda: dnnffi.conv(X[:1], W, groups=2),
+    "sizes": lambda: dnnffi.conv(X[..., :5], W, groups=2),
+    "transposed": lambda: dnnffi.conv_transpose(DY, W, groups=2),
+    "output padding": lambda: dnnffi.conv_transpose(DY, W, groups=2, stride=2, output_padding=1),
+    "operation": lambda: dnnffi.conv_backward_data(DY, W, X.shape, groups=2),
+    "the other gradient": lambda: dnnffi.conv_backward_weights(DY, X, W.shape, groups=2),
+    "x_shape": lambda: dnnffi.conv_backward_data(
+        DY[:, :, :2], W, (2, 4, 5, 6), groups=2, stride=(2, 1)
+    ),
+}
+
+
+def test_whatever_differs_has_a_plan_of_its_own(counted):
+    dnnffi.conv(X, W, groups=2)
+    for name, call in DIFFERENT.items():
+        before = len(counted)
+        call()
+        assert len(counted) == before + 1, name
+    assert len(set(counted)) == len(counted)
+
+
+# Validation
+
+
+class Tampered(ReferencePlan):
+    """A plan that gets one number wrong."""
+
+    def run(self, *arrays):
+        result = super().run(*arrays)
+        result[0, 0, 0, 0] += 1
+        return result
+
+
+VALIDATED = {
+    "y": lambda **more: dnnffi.conv(X, W, BIAS, groups=2, residual=DY, activation="relu", **more),
+    "dx": lambda **more: dnnffi.conv_backward_data(DY, W, X.shape, groups=2, **more),
+    "dw": lambda **more: dnnffi.conv_backward_weights(DY, X, W.shape, groups=2, **more),
+}
+
+
+@pytest.mark.parametrize("name", VALIDATED)
+def test_wrong_results_are_found(name, monkeypatch):
+    monkeypatch.setattr(ReferenceConvEngine, "plan", lambda self, problem, _: Tampered(problem))
+    cached = conv_engine("reference", X).plans
+    cached.clear()
+    try:
+        VALIDATED[name]()
+        with pytest.raises(dnnffi.ValidationError, match=f"relative deviation: {name} ") as caught:
+            VALIDATED[name](options={"validate": True})
+        assert list(caught.value.deviations) == [name]
+    finally:
+        cached.clear()
+
+
+@settings(max_examples=40)
+@given(testing.conv_problems(), seeds)
+def test_right_results_are_valid(problem, seed):
+    options = problem.options._replace(validate=True)
+    arrays = testing.conv_inputs(problem, seed)
+    conformance_conv.run(problem._replace(options=options), arrays)
+
+
+def test_an_empty_result_is_valid():
+    assert dnnffi.conv(X[:0], W, groups=2, options={"validate": True}).shape == (0, 6, 3, 4)
+
+
+# Backends
+
+
+@pytest.mark.parametrize(("backend", "vendor"), [("cudnn", "cuDNN"), ("miopen", "MIOpen")])
+def test_the_vendors_are_not_there_yet(backend, vendor):
+    message = rf"^{vendor}: this version of dnnffi has no convolution on it yet; backend='"
+    with pytest.raises(dnnffi.UnsupportedError, match=message):
+        dnnffi.conv(X, W, groups=2, backend=backend)
+    with pytest.raises(NotImplementedError):
+        dnnffi.conv_backward_data(DY, W, X.shape, groups=2, backend=backend)
+
+
+def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch):
+    monkeypatch.setattr("dnnffi.plan.engines.kind", lambda array: "cuda")
+    with pytest.raises(dnnffi.UnsupportedError, match=r"^cuDNN: "):
+        dnnffi.conv(X, W, groups=2)
+    assert dnnffi.conv(X, W, groups=2, backend="reference").shape == DY.shape
+
+
+def test_all_arrays_must_be_where_the_first_is(monkeypatch):
+    elsewhere = {id(W): "cuda:0", id(BIAS): "cuda:1"}
+    monkeypatch.setattr(plans, "place", lambda array: elsewhere.get(id(array), "host"))
+    with pytest.raises(ValueError, match=r"^w must be where x is, host; it is on cuda:0$"):
+        dnnffi.conv(X, W, groups=2)
+    with pytest.raises(ValueError, match=r"^bias must be where x is, host; it is on cuda:1$"):
+        dnnffi.conv(X, W.copy(), BIAS, groups=2)
+    with pytest.raises(ValueError, match=r"^w must be where dy is, host; it is on cuda:0$"):
+        dnnffi.conv_backward_data(DY, W, X.shape, groups=2)
