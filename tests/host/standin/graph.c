@@ -128,6 +128,12 @@ static size_t element_size(cudnnBackendAttributeType_t type)
     }
 }
 
+/* A scale is a float or a double, whatever is computed in; check_operands asks for the right one. */
+static bool is_taken(const struct rule *rule, cudnnBackendAttributeType_t type)
+{
+    return rule->type == type || (rule->type == CUDNN_TYPE_FLOAT && type == CUDNN_TYPE_DOUBLE);
+}
+
 static const struct rule *find_rule(
     const struct backend *desc, cudnnBackendAttributeName_t name)
 {
@@ -165,7 +171,7 @@ cudnnStatus_t put_attribute(
         free(attribute->elements);
     }
     size_t bytes = (size_t)count * size;
-    *attribute = (struct attribute){name, count, malloc(bytes == 0 ? 1 : bytes)};
+    *attribute = (struct attribute){name, count, malloc(bytes == 0 ? 1 : bytes), size};
     REQUIRE(
         attribute->elements != NULL, CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
         "out of memory");
@@ -204,7 +210,9 @@ struct backend *descriptor_of(
 double float_of(const struct backend *desc, cudnnBackendAttributeName_t name, double otherwise)
 {
     const struct attribute *found = find_attribute(desc, name);
-    return found == NULL ? otherwise : *(const float *)found->elements;
+    if (found == NULL) return otherwise;
+    if (found->size == sizeof(double)) return *(const double *)found->elements;
+    return *(const float *)found->elements;
 }
 
 bool is_virtual(const struct backend *tensor)
@@ -287,7 +295,7 @@ cudnnStatus_t cudnnBackendSetAttribute(
         rule != NULL && rule->writable, CUDNN_STATUS_BAD_PARAM,
         "a descriptor of type %d has no attribute %d to set", (int)desc->type, (int)name);
     REQUIRE(
-        rule->type == type, CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE,
+        is_taken(rule, type), CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE,
         "attribute %d is of type %d, not %d", (int)name, (int)rule->type, (int)type);
     REQUIRE(
         count >= rule->least && count <= rule->most, CUDNN_STATUS_BAD_PARAM,
@@ -324,10 +332,10 @@ static const struct attribute *with_default(
     static int64_t one = 1, none = -1;
     static bool no = false;
     static const struct attribute defaults[] = {
-        {CUDNN_ATTR_TENSOR_VECTOR_COUNT, 1, &one},
-        {CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION, 1, &none},
-        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, 1, &no},
-        {CUDNN_ATTR_TENSOR_IS_BY_VALUE, 1, &no},
+        {CUDNN_ATTR_TENSOR_VECTOR_COUNT, 1, &one, sizeof one},
+        {CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION, 1, &none, sizeof none},
+        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, 1, &no, sizeof no},
+        {CUDNN_ATTR_TENSOR_IS_BY_VALUE, 1, &no, sizeof no},
     };
     const struct attribute *found = find_attribute(desc, name);
     for (size_t i = 0; found == NULL && i < sizeof defaults / sizeof defaults[0]; i++)
@@ -371,7 +379,7 @@ cudnnStatus_t cudnnBackendGetAttribute(
     REQUIRE(
         rule->readable, CUDNN_STATUS_NOT_SUPPORTED, "attribute %d cannot be read", (int)name);
     REQUIRE(
-        rule->type == type, CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE,
+        is_taken(rule, type), CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE,
         "attribute %d is of type %d, not %d", (int)name, (int)rule->type, (int)type);
     REQUIRE(
         requested == 0 || (requested > 0 && elements != NULL),
@@ -380,6 +388,9 @@ cudnnStatus_t cudnnBackendGetAttribute(
     if (is_filled_when_read(desc, name)) return fill(desc, name, requested, count, elements);
     const struct attribute *found = with_default(desc, name);
     *count = found == NULL ? 0 : found->count;
+    REQUIRE(
+        found == NULL || rule->type != CUDNN_TYPE_FLOAT || found->size == element_size(type),
+        CUDNN_STATUS_BAD_PARAM, "attribute %d was set as another type", (int)name);
     int64_t copied = requested < *count ? requested : *count;
     if (copied > 0) memcpy(elements, found->elements, (size_t)copied * element_size(type));
     return CUDNN_STATUS_SUCCESS;

@@ -8,6 +8,7 @@ struct attribute {
     cudnnBackendAttributeName_t name;
     int64_t count;
     void *elements; /* owned */
+    size_t size;    /* of an element */
 };
 
 enum { MAX_ATTRIBUTES = 16 };

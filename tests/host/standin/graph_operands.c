@@ -157,6 +157,33 @@ static cudnnStatus_t check_broadcast(const struct backend *from, const struct ba
     return CUDNN_STATUS_SUCCESS;
 }
 
+/* cuDNN 9.19 takes either type and reads the bits as what is computed in. */
+static cudnnStatus_t check_scales(
+    const struct backend *operation, const struct backend *how, cudnnBackendAttributeName_t type,
+    cudnnBackendAttributeName_t one, cudnnBackendAttributeName_t other)
+{
+    size_t size = enum_of(how, type, -1) == CUDNN_DATA_DOUBLE ? sizeof(double) : sizeof(float);
+    const struct attribute *scales[] = {
+        find_attribute(operation, one), find_attribute(operation, other)};
+    for (int i = 0; i < 2; i++)
+        REQUIRE(
+            scales[i] == NULL || scales[i]->size == size, CUDNN_STATUS_BAD_PARAM,
+            "a scale of %zu bytes where %zu are computed with", scales[i]->size, size);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* As check_convolved, with the scales. */
+#define CHECK_CONVOLUTION(prefix, x, w, y) \
+    do { \
+        const struct backend *how = \
+            descriptor_of(desc, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_CONV_DESC, 0); \
+        TRY(check_scales( \
+            desc, how, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, \
+            CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_ALPHA, \
+            CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_BETA)); \
+        return check_convolved(how, x, w, y); \
+    } while (0)
+
 cudnnStatus_t check_operands(const struct backend *desc)
 {
     struct operands operands = operands_of(desc);
@@ -166,18 +193,16 @@ cudnnStatus_t check_operands(const struct backend *desc)
     case CUDNN_BACKEND_TENSOR_DESCRIPTOR: return check_tensor(desc);
     case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR: return check_convolution(desc);
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
-        return check_convolved(
-            descriptor_of(desc, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, 0), t[1], t[2],
-            t[0]);
+        CHECK_CONVOLUTION(FORWARD, t[1], t[2], t[0]);
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
-        return check_convolved(
-            descriptor_of(desc, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, 0), t[0],
-            t[1], t[2]);
+        CHECK_CONVOLUTION(BWD_DATA, t[0], t[1], t[2]);
     case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
-        return check_convolved(
-            descriptor_of(desc, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, 0), t[1],
-            t[0], t[2]);
+        CHECK_CONVOLUTION(BWD_FILTER, t[1], t[0], t[2]);
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+        TRY(check_scales(
+            desc, descriptor_of(desc, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, 0),
+            CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1,
+            CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2));
         TRY(check_broadcast(t[1], t[0]));
         return t[2] == NULL ? CUDNN_STATUS_SUCCESS : check_broadcast(t[2], t[0]);
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: return check_broadcast(t[0], t[1]);

@@ -146,13 +146,6 @@ def test_bad_residuals(counted):
         build.forward(geometry, residual=geometry.y, alpha=float("nan"), library=counted)
 
 
-def test_a_scale_that_float32_does_not_hold(counted):
-    geometry = SMALL.geometry("float64")
-    with pytest.raises(UnsupportedError, match=r"takes alpha as float32, which 0\.1 is not"):
-        build.forward(geometry, residual=geometry.y, alpha=0.1, library=counted)
-    build.forward(geometry, residual=geometry.y, alpha=0.125, library=counted).graph.close()
-
-
 @pytest.mark.parametrize("builder", [build.forward, build.backward_data, build.backward_weights])
 def test_shapes_that_do_not_fit_leave_nothing(counted, builder):
     geometry = SMALL.geometry("float32")

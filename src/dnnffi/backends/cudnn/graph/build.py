@@ -14,8 +14,6 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
-
 from dnnffi.backends.cudnn.graph.engine import OperationGraph
 from dnnffi.backends.cudnn.graph.geometry import (
     Geometry,
@@ -52,12 +50,17 @@ _FIRST_VIRTUAL = 16
 
 
 class ConvolutionGraph(NamedTuple):
-    """A graph, its operands in the order in which addresses are passed, and their uids."""
+    """A graph, its operands in the order in which addresses are passed, and their uids.
+
+    ``operation`` is the name of the function that built it.
+    """
 
     graph: OperationGraph
     operands: tuple[str, ...]
     uids: tuple[int, ...]
     dtype: str
+    operation: str
+    channels_last: bool
 
 
 def forward(
@@ -123,7 +126,7 @@ def backward_weights(
     with _Builder(geometry, handle, alignments, library) as build:
         x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
         build.convolve(ConvolutionBackwardFilter, x, w, y)
-        return build.finish()
+        return build.finish("backward_weights")
 
 
 def backward_bias(
@@ -139,7 +142,7 @@ def backward_bias(
     """
     with _Builder(geometry, handle, alignments, library) as build:
         build.reduce(build.operand("y"), build.bias("y"))
-        return build.finish()
+        return build.finish("backward_bias")
 
 
 class _Builder:
@@ -236,7 +239,7 @@ class _Builder:
         convolve(path[0])
         for step, (x, y) in zip(steps, pairwise(path), strict=True):
             step(x, y)
-        return self.finish()
+        return self.finish("forward" if name == "y" else "backward_data")
 
     def _residual(self, out: str, residual: Layout, alpha: float) -> Tensor:
         layout = residual if len(residual.shape) > 3 else with_height(residual)
@@ -245,14 +248,7 @@ class _Builder:
                 f"residual must have the shape of the output, {list(self._layouts[out].shape)}; "
                 f"got {list(layout.shape)}"
             )
-        self.check_scale("alpha", alpha)
         return self.operand("residual", layout)
-
-    def check_scale(self, name: str, value: float) -> None:
-        if self._compute == "float64" and float(np.float32(value)) != value:
-            raise self._unsupported(
-                f"takes {name} as float32, which {value!r} is not; the tensors are float64"
-            )
 
     def _unsupported(self, limit: str) -> UnsupportedError:
         return UnsupportedError("cuDNN", self._library.version_text, limit)
@@ -289,8 +285,10 @@ class _Builder:
     def _add(self, operation: Operation) -> None:
         self._operations.append(self._made.enter_context(operation))
 
-    def finish(self) -> ConvolutionGraph:
+    def finish(self, operation: str) -> ConvolutionGraph:
         graph = OperationGraph(self._operations, self._handle, library=self._library)
         operands = tuple(self._operands)
         uids = tuple(UIDS[name] for name in operands)
-        return ConvolutionGraph(graph, operands, uids, self._geometry.dtype)
+        return ConvolutionGraph(
+            *(graph, operands, uids, self._geometry.dtype, operation, self._channels_last)
+        )

@@ -48,6 +48,9 @@ class BackendDescriptor(Resource):
     """The kind, as in ``CUDNN_BACKEND_<kind>_DESCRIPTOR``."""
     _attributes: ClassVar[Mapping[str, Attribute]]
 
+    def _attribute(self, name: str) -> Attribute:
+        return self._attributes[name]
+
     def __init__(self, library: Library | None, values: Mapping[str, Any]) -> None:
         """Set the values that are not None, then finalize."""
         self._create(library)
@@ -89,7 +92,7 @@ class BackendDescriptor(Resource):
         self._kept = None
 
     def _set(self, name: str, value: Any) -> None:
-        attribute = self._attributes[name]
+        attribute = self._attribute(name)
         values = value if attribute.many else (value,)
         status = self.library.lib.cudnnBackendSetAttribute(
             self.pointer,
@@ -111,7 +114,7 @@ class BackendDescriptor(Resource):
 
     def read(self, name: str) -> Any:
         """The value of an attribute, as the library holds it; a tuple where it is a sequence."""
-        attribute = self._attributes[name]
+        attribute = self._attribute(name)
         elements = attribute.elements
         count = self._count(name) if attribute.many else 1
         array = ffi.new(elements.ctype, count)
@@ -121,16 +124,16 @@ class BackendDescriptor(Resource):
 
     def _read_descriptors(self, name: str, cls: type[D]) -> list[D]:
         """The descriptors that an attribute points to: the library fills those made for it."""
-        room = self._count(name) if self._attributes[name].many else 1
+        room = self._count(name) if self._attribute(name).many else 1
         made = [cls._empty(self.library, self) for _ in range(room)]
-        count = self._get(name, room, self._attributes[name].elements.new(made))
+        count = self._get(name, room, self._attribute(name).elements.new(made))
         return made[:count]
 
     def _count(self, name: str) -> int:
         return self._get(name, 0, ffi.NULL)
 
     def _get(self, name: str, room: int, array: Any) -> int:
-        attribute = self._attributes[name]
+        attribute = self._attribute(name)
         count = ffi.new("int64_t *")
         status = self.library.lib.cudnnBackendGetAttribute(
             self.pointer, attribute.number, attribute.elements.number, room, count, array

@@ -124,9 +124,11 @@ class Pointwise(BackendDescriptor):
         nan: str | None = None,
         library: Library | None = None,
     ) -> None:
+        # cuDNN does not give it back.
+        self.dtype = data_type("dtype", dtype, DATA_TYPES)
         values = {
             "mode": choice("mode", mode, POINTWISE_MODES),
-            "dtype": data_type("dtype", dtype, DATA_TYPES),
+            "dtype": self.dtype,
             "lower": _number("lower", lower),
             "upper": _number("upper", upper),
             "lower_slope": _number("lower_slope", lower_slope),
@@ -170,6 +172,16 @@ class Reduction(BackendDescriptor):
 class Operation(BackendDescriptor):
     """Base of the nodes of an operation graph."""
 
+    _doubles = False
+
+    def _attribute(self, name: str) -> Attribute:
+        # A scale is passed as what the operation computes in. cuDNN 9.19 takes a float for a
+        # float64 one, too, and then computes with whatever number its bits are as a double.
+        found = super()._attribute(name)
+        if self._doubles and found.elements is FLOAT:
+            return found._replace(elements=DOUBLE)
+        return found
+
 
 def _convolution(prefix: str, x: str, w: str, y: str) -> Mapping[str, Attribute]:
     prefix = f"OPERATION_CONVOLUTION_{prefix}"
@@ -202,6 +214,7 @@ class ConvolutionOperation(Operation):
         beta: float = 0.0,
         library: Library | None = None,
     ) -> None:
+        self._doubles = convolution.read("dtype") == "float64"
         values = {
             "alpha": _number("alpha", alpha),
             "beta": _number("beta", beta),
@@ -268,6 +281,7 @@ class PointwiseOperation(Operation):
         for name, tensor in (("x", x), ("b", b)):
             if tensor is not None:
                 _check_broadcast(name, tensor.dims, out)
+        self._doubles = pointwise.dtype == "float64"
         values = {
             "pointwise": pointwise,
             "x": x,

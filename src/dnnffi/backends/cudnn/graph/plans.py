@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dnnffi.backends.cudnn.graph.build import ConvolutionGraph
 from dnnffi.backends.cudnn.graph.engine import EngineConfig, EngineHeuristics, Knob
 from dnnffi.backends.cudnn.graph.execution import ExecutionPlan
+from dnnffi.backends.cudnn.graph.known_wrong import known_wrong
 from dnnffi.backends.cudnn.handle import Handle
 from dnnffi.backends.descriptors.checks import choice
 from dnnffi.errors import CudnnError, UnsupportedError
@@ -107,6 +108,7 @@ class Candidates:
     ) -> None:
         self.refused: list[Refusal] = []
         self._handle = handle
+        self._built = graph
         self._graph = graph.graph
         self._library = graph.graph.library
         self._allowed = allowed = Allowed() if allowed is None else allowed
@@ -151,6 +153,9 @@ class Candidates:
             barred = self._excluded.intersection(numerical)
             if barred:
                 self._refuse(mode, index, f"has the note {', '.join(sorted(map(str, barred)))}")
+                return None
+            if wrong := known_wrong(self._built, index):
+                self._refuse(mode, index, wrong)
                 return None
             plan = ExecutionPlan(self._handle, config, library=self._library)
         except (CudnnError, UnsupportedError) as error:
