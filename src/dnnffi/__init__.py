@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnnffi.conv_plan import ConvPlan
     from dnnffi.convolution import (
         conv,
         conv_backward_bias,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         ValidationError,
     )
+    from dnnffi.plans import cached_plans, clear_plans
     from dnnffi.rnn import (
         Gradients,
         RNNContext,
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
         rnn_tanh,
         rnn_tanh_forward,
     )
-    from dnnffi.rnn_plan import RNNPlan, cached_plans, clear_plans
+    from dnnffi.rnn_plan import RNNPlan
     from dnnffi.spec.conv import ConvSpec
     from dnnffi.spec.conv_problem import ConvProblem
     from dnnffi.spec.problem import RNNProblem
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "dnnffi.conv_plan": ("ConvPlan",),
     "dnnffi.convolution": (
         "conv",
         "conv_backward_bias",
@@ -73,6 +76,7 @@ _MODULES = {
         "UnsupportedError",
         "ValidationError",
     ),
+    "dnnffi.plans": ("cached_plans", "clear_plans"),
     "dnnffi.rnn": (
         "Gradients",
         "RNNContext",
@@ -85,7 +89,7 @@ _MODULES = {
         "rnn_tanh",
         "rnn_tanh_forward",
     ),
-    "dnnffi.rnn_plan": ("RNNPlan", "cached_plans", "clear_plans"),
+    "dnnffi.rnn_plan": ("RNNPlan",),
     "dnnffi.spec.conv": ("ConvSpec",),
     "dnnffi.spec.conv_problem": ("ConvProblem",),
     "dnnffi.spec.problem": ("RNNProblem",),
@@ -97,6 +101,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "ContextError",
+    "ConvPlan",
     "ConvProblem",
     "ConvSpec",
     "CudnnError",

@@ -47,6 +47,16 @@ class Memory(Protocol):
     ) -> tuple[Array, Array]:
         """Two new arrays, cheaper than one by one."""
 
+    def empty_strided(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
+    ) -> Array:
+        """A new array with strides (in bytes) that leave no gaps."""
+
+    def add_epilogue(
+        self, y: Array, residual: Array | None, alpha: float, bias: Array | None, relu: bool
+    ) -> None:
+        """Replace ``y`` [N, K, ...] by relu(y + alpha*residual + bias), of what there is."""
+
     def clear(self, address: int, nbytes: int) -> None:
         """Fill device memory with zeros, in the order of the current stream."""
 
@@ -136,6 +146,24 @@ class CudaMemory:
         second = -(-prod(shape) * item // _ALIGNMENT) * _ALIGNMENT
         block = self._cupy.cuda.alloc(second + prod(other) * item)
         return self.ndarray(shape, dtype, block), self.ndarray(other, dtype, block + second)
+
+    def empty_strided(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
+    ) -> Array:
+        return self.ndarray(shape, dtype, self._cupy.cuda.alloc(nbytes), strides)
+
+    def add_epilogue(
+        self, y: Array, residual: Array | None, alpha: float, bias: Array | None, relu: bool
+    ) -> None:
+        kernel = _epilogue_kernel(
+            compute_dtype(y.dtype).name, residual is not None, bias is not None, relu
+        )
+        given = [y]
+        if residual is not None:
+            given += [residual, alpha]
+        if bias is not None:
+            given.append(bias.reshape(-1, *(1,) * (y.ndim - 2)))
+        kernel(*given, y)
 
     def clear(self, address: int, nbytes: int) -> None:
         self._cupy.cuda.runtime.memsetAsync(address, 0, nbytes, self.current_stream().ptr)
@@ -260,6 +288,26 @@ class StepGraph:
         """Enqueue the step on the current stream; returns what it returned at the capture."""
         self._graph.launch()
         return self.result
+
+
+@cache
+def _epilogue_kernel(compute: str, residual: bool, bias: bool, relu: bool) -> Any:
+    """The kernel of `CudaMemory.add_epilogue`, computing in ``compute``."""
+    given = ["T a", f"T z, {compute} alpha" if residual else "", "T b" if bias else ""]
+    ctype = {"float32": "float", "float64": "double"}[compute]
+    parts = [
+        f"({ctype})a",
+        f"alpha * ({ctype})z" if residual else "",
+        f"({ctype})b" if bias else "",
+    ]
+    value = " + ".join(part for part in parts if part)
+    return import_cupy().ElementwiseKernel(
+        ", ".join(part for part in given if part),
+        "T y",
+        # NaN stays.
+        f"{ctype} v = {value}; y = (T)({'v < 0 ? 0 : v' if relu else 'v'});",
+        "dnnffi_epilogue",
+    )
 
 
 @cache

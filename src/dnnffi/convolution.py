@@ -8,16 +8,18 @@ Symbols: N batch, C input channels, K output channels. Spatial dimensions are on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from dnnffi.arrays import Array, as_array
 from dnnffi.plan import validate
-from dnnffi.plan.conv import ConvEngine, ConvPlan, conv_engine
+from dnnffi.plan.conv import ConvEngine, conv_engine
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
 from dnnffi.spec.conv_options import DEFAULTS, conv_options
 from dnnffi.spec.conv_problem import (
+    ARGUMENTS,
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,
     CHANNELS_FIRST,
@@ -28,12 +30,6 @@ from dnnffi.spec.conv_problem import (
 )
 
 Sizes = int | Sequence[int]
-
-_ARGUMENTS = {
-    FORWARD: ("x", "w", "bias", "residual"),
-    BACKWARD_DATA: ("dy", "w"),
-    BACKWARD_WEIGHTS: ("dy", "x"),
-}
 
 
 def conv(
@@ -87,7 +83,10 @@ def conv(
     TypeError, ValueError
         Naming the argument, what came and what was expected.
     UnsupportedError
-        The backend cannot do this. This version has the reference alone.
+        The backend cannot do this: MIOpen has no convolution here yet; cuDNN has no engine for
+        the problem, or none that the options allow.
+    LibraryNotFoundError, CudnnError
+        There is no libcudnn; it failed.
     ValidationError
         With ``validate``, where the result differs from the reference's beyond rounding.
     """
@@ -397,7 +396,7 @@ def _run(
     """Check, find the plan, hand over. The first of ``arrays`` decides backend and layout."""
     first, second = arrays[:2]
     found = conv_engine(backend, first)
-    names = _ARGUMENTS[operation]
+    names = ARGUMENTS[operation]
     device = found.place(names[0], first)
     rank = _rank(names[0], first)
     # Before the look-up: 1 equals True and 1.0, and would find its plan.
@@ -408,9 +407,9 @@ def _run(
     if groups.__class__ is not int:
         groups = check_integer("groups", groups)
     checked = DEFAULTS if options is None else conv_options(options)
-    layout = memory_layout(first.shape, first.strides)
+    layout = _layout_of(first.shape, first.strides)
     if layout is None and second.ndim == first.ndim:
-        layout = memory_layout(second.shape, second.strides)
+        layout = _layout_of(second.shape, second.strides)
     key = (
         operation,
         transposed,
@@ -451,12 +450,18 @@ def _run(
             bias=bias,
             options=checked,
         )
+        # Before a library is asked for a plan.
+        _check_arrays(found, problem.argument_shapes, device, names, arrays)
         plan = found.plans.get(key, lambda: found.prepare(problem, device))
-    _check_arrays(found, plan, device, names, arrays)
+    else:
+        _check_arrays(found, plan.argument_shapes, device, names, arrays)
     result = plan.run(*arrays)
     if checked.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
+
+
+_layout_of = lru_cache(maxsize=1024)(memory_layout)  # on the path of every call
 
 
 def _rank(name: str, array: Array) -> int:
@@ -479,14 +484,14 @@ def _check_dtype(name: str, array: Array) -> None:
 
 def _check_arrays(
     found: ConvEngine,
-    plan: ConvPlan,
+    shapes: tuple[tuple[int, ...], ...],
     device: Any,
     names: tuple[str, ...],
     arrays: tuple[Any, ...],
 ) -> None:
-    """Raise unless all arrays are where the first is, of its dtype, and of the plan's shapes."""
+    """Raise unless all arrays are where the first is, of its dtype, and of the shapes."""
     first, dtype = names[0], arrays[0].dtype
-    for name, array, shape in zip(names, arrays, plan.argument_shapes, strict=True):
+    for name, array, shape in zip(names, arrays, shapes, strict=True):
         if array is None:
             continue
         if array.dtype != dtype:

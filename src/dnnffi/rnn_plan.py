@@ -8,7 +8,7 @@ from typing import Any, Self
 from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
 from dnnffi.plan.call import Call, pair
-from dnnffi.plan.engines import Engine, all_engines, backend_name, engine_named
+from dnnffi.plan.engines import Engine, backend_name, engine_named
 from dnnffi.spec.checks import check_flag, check_integer
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
@@ -268,14 +268,3 @@ class RNNPlan:
         if isinstance(out, tuple) and not isinstance(state, list):
             self._known_out[parts[0]] = out, arrays
         return arrays
-
-
-def cached_plans() -> tuple[Any, ...]:
-    """The plans that the functions keep for problems they have seen; each has a ``report()``."""
-    return tuple(plan for engine in all_engines() for plan in engine.plans.values())
-
-
-def clear_plans() -> None:
-    """Forget these plans, and what was measured in this process. What is on disk stays."""
-    for engine in all_engines():
-        engine.clear()

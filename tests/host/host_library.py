@@ -41,6 +41,8 @@ class Host:
         if self.library.engine is not None:
             self.library.engine.clear()
             self.library.engine._default_states.clear()
+        if self.library.conv_engine is not None:
+            self.library.conv_engine.clear()
         gc.collect()
 
 

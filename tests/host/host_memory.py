@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dnnffi.arrays import Architecture, dtype_object
+from dnnffi.arrays import Architecture, compute_dtype, dtype_object
 
 POISON = 0xA5  # what nobody wrote is seen in results
 
@@ -85,7 +85,12 @@ class HostGraph:
 class RecordedLibrary:
     """The stand-in's functions; while a graph is captured, those that compute are recorded."""
 
-    COMPUTING = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
+    COMPUTING = (
+        "cudnnBackendExecute",
+        "cudnnRNNForward",
+        "cudnnRNNBackwardData_v8",
+        "cudnnRNNBackwardWeights_v8",
+    )
 
     def __init__(self, lib, memory):
         self._lib = lib
@@ -134,6 +139,24 @@ class HostMemory:
 
     def empty_pair(self, shape, other, dtype):
         return self.empty(shape, dtype), self.empty(other, dtype)
+
+    def empty_strided(self, shape, dtype, strides, nbytes):
+        raw = self.empty((nbytes,), np.uint8)
+        array = np.ndarray.__new__(self.ndarray, shape, dtype, buffer=raw, strides=strides)
+        array.device_number = self.device
+        return array
+
+    def add_epilogue(self, y, residual, alpha, bias, relu):
+        def work():
+            value = y.astype(compute_dtype(y.dtype))
+            if residual is not None:
+                value += alpha * residual.astype(value.dtype)
+            if bias is not None:
+                value += bias.astype(value.dtype).reshape(-1, *(1,) * (y.ndim - 2))
+            y[...] = np.maximum(value, 0) if relu else value
+            return 0
+
+        self.enqueue(work, ())
 
     def _allocate(self, size):
         raw = (ctypes.c_char * size)()

@@ -36,6 +36,7 @@ class VendorLibrary(ABC):
         self.version = self._read_version()
         self.local = threading.local()
         self.engine: Any = None
+        self.conv_engine: Any = None
         self._memory = memory
         if self.version < self.oldest:
             raise UnsupportedError(

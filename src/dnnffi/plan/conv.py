@@ -1,68 +1,21 @@
-"""The backends of convolutions by name, and the reference's and the empty plans."""
+"""The backends of convolutions by name.
+
+cuDNN's plans are in `dnnffi.plan.conv_cudnn`, which is imported when there is a first.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-from dnnffi.arrays import Array, array_module, in_layout, place
+from dnnffi.arrays import Array, place
+from dnnffi.backends.cudnn import library as cudnn_library
 from dnnffi.errors import UnsupportedError
 from dnnffi.plan.cache import PlanCache
-from dnnffi.plan.engines import PLAN_CAPACITY, backend_name
-from dnnffi.reference import conv as reference
-from dnnffi.spec.conv_problem import BACKWARD_DATA, CHANNELS_LAST, FORWARD, ConvProblem
-
-
-class ConvPlan:
-    """One problem, ready to run."""
-
-    def __init__(self, problem: ConvProblem) -> None:
-        self.problem = problem
-        # Read at every call, so that it is not made anew from the spec.
-        self.argument_shapes = problem.argument_shapes
-
-    def run(self, *arrays: Any) -> Array:
-        """The result of the operation, a new array in the layout of the problem.
-
-        ``arrays`` are those of `ConvProblem.argument_shapes`, of these shapes and the spec's dtype,
-        with any strides; bias and residual are None where the problem has none.
-        """
-        raise NotImplementedError
-
-
-class EmptyPlan(ConvPlan):
-    """A problem without a batch: nothing, or gradients of nothing, which are zeros."""
-
-    def run(self, *arrays: Any) -> Array:
-        first = arrays[0]
-        zeros = array_module(first).zeros(self.problem.result_shape, first.dtype)
-        return in_layout(zeros, channels_last=self.problem.layout == CHANNELS_LAST)
-
-
-class ReferencePlan(ConvPlan):
-    """A problem on `dnnffi.reference.conv`."""
-
-    def run(self, *arrays: Any) -> Array:
-        problem = self.problem
-        spec = problem.spec
-        if problem.operation == FORWARD:
-            x, w, bias, residual = arrays
-            result = reference.forward(
-                spec,
-                x,
-                w,
-                bias,
-                activation=problem.activation,
-                residual=residual,
-                alpha=problem.alpha,
-            )
-        elif problem.operation == BACKWARD_DATA:
-            dy, w = arrays
-            result = reference.backward_data(spec, dy, w, problem.sizes)
-        else:
-            dy, x = arrays
-            result = reference.backward_weights(spec, dy, x)
-        return in_layout(result, channels_last=problem.layout == CHANNELS_LAST)
+from dnnffi.plan.conv_plans import ConvPlan, EmptyPlan, ReferencePlan
+from dnnffi.plan.engines import PLAN_CAPACITY, backend_name, engine_named
+from dnnffi.plan.store import Store
+from dnnffi.spec.conv_problem import ConvProblem
 
 
 class ConvEngine:
@@ -72,6 +25,14 @@ class ConvEngine:
 
     def __init__(self) -> None:
         self.plans: PlanCache[ConvPlan] = PlanCache(PLAN_CAPACITY)
+
+    def check_device(self, device: int | None) -> Any:
+        """The place that device ``device`` is, or the current one where it is None."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget plans and what was measured."""
+        self.plans.clear()
 
     def place(self, name: str, array: Array) -> Any:
         """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
@@ -94,24 +55,75 @@ class ReferenceConvEngine(ConvEngine):
     def place(self, name: str, array: Array) -> str:
         return place(array)
 
+    def check_device(self, device: int | None) -> str:
+        if device not in (None, 0):
+            raise ValueError(f"device: backend 'reference' has none but 0; got {device!r}")
+        return "host"
+
     def plan(self, problem: ConvProblem, device: Any) -> ReferencePlan:
         return ReferencePlan(problem)
 
 
-_VENDORS = {"cudnn": "cuDNN", "miopen": "MIOpen"}
+class CudnnConvEngine(ConvEngine):
+    """libcudnn, on CuPy arrays."""
+
+    name = "cudnn"
+
+    def __init__(self, library: cudnn_library.Library) -> None:
+        super().__init__()
+        from dnnffi.plan.conv_tuning import ConvTuner
+
+        # What the networks have is shared: which arrays are taken, and the workspaces.
+        self._networks: Any = engine_named("cudnn")
+        self.library = library
+        self.place = self._networks.place  # type: ignore[method-assign]
+        self.tuner = ConvTuner(library, Store("conv"))
+
+    def check_device(self, device: int | None) -> int:
+        found: int = self._networks.check_device(device)
+        return found
+
+    def plan(self, problem: ConvProblem, device: int) -> ConvPlan:
+        from dnnffi.plan.conv_cudnn import CudnnConvPlan
+
+        workspaces = self._networks.workspaces
+        return CudnnConvPlan(problem, device, self.library, self.tuner, workspaces)
+
+    def clear(self) -> None:
+        super().clear()
+        self.tuner.clear()
 
 
 def conv_engine(backend: str | None, x: Array) -> ConvEngine:
     """The engine of a call: the one named, or the one that the array asks for."""
-    name = backend_name(backend, x)
+    return conv_engine_named(backend_name(backend, x))
+
+
+def conv_engine_named(name: str) -> ConvEngine:
+    """The engine called "cudnn", "miopen" or "reference"."""
+    if name == "cudnn":
+        return _cudnn(cudnn_library.load())
     if name == "reference":
         return _reference()
     raise UnsupportedError(
-        _VENDORS[name],
+        "MIOpen",
         "",
         "this version of dnnffi has no convolution on it yet; backend='reference' takes NumPy and "
         "CuPy arrays",
     )
+
+
+def all_conv_engines() -> tuple[ConvEngine, ...]:
+    """The engines that were used in this process."""
+    cudnn = cudnn_library.loaded()
+    used = [] if cudnn is None or cudnn.conv_engine is None else [cudnn.conv_engine]
+    return (_reference(), *used)
+
+
+def _cudnn(library: cudnn_library.Library) -> CudnnConvEngine:
+    if library.conv_engine is None:
+        library.conv_engine = CudnnConvEngine(library)
+    return library.conv_engine  # type: ignore[no-any-return]
 
 
 @cache

@@ -11,32 +11,18 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from dnnffi.arrays import Array, Memory, to_host
+from dnnffi.arrays import Memory
 from dnnffi.backends.context import Context
-from dnnffi.errors import DnnffiError
 from dnnffi.plan.candidates import Executor, Kernels
+from dnnffi.plan.measure import FAILURES, Filler, Results, disagreement, ends, median_time
 from dnnffi.plan.store import Store
 from dnnffi.plan.validate import tolerance
 from dnnffi.spec.problem import RNNProblem
 
 BUDGET = 0.5
 """Seconds after which no further candidate is begun."""
-
-_BATCHES = 3  # times of a candidate, of which the median counts
-_BATCH_MS = 2.0  # as many calls as fill this make a batch
-_MOST_CALLS = 20
-_HOPELESS = 3.0  # times slower than the best so far: measured no further
-_MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
-
-Results = list[np.ndarray[Any, Any]]
-
-FAILURES = (DnnffiError, MemoryError, RuntimeError)
-"""What a candidate may fail with: refused, too large for the memory left, failed on the device."""
 
 
 class Times(NamedTuple):
@@ -122,7 +108,10 @@ def _try(
         trial = Trial(executor, memory)
         memory.elapsed(trial.run)  # the first run loads kernels, and what fails late fails here
         found = trial.results()
-        wrong = "" if expected is None else _disagreement(found, expected, tolerance(problem))
+        wrong = ""
+        if expected is not None:
+            allowed = tolerance(problem)
+            wrong = disagreement(found, expected, allowed, "the standard algorithm's")
         return found, wrong or _measure(trial, memory, best)
     finally:
         executor.close()
@@ -139,7 +128,7 @@ def choose(times: dict[str, Times], refused: dict[str, str], source: str = "meas
 
 
 def _measure(trial: Trial, memory: Memory, best: float) -> Times:
-    direct = _median_time(trial.run, memory, best)
+    direct = median_time(trial.run, memory, best)
     try:
         graphs = [memory.capture(operation) for operation in trial.operations()]
     except FAILURES:
@@ -150,20 +139,7 @@ def _measure(trial: Trial, memory: Memory, best: float) -> Times:
         for graph in graphs:
             graph.launch(stream)
 
-    return Times(direct, _median_time(replay, memory, best))
-
-
-def _median_time(call: Callable[[], object], memory: Memory, best: float) -> float:
-    once = memory.elapsed(call)
-    if once > _HOPELESS * best:
-        return once
-    count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))
-
-    def calls() -> None:
-        for _ in range(count):
-            call()
-
-    return sorted(memory.elapsed(calls) / count for _ in range(_BATCHES))[_BATCHES // 2]
+    return Times(direct, median_time(replay, memory, best))
 
 
 class Trial:
@@ -174,7 +150,7 @@ class Trial:
         problem = executor.problem
         spec = problem.spec
         dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
-        fill = _Filler(memory, dtype)
+        fill = Filler(memory, dtype)
         cell = spec.has_cell
         x = fill(problem.x_shape)
         h_0 = fill(problem.h_shape)
@@ -223,43 +199,7 @@ class Trial:
 
     def results(self) -> Results:
         """The arrays that the operations wrote, on the host; of a long one its two ends."""
-        return [part for array in self._results if array is not None for part in _ends(array)]
-
-
-def _ends(array: Array) -> Results:
-    flat = array.reshape(-1)
-    parts = [flat] if flat.size <= 2 * _MOST_COMPARED else [flat[:_MOST_COMPARED]]
-    if flat.size > 2 * _MOST_COMPARED:
-        parts.append(flat[-_MOST_COMPARED:])
-    # Not in the 16 bit types, whose squares overflow.
-    widened = np.float64 if array.dtype.name == "float64" else np.float32
-    return [np.array(to_host(part), widened) for part in parts]
-
-
-class _Filler:
-    """Arrays of random numbers: a short pattern drawn once on the host, repeated."""
-
-    def __init__(self, memory: Memory, dtype: Any) -> None:
-        self._memory = memory
-        self._dtype = dtype
-        self._pattern = np.random.default_rng(0).uniform(-1, 1, 65_521)  # prime: rows differ
-
-    def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> Array:
-        array = self._memory.empty(shape, self._dtype)
-        array.set(np.resize(self._pattern * scale, prod(shape)).astype(self._dtype).reshape(shape))
-        return array
-
-
-def _disagreement(found: Results, expected: Results, allowed: float) -> str:
-    """Why results are not those of the standard algorithm, or an empty string."""
-    worst = 0.0
-    for one, other in zip(found, expected, strict=True):
-        scale = float(np.linalg.norm(other)) or 1.0
-        deviation = float(np.linalg.norm(one - other)) / scale
-        worst = deviation if deviation != deviation else max(worst, deviation)
-    if worst <= allowed:
-        return ""
-    return f"its results differ from the standard algorithm's by {worst:.1e}, beyond {allowed:.0e}"
+        return [part for array in self._results if array is not None for part in ends(array)]
 
 
 class Tuner:

@@ -7,9 +7,9 @@ from typing import Any
 
 from dnnffi.arrays import Array, array_module
 from dnnffi.errors import ValidationError
-from dnnffi.plan.conv import ReferencePlan as ConvReferencePlan
+from dnnffi.plan.conv_plans import ReferencePlan as ConvReferencePlan
 from dnnffi.plan.reference import ReferencePlan
-from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
+from dnnffi.spec.conv_problem import RESULTS, ConvProblem
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.weights import RNNWeights
 
@@ -74,8 +74,7 @@ def check_backward(
 def check_conv(problem: ConvProblem, arrays: Sequence[Array | None], result: Array) -> None:
     """Raise `ValidationError` where the result of a convolution differs from the reference's."""
     expected = ConvReferencePlan(problem).run(*(_double(array) for array in arrays))
-    name = {FORWARD: "y", BACKWARD_DATA: "dx", BACKWARD_WEIGHTS: "dw"}[problem.operation]
-    _compare(problem, {name: (result, expected)})
+    _compare(problem, {RESULTS[problem.operation]: (result, expected)})
 
 
 def _inputs(call: Any) -> tuple[Any, ...]:

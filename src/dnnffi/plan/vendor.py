@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
 
 from dnnffi.arrays import Array, Graph, Memory
 from dnnffi.backends.context import Context, Phase, check_before_data, check_before_weights
-from dnnffi.errors import DnnffiError
 from dnnffi.plan.candidates import Executor, Kernels
+from dnnffi.plan.fork import guard
+from dnnffi.plan.measure import FAILURES
 from dnnffi.plan.replay import Addresses, GraphMemory, Replays
-from dnnffi.plan.tuning import FAILURES, Choice, Tuner
+from dnnffi.plan.tuning import Choice, Tuner
 from dnnffi.plan.workspace import Workspaces
 from dnnffi.spec.problem import RNNProblem
 
@@ -77,7 +76,7 @@ class VendorPlan:
         self.forward_graphs = self._forwards.graphs
         self._replayed: Executor | None = None
         self._use(kernels.make(problem, None, device, generator))
-        _alive.add(self)
+        guard(self)
         if self._tuner is not None:
             known = self._tuner.find(problem, device)
             if known is not None:
@@ -424,20 +423,3 @@ def describe(plan: VendorPlan) -> str:
     lines.append(f"workspace {plan.workspace_bytes:,} bytes, reserve {plan.reserve_bytes:,} bytes")
     lines.append(f"{plan.graph_count} graphs, {plan.graph_bytes:,} bytes")
     return "\n".join(lines)
-
-
-_alive: WeakSet[VendorPlan] = WeakSet()
-
-
-def _refuse_in_child() -> None:
-    def refuse() -> int:
-        raise DnnffiError(
-            "this process was forked after dnnffi had used the GPU, and the driver does not work "
-            "in it; start processes with the spawn or forkserver method of multiprocessing"
-        )
-
-    for plan in list(_alive):
-        plan.current_device = refuse
-
-
-os.register_at_fork(after_in_child=_refuse_in_child)

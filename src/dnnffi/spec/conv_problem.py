@@ -14,6 +14,16 @@ BACKWARD_DATA = "backward_data"
 BACKWARD_WEIGHTS = "backward_weights"
 OPERATIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)
 
+ARGUMENTS = {
+    FORWARD: ("x", "w", "bias", "residual"),
+    BACKWARD_DATA: ("dy", "w"),
+    BACKWARD_WEIGHTS: ("dy", "x"),
+}
+"""What each operation reads, in order."""
+
+RESULTS = {FORWARD: "y", BACKWARD_DATA: "dx", BACKWARD_WEIGHTS: "dw"}
+"""What each operation gives."""
+
 CHANNELS_FIRST = "channels_first"
 CHANNELS_LAST = "channels_last"
 LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)

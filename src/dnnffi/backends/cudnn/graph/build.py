@@ -34,8 +34,8 @@ from dnnffi.backends.cudnn.graph.operations import (
     ReductionOperation,
 )
 from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, Tensor
-from dnnffi.backends.cudnn.handle import Handle
 from dnnffi.backends.cudnn.library import Library, load
+from dnnffi.backends.handle import Handle
 from dnnffi.errors import UnsupportedError
 
 COMPUTE = MappingProxyType(
@@ -52,7 +52,8 @@ _FIRST_VIRTUAL = 16
 class ConvolutionGraph(NamedTuple):
     """A graph, its operands in the order in which addresses are passed, and their uids.
 
-    ``operation`` is the name of the function that built it.
+    ``operation`` is the name of the function that built it; ``fused`` whether it is more than that
+    one operation.
     """
 
     graph: OperationGraph
@@ -61,6 +62,7 @@ class ConvolutionGraph(NamedTuple):
     dtype: str
     operation: str
     channels_last: bool
+    fused: bool
 
 
 def forward(
@@ -290,5 +292,6 @@ class _Builder:
         operands = tuple(self._operands)
         uids = tuple(UIDS[name] for name in operands)
         return ConvolutionGraph(
-            *(graph, operands, uids, self._geometry.dtype, operation, self._channels_last)
+            *(graph, operands, uids, self._geometry.dtype),
+            *(operation, self._channels_last, len(self._operations) > 1),
         )

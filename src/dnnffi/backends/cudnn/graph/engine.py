@@ -19,9 +19,9 @@ from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.operations import Operation
 from dnnffi.backends.cudnn.graph.tensor import INT64_MAX
 from dnnffi.backends.cudnn.graph.types import HEURISTICS, KNOBS
-from dnnffi.backends.cudnn.handle import Handle
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.descriptors.checks import choice, integer
+from dnnffi.backends.handle import Handle
 
 Knob = str | int
 """A knob's name, or its number where it has no name here."""

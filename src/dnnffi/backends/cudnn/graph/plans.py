@@ -10,8 +10,8 @@ from dnnffi.backends.cudnn.graph.build import ConvolutionGraph
 from dnnffi.backends.cudnn.graph.engine import EngineConfig, EngineHeuristics, Knob
 from dnnffi.backends.cudnn.graph.execution import ExecutionPlan
 from dnnffi.backends.cudnn.graph.known_wrong import known_wrong
-from dnnffi.backends.cudnn.handle import Handle
 from dnnffi.backends.descriptors.checks import choice
+from dnnffi.backends.handle import Handle
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.options import MATHS
 
@@ -95,7 +95,8 @@ class Candidates:
     """The plans for a graph, best first: an iterator that makes each when it is asked for.
 
     ``modes`` of the heuristics are asked one after the other, a later one only when those before
-    are used up; a configuration comes once. ``refused`` says what was left out so far and why.
+    are used up; a configuration comes once. ``refused`` says what was left out so far and why; it
+    may be a list of the caller's.
     """
 
     def __init__(
@@ -105,8 +106,9 @@ class Candidates:
         allowed: Allowed | None = None,
         *,
         modes: tuple[str, ...] = MODES,
+        refused: list[Refusal] | None = None,
     ) -> None:
-        self.refused: list[Refusal] = []
+        self.refused: list[Refusal] = [] if refused is None else refused
         self._handle = handle
         self._built = graph
         self._graph = graph.graph

@@ -1,0 +1,357 @@
+"""A convolution on cuDNN: arrays made ready, plans that fall to the next where one fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+from weakref import ref
+
+from dnnffi.arrays import Array, Memory
+from dnnffi.backends.cudnn.conv import Choice, ConvExecutor, ConvExecutors, has_epilogue
+from dnnffi.backends.cudnn.graph.geometry import Layout, is_packed, packed_strides
+from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.plan.conv_plans import ConvPlan, Held
+from dnnffi.plan.conv_tuning import ConvTuner, ConvTuning
+from dnnffi.plan.fork import guard
+from dnnffi.plan.workspace import Workspaces
+from dnnffi.spec.conv_problem import CHANNELS_LAST, ConvProblem
+
+_FAILURES = (CudnnError, UnsupportedError, MemoryError)
+"""What a plan may fail with when it runs, so that the next is tried."""
+
+_MISALIGNED = ALIGNMENT - 1
+
+
+class _Runner:
+    """The executors of one thread: the one in use, and those to fall to."""
+
+    def __init__(self, executor: ConvExecutor, others: Iterator[ConvExecutor]) -> None:
+        self.executor = executor
+        self.others = others
+
+
+class CudnnConvPlan(ConvPlan):
+    """One problem on one device.
+
+    Every thread has a plan of cuDNN's of its own. The first is what was measured, here or in
+    another process, else what the heuristics say; one that fails when it runs is followed by the
+    next, for a failed allocation by the next that needs less.
+
+    An array with gaps, in another layout, or at an address that is no multiple of 16 is copied.
+    """
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        device: int,
+        library: Library,
+        tuner: ConvTuner,
+        workspaces: Workspaces,
+    ) -> None:
+        super().__init__(problem)
+        self.device = device
+        self.closed = False
+        self.tuning: ConvTuning | None = None
+        self.fallen: list[str] = []
+        self._library = library
+        self.memory: Memory = library.memory
+        memory = library.memory
+        self._tuner = tuner
+        self._workspaces = workspaces
+        self.current_device: Callable[[], int] = memory.current_device
+        self._current_stream = memory.current_stream
+        self._empty = memory.empty
+        self._empty_strided = memory.empty_strided
+        self._dtype = memory.dtype(problem.spec.dtype)
+        self._bytes = memory.dtype("uint8")
+        self._last = problem.layout == CHANNELS_LAST
+        item = self._dtype.itemsize
+        self.result_shape = problem.result_shape
+        self._result_strides = self._strides(self.result_shape)
+        self._result_bytes = prod(self.result_shape) * item
+        self._array_strides = tuple(self._strides(shape) for shape in self.argument_shapes)
+        self._local = threading.local()
+        self._choice: Choice | None = None
+        guard(self)
+        self.tuning = tuner.find(problem, device)
+        if self.tuning is None and problem.options.tune:
+            self.autotune()
+        if self.tuning is not None:
+            self._choice = self.tuning.choice
+        with memory.use(device):
+            self._runner()
+
+    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of an array without gaps, in bytes."""
+        item = self._dtype.itemsize
+        if len(shape) == 1:
+            return (item,)
+        return tuple(stride * item for stride in packed_strides(shape, self._last))
+
+    # Executors
+
+    def _runner(self) -> _Runner:
+        """The calling thread's, made when it is first asked for."""
+        if self.closed:
+            raise ValueError("this plan is closed")
+        try:
+            runner: _Runner = self._local.runner
+            return runner
+        except AttributeError:
+            pass
+        executors = ConvExecutors(self._library, self.problem, self.device)
+        executor = None
+        if self._choice is not None:
+            try:
+                executor = executors.made_again(self._choice)
+            except (CudnnError, UnsupportedError) as error:
+                self.fallen.append(f"{self._choice}: {error}")
+        if executor is None:
+            executor = next(executors, None)
+        if executor is None:
+            raise executors.nothing()
+        self._choice = executor.choice
+        self._local.runner = runner = _Runner(executor, executors)
+        return runner
+
+    def _fall(self, runner: _Runner, error: Exception) -> bool:
+        """Go on to the next executor after one has failed; False where there is none."""
+        failed = runner.executor
+        self.fallen.append(f"{failed.choice}: {type(error).__name__}: {error}")
+        limit = failed.workspace_bytes if isinstance(error, MemoryError) else None
+        for executor in runner.others:
+            if executor.choice != failed.choice and (
+                limit is None or executor.workspace_bytes < limit
+            ):
+                runner.executor = executor
+                self._choice = executor.choice
+                failed.close()
+                return True
+            executor.close()
+        # Another call begins anew: there may be memory by then.
+        del self._local.runner
+        self._choice = None if self.tuning is None else self.tuning.choice
+        return False
+
+    # Running
+
+    def run(self, *arrays: Any) -> Array:
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.run(*arrays)
+        out = self._new_result()
+        self._run(self._ready(arrays), out, kept=False)
+        return out
+
+    def _new_result(self) -> Array:
+        return self._empty_strided(
+            self.result_shape, self._dtype, self._result_strides, self._result_bytes
+        )
+
+    def _ready(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``arrays`` without gaps, in the layout and aligned; copies of those that are not."""
+        for array, strides in zip(arrays, self._array_strides, strict=True):
+            if array is not None and (array.strides != strides or array.data.ptr & _MISALIGNED):
+                break
+        else:
+            return arrays
+        return tuple(
+            None if array is None else self._packed(array, strides)
+            for array, strides in zip(arrays, self._array_strides, strict=True)
+        )
+
+    def _packed(self, array: Array, strides: tuple[int, ...]) -> Array:
+        if self.fits(array, strides):
+            return array
+        copy = self._empty_strided(array.shape, self._dtype, strides, array.nbytes)
+        copy[...] = array
+        return copy
+
+    def fits(self, array: Array, strides: tuple[int, ...]) -> bool:
+        """Whether cuDNN can take an array as it is."""
+        if array.data.ptr & _MISALIGNED:
+            return False
+        if array.strides == strides:
+            return True
+        if array.ndim < 3:
+            return bool(array.shape[0] == 1)
+        item = self._dtype.itemsize
+        layout = Layout(array.shape, tuple(stride // item for stride in array.strides))
+        return is_packed(layout, self._last)
+
+    def _run(self, arrays: tuple[Any, ...], out: Array, *, kept: bool) -> None:
+        try:
+            runner: _Runner = self._local.runner
+        except AttributeError:
+            runner = self._runner()
+        while True:
+            executor = runner.executor
+            try:
+                self._execute(executor, arrays, out, kept)
+                return
+            except _FAILURES as error:
+                if not self._fall(runner, error):
+                    raise
+
+    def _execute(
+        self, executor: ConvExecutor, arrays: tuple[Any, ...], out: Array, kept: bool
+    ) -> None:
+        workspace = self._workspace(executor.workspace_bytes, kept)
+        given = arrays if executor.fused else arrays[:2]
+        executor.run_at(
+            (
+                *[array.data.ptr for array in given if array is not None],
+                out.data.ptr,
+                0 if workspace is None else workspace.data.ptr,
+            )
+        )
+        if not executor.fused:
+            problem = self.problem
+            _, _, bias, residual = arrays
+            relu = problem.activation is not None
+            self.memory.add_epilogue(out, residual, problem.alpha, bias, relu)
+
+    def _workspace(self, size: int, kept: bool) -> Array | None:
+        """A buffer; the stream's own, always at the same address, for who holds a plan.
+
+        In the caller's capture it is new: what his graph uses must be his.
+        """
+        if not size:
+            return None
+        if kept:
+            stream = self._current_stream()
+            if not (stream.ptr and self.memory.is_capturing(stream)):
+                return self._workspaces.get(self.device, stream.ptr, size)
+        return self._empty((size,), self._bytes)
+
+    # What it is
+
+    def autotune(self) -> bool:
+        """Measure the candidates and use the fastest. False where that cannot be done now."""
+        stream = self._current_stream()
+        if stream.ptr and self.memory.is_capturing(stream):
+            return False
+        tuning = self._tuner.measure(self.problem, self.device)
+        if tuning is None:
+            return False
+        self.tuning, self._choice = tuning, tuning.choice
+        self._local = threading.local()
+        return True
+
+    def report(self) -> str:
+        """Which plan runs, and why, in plain words."""
+        problem = self.problem
+        with self.memory.use(self.device):
+            executor = self._runner().executor
+        lines = [str(problem), str(executor.info)]
+        if has_epilogue(problem):
+            parts = ["residual"] * problem.residual + ["bias"] * problem.bias
+            what = " and ".join([*parts, *([problem.activation] if problem.activation else [])])
+            lines.append(
+                f"{what}: in the same graph" if executor.fused else f"{what}: one kernel more"
+            )
+        if self.tuning is None:
+            lines.append("picked by cuDNN's heuristics; not measured")
+        else:
+            here = self.tuning.source == "measured"
+            lines.append(f"{'measured in this process' if here else 'read from disk'}, ms:")
+            times = sorted(self.tuning.times.items(), key=lambda pair: pair[1])
+            lines += [f"  {name}: {time:.4f}" for name, time in times]
+            lines += [f"  {name}: {reason}" for name, reason in self.tuning.refused.items()]
+        lines += [f"gave up {reason}" for reason in self.fallen]
+        return "\n".join(lines)
+
+    def hold(self) -> HeldConv:
+        """The plan for one who keeps it."""
+        return HeldConv(self)
+
+    def close(self) -> None:
+        """Let go of the plans of all threads. A second call does nothing."""
+        self.closed = True
+        self._local = threading.local()
+
+
+class HeldConv(Held):
+    """A plan into given arrays; arrays that it has seen in the last call are known again."""
+
+    def __init__(self, plan: CudnnConvPlan) -> None:
+        super().__init__(plan)
+        self.plan: CudnnConvPlan = plan
+        self._known: tuple[Callable[[], Any], ...] = ()
+        self._addresses: tuple[int, ...] = ()
+        self._executor: ConvExecutor | None = None
+
+    def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
+        """Run on the arrays of the last call, if these are them; nothing else is checked."""
+        known, plan = self._known, self.plan
+        if not known or known[-1]() is not out or len(known) != len(arrays) + 1:
+            return False
+        for one, array in zip(known, arrays, strict=False):
+            if one() is not array:
+                return False
+        executor = self._executor
+        runner = getattr(plan._local, "runner", None)
+        if (
+            executor is None
+            or runner is None
+            or runner.executor is not executor
+            or plan.current_device() != plan.device
+        ):
+            return False
+        workspace = plan._workspace(executor.workspace_bytes, True)
+        try:
+            executor.run_at((*self._addresses, 0 if workspace is None else workspace.data.ptr))
+        except _FAILURES:
+            return False  # what `run` does about it
+        return True
+
+    def run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
+        """Fill and return ``out``, of arrays that were checked."""
+        plan = self.plan
+        if plan.current_device() != plan.device:
+            with plan.memory.use(plan.device):
+                return self._run(arrays, out)
+        return self._run(arrays, out)
+
+    def _run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
+        plan = self.plan
+        if out is None:
+            out = plan._new_result()
+        elif not plan.fits(out, plan._result_strides):
+            raise ValueError(
+                f"out must be without gaps, {plan.problem.layout.replace('_', ' ')}, at an address "
+                f"that is a multiple of {ALIGNMENT}; it has strides {out.strides}"
+            )
+        ready = plan._ready(arrays)
+        plan._run(ready, out, kept=True)
+        runner = plan._runner()
+        taken_as_they_are = all(a is b for a, b in zip(ready, arrays, strict=True))
+        self._known = ()
+        if taken_as_they_are and runner.executor.fused:
+            present = [array for array in arrays if array is not None]
+            self._addresses = tuple(array.data.ptr for array in (*present, out))
+            self._executor = runner.executor
+            # Weak, so that a plan keeps no array of its caller's alive.
+            self._known = tuple(
+                _nothing if array is None else ref(array) for array in (*arrays, out)
+            )
+        return out
+
+    def autotune(self) -> None:
+        """Measure now."""
+        with self.plan.memory.use(self.plan.device):
+            self.plan.autotune()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        super().close()
+        self._known, self._executor = (), None
+        self.plan.close()
+
+
+def _nothing() -> None:
+    """Stand in for the weak reference to an array that is None."""

@@ -1,0 +1,217 @@
+"""Which of cuDNN's plans runs a convolution fastest: measured on scratch data, kept on disk."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+from dnnffi.arrays import Array, Memory
+from dnnffi.backends.cudnn.conv import ALL_MODES, Choice, ConvExecutor, ConvExecutors
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.plan.measure import FAILURES, Filler, Results, disagreement, ends, median_time
+from dnnffi.plan.store import Store
+from dnnffi.plan.validate import tolerance
+from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, ConvProblem
+
+BUDGET = 3.0
+"""Seconds after which no further candidate is begun. Some are compiled when they are made."""
+
+_GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
+
+
+class ConvTuning(NamedTuple):
+    """What was found out about a problem.
+
+    ``choice`` is the fastest; ``times`` in milliseconds, and ``refused`` with a reason, by
+    candidate. ``source`` is "measured" or "disk".
+    """
+
+    choice: Choice
+    times: dict[str, float]
+    refused: dict[str, str]
+    source: str = "measured"
+
+
+class ConvTrial:
+    """A problem's arrays, on scratch memory."""
+
+    def __init__(self, problem: ConvProblem, memory: Memory) -> None:
+        self._problem = problem
+        self._memory = memory
+        self._last = problem.layout == CHANNELS_LAST
+        fill = Filler(memory, memory.dtype(problem.spec.dtype))
+        self.arrays = [self._image(shape, fill) for shape in problem.argument_shapes]
+        if problem.operation == FORWARD:
+            wanted = (True, True, problem.bias, problem.residual)
+            self.arrays = [
+                array if used else None for array, used in zip(self.arrays, wanted, strict=True)
+            ]
+        self.result = self._image(problem.result_shape, fill)
+
+    def _image(self, shape: tuple[int, ...], fill: Filler) -> Array:
+        if len(shape) == 1 or not self._last:
+            return fill(shape)
+        n, c, *spatial = shape
+        made = fill((n, *spatial, c))
+        return made.transpose(0, made.ndim - 1, *range(1, made.ndim - 1))
+
+    def call(self, executor: ConvExecutor) -> Callable[[], None]:
+        """What runs an executor once, on a workspace of its own."""
+        memory, problem = self._memory, self._problem
+        size = executor.workspace_bytes
+        workspace = memory.empty((size,), memory.dtype("uint8")) if size else None
+        given = self.arrays if executor.fused else self.arrays[:2]
+        addresses = (
+            *(array.data.ptr for array in given if array is not None),
+            self.result.data.ptr,
+            0 if workspace is None else workspace.data.ptr,
+        )
+        _, _, bias, residual = (*self.arrays, None, None)[:4]
+
+        def call(kept: object = workspace) -> None:
+            executor.run_at(addresses)
+            if not executor.fused:
+                relu = problem.activation is not None
+                memory.add_epilogue(self.result, residual, problem.alpha, bias, relu)
+
+        return call
+
+
+def tune(
+    library: Library,
+    problem: ConvProblem,
+    device: int,
+    *,
+    budget: float = BUDGET,
+    clock: Callable[[], float] = time.perf_counter,
+) -> ConvTuning | None:
+    """Measure the plans of a problem, or None where not one ran.
+
+    A plan counts if its result agrees with that of the first, the heuristics' best, within the
+    dtype's rounding. Runs on the current stream and waits for it. What is needed is allocated, and
+    given back at the end.
+    """
+    memory = library.memory
+    times: dict[str, float] = {}
+    choices: dict[str, Choice] = {}
+    refused: dict[str, str] = {}
+    expected: Results | None = None
+    end = clock() + budget
+    with memory.use(device), memory.scratch():
+        try:
+            trial = ConvTrial(problem, memory)
+        except FAILURES:
+            return None
+        executors = ConvExecutors(library, problem, device, modes=ALL_MODES)
+        for executor in executors:
+            name = str(executor.choice)
+            try:
+                call = trial.call(executor)
+                # What others wrote is not to count as this one's.
+                memory.clear(trial.result.data.ptr, trial.result.nbytes)
+                memory.elapsed(call)  # what fails late fails here
+                found = ends(trial.result)
+                wrong = (
+                    ""
+                    if expected is None
+                    else disagreement(found, expected, tolerance(problem), "the first plan's")
+                )
+                if wrong:
+                    refused[name] = wrong
+                    continue
+                expected = found if expected is None else expected
+                times[name] = _time(call, memory, min(times.values(), default=float("inf")))
+                choices[name] = executor.choice
+            except FAILURES as error:
+                refused[name] = f"{type(error).__name__}: {error}"
+            finally:
+                call = None  # type: ignore[assignment]
+                executor.close()
+            if expected is not None and clock() >= end:
+                refused["others"] = "the time for measuring was over"
+                break
+        del trial
+    for one in executors.refused:
+        refused[f"engine {one.engine}" if one.engine is not None else one.mode] = one.reason
+    if not times:
+        return None
+    return ConvTuning(choices[min(times, key=times.__getitem__)], times, refused)
+
+
+def _time(call: Callable[[], None], memory: Memory, best: float) -> float:
+    """Milliseconds of a call, of several in a graph where that can be captured."""
+
+    def calls() -> None:
+        for _ in range(_GRAPHED_CALLS):
+            call()
+
+    try:
+        graph = memory.capture(calls)
+    except FAILURES:
+        return median_time(call, memory, best)
+    stream = memory.current_stream()
+    per_graph = median_time(lambda: graph.launch(stream), memory, best * _GRAPHED_CALLS)
+    return per_graph / _GRAPHED_CALLS
+
+
+class ConvTuner:
+    """What is known of problems: in this process, then on disk, then measured."""
+
+    def __init__(self, library: Library, store: Store) -> None:
+        self._library = library
+        self._store = store
+        self._known: dict[str, ConvTuning | None] = {}
+
+    def find(self, problem: ConvProblem, device: int) -> ConvTuning | None:
+        """What was found out before, in this process or another."""
+        key = self._key(problem, device)
+        name = json.dumps(key)
+        if name not in self._known:
+            self._known[name] = self._read(key)
+        return self._known[name]
+
+    def measure(self, problem: ConvProblem, device: int) -> ConvTuning | None:
+        """Measure now, and keep what was found out."""
+        tuning = tune(self._library, problem, device)
+        if tuning is not None:
+            key = self._key(problem, device)
+            self._known[json.dumps(key)] = tuning
+            self._store.write(key, tuning._asdict())
+        return tuning
+
+    def clear(self) -> None:
+        """Forget what is known in this process."""
+        self._known.clear()
+
+    def _read(self, key: dict[str, Any]) -> ConvTuning | None:
+        value = self._store.read(key)
+        if value is None:
+            return None
+        try:
+            times = {str(name): float(one) for name, one in value["times"].items()}
+            choice = Choice.read(value["choice"])
+            return ConvTuning(choice, times, dict(value["refused"]), source="disk")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            self._store.warn(f"a tuning result is ignored: {error!r}")
+            return None
+
+    def _key(self, problem: ConvProblem, device: int) -> dict[str, Any]:
+        spec, options = problem.spec, problem.options
+        return {
+            "engine": f"cuDNN {self._library.version_text}",
+            "device": self._library.memory.device_name(device),
+            "spec": {f.name: _plain(getattr(spec, f.name)) for f in fields(spec)},
+            "operation": problem.operation,
+            "x": list(problem.x_shape),
+            "layout": problem.layout,
+            "epilogue": [problem.activation, problem.residual, problem.alpha, problem.bias],
+            "options": [options.math, options.deterministic, options.workspace_limit],
+        }
+
+
+def _plain(value: Any) -> Any:
+    # As it comes back from JSON.
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,38 @@
+"""Plans after a fork: the driver does not work in the child, and a call says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakSet
+
+from dnnffi.errors import DnnffiError
+
+
+class Guarded(Protocol):
+    """A plan that asks for the current device at every call."""
+
+    current_device: Callable[[], int]
+
+
+_alive: WeakSet[Guarded] = WeakSet()
+
+
+def guard(plan: Guarded) -> None:
+    """Let calls of ``plan`` in a forked process raise `DnnffiError`."""
+    _alive.add(plan)
+
+
+def _refuse_in_child() -> None:
+    def refuse() -> int:
+        raise DnnffiError(
+            "this process was forked after dnnffi had used the GPU, and the driver does not work "
+            "in it; start processes with the spawn or forkserver method of multiprocessing"
+        )
+
+    for plan in list(_alive):
+        plan.current_device = refuse
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)

@@ -1,0 +1,312 @@
+"""`dnnffi.conv` and its relatives on a GPU, against the reference in float64."""
+
+from __future__ import annotations
+
+import threading
+
+import conformance_conv
+import numpy as np
+import pytest
+from conformance import deviation
+
+import dnnffi
+from dnnffi import testing
+from dnnffi.arrays import in_layout
+from dnnffi.plan import store
+from dnnffi.plan.conv_plans import ReferencePlan
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_options import ConvOptions
+from dnnffi.spec.conv_problem import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHTS,
+    CHANNELS_LAST,
+    FORWARD,
+    LAYOUTS,
+    OPERATIONS,
+    ConvProblem,
+)
+
+cupy = pytest.importorskip("cupy")
+
+TYPICAL = ConvSpec(in_channels=32, out_channels=64, kernel=(3, 3), padding=1)
+X_SHAPE = (4, 32, 14, 14)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    dnnffi.clear_plans()
+    yield
+    dnnffi.clear_plans()
+
+
+def with_(spec, **changes):
+    fields = {name: getattr(spec, name) for name in ConvSpec.__slots__}
+    return ConvSpec(**(fields | changes))
+
+
+def problem_of(operation=FORWARD, spec=TYPICAL, x_shape=X_SHAPE, **more):
+    return ConvProblem.of(operation, spec, x_shape, **more)
+
+
+def checked(problem, seed=0, tolerance=None):
+    """A problem through the functions against the reference; returns the result."""
+    arrays = testing.conv_inputs(problem, seed)
+    found = conformance_conv.run(problem, arrays, cupy.asarray, "cudnn")
+    expected = conformance_conv.expected(problem, arrays)
+    error = deviation(found, expected)
+    allowed = conformance_conv.tolerance(problem) if tolerance is None else tolerance
+    assert error <= allowed, f"{error:.3g}, allowed {allowed:.3g}: {reports()}"
+    return found
+
+
+def reports():
+    return "\n".join(plan.report() for plan in dnnffi.cached_plans())
+
+
+def the_plan():
+    (plan,) = dnnffi.cached_plans()
+    return plan
+
+
+@pytest.mark.parametrize("case", conformance_conv.matrix(), ids=str)
+def test_matrix(case):
+    conformance_conv.check(case, cupy.asarray, "cudnn")
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", testing.DTYPES)
+def test_everything_fused(dtype, layout, transposed):
+    spec = with_(TYPICAL, dtype=dtype, transposed=transposed)
+    checked(
+        problem_of(
+            *(FORWARD, spec),
+            layout=layout,
+            activation="relu",
+            residual=True,
+            alpha=0.3,
+            bias=True,
+        )
+    )
+
+
+def test_what_is_fused_is_one_graph_in_half_precision():
+    spec = with_(TYPICAL, dtype="float16")
+    checked(problem_of(FORWARD, spec, layout=CHANNELS_LAST, activation="relu", bias=True))
+    assert "in the same graph" in the_plan().report()
+
+
+@pytest.mark.parametrize("dtype", testing.DTYPES)
+def test_the_kernel_for_what_cannot_be_fused(dtype):
+    from dnnffi.arrays import cuda_memory, dtype_object
+
+    memory = cuda_memory()
+    rng = np.random.default_rng(0)
+    y, z = (rng.standard_normal((2, 3, 4, 5)).astype(dtype_object(dtype)) for _ in range(2))
+    bias = rng.standard_normal(3).astype(dtype_object(dtype))
+    y[0, 0, 0, 0] = np.nan
+    for residual, b, relu in ((z, bias, True), (None, bias, False), (z, None, True)):
+        found = cupy.asarray(y)
+        memory.add_epilogue(
+            found,
+            None if residual is None else cupy.asarray(residual),
+            0.5,
+            None if b is None else cupy.asarray(b),
+            relu,
+        )
+        expected = y.astype("f8")
+        if residual is not None:
+            expected = expected + 0.5 * residual.astype("f8")
+        if b is not None:
+            expected = expected + b.astype("f8").reshape(-1, 1, 1)
+        if relu:
+            expected = np.maximum(expected, 0)
+        eps = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-14}[dtype]
+        np.testing.assert_allclose(found.get().astype("f8"), expected, rtol=eps, atol=8 * eps)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_strict_float32_is_precise(operation, layout):
+    options = ConvOptions(math="strict")
+    checked(problem_of(operation, layout=layout, options=options), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_default_float32_may_use_tf32(operation):
+    checked(problem_of(operation, layout=CHANNELS_LAST), tolerance=3e-3)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_deterministic_gives_the_same_bits(operation, dtype):
+    options = ConvOptions(deterministic=True)
+    problem = problem_of(operation, with_(TYPICAL, dtype=dtype), options=options)
+    first, *others = (checked(problem) for _ in range(4))
+    assert all(bool((first == other).all()) for other in others)
+    assert "nondeterministic" not in reports()
+
+
+def test_tuned_now_and_found_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    options = ConvOptions(tune=True)
+    for dtype in ("float16", "float32"):
+        for operation in OPERATIONS:
+            problem = problem_of(operation, with_(TYPICAL, dtype=dtype), options=options)
+            checked(problem)
+            plan = the_plan()
+            assert plan.tuning.source == "measured"
+            assert len(plan.tuning.times) > 1
+            dnnffi.clear_plans()
+            checked(problem_of(operation, with_(TYPICAL, dtype=dtype)))
+            again = the_plan()
+            assert again.tuning.source == "disk"
+            assert again.fallen == []
+            assert again.tuning.choice == plan.tuning.choice
+            assert again.report().splitlines()[1:2] == plan.report().splitlines()[1:2]
+            dnnffi.clear_plans()
+    assert len(list(tmp_path.rglob("*.json"))) == 6
+
+
+def test_no_workspace_allowed():
+    options = ConvOptions(workspace_limit=0)
+    checked(problem_of(options=options))
+    assert "workspace 0 bytes" in the_plan().report()
+
+
+def test_no_engine_is_an_error_that_says_what_to_change():
+    spec = ConvSpec(
+        in_channels=2,
+        out_channels=2,
+        kernel=(3,),
+        transposed=True,
+        dilation=3,
+        output_padding=2,
+    )
+    x, w = cupy.zeros((1, 2, 5), "f4"), cupy.zeros(spec.weight_shape, "f4")
+    with pytest.raises(dnnffi.UnsupportedError, match="output_padding below the stride; got 2"):
+        dnnffi.conv_transpose(x, w, dilation=3, output_padding=2)
+
+
+def views():
+    rng = np.random.default_rng(0)
+    room = cupy.asarray(rng.standard_normal((8, 40, 20, 20)).astype("f4"))
+    yield "gaps", room[::2, 4:36, 2:16, 3:17]
+    yield "reversed", room[:4, :32, :14, :14][:, :, ::-1]
+    yield "misaligned", room.reshape(-1)[1 : 1 + 4 * 32 * 14 * 14].reshape(X_SHAPE)
+    yield "transposed", room[:4, :32, :14, :14].transpose(0, 1, 3, 2)
+    yield "broadcast", cupy.broadcast_to(room[:1, :32, :14, :14], X_SHAPE)
+
+
+@pytest.mark.parametrize("view", list(range(5)))
+def test_views(view):
+    _, x = list(views())[view]
+    w = cupy.asarray(np.random.default_rng(1).standard_normal((64, 32, 3, 3)).astype("f4"))
+    found = dnnffi.conv(x, w, padding=1, options={"math": "strict"})
+    plain = dnnffi.conv(x.copy(), w, padding=1, backend="reference")
+    assert deviation(found, plain.get()) < 1e-5
+
+
+def test_the_current_stream_is_used_and_two_streams_are_apart():
+    problem = problem_of(spec=with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
+    arrays = testing.conv_inputs(problem, 0)
+    expected = conformance_conv.expected(problem, arrays)
+    x, w = (in_layout(cupy.asarray(a), channels_last=True) for a in (arrays.x, arrays.w))
+    cupy.cuda.Device().synchronize()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    results = []
+    for _ in range(20):
+        for stream in streams:
+            with stream:
+                results.append(dnnffi.conv(x, w, padding=1))
+    for stream in streams:
+        stream.synchronize()
+    assert all(deviation(found, expected) < 1e-2 for found in results)
+
+
+def test_threads():
+    problem = problem_of(BACKWARD_WEIGHTS, with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
+    arrays = testing.conv_inputs(problem, 0)
+    expected = conformance_conv.expected(problem, arrays)
+    failures = []
+
+    def work():
+        try:
+            with cupy.cuda.Device(0), cupy.cuda.Stream(non_blocking=True) as stream:
+                for _ in range(20):
+                    found = conformance_conv.run(problem, arrays, cupy.asarray, "cudnn")
+                    stream.synchronize()
+                    assert deviation(found, expected) < 1e-2
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(dnnffi.cached_plans()) == 1
+
+
+def test_in_a_cuda_graph():
+    problem = problem_of(spec=with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
+    arrays = testing.conv_inputs(problem, 0)
+    x, w = (in_layout(cupy.asarray(a), channels_last=True) for a in (arrays.x, arrays.w))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with dnnffi.ConvPlan(problem.spec, X_SHAPE, layout=CHANNELS_LAST) as plan, stream:
+        y = plan.run(x, w)
+        pool = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
+            plan.run(x, w, out=y)
+            graph = stream.end_capture()
+        expected = y.get()
+        x *= 2
+        graph.launch(stream)
+        stream.synchronize()
+        assert (y.get() == 2 * expected).all()
+
+
+def test_a_held_plan():
+    for operation in OPERATIONS:
+        spec = with_(TYPICAL, dtype="float16")
+        problem = problem_of(operation, spec, layout=CHANNELS_LAST)
+        arrays = testing.conv_inputs(problem, 0)
+        given = [
+            None if a is None else in_layout(cupy.asarray(a), channels_last=True)
+            for a in conformance_conv.arguments(problem, arrays)
+        ]
+        expected = conformance_conv.expected(problem, arrays)
+        with dnnffi.ConvPlan(spec, X_SHAPE, operation=operation, layout=CHANNELS_LAST) as plan:
+            out = plan.run(*given)
+            for tuned in (False, True):
+                for _ in range(3):
+                    out[...] = 0
+                    assert plan.run(*given, out=out) is out
+                    assert deviation(out, expected) < 1e-2, plan.report()
+                if not tuned:
+                    plan.autotune()
+
+
+@pytest.mark.parametrize("operation", [FORWARD, BACKWARD_DATA])
+def test_sizes_of_a_network(operation):
+    spec = ConvSpec(
+        in_channels=64, out_channels=128, kernel=(3, 3), stride=2, padding=1, dtype="float16"
+    )
+    problem = problem_of(operation, spec, (16, 64, 56, 56), layout=CHANNELS_LAST)
+    arrays = testing.conv_inputs(problem, 0)
+    found = conformance_conv.run(problem, arrays, cupy.asarray, "cudnn")
+    given = (
+        None if a is None else cupy.asarray(a).astype("f4")
+        for a in conformance_conv.arguments(problem, arrays)
+    )
+    expected = ReferencePlan(problem).run(*given)
+    assert deviation(found, expected.get()) < 1e-2
+
+
+def test_validate():
+    problem = problem_of(spec=with_(TYPICAL, dtype="float16"))
+    arrays = testing.conv_inputs(problem, 0)
+    x, w = cupy.asarray(arrays.x), cupy.asarray(arrays.w)
+    dnnffi.conv(x, w, padding=1, options={"validate": True})

@@ -1,0 +1,12 @@
+"""The whole matrix of convolutions on the stand-in, against the reference."""
+
+from __future__ import annotations
+
+import conformance_conv
+import pytest
+
+
+@pytest.mark.parametrize("case", conformance_conv.matrix(), ids=str)
+def test_matrix(shared_host, case):
+    conformance_conv.check(case, shared_host.asarray, "cudnn")
+    assert shared_host.violation == ""
