@@ -121,7 +121,7 @@ class ConvPlan:
         )
         if out is not None:
             out = self._checked(self._result, out, self._problem.result_shape, True)
-        return self._held.run(checked, out)
+        return self._held.run(checked[: len(arrays)], out)
 
     def _checked(
         self, name: str, array: Array | None, shape: tuple[int, ...], wanted: bool

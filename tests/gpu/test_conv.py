@@ -253,6 +253,7 @@ def test_in_a_cuda_graph():
     problem = problem_of(spec=with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
     arrays = testing.conv_inputs(problem, 0)
     x, w = (in_layout(cupy.asarray(a), channels_last=True) for a in (arrays.x, arrays.w))
+    cupy.cuda.Device().synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
     with dnnffi.ConvPlan(problem.spec, X_SHAPE, layout=CHANNELS_LAST) as plan, stream:
         y = plan.run(x, w)

@@ -108,7 +108,7 @@ class CudnnConvPlan(ConvPlan):
         if self._choice is not None:
             try:
                 executor = executors.made_again(self._choice)
-            except (CudnnError, UnsupportedError) as error:
+            except (CudnnError, UnsupportedError, ValueError) as error:
                 self.fallen.append(f"{self._choice}: {error}")
         if executor is None:
             executor = next(executors, None)
@@ -282,15 +282,16 @@ class HeldConv(Held):
         super().__init__(plan)
         self.plan: CudnnConvPlan = plan
         self._known: tuple[Callable[[], Any], ...] = ()
+        self._out: Callable[[], Any] = _nothing
         self._addresses: tuple[int, ...] = ()
         self._executor: ConvExecutor | None = None
 
     def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
         """Run on the arrays of the last call, if these are them; nothing else is checked."""
         known, plan = self._known, self.plan
-        if not known or known[-1]() is not out or len(known) != len(arrays) + 1:
+        if len(known) != len(arrays) or self._out() is not out:
             return False
-        for one, array in zip(known, arrays, strict=False):
+        for one, array in zip(known, arrays, strict=True):
             if one() is not array:
                 return False
         executor = self._executor
@@ -314,11 +315,7 @@ class HeldConv(Held):
         plan = self.plan
         if plan.current_device() != plan.device:
             with plan.memory.use(plan.device):
-                return self._run(arrays, out)
-        return self._run(arrays, out)
-
-    def _run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
-        plan = self.plan
+                return self.run(arrays, out)
         if out is None:
             out = plan._new_result()
         elif not plan.fits(out, plan._result_strides):
@@ -326,19 +323,18 @@ class HeldConv(Held):
                 f"out must be without gaps, {plan.problem.layout.replace('_', ' ')}, at an address "
                 f"that is a multiple of {ALIGNMENT}; it has strides {out.strides}"
             )
-        ready = plan._ready(arrays)
-        plan._run(ready, out, kept=True)
-        runner = plan._runner()
-        taken_as_they_are = all(a is b for a, b in zip(ready, arrays, strict=True))
         self._known = ()
-        if taken_as_they_are and runner.executor.fused:
-            present = [array for array in arrays if array is not None]
-            self._addresses = tuple(array.data.ptr for array in (*present, out))
-            self._executor = runner.executor
+        given = (*arrays, *(None,) * (len(plan.argument_shapes) - len(arrays)))
+        ready = plan._ready(given)
+        plan._run(ready, out, kept=True)
+        executor = plan._runner().executor
+        taken_as_they_are = all(a is b for a, b in zip(ready, given, strict=True))
+        if arrays and taken_as_they_are and executor.fused:
+            self._addresses = tuple(a.data.ptr for a in (*given, out) if a is not None)
+            self._executor = executor
             # Weak, so that a plan keeps no array of its caller's alive.
-            self._known = tuple(
-                _nothing if array is None else ref(array) for array in (*arrays, out)
-            )
+            self._known = tuple(_nothing if a is None else ref(a) for a in arrays)
+            self._out = ref(out)
         return out
 
     def autotune(self) -> None:

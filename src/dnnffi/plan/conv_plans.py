@@ -46,8 +46,9 @@ class Held:
         return False
 
     def run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
-        """Fill and return ``out``, of arrays that were checked."""
-        result = self.plan.run(*arrays)
+        """Fill and return ``out``, of arrays that were checked; what is missing is None."""
+        missing = len(self.plan.argument_shapes) - len(arrays)
+        result = self.plan.run(*arrays, *(None,) * missing)
         if out is None:
             return result
         out[...] = result

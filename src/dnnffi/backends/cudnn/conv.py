@@ -165,13 +165,17 @@ class ConvExecutors:
                 yield ConvExecutor(self._device, self._problem, graph, candidate)
 
     def made_again(self, choice: Choice) -> ConvExecutor:
-        """The executor of a choice made before. Raises `CudnnError`, `UnsupportedError`."""
+        """The executor of a choice made before.
+
+        Raises `CudnnError`, `UnsupportedError`; ``ValueError`` for a knob that is not known.
+        """
         graph = self._graph(choice.fused and has_epilogue(self._problem))
         if wrong := known_wrong(graph, choice.engine):
             raise UnsupportedError("cuDNN", self._library.version_text, wrong)
-        with Engine(graph.graph, choice.engine, library=self._library) as engine:
-            notes = engine.numerical_notes, engine.behavior_notes
-            config = EngineConfig(engine, dict(choice.knobs), library=self._library)
+        # Left open: the plan needs its engine, and keeps it alive.
+        engine = Engine(graph.graph, choice.engine, library=self._library)
+        notes = engine.numerical_notes, engine.behavior_notes
+        config = EngineConfig(engine, dict(choice.knobs), library=self._library)
         handle = handle_for(self._library, self._device)
         plan = ExecutionPlan(handle, config, library=self._library)
         info = PlanInfo(*("choice", choice.engine, dict(choice.knobs), plan.workspace_size), *notes)

@@ -1,0 +1,430 @@
+"""Convolutions on the stand-in: plans, fusion, tuning, faults, threads, and what is left."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from functools import partial
+
+import conformance_conv
+import numpy as np
+import pytest
+from conformance import deviation
+
+import dnnffi
+from dnnffi import testing
+from dnnffi.errors import CudnnError, UnsupportedError, ValidationError
+from dnnffi.plan import conv_tuning, store
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_options import ConvOptions
+from dnnffi.spec.conv_problem import (
+    BACKWARD_DATA,
+    CHANNELS_LAST,
+    FORWARD,
+    LAYOUTS,
+    OPERATIONS,
+    ConvProblem,
+)
+
+INTERNAL_ERROR = 4000
+SPEC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), stride=(1, 2), groups=2)
+X_SHAPE = (2, 4, 5, 6)
+conv = partial(dnnffi.conv, backend="cudnn")
+
+
+def problem_of(operation=FORWARD, spec=SPEC, **more):
+    return ConvProblem.of(operation, spec, X_SHAPE, **more)
+
+
+FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
+
+
+def check(host, problem, seed=0):
+    arrays = testing.conv_inputs(problem, seed)
+    found = conformance_conv.run(problem, arrays, host.asarray, "cudnn")
+    expected = conformance_conv.expected(problem, arrays)
+    assert deviation(found, expected) <= conformance_conv.tolerance(problem)
+    return found
+
+
+def the_plan(host):
+    (plan,) = host.library.conv_engine.plans.values()
+    return plan
+
+
+def engine_of(host):
+    return the_plan(host)._runner().executor.choice.engine
+
+
+# Plans
+
+
+def test_a_second_call_only_executes(host):
+    problem = problem_of(**FUSED)
+    arrays = testing.conv_inputs(problem, 0)
+    given = [host.asarray(a) for a in (arrays.x, arrays.w, arrays.bias)]
+    residual = host.asarray(arrays.residual)
+    out = conv(*given, stride=(1, 2), groups=2, activation="relu", residual=residual)
+    host.control.standin_reset()
+    again = conv(*given, stride=(1, 2), groups=2, activation="relu", residual=residual)
+    np.testing.assert_array_equal(out, again)
+    assert host.calls("cudnnBackendExecute") == 1
+    # One pack for new addresses: created, three attributes, finalized.
+    assert host.calls("*") <= 6
+
+
+def test_plans_are_found_and_cleared(host):
+    for operation in OPERATIONS:
+        check(host, problem_of(operation))
+    plans = [plan for plan in dnnffi.cached_plans() if "Cudnn" in type(plan).__name__]
+    assert len(plans) == 3
+    assert all("engine 1" in plan.report() for plan in plans)
+    del plans
+    dnnffi.clear_plans()
+    assert host.library.conv_engine.plans.values() == []
+    gc.collect()
+    assert host.live("backend") == 0
+
+
+def test_an_empty_batch_asks_no_library(host):
+    x, w = host.memory.empty((0, 4, 5, 6)), host.memory.zeros(SPEC.weight_shape)
+    host.control.standin_reset()
+    assert conv(x, w, groups=2).shape == (0, 6, 3, 5)
+    assert host.calls("*") == 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_views_are_copied_and_the_layout_stays(host, layout):
+    problem = problem_of(layout=layout)
+    arrays = testing.conv_inputs(problem, 0)
+    room = host.memory.zeros((2, 10, 12, 8))
+    view = room[:, ::2, ::2, ::2] if layout == CHANNELS_LAST else room[:, :8:2, ::2, :6]
+    view = view.transpose(0, 3, 1, 2) if layout == CHANNELS_LAST else view[:, :, :5]
+    view[...] = arrays.x
+    w = host.asarray(arrays.w)
+    found = conv(view, w, stride=(1, 2), groups=2, options={"math": "strict"})
+    assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+    assert the_plan(host).problem.layout == layout
+
+
+def test_an_address_that_is_not_aligned(host):
+    problem = problem_of()
+    arrays = testing.conv_inputs(problem, 0)
+    room = host.memory.zeros((arrays.x.size + 1,))
+    x = room[1:].reshape(X_SHAPE)
+    x[...] = arrays.x
+    found = conv(x, host.asarray(arrays.w), stride=(1, 2), groups=2)
+    assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+
+
+# Fusion
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_no_engine_fuses_is_added_afterwards(host, transposed, layout):
+    spec = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), groups=2, transposed=transposed)
+    problem = problem_of(FORWARD, spec, layout=layout, **FUSED)
+    check(host, problem)
+    assert "residual and bias and relu: in the same graph" in the_plan(host).report()
+    host.library.conv_engine.clear()
+    host.control.standin_set_max_operations(1)
+    check(host, problem)
+    assert "residual and bias and relu: one kernel more" in the_plan(host).report()
+
+
+# Tuning
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_tuned_and_found_on_disk(host, folder, operation):
+    options = ConvOptions(tune=True)
+    check(host, problem_of(operation, options=options))
+    tuning = the_plan(host).tuning
+    assert tuning.source == "measured"
+    assert set(tuning.times) == {"engine 1 tile_size=3", "engine 2", "engine 3"}
+    assert "nobody can run" in tuning.refused["engine 0"]
+    host.library.conv_engine.clear()
+    graphs = len(host.memory.graphs)
+    check(host, problem_of(operation))
+    assert the_plan(host).tuning == tuning._replace(source="disk")
+    assert "read from disk" in the_plan(host).report()
+    assert len(host.memory.graphs) == graphs
+
+
+def test_the_fastest_is_used(host, folder, monkeypatch):
+    costs = {"engine 1 tile_size=3": 3.0, "engine 2": 1.0, "engine 3": 2.0}
+    calls = iter(costs.values())
+    monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(calls))
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    assert the_plan(host).tuning.times == costs
+    assert engine_of(host) == 2
+
+
+def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypatch):
+    ends, calls = conv_tuning.ends, []
+
+    def wrong_in_the_second(array):
+        calls.append(len(calls))
+        return [2 * part for part in ends(array)] if len(calls) == 2 else ends(array)
+
+    monkeypatch.setattr(conv_tuning, "ends", wrong_in_the_second)
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    tuning = the_plan(host).tuning
+    assert "differ from the first plan's" in tuning.refused["engine 2"]
+    assert "engine 2" not in tuning.times
+
+
+def test_a_file_of_another_version_is_not_believed(host, folder):
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    (path,) = folder.rglob("*.json")
+    path.write_text(path.read_text().replace("tile_size", "no_such_knob"))
+    host.library.conv_engine.clear()
+    check(host, problem_of())
+    assert engine_of(host) in (1, 2, 3)
+
+
+# Faults
+
+
+def test_a_plan_that_fails_is_followed_by_the_next(host):
+    check(host, problem_of())
+    assert engine_of(host) == 1
+    for expected in (2, 3):
+        host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+        check(host, problem_of())
+        assert engine_of(host) == expected
+    host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+    with pytest.raises(CudnnError, match="cudnnBackendExecute"):
+        check(host, problem_of())
+    check(host, problem_of())
+    assert "gave up engine 1" in the_plan(host).report()
+
+
+def test_without_memory_for_the_workspace_another_engine_is_used(host):
+    problem = problem_of()
+    arrays = testing.conv_inputs(problem, 0)
+    x, w = host.asarray(arrays.x), host.asarray(arrays.w)
+    conv(x, w, stride=(1, 2), groups=2)
+    host.memory.fail_allocation = 1  # the result has its memory, the workspace not
+    found = conv(x, w, stride=(1, 2), groups=2)
+    assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+    assert engine_of(host) == 2
+    assert "MemoryError" in the_plan(host).report()
+    host.memory.fail_allocation = 0
+    with pytest.raises(MemoryError):
+        conv(x, w, stride=(1, 2), groups=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"math": "strict", "deterministic": True, "workspace_limit": 0}, "engine 3"),
+        ({"math": "strict", "workspace_limit": 64}, "engine 2"),
+    ],
+)
+def test_only_what_the_options_allow(host, options, words):
+    check(host, problem_of(options=ConvOptions(**options)))
+    assert words in the_plan(host).report()
+
+
+def test_no_engine_is_an_error_that_says_what_to_change(host):
+    host.control.standin_set_max_operations(0)
+    with pytest.raises(UnsupportedError, match="has no engine for forward") as caught:
+        check(host, problem_of(options=ConvOptions(math="strict", workspace_limit=0)))
+    text = str(caught.value)
+    assert "no engine fuses 1 operations" in text
+    assert "options['math'] other than 'strict'" in text
+    assert "a larger options['workspace_limit']" in text
+    assert "or backend='reference'" in text
+    assert "deterministic'] False" not in text
+
+
+def test_an_output_padding_of_the_stride_or_more(host):
+    x, w = host.memory.zeros((1, 2, 5)), host.memory.zeros((2, 2, 3))
+    with pytest.raises(UnsupportedError, match=r"output_padding below the stride; got 2 for str"):
+        dnnffi.conv_transpose(x, w, dilation=3, output_padding=2, backend="cudnn")
+
+
+@pytest.mark.parametrize(
+    "problem", [problem_of(**FUSED), problem_of(BACKWARD_DATA)], ids=["fused", "backward_data"]
+)
+@pytest.mark.parametrize("tune", [False, True])
+def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
+    problem = problem._replace(options=ConvOptions(tune=tune))
+
+    def everything():
+        check(host, problem)
+        host.library.conv_engine.clear()
+
+    gc.collect()
+    gc.freeze()  # so that the collections below look at little
+    everything()
+    host.control.standin_reset()
+    everything()
+    total = host.calls("*")
+    survived = 0
+    # Tuning calls the library hundreds of times, much of it alike.
+    for number in range(1, total + 1, 17 if tune else 1):
+        host.control.standin_fail(b"*", number, INTERNAL_ERROR)
+        try:
+            everything()
+            survived += 1
+        except (CudnnError, UnsupportedError):
+            pass
+        host.control.standin_fail(b"*", 0, 0)
+        host.library.conv_engine.clear()
+        if host.live("backend"):
+            gc.collect()
+        assert host.live("backend") == 0, number
+    gc.unfreeze()
+    assert survived > 0
+    host.control.standin_reset()
+
+
+def test_threads_have_plans_of_their_own(host):
+    from dnnffi.backends.cudnn.handle import close_handles
+
+    failures = []
+
+    def work():
+        try:
+            for _ in range(10):
+                check(host, problem_of(**FUSED))
+            close_handles(host.library)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert the_plan(host) is not None
+
+
+def test_validation_sees_a_wrong_result(host, monkeypatch):
+    problem = problem_of()
+    arrays = testing.conv_inputs(problem, 0)
+    x, w = host.asarray(arrays.x), host.asarray(arrays.w)
+    options = {"validate": True}
+    conv(x, w, stride=(1, 2), groups=2, options=options)
+    plan = the_plan(host)
+    run = plan.run
+    monkeypatch.setattr(plan, "run", lambda *given: 2 * run(*given))
+    with pytest.raises(ValidationError, match="y "):
+        conv(x, w, stride=(1, 2), groups=2, options=options)
+
+
+# A held plan
+
+
+def held(host, operation=FORWARD, layout="channels_first", **more):
+    problem = problem_of(operation, layout=layout, **more)
+    arrays = testing.conv_inputs(problem, 0)
+
+    def put(array):
+        if array is None or array.ndim == 1 or layout != CHANNELS_LAST:
+            return None if array is None else host.asarray(array)
+        return host.asarray(np.ascontiguousarray(np.moveaxis(array, 1, -1))).transpose(0, 3, 1, 2)
+
+    given = [put(array) for array in conformance_conv.arguments(problem, arrays)]
+    plan = dnnffi.ConvPlan(SPEC, X_SHAPE, operation=operation, layout=layout, **more)
+    return plan, given, conformance_conv.expected(problem, arrays), put
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_held_plan(host, operation, layout):
+    plan, given, expected, _ = held(host, operation, layout)
+    with plan:
+        out = plan.run(*given)
+        assert deviation(out, expected) < 1e-5
+        for seed in range(4):
+            out[...] = seed
+            assert plan.run(*given, out=out) is out
+            assert deviation(out, expected) < 1e-5
+        host.control.standin_reset()
+        plan.run(*given, out=out)
+        assert host.calls("*") == host.calls("cudnnBackendExecute") == 1
+        plan.autotune()
+        plan.run(*given, out=out)
+        assert deviation(out, expected) < 1e-5
+        assert "measured in this process" in plan.report()
+    assert plan.closed
+    with pytest.raises(ValueError, match="this plan is closed"):
+        plan.run(*given)
+
+
+def test_a_held_plan_with_everything(host):
+    plan, given, expected, _ = held(host, **FUSED)
+    out = plan.run(*given)
+    for _ in range(3):
+        plan.run(*given, out=out)
+    assert deviation(out, expected) < 1e-5
+    host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+    out[...] = 0
+    plan.run(*given, out=out)
+    assert deviation(out, expected) < 1e-5
+    plan.close()
+
+
+def test_a_held_plan_keeps_no_array_alive(host):
+    plan, given, _, _ = held(host)
+    out = plan.run(*given)
+    plan.run(*given, out=out)
+    before = host.control.standin_registered()
+    del given, out
+    gc.collect()
+    assert host.control.standin_registered() <= before - 3
+    plan.close()
+
+
+def test_wrong_arguments_of_a_held_plan(host):
+    plan, (x, w, *_), _, _ = held(host)
+    small, out = host.memory.zeros((2, 4, 5, 5)), host.memory.zeros(plan.problem.result_shape)
+    host.control.standin_reset()
+    for arrays, keywords, error, message in (
+        ((x,), {}, TypeError, r"^w must be an array; got NoneType$"),
+        ((x, w, x), {}, TypeError, r"^bias must be None, as in the problem; got HostArray$"),
+        ((x, w, None, None, x), {}, TypeError, r"takes x, w, bias, residual; got 5 arrays$"),
+        ((small, w), {}, ValueError, r"^x must have shape \(2, 4, 5, 6\); got \(2, 4, 5, 5\)$"),
+        ((x.astype("f8"), w), {}, TypeError, r"^x must have dtype float32; got float64$"),
+        ((x, np.zeros(w.shape, "f4")), {}, TypeError, r"^w must be a CuPy array"),
+        ((x, w), {"out": small}, ValueError, r"^y must have shape \(2, 6, 3, 3\)"),
+        ((x, w), {"out": out[..., ::-1]}, ValueError, r"^out must be without gaps, channels first"),
+    ):
+        with pytest.raises(error, match=message):
+            plan.run(*arrays, **keywords)
+    assert host.calls("*") == 0
+    plan.close()
+    for keywords, error, message in (
+        ({"operation": "sideways"}, ValueError, "operation must be one of"),
+        ({"layout": "NHWC"}, ValueError, "layout must be one of"),
+        ({"bias": 1}, TypeError, "bias must be"),
+        ({"device": 1}, ValueError, "device must be from 0 to 0"),
+        ({"options": {"validate": True}}, ValueError, "a plan does not compare"),
+    ):
+        with pytest.raises(error, match=message):
+            dnnffi.ConvPlan(SPEC, X_SHAPE, **keywords)
+    with pytest.raises(TypeError, match="spec must be a ConvSpec; got tuple"):
+        dnnffi.ConvPlan((), X_SHAPE)
+    assert host.calls("*") == 0
+
+
+def test_a_held_plan_of_the_reference():
+    problem = problem_of(**FUSED)
+    arrays = testing.conv_inputs(problem, 0)
+    given = conformance_conv.arguments(problem, arrays)
+    with dnnffi.ConvPlan(SPEC, X_SHAPE, backend="reference", **FUSED) as plan:
+        out = np.empty(problem.result_shape, "f4")
+        assert plan.run(*given, out=out) is out
+        assert deviation(out, conformance_conv.expected(problem, arrays)) < 1e-5
+        assert "forward" in plan.report()
