@@ -21,7 +21,7 @@ from dnnffi.backends.context import Context
 from dnnffi.errors import DnnffiError
 from dnnffi.plan.candidates import Executor, Kernels
 from dnnffi.plan.store import Store
-from dnnffi.plan.validate import tolerance
+from dnnffi.plan.tolerance import tolerance
 from dnnffi.spec.problem import RNNProblem
 
 BUDGET = 0.5
