@@ -40,6 +40,7 @@ class Library(VendorLibrary):
     oldest = OLDEST
     install = INSTALL
     since = SINCE
+    kind = "rocm"
 
     def _read_version(self) -> tuple[int, int, int]:
         parts = [ffi.new("size_t *") for _ in range(3)]
