@@ -33,11 +33,21 @@ class Memory(Protocol):
 
     kind: str  # "cuda" or "rocm"
     ndarray: Any
-    empty: Callable[..., Array]
-    zeros: Callable[..., Array]
-    allocate: Callable[[int], Any]  # bytes to an object with ``ptr``
-    current_device: Callable[[], int]
-    current_stream: Callable[[], Any]
+
+    def empty(self, shape: Any, dtype: Any, /) -> Array:
+        """A new contiguous array."""
+
+    def zeros(self, shape: Any, dtype: Any, /) -> Array:
+        """A new contiguous array of zeros."""
+
+    def allocate(self, nbytes: int, /) -> Any:
+        """New memory: an object with ``ptr``."""
+
+    def current_device(self) -> int:
+        """The number of the current device."""
+
+    def current_stream(self) -> Any:
+        """The current stream: an object with ``ptr``."""
 
     def device_count(self) -> int:
         """How many devices there are."""
@@ -195,7 +205,11 @@ def as_array(name: str, value: object) -> Array:
     if value.__class__ in _array_classes:
         return value
     cupy = _cupy_if_imported()
-    if isinstance(value, np.ndarray) or (cupy is not None and isinstance(value, cupy.ndarray)):
+    if (
+        isinstance(value, np.ndarray)
+        or (cupy is not None and isinstance(value, cupy.ndarray))
+        or is_foreign(value.__class__)
+    ):
         _array_classes.add(value.__class__)
         return value
     # DLPack first: its producer orders the streams by an event, the other protocol may wait.
@@ -219,9 +233,8 @@ def _on_device(name: str, value: Any, function: str) -> Array:
     try:
         cupy = import_cupy()
     except ImportError:
-        from dnnffi.foreign import DeviceArray, device_array
+        from dnnffi.foreign import device_array
 
-        _array_classes.add(DeviceArray)
         return device_array(name, value)
     return getattr(cupy, function)(_detached(value))
 
@@ -249,6 +262,11 @@ def is_foreign(array_class: type) -> bool:
     """Whether it is the class of device arrays without CuPy."""
     foreign = sys.modules.get("dnnffi.foreign")
     return foreign is not None and issubclass(array_class, foreign.DeviceArray)
+
+
+def doubled(array: Array) -> Array:
+    """``array`` in float64 where the reference can compute on it: on the host if not by CuPy."""
+    return (to_host(array) if is_foreign(array.__class__) else array).astype("float64")
 
 
 def to_host(array: Array) -> np.ndarray[Any, Any]:

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
+from dnnffi.embedding import Embedding, given, wrapped, wrapped_weights
 from dnnffi.errors import ContextError
+from dnnffi.foreign import device_array
 from dnnffi.plan import validate
-from dnnffi.plan.engines import Engine, engine, weights_of
-from dnnffi.spec.options import DEFAULTS, RNNOptions, rnn_options
+from dnnffi.plan.engines import Engine, engine, engine_without_cupy, weights_of
+from dnnffi.spec.options import DEFAULTS, EMBEDDING, RNNOptions, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec, check_flag
 from dnnffi.spec.sequences import as_integers
@@ -147,7 +149,7 @@ class _Call(NamedTuple):
                 return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)
             return gradient
         packed = RNNWeights(gradient, self.spec, backend=self.engine.name)
-        return packed if isinstance(self.weights, RNNWeights) else packed.arrays()
+        return packed if isinstance(self.weights, RNNWeights) else self.engine.separate(packed)
 
     def _check_place(self, name: str, array: Array) -> None:
         device = self.engine.place(name, array)
@@ -190,15 +192,35 @@ def _run(
     batch_first: Any,
     lengths: Any,
     batch_sizes: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> tuple[Any, ...]:
     """Check, find the plan, hand over: (y, h_n, c_n), and for training the context."""
+    if options is None:
+        checked = DEFAULTS
+    elif isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING):
+        return _run_embedded(
+            options,
+            backend,
+            mode,
+            training,
+            dropout,
+            dropout_state,
+            x,
+            hx,
+            weights,
+            num_layers,
+            bidirectional,
+            batch_first,
+            lengths,
+            batch_sizes,
+        )
+    else:
+        checked = rnn_options(options, mode)
     x = as_array("x", x)
     found = engine(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
     h_0, c_0 = _pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
-    checked = DEFAULTS if options is None else rnn_options(options, mode)
     if batch_first.__class__ is not bool:
         # Before the look-up: 1 equals True, and would find its plan.
         batch_first = check_flag("batch_first", batch_first)
@@ -252,6 +274,73 @@ def _run(
     if checked.validate:
         validate.check_forward(call, plan.problem, results[:3])
     return tuple(results)
+
+
+def _run_embedded(
+    options: dict[str, Any],
+    backend: str | None,
+    mode: str,
+    training: bool,
+    dropout: float,
+    dropout_state: DropoutState | None,
+    x: Any,
+    hx: Any,
+    weights: Any,
+    num_layers: int,
+    bidirectional: bool,
+    batch_first: Any,
+    lengths: Any,
+    batch_sizes: Any,
+) -> tuple[Any, ...]:
+    """`_run` on arrays of another library; the results are objects of the user's allocator."""
+    rest = dict(options)
+    embedding = Embedding.taken_from(rest)
+    with embedding.used():
+        x = device_array("x", x)
+        found = engine_without_cupy(backend, x)
+        kind = found.library.kind
+        y, h_n, c_n, *more = _run(
+            mode,
+            training,
+            dropout,
+            dropout_state,
+            x,
+            wrapped(("h_0", "c_0"), hx, kind),
+            wrapped_weights(weights, kind),
+            num_layers,
+            bidirectional,
+            batch_first,
+            lengths,
+            batch_sizes,
+            found,
+            rest,
+        )
+    contexts = [_EmbeddedContext(context, embedding, kind) for context in more]
+    return given(y), given(h_n), given(c_n), *contexts
+
+
+class _EmbeddedContext(RNNContext):
+    """The context of a call with an allocator, which backward uses too."""
+
+    def __init__(self, context: RNNContext, embedding: Embedding, kind: str) -> None:
+        super().__init__(context._call, context._plan, context._saved)
+        self._embedding = embedding
+        self._kind = kind
+
+    def backward(
+        self,
+        dy: Array | None = None,
+        dhx: Any = None,
+        *,
+        need: Iterable[str] = ("x", "hx", "weights"),
+        retain: bool = False,
+    ) -> Gradients:
+        with self._embedding.used():
+            dy = wrapped(("dy",), dy, self._kind)
+            dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
+            x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
+        hx = tuple(map(given, hx)) if isinstance(hx, tuple) else given(hx)
+        return Gradients(given(x), hx, weights)
 
 
 def _fits(array: Array, ndarray: Any, shape: tuple[int, ...]) -> bool:

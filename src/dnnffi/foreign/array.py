@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,9 +80,7 @@ class DeviceArray:
 
     def _view(self, start: int, shape: tuple[int, ...]) -> DeviceArray:
         address = self.data.ptr + start * self.dtype.itemsize
-        return DeviceArray(
-            self.owner, self.kind, self.data.device_id, address, shape, self.dtype
-        )
+        return DeviceArray(self.owner, self.kind, self.data.device_id, address, shape, self.dtype)
 
     def __getitem__(self, rows: slice) -> DeviceArray:
         """Some rows, without a copy."""
@@ -161,7 +159,7 @@ def _stream() -> int:
     return current_stream()
 
 
-def device_array(name: str, value: object, kind: str | None = None) -> DeviceArray:
+def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
     """``value`` as a `DeviceArray`: an object with DLPack or ``__cuda_array_interface__``.
 
     ``kind`` is what to take memory for whose owner does not tell. The current stream waits for
@@ -256,9 +254,7 @@ def _wait_for(found: Any, producer: int | None) -> None:
     found.wait(stream, event)
 
 
-def _check_contiguous(
-    name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
-) -> None:
+def _check_contiguous(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> None:
     if strides is None or 0 in shape:
         return
     step = 1

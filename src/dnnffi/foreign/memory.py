@@ -28,7 +28,9 @@ _use = _Use()
 
 
 @contextmanager
-def using(allocator: Allocator | None = None, stream: int | Callable[[], int] = 0) -> Iterator[None]:
+def using(
+    allocator: Allocator | None = None, stream: int | Callable[[], int] = 0
+) -> Iterator[None]:
     """Allocate with ``allocator`` and run on ``stream`` for the length of a ``with`` block.
 
     ``allocator(shape, dtype_name)`` returns a new contiguous array in the memory of the current
@@ -38,7 +40,7 @@ def using(allocator: Allocator | None = None, stream: int | Callable[[], int] = 
     address, 0 for the default stream, or a function that returns one.
     """
     before = _use.allocator, _use.stream
-    address = stream() if callable(stream) else stream
+    address: Any = stream() if callable(stream) else stream
     if isinstance(address, bool) or not isinstance(address, int) or address < 0:
         raise TypeError(f"stream must be the address of a stream, or return one; got {address!r}")
     _use.allocator, _use.stream = allocator, address
@@ -53,9 +55,7 @@ def current_stream() -> int:
     return _use.stream
 
 
-def allocated(
-    shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None
-) -> DeviceArray:
+def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) -> DeviceArray:
     """A new array of the allocator in use, which is not trusted: see `_check`."""
     if _use.allocator is None:
         raise RuntimeError("there is no allocator: give options['allocator'], or call within using")
@@ -85,14 +85,16 @@ class _Stream(NamedTuple):
 
 
 class ForeignMemory:
-    """`dnnffi.arrays.Memory` over the allocator and stream of `using`; ``kind`` is the runtime's."""
+    """`dnnffi.arrays.Memory` over the allocator and stream of `using`, on CUDA or ROCm."""
 
     ndarray: Any = DeviceArray
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._runtime: Runtime = runtime(kind)
-        self.current_device: Callable[[], int] = self._runtime.current_device
+
+    def current_device(self) -> int:
+        return self._runtime.current_device()
 
     def empty(self, shape: Any, dtype: np.dtype[Any]) -> DeviceArray:
         return allocated(tuple(shape), np.dtype(dtype), self.kind)

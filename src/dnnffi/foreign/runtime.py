@@ -66,7 +66,7 @@ class Event:
         runtime.call("EventCreateWithFlags", ctypes.byref(self.ptr), ctypes.c_uint(_NO_TIMING))
 
     def __del__(self) -> None:
-        if self.ptr:
+        if self.ptr.value:
             self._runtime.function("EventDestroy")(self.ptr)
 
 

@@ -56,7 +56,7 @@ class VendorPlan:
             c_n = empty(self.c_shape, dtype)
             c_n_at = c_n.data.ptr
         # Freed on return, into a pool that hands it out again in the order of this stream.
-        workspace = self._allocate(executor.workspace_bytes)
+        workspace = self._allocate(executor.least_workspace_bytes)
         executor.forward_at(
             (x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at, c_n_at, weights_at, workspace.ptr),
             context,
@@ -99,7 +99,7 @@ class VendorPlan:
         dx = self._empty(self.x_shape, self._dtype)
         dh_0 = self._empty(self.h_shape, self._dtype)
         dc_0 = self._empty(self.c_shape, self._dtype) if self._has_cell else None
-        workspace = self._empty((executor.workspace_bytes,), self._bytes)
+        workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
         executor.backward_data(
