@@ -117,7 +117,8 @@ class RNNExecutor(rnn.RNNExecutor):
         """MIOpen's own part, then zeros for a missing ``h_0``, then room for a gradient."""
         problem = self.problem
         self._zeros = aligned(self._calls.workspace_bytes + _UNCOUNTED)
-        # Without h_0 MIOpen leaves out the recurrent bias of the first step (3.4.0).
+        # Without h_0 MIOpen leaves the recurrent bias out of the first step, and out of its
+        # gradient (3.4.0).
         item = ITEM_SIZES[problem.spec.dtype]
         zeros_bytes = prod(problem.h_shape) * item if problem.spec.bias else 0
         self._scratch = self.least_workspace_bytes = self._zeros + aligned(zeros_bytes)
@@ -157,9 +158,26 @@ class RNNExecutor(rnn.RNNExecutor):
             raise self.library.error(status, "miopenSetTensor", self.problem)
         return address
 
-    def _run_backward_data(self, handle: Any, *addresses: int) -> None:
-        *arrays, reserve = addresses
-        self._calls.backward_data(handle, tuple(arrays), reserve)
+    def _run_backward_data(
+        self,
+        handle: Any,
+        y: int,
+        dy: int,
+        dx: int,
+        h_0: int,
+        dh_n: int,
+        dh_0: int,
+        c_0: int,
+        dc_n: int,
+        dc_0: int,
+        weights: int,
+        workspace: int,
+        reserve: int,
+    ) -> None:
+        if self._bias and not h_0:
+            h_0 = self._zero_state(handle, workspace)
+        addresses = (y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace)
+        self._calls.backward_data(handle, addresses, reserve)
 
     def _run_backward_weights(
         self,
@@ -175,6 +193,8 @@ class RNNExecutor(rnn.RNNExecutor):
         accumulate: bool,
     ) -> None:
         context.phase = Phase.SPENT
+        if self._bias and not h_0:
+            h_0 = self._zero_state(handle, workspace)
         target = workspace + self._scratch if accumulate else out_at
         self._calls.backward_weights(handle, (x, h_0, y, target, workspace), reserve)
         if not accumulate:
