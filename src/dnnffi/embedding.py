@@ -39,17 +39,20 @@ class Embedding(NamedTuple):
         return using(self.allocator, self.stream)
 
 
-def wrapped(names: Sequence[str], value: Any, kind: str | None) -> Any:
-    """An array, a pair of arrays or None as what executors take; other values as they are."""
-    if value is None:
-        return None
-    if isinstance(value, tuple | list):
-        taken = [wrapped((name,), part, kind) for name, part in zip(names, value, strict=False)]
-        return (*taken, *value[len(taken) :])
-    return device_array(names[0], value, kind)
+def wrapped(names: Sequence[str], value: Any, kind: str) -> Any:
+    """An array, a pair of arrays or None as what executors take."""
+    if not isinstance(value, tuple | list):
+        return None if value is None else device_array(names[0], value, kind)
+    if len(value) != len(names):
+        return value  # refused for that
+    parts = [
+        None if part is None else device_array(name, part, kind)
+        for name, part in zip(names, value, strict=True)
+    ]
+    return parts if isinstance(value, list) else tuple(parts)
 
 
-def wrapped_weights(weights: Any, kind: str | None) -> Any:
+def wrapped_weights(weights: Any, kind: str) -> Any:
     """Loose weights as what executors take; an `RNNWeights` as it is."""
     if isinstance(weights, RNNWeights) or not isinstance(weights, Sequence):
         return weights

@@ -44,7 +44,7 @@ class HipArray:
     @classmethod
     def of(cls, values):
         """A copy of a NumPy array."""
-        values = np.ascontiguousarray(values)
+        values = np.array(values, order="C")
         made = cls(values.shape, values.dtype)
         _copy(made.address, values.ctypes.data, values.nbytes, HOST_TO_DEVICE)
         return made

@@ -19,7 +19,7 @@ from dnnffi.backends.miopen import dropout as miopen_dropout
 from dnnffi.backends.miopen import library as miopen_library
 from dnnffi.backends.miopen import rnn as miopen_rnn
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import LibraryNotFoundError, PerformanceWarning
+from dnnffi.errors import PerformanceWarning
 from dnnffi.foreign import device_array
 from dnnffi.plan.cache import PlanCache
 from dnnffi.plan.reference import HostGenerator, ReferencePlan
@@ -225,8 +225,8 @@ def engine(backend: Any, x: Array) -> Engine:
         if name == "miopen":
             library = miopen_library.load()
             return library.engine or _made(MiopenEngine, library)
-    except LibraryNotFoundError as error:
-        # An array of the other platform is the better reason.
+    except ImportError as error:
+        # No library, or no CuPy: an array of the other platform is the better reason.
         raise check_kind(name, "x", x) or error from None
     if isinstance(backend, Engine):
         return backend
