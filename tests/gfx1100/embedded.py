@@ -56,8 +56,7 @@ class Watched:
         """Handles and descriptors that were made and not destroyed, by kind."""
         kinds = {name.removeprefix("miopenCreate") for name in self.calls if "Create" in name}
         alive = {
-            kind or "Handle": self.calls[f"miopenCreate{kind}"]
-            - self.calls[f"miopenDestroy{kind}"]
+            kind or "Handle": self.calls[f"miopenCreate{kind}"] - self.calls[f"miopenDestroy{kind}"]
             for kind in kinds
         }
         return {kind: count for kind, count in alive.items() if count}

@@ -18,6 +18,10 @@ class OutOfMemory(MemoryError):
     """The device had no memory; what a library raises of its own."""
 
 
+class HipError(RuntimeError):
+    """A copy of the library's own failed."""
+
+
 class HipArray:
     """A contiguous array in device memory, which goes with it. It shows itself in two ways.
 
@@ -121,6 +125,6 @@ def capsule_of(array, device_type=ROCM, device_id=0, strides=None):
 
 
 def _copy(to, source, nbytes, kind):
-    assert not device().hipMemcpy(
-        ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(nbytes), kind
-    )
+    addresses = ctypes.c_void_p(to), ctypes.c_void_p(source)
+    if status := device().hipMemcpy(*addresses, ctypes.c_size_t(nbytes), kind):
+        raise HipError(f"hipMemcpy returned {status}")

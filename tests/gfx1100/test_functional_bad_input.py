@@ -111,7 +111,11 @@ UNSUPPORTED = {
     "clip": ({}, {"clip": (-1, 1)}, "the cell of an LSTM is not clipped; cudnn and reference do"),
     "strict": ({}, {"math": "strict"}, "there is no choice of math, 'strict' was asked for; cudnn"),
     "fast": ({}, {"math": "fast"}, "there is no choice of math, 'fast' was asked for; cudnn has"),
-    "standard": ({}, {"algorithm": "standard"}, "has no algorithm 'standard', which is one of back"),
+    "standard": (
+        {},
+        {"algorithm": "standard"},
+        "has no algorithm 'standard', which is one of back",
+    ),
     "persist": ({}, {"algorithm": "persist_static"}, "has no algorithm 'persist_static', which is"),
 }
 
@@ -147,7 +151,9 @@ def test_an_array_on_cuda(miopen):
     before = miopen.reached()
     message = r"^x must be an array on ROCm for backend 'miopen'; this .* is on CUDA, .*'cudnn'$"
     with pytest.raises(TypeError, match=message):
-        dnnffi.lstm(OnCuda.of(x), None, on_device(weights), backend="miopen", options=miopen.options)
+        dnnffi.lstm(
+            OnCuda.of(x), None, on_device(weights), backend="miopen", options=miopen.options
+        )
     message = r"^weights\[0\] must be an array on ROCm for backend 'miopen'"
     cuda = [OnCuda.of(w) for w in weights]
     with pytest.raises(TypeError, match=message):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import buffers
 import numpy as np
 import pytest
 from buffers import NAMES, SHARED
 
-import buffers
 import dnnffi
 from dnnffi.backends.cudnn.dropout import Generator
 from dnnffi.backends.cudnn.rnn import RNNExecutor
