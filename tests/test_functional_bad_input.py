@@ -579,7 +579,8 @@ KEYWORDS = {
     "an unknown option": (
         lambda a: a.with_(options={"algo": "standard"}),
         ValueError,
-        r"^options: unknown key 'algo'; known are algorithm, math, clip, clip_nan, validate, allocator, stream$",
+        r"^options: unknown key 'algo'; known are algorithm, math, clip, clip_nan, validate, "
+        r"allocator, stream$",
     ),
     "an unknown algorithm": (
         lambda a: a.with_(options={"algorithm": "fast"}),

@@ -71,8 +71,8 @@ class RNNContext:
             The context was already used without ``retain``.
         TypeError, ValueError
             Naming the argument, what came and what was expected.
-        CudnnError
-            From ``cudnnRNNBackwardData_v8`` or ``cudnnRNNBackwardWeights_v8``.
+        CudnnError, MiopenError
+            From the library's backward data or backward weights.
         """
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
@@ -422,11 +422,15 @@ def lstm(
     lengths : one host integer a row, in any order, each from 1 to T. Past a row's length y is zero,
         and h_n, c_n are the state at its last step
     batch_sizes : rows still running at each step of packed sequences, never rising
-    backend : "cudnn", "reference", or None: CuPy arrays go to cuDNN, NumPy arrays to the reference
-    options : "algorithm": "auto", "standard", "persist_static", "persist_dynamic" or
-        "persist_static_small_h"; "math": "default" (float32 may use TF32), "strict" or "fast";
-        "clip": (low, high) of the cell state, "clip_nan": "propagate" or "clip"; "validate": True
-        to compare with the reference
+    backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
+        MIOpen, NumPy arrays to the reference
+    options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",
+        "persist_dynamic", "persist_static_small_h" (cuDNN), "default", "fundamental" (MIOpen);
+        "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
+        cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
+        reference; "allocator": a function of a shape and the name of a dtype that makes the
+        results, for arrays of other libraries without CuPy, "stream": the address to run on, or a
+        function that returns it (see `dnnffi.foreign.using`)
 
     Returns
     -------
@@ -438,12 +442,14 @@ def lstm(
     TypeError, ValueError
         Naming the argument, what came and what was expected.
     LibraryNotFoundError
-        There is no libcudnn.
+        There is no libcudnn, or libMIOpen.
     UnsupportedError
-        The library cannot do this (more than 65,535 steps; a persistent algorithm with lengths,
-        a projection or no bias).
-    CudnnError
-        ``cudnnRNNForward`` failed.
+        The library cannot do this (cuDNN: more than 65,535 steps; a persistent algorithm with
+        lengths, a projection or no bias. MIOpen: float64, bfloat16, a projection, clipping, a
+        choice of math).
+    CudnnError, MiopenError
+        ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
+        ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
     ValidationError
         With ``validate``, where the results differ from the reference's beyond rounding.
     """

@@ -54,6 +54,12 @@ class RNNWeights:
         buffer = self.buffer
         return buffer.owner if is_foreign(buffer.__class__) else buffer
 
+    @flat.setter
+    def flat(self, value: Array) -> None:
+        # What ``weights.flat -= step`` assigns is the buffer again.
+        if value is not self.flat:
+            raise AttributeError("flat is written to in place, not replaced")
+
     @property
     def backend(self) -> str:
         """Whose layout it is: "cudnn", "miopen" or "torch"."""
