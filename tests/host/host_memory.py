@@ -101,6 +101,8 @@ class RecordedLibrary:
 class HostMemory:
     """`dnnffi.arrays.Memory` on the host; every allocation is made known to the stand-in."""
 
+    kind = "cuda"
+
     def __init__(self, control, devices=1):
         self.control = control
         self.ndarray = type("HostArray", (HostArray,), {"memory": self})

@@ -8,7 +8,7 @@ from weakref import ref
 
 from dnnffi.arrays import Array
 from dnnffi.backends.context import Context
-from dnnffi.errors import ContextError
+from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.plan.vendor import VendorPlan
 from dnnffi.weights import RNNWeights
 
@@ -77,7 +77,7 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward_weights(weights, out, accumulate)
-        context, out, arrays = self._weight_arrays(weights, out)
+        context, out, arrays = self._weight_arrays(weights, out, accumulate)
         addresses = self._weights.addresses(arrays, context.executor)
         plan.run_backward_weights(addresses, context, accumulate)
         return out
@@ -120,7 +120,7 @@ class HeldPlan:
         return context, (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
 
     def _weight_arrays(
-        self, weights: RNNWeights | None, out: RNNWeights | None
+        self, weights: RNNWeights | None, out: RNNWeights | None, accumulate: bool = False
     ) -> tuple[Context, RNNWeights, tuple[Any, ...]]:
         """The context, the gradient, and the arrays of backward weights, likewise."""
         plan = self.plan
@@ -130,8 +130,8 @@ class HeldPlan:
             flat = self._empty((weights.layout.size,))
             out = RNNWeights(flat, weights.spec, backend=weights.backend)
         executor: Any = context.executor
-        workspace = plan.backward_workspace(executor, kept=True)
-        return context, out, (x, h_0, y, out.flat, workspace)
+        workspace = plan.backward_workspace(executor, kept=True, accumulate=accumulate)
+        return context, out, (x, h_0, y, out.buffer, workspace)
 
     def autotune(self) -> None:
         """Measure now."""
@@ -141,6 +141,8 @@ class HeldPlan:
     def capture(self, step: Callable[[], Any]) -> Any:
         """What ``step()`` enqueues, as a graph."""
         self._open()
+        if self._memory.kind != "cuda" or not hasattr(self._memory, "capture_step"):
+            raise UnsupportedError("this plan", "", "captures on CuPy arrays on CUDA only")
         with self._memory.use(self.plan.device):
             return self._memory.capture_step(step)
 

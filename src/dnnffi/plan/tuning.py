@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnffi.arrays import Array, Memory, to_host
+from dnnffi.arrays import Array, MemoryWithGraphs, to_host
 from dnnffi.backends.context import Context
 from dnnffi.errors import DnnffiError
 from dnnffi.plan.candidates import Executor, Kernels
@@ -70,7 +70,7 @@ def tune(
     kernels: Kernels,
     problem: RNNProblem,
     device: int,
-    memory: Memory,
+    memory: MemoryWithGraphs,
     *,
     budget: float = BUDGET,
     clock: Callable[[], float] = time.perf_counter,
@@ -112,7 +112,7 @@ def _try(
     problem: RNNProblem,
     candidate: str,
     device: int,
-    memory: Memory,
+    memory: MemoryWithGraphs,
     expected: Results | None,
     best: float,
 ) -> tuple[Results, Times | str]:
@@ -138,7 +138,7 @@ def choose(times: dict[str, Times], refused: dict[str, str], source: str = "meas
     )
 
 
-def _measure(trial: Trial, memory: Memory, best: float) -> Times:
+def _measure(trial: Trial, memory: MemoryWithGraphs, best: float) -> Times:
     direct = _median_time(trial.run, memory, best)
     try:
         graphs = [memory.capture(operation) for operation in trial.operations()]
@@ -153,7 +153,7 @@ def _measure(trial: Trial, memory: Memory, best: float) -> Times:
     return Times(direct, _median_time(replay, memory, best))
 
 
-def _median_time(call: Callable[[], object], memory: Memory, best: float) -> float:
+def _median_time(call: Callable[[], object], memory: MemoryWithGraphs, best: float) -> float:
     once = memory.elapsed(call)
     if once > _HOPELESS * best:
         return once
@@ -169,7 +169,7 @@ def _median_time(call: Callable[[], object], memory: Memory, best: float) -> flo
 class Trial:
     """A candidate on scratch arrays of its problem."""
 
-    def __init__(self, executor: Executor, memory: Memory) -> None:
+    def __init__(self, executor: Executor, memory: MemoryWithGraphs) -> None:
         self._executor = executor
         problem = executor.problem
         spec = problem.spec
@@ -182,7 +182,7 @@ class Trial:
         weights = fill((executor.weight_size,), spec.hidden_size**-0.5)
         y, h_n = memory.empty(problem.y_shape, dtype), memory.empty(problem.h_shape, dtype)
         c_n = memory.empty(problem.c_shape, dtype) if cell else None
-        workspace = memory.empty((executor.workspace_bytes,), byte)
+        workspace = memory.empty((executor.least_workspace_bytes,), byte)
         x_at, h_0_at, c_0_at, weights_at = executor.check_inputs(x, h_0, c_0, weights)
         ends = (0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr)
         self._forward = (x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at, *ends)
@@ -239,7 +239,7 @@ def _ends(array: Array) -> Results:
 class _Filler:
     """Arrays of random numbers: a short pattern drawn once on the host, repeated."""
 
-    def __init__(self, memory: Memory, dtype: Any) -> None:
+    def __init__(self, memory: MemoryWithGraphs, dtype: Any) -> None:
         self._memory = memory
         self._dtype = dtype
         self._pattern = np.random.default_rng(0).uniform(-1, 1, 65_521)  # prime: rows differ
@@ -265,7 +265,7 @@ def _disagreement(found: Results, expected: Results, allowed: float) -> str:
 class Tuner:
     """What is known of the problems of one engine: in this process, then on disk, then measured."""
 
-    def __init__(self, kernels: Kernels, memory: Memory, store: Store) -> None:
+    def __init__(self, kernels: Kernels, memory: MemoryWithGraphs, store: Store) -> None:
         self._kernels = kernels
         self._memory = memory
         self._store = store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dnnffi.arrays import Array, array_module
+from dnnffi.arrays import Array, array_module, doubled
 from dnnffi.errors import ValidationError
 from dnnffi.plan.conv import ReferencePlan as ConvReferencePlan
 from dnnffi.plan.reference import ReferencePlan
@@ -69,7 +69,7 @@ def _inputs(call: Any) -> tuple[Any, ...]:
 
 
 def _double(array: Array | None) -> Array | None:
-    return None if array is None else array.astype("float64")
+    return None if array is None else doubled(array)
 
 
 def _compare(
@@ -96,7 +96,7 @@ def relative_deviation(found: Array, expected: Array) -> float:
     """
     xp = array_module(expected)
     smallest = SMALLEST_NORMAL[found.dtype.name]
-    found = found.astype("float64")
+    found = doubled(found)
     finite = xp.isfinite(expected)
     same = (found == expected) | (xp.isnan(found) & xp.isnan(expected))
     if not bool(xp.all(same | (finite & xp.isfinite(found)))):

@@ -56,7 +56,7 @@ class VendorPlan:
         self.closed = False
         self.choice: Choice | None = None
         self._kernels = kernels
-        self.memory = memory
+        self.memory: Any = memory  # with graphs where there is a tuner
         self._empty = memory.empty
         self._workspaces = workspaces or Workspaces(memory)
         self._workspace = self._workspaces.get
@@ -91,7 +91,7 @@ class VendorPlan:
         executors = (direct,) if replayed is None else (direct, replayed)
         # One size for both, so that addresses can be looked up before it is known who runs them.
         self.reserve_bytes = max(executor.reserve_bytes for executor in executors)
-        self.workspace_bytes = (replayed or direct).workspace_bytes
+        self.workspace_bytes = (replayed or direct).least_workspace_bytes
         self.executor = direct
         self.check_inputs = direct.check_inputs
         self.check_forward = (replayed or direct).check_forward
@@ -153,11 +153,14 @@ class VendorPlan:
             return self._empty((self.workspace_bytes,), self._bytes)
         return self._workspace(self.device, stream.ptr, self.workspace_bytes)
 
-    def backward_workspace(self, executor: Executor, kept: bool = False) -> Array:
+    def backward_workspace(
+        self, executor: Executor, kept: bool = False, accumulate: bool = False
+    ) -> Array:
         """The buffer for the backwards of ``executor``, likewise."""
-        if executor.workspace_bytes <= self.workspace_bytes:
+        nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
+        if nbytes <= self.workspace_bytes:
             return self.workspace(kept)
-        return self._empty((executor.workspace_bytes,), self._bytes)
+        return self._empty((nbytes,), self._bytes)
 
     def _capture(
         self, replays: Replays, key: Addresses, call: Callable[[], object]
@@ -166,7 +169,7 @@ class VendorPlan:
         if not replays.due(key):
             return None
         try:
-            graph = self.memory.capture(call)
+            graph: Graph = self.memory.capture(call)
         except FAILURES:
             self._use(self.executor)
             return None
@@ -197,8 +200,8 @@ class VendorPlan:
                         context.phase = Phase.FORWARD
                     return context
         context = None if reserve is None else Context(executor, reserve)
-        if executor.workspace_bytes > self.workspace_bytes:
-            workspace = self._empty((executor.workspace_bytes,), self._bytes)
+        if executor.least_workspace_bytes > self.workspace_bytes:
+            workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
             addresses = (*addresses[:-1], workspace.data.ptr)
         executor.forward_at(addresses, context)
         return context
@@ -301,7 +304,8 @@ class VendorPlan:
     def states(self) -> tuple[Array, Array | None]:
         """New (h_n, c_n), or (dh_0, dc_0)."""
         if self._has_cell:
-            return self.memory.empty_pair(self.h_shape, self.c_shape, self._dtype)
+            h, c = self.memory.empty_pair(self.h_shape, self.c_shape, self._dtype)
+            return h, c
         return self._empty(self.h_shape, self._dtype), None
 
     def forward(
