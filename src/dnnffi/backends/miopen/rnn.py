@@ -178,8 +178,6 @@ class RNNExecutor(rnn.RNNExecutor):
         workspace: int,
         reserve: int,
     ) -> None:
-        if self._bias and not h_0:
-            h_0 = self._zero_state(handle, workspace)
         addresses = (y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace)
         self._calls.backward_data(handle, addresses, reserve)
 
