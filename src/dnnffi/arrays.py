@@ -227,7 +227,7 @@ class CupyMemory:
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
-        return StepGraph(graph, result, (pool, stream))
+        return StepGraph(graph, result, (pool, stream, step))
 
     def elapsed(self, calls: Callable[[], object]) -> float:
         start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
@@ -267,7 +267,7 @@ class CudaGraph:
 
 
 class StepGraph:
-    """A captured step: `launch` runs it again."""
+    """A captured step: `launch` runs it again. Keeps alive what the step refers to."""
 
     def __init__(self, graph: Any, result: Any, kept: object) -> None:
         self._graph = graph
@@ -275,9 +275,18 @@ class StepGraph:
         self.result = result
 
     def launch(self) -> Any:
-        """Enqueue the step on the current stream; returns what it returned at the capture."""
+        """Enqueue the step on the current stream; returns what it returned at the capture.
+
+        Raises ``ValueError`` once the plan that captured it is closed.
+        """
+        if self._graph is None:
+            raise ValueError("the plan of this graph is closed")
         self._graph.launch()
         return self.result
+
+    def close(self) -> None:
+        """Let go of the graph and its memory."""
+        self._graph = self._kept = self.result = None
 
 
 @cache

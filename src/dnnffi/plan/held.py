@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from dnnffi.arrays import Array
 from dnnffi.backends.context import Context
@@ -32,6 +32,7 @@ class HeldPlan:
         self._reserve: Array | None = None
         self._given: tuple[Array, State, State, Array, Array] | None = None
         self._context: Context | None = None
+        self._captured: WeakSet[Any] = WeakSet()
         self._data = _LastChecked(lambda executor: executor.check_backward_data)
         self._weights = _LastChecked(lambda executor: executor.check_backward_weights)
 
@@ -144,7 +145,9 @@ class HeldPlan:
         if self._memory.kind != "cuda" or not hasattr(self._memory, "capture_step"):
             raise UnsupportedError("this plan", "", "captures on CuPy arrays on CUDA only")
         with self._memory.use(self.plan.device):
-            return self._memory.capture_step(step)
+            graph = self._memory.capture_step(step)
+        self._captured.add(graph)
+        return graph
 
     def report(self) -> str:
         """The plan's report, and what is held here."""
@@ -182,6 +185,8 @@ class HeldPlan:
 
     def close(self) -> None:
         """Let go of everything."""
+        for graph in list(self._captured):
+            graph.close()
         self.plan.close()
         self._reserve = self._given = self._context = None
 

@@ -135,6 +135,7 @@ class VendorPlan:
         except FAILURES:
             return
         self.choice = choice
+        self._drop_graphs()
         replayed = None if choice.replayed is None else executors[choice.replayed]
         self._use(executors[choice.direct], replayed)
 
@@ -171,10 +172,17 @@ class VendorPlan:
         try:
             graph: Graph = self.memory.capture(call)
         except FAILURES:
+            self._drop_graphs()
             self._use(self.executor)
             return None
         replays.add(key, graph)
         return graph
+
+    def _drop_graphs(self) -> None:
+        # Before the executor that they were captured from goes: persist_dynamic's kernels go with
+        # its descriptor, and launching a graph of them would end the process.
+        for replays in self._operations:
+            replays.clear()
 
     def _capturing(self) -> bool:
         stream = self._current_stream()
@@ -187,6 +195,7 @@ class VendorPlan:
             context = None if reserve is None else Context(replayed, reserve)
             if self._capturing():
                 executor = replayed  # in the caller's graph what is fastest in a graph
+                _in_graphs_of_users.add(replayed)
             else:
                 key = addresses if reserve is None else (*addresses, reserve.data.ptr)
                 graph = self.forward_graphs.get(key) or self._capture(
@@ -395,8 +404,7 @@ class VendorPlan:
     def close(self) -> None:
         """Let go of graphs and descriptors. A second call does nothing."""
         self.closed = True
-        for replays in self._operations:
-            replays.clear()
+        self._drop_graphs()
         for executor in (self.executor, self._replayed):
             if executor is not None:
                 executor.close()
@@ -429,6 +437,9 @@ def describe(plan: VendorPlan) -> str:
     lines.append(f"{plan.graph_count} graphs, {plan.graph_bytes:,} bytes")
     return "\n".join(lines)
 
+
+# Kept for good: nobody tells when a user's graph is gone, and it may need their kernels.
+_in_graphs_of_users: set[Executor] = set()
 
 _alive: WeakSet[VendorPlan] = WeakSet()
 
