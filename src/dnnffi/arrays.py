@@ -115,6 +115,9 @@ class Graph(Protocol):
     launches: int
     """How often it was launched; less where old launches no longer count."""
 
+    executor: Any
+    """Whose calls were captured; kept alive, since they may need its kernels."""
+
     def launch(self, stream: Any) -> None:
         """Enqueue the work on ``stream``."""
 
@@ -260,6 +263,7 @@ class CudaGraph:
         self._graph = graph
         self.nbytes = nbytes
         self.launches = 0
+        self.executor: Any = None
 
     def launch(self, stream: Any) -> None:
         self.launches += 1

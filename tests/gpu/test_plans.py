@@ -264,7 +264,7 @@ def test_scratch_memory_of_the_tuning_is_given_back():
     used = cupy.get_default_memory_pool().total_bytes()
     dnnffi.lstm(x, None, weights, options={"tune": "now"})
     grown = cupy.get_default_memory_pool().total_bytes() - used
-    assert grown < 2**20 + 2 * dnnffi.cached_plans()[-1].workspace_bytes
+    assert grown < 2**20 + 2 * dnnffi.cached_plans()[-1].way.workspace_bytes
 
 
 def test_results_on_disk_are_used_by_another_process(tmp_path, monkeypatch):

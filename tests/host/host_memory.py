@@ -72,6 +72,7 @@ class HostGraph:
         self.memory = memory
         self.calls = calls
         self.launches = 0
+        self.executor = None
 
     def launch(self, stream):
         self.launches += 1

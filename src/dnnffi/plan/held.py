@@ -9,7 +9,7 @@ from weakref import WeakSet, ref
 from dnnffi.arrays import Array
 from dnnffi.backends.context import Context
 from dnnffi.errors import ContextError, UnsupportedError
-from dnnffi.plan.vendor import VendorPlan
+from dnnffi.plan.vendor import VendorPlan, Way
 from dnnffi.weights import RNNWeights
 
 State = Array | None
@@ -51,13 +51,14 @@ class HeldPlan:
         if out is None:
             out = self._empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out
-        workspace = plan.workspace(kept=True)
-        addresses = plan.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        way = plan.way
+        workspace = plan.workspace(way, kept=True)
+        addresses = way.main.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
         if self._training:
             self._given = x, h_0, c_0, weights, y
-            self._context = plan.run_forward(addresses, self._reserve_space())
+            self._context = plan.run_forward(way, addresses, self._reserve_space(way))
         else:
-            plan.run_forward(addresses)
+            plan.run_forward(way, addresses)
         return out
 
     def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
@@ -67,7 +68,7 @@ class HeldPlan:
             with self._memory.use(plan.device):
                 return self.backward_data(dy, dh_n, dc_n, out)
         context, arrays = self._data_arrays(dy, dh_n, dc_n, out)
-        plan.run_backward_data(self._data.addresses(arrays, context.executor), context)
+        plan.run_backward_data(plan.way, self._data.addresses(arrays, context.executor), context)
         return arrays[7:10]
 
     def backward_weights(
@@ -80,7 +81,7 @@ class HeldPlan:
                 return self.backward_weights(weights, out, accumulate)
         context, out, arrays = self._weight_arrays(weights, out, accumulate)
         addresses = self._weights.addresses(arrays, context.executor)
-        plan.run_backward_weights(addresses, context, accumulate)
+        plan.run_backward_weights(plan.way, addresses, context, accumulate)
         return out
 
     def backward(
@@ -100,6 +101,7 @@ class HeldPlan:
         context, data = self._data_arrays(dy, dh_n, dc_n, out)
         _, out_weights, arrays = self._weight_arrays(weights, out_weights)
         plan.run_backward(
+            plan.way,
             self._data.addresses(data, context.executor),
             self._weights.addresses(arrays, context.executor),
             context,
@@ -117,7 +119,7 @@ class HeldPlan:
         if out is None:
             out = self._empty(plan.x_shape), *plan.states()
         executor: Any = context.executor
-        workspace = plan.backward_workspace(executor, kept=True)
+        workspace = plan.backward_workspace(plan.way, executor, kept=True)
         return context, (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
 
     def _weight_arrays(
@@ -131,7 +133,7 @@ class HeldPlan:
             flat = self._empty((weights.layout.size,))
             out = RNNWeights(flat, weights.spec, backend=weights.backend)
         executor: Any = context.executor
-        workspace = plan.backward_workspace(executor, kept=True, accumulate=accumulate)
+        workspace = plan.backward_workspace(plan.way, executor, kept=True, accumulate=accumulate)
         return context, out, (x, h_0, y, out.buffer, workspace)
 
     def autotune(self) -> None:
@@ -170,9 +172,9 @@ class HeldPlan:
             raise ContextError("backward needs a forward before it")
         return self._context, self._given
 
-    def _reserve_space(self) -> Array:
-        if self._reserve is None or self._reserve.nbytes < self.plan.reserve_bytes:
-            self._reserve = self._memory.empty((self.plan.reserve_bytes,), self._bytes)
+    def _reserve_space(self, way: Way) -> Array:
+        if self._reserve is None or self._reserve.nbytes < way.reserve_bytes:
+            self._reserve = self._memory.empty((way.reserve_bytes,), self._bytes)
         return self._reserve
 
     def _empty(self, shape: tuple[int, ...]) -> Array:

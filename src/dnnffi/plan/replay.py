@@ -31,6 +31,9 @@ class GraphMemory:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
         self.nbytes = 0
+        # Executors that users have captured. Kept for good: nobody tells when such a graph is
+        # gone, and it may need their kernels.
+        self.of_users: set[object] = set()
         self._held: OrderedDict[tuple[int, Addresses], tuple[ref[Replays], int]] = OrderedDict()
         # A plan may be collected, and so call `forget`, in the middle of anything here.
         self._lock = threading.RLock()
