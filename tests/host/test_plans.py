@@ -16,7 +16,13 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi import testing
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import ContextError, CudnnError, DnnffiError, UnsupportedError
+from dnnffi.errors import (
+    ContextError,
+    CudnnError,
+    DnnffiError,
+    PerformanceWarning,
+    UnsupportedError,
+)
 from dnnffi.plan.replay import MOST_GRAPHS
 from dnnffi.plan.vendor import CALLS_BEFORE_TUNING
 from dnnffi.spec.rnn import RNNSpec
@@ -214,6 +220,29 @@ def test_a_full_device_leaves_the_rule(host):
     close(y, on_reference("lstm", x, None, weights)[0])
 
 
+@pytest.mark.parametrize("measurement", range(1, 10))
+def test_a_candidate_that_fails_on_the_device_is_skipped(host, measurement):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights)
+    plan, elapsed, seen = the_plan(host), host.memory.elapsed, []
+
+    def fail_late(calls):
+        milliseconds = elapsed(calls)  # all was enqueued, and then waiting for it fails
+        seen.append(milliseconds)
+        if len(seen) == measurement + 9:  # the first candidate takes nine
+            raise RuntimeError("an illegal instruction was encountered")
+        return milliseconds
+
+    host.memory.elapsed = fail_late
+    plan.autotune()
+    assert set(plan.choice.times) == {"standard"}
+    (why,) = (why for why in plan.choice.refused.values() if "illegal instruction" in why)
+    assert why in plan.report()
+    y, _ = lstm(x, None, weights)
+    close(y, on_reference("lstm", x, None, weights)[0])
+
+
 @pytest.mark.parametrize("function", ["cudnnRNNForward", "cudnnSetRNNDescriptor_v8"])
 def test_a_library_that_fails_while_tuning_leaves_nothing_behind(host, function):
     weights = weights_of(host)
@@ -315,6 +344,63 @@ def test_two_threads_that_would_tune_the_same_problem(host):
         thread.join()
     assert len(measured) == 1
     assert plan.choice is not None
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path / "results"))
+    return tmp_path / "results"
+
+
+def test_what_was_measured_is_used_by_the_next_process(host, folder):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, options={"tune": "now"})
+    measured = the_plan(host).choice
+    dnnffi.clear_plans()
+    host.memory.graphs.clear()
+    for _ in range(3):
+        y, _ = lstm(x, None, weights)
+    close(y, on_reference("lstm", x, None, weights)[0])
+    assert the_plan(host).choice == measured._replace(source="disk")
+    assert "read from disk" in the_plan(host).report()
+    assert len(host.memory.graphs) <= 1, "nothing was measured again"
+
+
+def test_results_of_another_gpu_are_not_used(host, folder):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, options={"tune": "now"})
+    dnnffi.clear_plans()
+    host.memory.device_name = lambda device: "another GPU"
+    lstm(x, None, weights)
+    assert the_plan(host).choice is None
+    the_plan(host).autotune()
+    assert the_plan(host).choice.source == "measured"
+    assert len(list(folder.rglob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("kind", ["no folder", "damaged"])
+def test_calls_go_on_where_results_cannot_be_kept_or_read(host, folder, kind):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    expected = on_reference("lstm", x, None, weights)[0]
+    if kind == "no folder":
+        folder.write_text("in the way")
+    else:
+        lstm(x, None, weights, options={"tune": "now"})
+        dnnffi.clear_plans()
+        (path,) = folder.rglob("*.json")
+        path.write_bytes(path.read_bytes()[:-9])
+
+    def loop():
+        for _ in range(2 * CALLS_BEFORE_TUNING):
+            close(lstm(x, None, weights)[0], expected)
+
+    with pytest.warns(PerformanceWarning, match="DNNFFI_CACHE_DIR") as said:
+        loop()
+    assert len(said) == 1
+    assert the_plan(host).choice.source == "measured"
 
 
 def test_a_forked_child_is_told_so(host):
@@ -534,6 +620,54 @@ def test_wrong_arguments_of_a_held_plan_never_reach_the_library(host):
             with pytest.raises(error, match=match):
                 plan.forward(*arguments, **keywords)
         assert host.calls("cudnnRNNForward") == before
+
+
+def test_a_plan_that_replays_refuses_arrays_of_other_shapes(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    out = (
+        host.memory.empty(SPEC.y_shape(STEPS, BATCH), np.float64),
+        tuple(host.memory.empty(SPEC.h_shape(BATCH), np.float64) for _ in range(2)),
+    )
+    with held(host, training=True, options={"tune": "now"}) as plan:
+        for _ in range(4):
+            plan.forward(x, None, weights, out=out)
+            plan.backward_data(dy)
+        assert "as a CUDA graph" in plan.report()
+        before = launches(host), host.calls("cudnnRNNForward"), len(host.memory.graphs)
+        for other in (x[:-1], x[:, :-1], x[:, :, :-1], x[None], x.reshape(-1)):
+            with pytest.raises(ValueError, match="x must have shape"):
+                plan.forward(other, None, weights, out=out)
+        for other in ((out[0][:-1], out[1]), (out[0], (out[1][0][:, :-1], out[1][1]))):
+            with pytest.raises(ValueError, match=r"(y|h_n) must have shape"):
+                plan.forward(x, None, weights, out=other)
+        with pytest.raises(ValueError, match="dy must have shape"):
+            plan.backward_data(dy[1:])
+        found = launches(host), host.calls("cudnnRNNForward"), len(host.memory.graphs)
+        assert found == before
+        plan.forward(x, None, weights, out=out)
+        close(out[0], on_reference("lstm", x, None, weights)[0])
+
+
+@pytest.mark.parametrize("tune", ["off", "now"])
+def test_a_held_plan_runs_on_its_device_whatever_the_current_one(host, tune):
+    host.memory.devices = 2
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    expected = on_reference("lstm", x, None, weights)[0]
+    with held(host, training=True, options={"tune": tune}) as plan:
+        host.memory.device = 1
+        for _ in range(4):
+            y, _ = plan.forward(x, None, weights)
+            dx, _ = plan.backward_data(dy)
+            gradient = plan.backward_weights().flat
+            assert [a.device_number for a in (y, dx, gradient)] == [0, 0, 0]
+            close(y, expected)
+        plan.autotune()
+        assert host.memory.device == 1
+        host.memory.device = 0
 
 
 @pytest.mark.parametrize(
