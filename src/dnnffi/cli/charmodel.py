@@ -9,9 +9,10 @@ size. Losses are in bits per character.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
+from operator import matmul
 from types import ModuleType
 
 import numpy as np
@@ -123,13 +124,31 @@ class CharModel:
         dimensions, so that a GPU is not waited for; the gradients are of the loss in nats. No
         gradient flows through ``state``: that truncates backpropagation at the window's start.
         """
-        xp = array_module(inputs)
-        x = self._one_hot[inputs]  # [T, B, V]
         y, state, ctx = dnnffi.lstm_forward(
-            x, state, self.rnn, num_layers=self.spec.num_layers, backend=self.backend
+            self.embed(inputs),
+            state,
+            self.rnn,
+            num_layers=self.spec.num_layers,
+            backend=self.backend,
         )
+        loss, d_y, d_out = self.head(y, targets)
+        d_rnn = ctx.backward(d_y, need=("weights",)).weights.flat
+        return loss, [d_rnn, *d_out], state
+
+    def embed(self, inputs: Array) -> Array:
+        """What the LSTM reads: one-hot characters [T, B, V]."""
+        return self._one_hot[inputs]
+
+    def head(
+        self, y: Array, targets: Array, product: Callable[[Array, Array], Array] = matmul
+    ) -> tuple[Array, Array, list[Array]]:
+        """What lies behind the LSTM: the loss, its gradient of y, and those of w_out and b_out.
+
+        ``product`` multiplies two matrices.
+        """
+        xp = array_module(y)
         outputs = y.reshape(-1, self.spec.hidden_size)  # [T*B, H]
-        scores = outputs @ self.w_out.T + self.b_out  # [T*B, V]
+        scores = product(outputs, self.w_out.T) + self.b_out  # [T*B, V]
 
         # Softmax cross-entropy, and its gradient with respect to the scores: (p - one-hot) / N.
         scores -= scores.max(axis=1, keepdims=True)
@@ -141,9 +160,8 @@ class CharModel:
         d_scores[rows, right] -= 1
         d_scores /= targets.size
 
-        d_y = (d_scores @ self.w_out).reshape(y.shape)
-        d_rnn = ctx.backward(d_y, need=("weights",)).weights.flat
-        return loss, [d_rnn, d_scores.T @ outputs, d_scores.sum(axis=0)], state
+        d_y = product(d_scores, self.w_out).reshape(y.shape)
+        return loss, d_y, [product(d_scores.T, outputs), d_scores.sum(axis=0)]
 
     def sample(self, alphabet: Alphabet, prompt: str, length: int, rng: np.random.Generator) -> str:
         """``prompt`` and ``length`` characters that the model writes behind it."""
@@ -175,7 +193,8 @@ class Adam:
         self, parameters: Sequence[Array], rate: float, beta1: float = 0.9, beta2: float = 0.99
     ) -> None:
         self.rate, self.beta1, self.beta2 = rate, beta1, beta2
-        self._steps = 0
+        # An array counts in a CUDA graph too, which repeats the numbers of its capture.
+        self._steps = array_module(parameters[0]).zeros((), "float32")
         self._parameters = list(parameters)
         self._means = [array_module(p).zeros_like(p) for p in parameters]
         self._squares = [array_module(p).zeros_like(p) for p in parameters]
@@ -184,7 +203,8 @@ class Adam:
         """Move the parameters by one step against ``gradients``."""
         self._steps += 1
         # Both running means begin at zero; this makes up for it.
-        rate = self.rate * sqrt(1 - self.beta2**self._steps) / (1 - self.beta1**self._steps)
+        root = array_module(self._steps).sqrt(1 - self.beta2**self._steps)
+        rate = self.rate * root / (1 - self.beta1**self._steps)
         for parameter, gradient, mean, square in zip(
             self._parameters, gradients, self._means, self._squares, strict=True
         ):
