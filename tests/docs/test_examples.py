@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/tutorial.md", "docs/notes.md", "docs/errors.md")
+PAGES = ("README.md", "docs/tutorial.md", "docs/tuning.md", "docs/notes.md", "docs/errors.md")
 BLOCK = re.compile(
     r"^(?:<!-- (?P<needs>[a-z ]+) -->\n)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )

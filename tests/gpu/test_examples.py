@@ -30,6 +30,18 @@ def test_the_product_of_the_example(m, n, k):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_cupy_multiplies_no_matrices_in_a_capture():
+    # Where this fails, the example needs no product of its own, and docs/tuning.md is wrong.
+    a = cupy.ones((4, 4), "float32")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        a @ a
+        stream.begin_capture()
+        with pytest.raises(NotImplementedError, match="capture"):
+            a @ a
+        stream.end_capture()
+
+
 def test_steps_as_a_graph_learn_as_steps_without():
     alphabet = Alphabet.of(TEXT)
     numbers = cupy.asarray(alphabet.encode(TEXT))
@@ -45,4 +57,4 @@ def test_steps_as_a_graph_learn_as_steps_without():
     eager, graph = found
     # The capture itself has trained on the first window, and says nothing of its loss.
     np.testing.assert_allclose(graph[:-1], eager[1:], rtol=2e-2)
-    assert graph[-1] < graph[0] - 1
+    assert graph[-1] < graph[0] - 0.3
