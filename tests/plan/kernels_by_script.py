@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -31,6 +32,7 @@ class ScriptedMemory(HostMemory):
         super().__init__(self)
         self.milliseconds = self.call_costs = self.replay_costs = 0.0
         self.alive = 0
+        self.inside = self.outside = self.given_back = 0
         self.pending = None
         self.name = "some GPU, driver 1"
 
@@ -44,6 +46,19 @@ class ScriptedMemory(HostMemory):
 
     def standin_registered(self):
         return self.alive
+
+    def empty(self, shape, dtype="float32"):
+        self.outside += not self.inside
+        return super().empty(shape, dtype)
+
+    @contextmanager
+    def scratch(self):
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            self.given_back += 1
 
     def elapsed(self, calls):
         milliseconds = super().elapsed(calls)

@@ -23,9 +23,15 @@ def tuned(problem=PROBLEM, **scripts):
     """What tuning finds, and the engine. Whatever happens, nothing is left behind."""
     kernels = ScriptedKernels(ScriptedMemory(), scripts)
     choice = tune(kernels, problem, 0, kernels.memory)
-    assert kernels.memory.alive == 0
-    assert kernels.open == 0
+    assert_left_nothing(kernels)
     return choice, kernels
+
+
+def assert_left_nothing(kernels):
+    memory = kernels.memory
+    assert kernels.open == 0
+    assert memory.alive == 0
+    assert (memory.outside, memory.given_back) == (0, 1), "all of it was scratch memory"
 
 
 def test_the_fastest_directly_and_the_fastest_replayed_are_chosen():
@@ -166,8 +172,7 @@ def test_a_full_device_leaves_nothing_behind(allocation):
     kernels = ScriptedKernels(memory, {"standard": Script(), "other": Script(0.5, 0.5)})
     memory.fail_allocation = allocation
     choice = tune(kernels, TRAINING, 0, memory)
-    assert memory.alive == 0
-    assert kernels.open == 0
+    assert_left_nothing(kernels)
     if choice is not None:
         assert choice.direct == "standard"
         assert "MemoryError" in choice.refused["other"]
@@ -180,8 +185,13 @@ def test_an_error_of_our_own_is_not_hidden_and_leaves_nothing_behind():
     )
     with pytest.raises(KeyError, match="bug"):
         tune(kernels, PROBLEM, 0, memory)
-    assert kernels.open == 0
-    assert memory.alive == 0
+    assert_left_nothing(kernels)
+
+
+def test_small_deviations_do_not_add_up():
+    within = {f"number {n}": Script(result=1 + n * 8e-10) for n in range(3)}  # 1e-9 is allowed
+    choice, _ = tuned(**within)
+    assert set(choice.refused) == {"number 2"}
 
 
 # How long it takes
@@ -197,6 +207,12 @@ def test_no_candidate_is_begun_after_the_time_but_the_first():
     assert set(choice.times) == {"standard"}
     assert [name for name, *_ in kernels.made] == ["standard"]
     assert choice.refused == dict.fromkeys(("second", "third"), "the time for measuring was over")
+
+
+def test_the_first_candidate_is_measured_in_no_time_at_all():
+    kernels = ScriptedKernels(ScriptedMemory(), {"standard": Script(), "second": Script()})
+    choice = tune(kernels, PROBLEM, 0, kernels.memory, budget=0.0)
+    assert set(choice.times) == {"standard"}
 
 
 def test_every_candidate_is_tried_within_the_time():
