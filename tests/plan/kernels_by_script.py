@@ -97,6 +97,7 @@ class ScriptedExecutor:
     """Writes one number into every result; the workspace is filled too."""
 
     workspace_bytes, reserve_bytes, weight_size = 24, 40, 7
+    least_workspace_bytes = workspace_bytes
 
     def __init__(self, kernels, problem, name, script):
         self.problem, self.algorithm, self.generator = problem, name, None
