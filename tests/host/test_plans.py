@@ -723,3 +723,141 @@ def test_cached_plans_can_be_seen_and_forgotten(host):
     lstm(x, None, weights, options={"tune": "auto"})
     (plan,) = dnnffi.cached_plans()
     assert plan.choice is None, "what was measured is forgotten too"
+
+
+# What the plans do not hold yet
+
+
+def larger(host, names, extra=1 << 16):
+    """Let candidates ask for more workspace and reserve space than they did."""
+    kernels = host.library.engine.kernels
+    make = kernels.make
+
+    def make_larger(problem, candidate, device, generator=None):
+        executor = make(problem, candidate, device, generator)
+        if candidate in names:
+            executor.workspace_bytes += extra
+            executor.least_workspace_bytes = executor.workspace_bytes
+            executor.reserve_bytes += extra if problem.training else 0
+        return executor
+
+    kernels.make = make_larger
+
+
+@pytest.mark.parametrize("function", ["lstm", "lstm_forward"])
+def test_a_call_on_its_way_while_another_thread_tunes(host, function):
+    host.control.standin_check_threads(0)
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    run = {"lstm": lstm, "lstm_forward": lstm_forward}[function]
+    run(x, None, weights)
+    larger(host, ("standard", "persist_dynamic"))
+    plan = the_plan(host)
+    empty, tuned = plan._empty, []
+
+    def tune_between(shape, dtype):
+        array = empty(shape, dtype)
+        if array.dtype == np.uint8 and not tuned:  # the workspace, or the reserve space
+            tuned.append(True)
+            thread = threading.Thread(target=plan.autotune)
+            thread.start()
+            thread.join()
+        return array
+
+    plan._empty = tune_between
+    take = plan._workspace
+    plan._workspace = lambda device, stream, nbytes: tune_between((nbytes,), np.dtype("u1"))
+    y = run(x, None, weights)[0]
+    plan._empty, plan._workspace = empty, take
+    assert plan.choice is not None
+    close(y, on_reference("lstm", x, None, weights)[0])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_another_choice_leaves_no_graph_of_the_one_before(host, training):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with held(host, training=training, options={"tune": "now"}) as plan:
+        out = plan.forward(x, None, weights)
+        for _ in range(3):
+            plan.forward(x, None, weights, out=out)
+        assert plan._held.plan.graph_count == 1
+        before = plan._held.plan._replayed
+        plan.autotune()
+        assert plan._held.plan._replayed is not before
+        # Its descriptors are gone, and backward runs on the reserve space of the new one.
+        assert plan._held.plan.graph_count == 0
+
+
+def test_no_graph_is_left_where_replaying_ends(host):
+    weights = weights_of(host)
+    x, other = (random(host, SPEC.x_shape(STEPS, BATCH), seed) for seed in (1, 2))
+    with held(host, options={"tune": "now"}) as plan:
+        out = plan.forward(x, None, weights)
+        for _ in range(3):
+            plan.forward(x, None, weights, out=out)
+        host.memory.fail_capture = RuntimeError
+        for _ in range(3):
+            plan.forward(other, None, weights, out=out)
+        assert plan._held.plan._replayed is None
+        assert plan._held.plan.graph_count == 0
+        assert "as a CUDA graph" not in plan.report()
+
+
+def test_after_a_forward_that_failed_there_is_no_backward(host):
+    weights = weights_of(host)
+    x, other = (random(host, SPEC.x_shape(STEPS, BATCH), seed) for seed in (1, 2))
+    with held(host, training=True, options={"tune": "off"}) as plan:
+        plan.forward(x, None, weights)
+        host.control.standin_fail(b"cudnnRNNForward", 1, 5000)
+        with pytest.raises(CudnnError):
+            plan.forward(other, None, weights)
+        host.control.standin_fail(b"cudnnRNNForward", 0, 0)
+        with pytest.raises(ContextError):
+            plan.backward_data()
+
+
+def test_a_plan_made_inside_a_capture_is_measured_behind_it(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.stream = host.memory.new_stream()
+    host.memory.capture_number = 17
+    lstm(x, None, weights, options={"tune": "now"})
+    assert the_plan(host).choice is None
+    host.memory.capture_number = 0
+    lstm(x, None, weights, options={"tune": "now"})
+    assert the_plan(host).choice is not None
+
+
+@pytest.mark.parametrize("what", ["backward_data", "backward_weights", "a new plan", "autotune"])
+def test_a_forked_child_is_told_so_whatever_it_does(host, what):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with held(host, training=True) as plan:
+        plan.forward(x, None, weights)
+        if what == "backward_weights":
+            plan.backward_data()
+        does = {
+            "backward_data": plan.backward_data,
+            "backward_weights": plan.backward_weights,
+            "a new plan": lambda: dnnffi.RNNPlan(SPEC, BATCH, STEPS + 1),
+            "autotune": plan.autotune,
+        }[what]
+        results = multiprocessing.get_context("fork").Queue()
+
+        def child():
+            try:
+                does()
+            except DnnffiError as error:
+                results.put(str(error))
+            else:
+                results.put("no error")
+            results.close()
+            results.join_thread()
+            os._exit(0)
+
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        said = results.get(timeout=60)
+        process.join()
+    assert "forked after dnnffi had used the GPU" in said
