@@ -40,14 +40,18 @@ class GraphMemory:
 
     def add(self, replays: Replays, addresses: Addresses, nbytes: int) -> None:
         """Count a new graph, and let go of the oldest where there are too many bytes."""
+        dropped = []
         with self._lock:
             self._held[id(replays), addresses] = ref(replays), nbytes
             self.nbytes += nbytes
             while self.nbytes > self.most_bytes and len(self._held) > 1:
                 (_, oldest), (owner, freed) = self._held.popitem(last=False)
                 self.nbytes -= freed
-                if (of_plan := owner()) is not None:
-                    of_plan.drop(oldest)
+                dropped.append((owner, oldest))
+        # Without the lock: who holds the owner's may collect a plan, and so wait for this one.
+        for owner, oldest in dropped:
+            if (of_plan := owner()) is not None:
+                of_plan.drop(oldest)
 
     def remove(self, replays: Replays, addresses: Addresses) -> None:
         """Count a graph no more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from math import prod
 from typing import Any, NamedTuple
@@ -254,8 +254,9 @@ def _disagreement(found: Results, expected: Results, allowed: float) -> str:
     """Why results are not those of the standard algorithm, or an empty string."""
     worst = 0.0
     for one, other in zip(found, expected, strict=True):
-        scale = float(np.linalg.norm(other)) or 1.0
-        deviation = float(np.linalg.norm(one - other)) / scale
+        with np.errstate(invalid="ignore"):  # of two infinities, which agree with nothing
+            scale = float(np.linalg.norm(other)) or 1.0
+            deviation = float(np.linalg.norm(one - other)) / scale
         worst = deviation if deviation != deviation else max(worst, deviation)
     if worst <= allowed:
         return ""
@@ -276,7 +277,7 @@ class Tuner:
         key = self._key(problem, device)
         name = json.dumps(key)
         if name not in self._known:
-            self._known[name] = self._read(key)
+            self._known[name] = self._read(key, self._kernels.offers(problem))
         return self._known[name]
 
     def measure(self, problem: RNNProblem, device: int) -> Choice | None:
@@ -292,14 +293,20 @@ class Tuner:
         """Forget what is known in this process."""
         self._known.clear()
 
-    def _read(self, key: dict[str, Any]) -> Choice | None:
+    def _read(self, key: dict[str, Any], offered: Sequence[str]) -> Choice | None:
         value = self._store.read(key)
         if value is None:
             return None
         try:
             times = {name: Times(*pair) for name, pair in value["times"].items()}
+            refused = dict(value["refused"])
+            if {*times, *refused} != set(offered):
+                return None  # of a version with other candidates
+            for name, pair in times.items():
+                if not all(t is None or t > 0 for t in pair):
+                    raise ValueError(f"{name} cannot have taken {tuple(pair)}")
             # Chosen anew: a file is not believed further than the times in it.
-            return choose(times, dict(value["refused"]), source="disk")
+            return choose(times, refused, source="disk")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._store.warn(f"a tuning result is ignored: {error!r}")
             return None
@@ -307,7 +314,8 @@ class Tuner:
     def _key(self, problem: RNNProblem, device: int) -> dict[str, Any]:
         problem = tuning_problem(problem)
         spec = problem.spec
-        rows = "equal" if problem.lengths is None else "unequal"
+        lengths = set(problem.row_lengths)
+        rows = "full" if lengths == {problem.steps} else "equal" if len(lengths) == 1 else "unequal"
         return {
             "engine": self._kernels.version,
             "device": self._memory.device_name(device),
