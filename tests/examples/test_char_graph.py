@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dnnffi.cli import probe
-from dnnffi.cli.charmodel import Adam, Alphabet, clip_by_norm, windows
+from dnnffi.cli.charmodel import Alphabet, windows
+from dnnffi.cli.learning import Adam, clip_by_norm
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "char_graph.py"))
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20

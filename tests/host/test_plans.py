@@ -793,9 +793,9 @@ def test_another_choice_leaves_no_graph_of_the_one_before(host, training):
         for _ in range(3):
             plan.forward(x, None, weights, out=out)
         assert plan._held.plan.graph_count == 1
-        before = plan._held.plan._replayed
+        before = plan._held.plan.way.replayed
         plan.autotune()
-        assert plan._held.plan._replayed is not before
+        assert plan._held.plan.way.replayed is not before
         # Its descriptors are gone, and backward runs on the reserve space of the new one.
         assert plan._held.plan.graph_count == 0
 
@@ -810,7 +810,7 @@ def test_no_graph_is_left_where_replaying_ends(host):
         host.memory.fail_capture = RuntimeError
         for _ in range(3):
             plan.forward(other, None, weights, out=out)
-        assert plan._held.plan._replayed is None
+        assert plan._held.plan.way.replayed is None
         assert plan._held.plan.graph_count == 0
         assert "as a CUDA graph" not in plan.report()
 

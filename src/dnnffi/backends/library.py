@@ -35,7 +35,7 @@ class VendorLibrary(ABC):
         self.path = path
         self.found_via = found_via
         self.version = self._read_version()
-        self.local = threading.local()
+        self.local: Any = threading.local()  # has the thread's handles
         self.engine: Any = None
         self._memory = memory
         self._without_cupy: Self | None = None

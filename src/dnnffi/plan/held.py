@@ -55,6 +55,7 @@ class HeldPlan:
         workspace = plan.workspace(way, kept=True)
         addresses = way.main.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
         if self._training:
+            self._context = None  # whatever happens now, what an earlier forward left is gone
             self._given = x, h_0, c_0, weights, y
             self._context = plan.run_forward(way, addresses, self._reserve_space(way))
         else:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from dnnffi.arrays import Array, Graph, Memory
 from dnnffi.backends.context import Context, Phase, check_before_data, check_before_weights
-from dnnffi.errors import DnnffiError
+from dnnffi.backends.handle import refuse_after_fork
 from dnnffi.plan.candidates import Executor, Kernels
 from dnnffi.plan.replay import Addresses, GraphMemory, Replays
 from dnnffi.plan.tuning import FAILURES, Choice, Tuner
@@ -107,16 +107,17 @@ class VendorPlan:
             known = self._tuner.find(problem, device)
             if known is not None:
                 self._apply(known)
-            elif problem.options.tune == "now":
-                self.autotune()
-            else:
+            elif problem.options.tune == "auto":
                 self.countdown = CALLS_BEFORE_TUNING
+            elif not self.autotune():
+                self.countdown = 1  # inside the caller's capture: behind it, then
 
     # Tuning
 
     def autotune(self) -> bool:
         """Measure the candidates and use the fastest. False where that cannot be done now."""
         tuner = self._tuner
+        self.current_device()  # refuses in a forked process
         if tuner is None or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -453,7 +454,7 @@ def describe(plan: VendorPlan) -> str:
         why = "tuning is off" if tune == "off" else "not measured yet"
         lines.append(f"picked by the rule for {problem.options.algorithm!r}; {why}")
     else:
-        if choice.replayed is not None:
+        if way.replayed is not None:
             lines.append(
                 f"{choice.replayed} as a CUDA graph where the addresses of a call are known, "
                 f"{choice.direct} called directly elsewhere"
@@ -476,14 +477,8 @@ _alive: WeakSet[VendorPlan] = WeakSet()
 
 
 def _refuse_in_child() -> None:
-    def refuse() -> int:
-        raise DnnffiError(
-            "this process was forked after dnnffi had used the GPU, and the driver does not work "
-            "in it; start processes with the spawn or forkserver method of multiprocessing"
-        )
-
     for plan in list(_alive):
-        plan.current_device = refuse
+        plan.current_device = refuse_after_fork
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)
