@@ -3,7 +3,8 @@
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
 ``memcheck-record`` that under compute-sanitizer, ``call-overhead`` the measured host cost of a
 call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
-``text-record`` a file as it is. Where there is no record they say so.
+``bench-plans`` the host cost of its calls, ``text-record`` a file as it is. Where there is no
+record they say so.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from docutils import nodes
 from records import (
     BENCH_HEAD,
     OVERHEAD_HEAD,
+    PLAN_HEAD,
     RECORDS,
     TARGET_HEAD,
     bench_rows,
     gpu_rows,
     memcheck_rows,
     overhead_rows,
+    plan_rows,
     source_hash,
     target_rows,
 )
@@ -110,12 +113,23 @@ class BenchRecord(Record):
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
         return [
-            table(bench_rows(record), BENCH_HEAD),
+            self.table(record),
             nodes.paragraph(text=f"Measured on: {_machine(record)}."),
         ]
 
+    def table(self, record: dict[str, Any]) -> nodes.table:
+        """The figures of every shape."""
+        return table(bench_rows(record), BENCH_HEAD)
+
     def missing(self, name: str) -> list[nodes.Node]:
         return [nodes.paragraph(text="Not measured yet.")]
+
+
+class BenchPlans(BenchRecord):
+    """``bench-plans``."""
+
+    def table(self, record: dict[str, Any]) -> nodes.table:
+        return table(plan_rows(record), PLAN_HEAD)
 
 
 def _machine(record: dict[str, Any]) -> str:
@@ -145,4 +159,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)
+    app.add_directive("bench-plans", BenchPlans)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

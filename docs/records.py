@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from dnnffi.bench.summary import NOT_MEASURED, PHASE_WORDS, figures, targets
+from dnnffi.bench.summary import NOT_MEASURED, OURS, PHASE_WORDS, figures, targets
 
 DOCS = Path(__file__).resolve().parent
 SOURCE = DOCS.parent / "src" / "dnnffi"
@@ -82,6 +82,19 @@ def target_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
     ]
 
 
+PLAN_HEAD = (
+    "Shape",
+    *(f"{words}, {name}" for words in PHASE_WORDS.values() for name in (*OURS, "PyTorch")),
+)
+
+
+def plan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a shape: host microseconds of each way of calling, in both phases."""
+    columns = [(model, phase) for phase in PHASE_WORDS for model in (*OURS, "torch eager")]
+    found = [(figures(record, model, phase, "host_us"), 1) for model, phase in columns]
+    return _by_shape(record, found)
+
+
 _BENCH_MODELS = {"dnnffi": "dnnffi", "torch eager": "PyTorch", "torch graph": "graph"}
 BENCH_HEAD = (
     "Shape",
@@ -97,7 +110,12 @@ def bench_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
         *((model, phase, "ms", 3) for phase in PHASE_WORDS for model in _BENCH_MODELS),
         *((model, "inference", "host_us", 1) for model in ("dnnffi", "torch eager")),
     ]
-    found = [(figures(record, *column[:3]), column[3]) for column in columns]
+    return _by_shape(record, [(figures(record, *column[:3]), column[3]) for column in columns])
+
+
+def _by_shape(
+    record: dict[str, Any], found: list[tuple[dict[str, float], int]]
+) -> list[tuple[str, ...]]:
     return [
         (
             shape["name"],

@@ -23,6 +23,28 @@ MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 LAYOUTS = ("dense", "batch_first", "packed", "lengths", "batch_first_lengths")
 
+
+class Backend(NamedTuple):
+    """What a backend under test takes."""
+
+    name: str
+    dtypes: tuple[str, ...] = DTYPES
+    projections: tuple[bool, ...] = (False, True)
+    algorithms: tuple[str, ...] = ("auto", "standard")
+    maths: tuple[str, ...] = ("default", "strict")
+    tf32: bool = True  # whether float32 may lose precision unless math is strict
+
+
+CUDNN = Backend("cudnn")
+MIOPEN = Backend(
+    "miopen",
+    dtypes=("float32", "float16"),
+    projections=(False,),
+    algorithms=("auto", "fundamental"),
+    maths=("default",),
+    tf32=False,
+)
+
 # Relative error of an array in the Euclidean norm.
 TOLERANCES = {
     "float64": 1e-10,
@@ -77,11 +99,17 @@ def problem_of(spec, layout, steps, batch, rng, **keywords):
     )
 
 
-def matrix():
+def matrix(backend=CUDNN):
     """Modes x dtypes x layouts x layers x directions x bias x projection, with odd sizes."""
     cases = []
     for mode, dtype, layout, layers, bidirectional, bias, projection in itertools.product(
-        MODES, DTYPES, LAYOUTS, (1, 2, 3), (False, True), (True, False), (False, True)
+        MODES,
+        backend.dtypes,
+        LAYOUTS,
+        (1, 2, 3),
+        (False, True),
+        (True, False),
+        backend.projections,
     ):
         if projection and mode != "lstm":
             continue
@@ -99,10 +127,10 @@ def matrix():
             dtype=dtype,
         )
         steps, batch = (int(n) for n in rng.integers(1, 9, 2))
-        # Exact products and TF32, and the rule's algorithm and the standard one, take turns.
+        # Exact products and TF32, and the rule's algorithm and another one, take turns.
         options = RNNOptions(
-            math="strict" if seed % 2 else "default",
-            algorithm="standard" if seed // 2 % 2 else "auto",
+            math=backend.maths[seed % len(backend.maths)],
+            algorithm=backend.algorithms[seed // 2 % 2],
         )
         problem = problem_of(spec, layout, steps, batch, rng, training=True, options=options)
         cases.append(Case(problem, states=bool(rng.integers(2)), seed=seed))
@@ -196,8 +224,11 @@ def expected(case, arrays, masks=None):
     return Results(done.y, done.h_n, done.c_n, grads.x, grads.h_0, grads.c_0, grads.weights)
 
 
-def run(case, arrays, asarray, backend, **more):
-    """The functional API's results: inference first, then training; both forwards are returned."""
+def run(case, arrays, asarray, backend, options=None, **more):
+    """The functional API's results: inference first, then training; both forwards are returned.
+
+    ``options`` come on top of the problem's own.
+    """
     problem, spec = case.problem, case.problem.spec
     device = [None if a is None else asarray(a) for a in arrays[:3]]
     x, h_0, c_0 = device
@@ -208,6 +239,8 @@ def run(case, arrays, asarray, backend, **more):
     )
     weights = dnnffi.RNNWeights(flat, spec, backend="torch" if backend == "reference" else backend)
     keywords = testing.keywords(problem._replace(training=False)) | {"backend": backend}
+    if options:
+        keywords["options"] = (keywords.get("options") or {}) | options
     hx = h_0 if not spec.has_cell else None if h_0 is None else (h_0, c_0)
     inference = getattr(dnnffi, spec.mode)(x, hx, weights, **keywords)
     y, state, ctx = getattr(dnnffi, f"{spec.mode}_forward")(x, hx, weights, **keywords, **more)
@@ -218,10 +251,10 @@ def run(case, arrays, asarray, backend, **more):
     return inference, Results(y, h_n, c_n, grads.x, dh_0, dc_0, grads.weights.arrays())
 
 
-def tolerance(problem):
+def tolerance(problem, backend=CUDNN):
     """Allowed relative error of an array of a problem."""
     dtype = problem.spec.dtype
-    if dtype == "float32" and problem.options.math != "strict":
+    if dtype == "float32" and problem.options.math != "strict" and backend.tf32:
         dtype = "float32_tf32"
     return TOLERANCES[dtype]
 
@@ -235,9 +268,9 @@ def deviation(found, reference_array):
     return difference / scale if scale else difference
 
 
-def assert_close(case, found, reference_results):
+def assert_close(case, found, reference_results, backend=CUDNN):
     """Every array of ``found`` within the tolerance of the reference."""
-    allowed = tolerance(case.problem)
+    allowed = tolerance(case.problem, backend)
     for name in Results._fields:
         one, other = getattr(found, name), getattr(reference_results, name)
         if name == "dweights":
@@ -250,17 +283,21 @@ def assert_close(case, found, reference_results):
         assert error <= allowed, f"{name}: relative error {error:.3g}, allowed {allowed:.3g}"
 
 
-def check(case, asarray, backend):
-    """A case through the functional API against the reference."""
+def check(case, asarray, backend, options=None):
+    """A case through the functional API against the reference.
+
+    ``backend`` is a `Backend`, or the name of one that takes all that cuDNN does.
+    """
+    taken = backend if isinstance(backend, Backend) else CUDNN._replace(name=backend)
     arrays = arrays_of(case)
-    inference, found = run(case, arrays, asarray, backend)
+    inference, found = run(case, arrays, asarray, taken.name, options)
     reference_results = expected(case, arrays)
-    assert_close(case, found, reference_results)
+    assert_close(case, found, reference_results, taken)
     y, state = inference
     h_n, c_n = state if case.problem.spec.has_cell else (state, None)
-    assert_close(case, found._replace(y=y, h_n=h_n, c_n=c_n), reference_results)
-    assert_padding_is_zero(case.problem, found.y)
-    assert_padding_is_zero(case.problem, found.dx)
+    assert_close(case, found._replace(y=y, h_n=h_n, c_n=c_n), reference_results, taken)
+    for array in (y, found.y, found.dx):
+        assert_padding_is_zero(case.problem, array)
 
 
 def assert_padding_is_zero(problem, array):

@@ -14,7 +14,8 @@ import pytest
 
 import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
-from dnnffi.backends.cudnn import library
+from dnnffi.backends.cudnn import library as cudnn
+from dnnffi.backends.miopen import library as miopen
 from dnnffi.plan import engines
 
 # T = 4 steps, B = 3 rows, I = 3, H = 5, in float32
@@ -578,7 +579,8 @@ KEYWORDS = {
     "an unknown option": (
         lambda a: a.with_(options={"algo": "standard"}),
         ValueError,
-        r"^options: unknown key 'algo'; known are algorithm, math, clip, clip_nan, validate$",
+        r"^options: unknown key 'algo'; known are algorithm, math, clip, clip_nan, validate, "
+        r"allocator, stream$",
     ),
     "an unknown algorithm": (
         lambda a: a.with_(options={"algorithm": "fast"}),
@@ -798,27 +800,29 @@ def test_a_pair_of_gradients_for_a_network_without_cell():
 # Backends that are not there
 
 
-def test_miopen_is_not_there_yet():
-    arguments = right("lstm").with_(backend="miopen")
-    with pytest.raises(dnnffi.UnsupportedError, match=r"^MIOpen: .*no MIOpen backend") as caught:
-        call("lstm", arguments, training=False)
-    assert isinstance(caught.value, NotImplementedError)
+LIBRARIES = {
+    "cudnn": ("cuDNN", "libcudnn.so.9", "pip install nvidia-cudnn-cu13", cudnn),
+    "miopen": ("MIOpen", "libMIOpen.so.1", "the package miopen-hip", miopen),
+}
 
 
+@pytest.mark.parametrize("backend", LIBRARIES)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_without_a_library_the_error_names_the_places_and_the_install_command(
-    monkeypatch, tmp_path, mode, training
+    monkeypatch, tmp_path, mode, training, backend
 ):
-    missing = str(tmp_path / "libcudnn.so.9")
-    monkeypatch.setenv("DNNFFI_CUDNN_LIBRARY", missing)
+    vendor, file, install, library = LIBRARIES[backend]
+    missing = str(tmp_path / file)
+    variable = f"DNNFFI_{backend.upper()}_LIBRARY"
+    monkeypatch.setenv(variable, missing)
     monkeypatch.setattr(library, "_current", None)
     with pytest.raises(dnnffi.LibraryNotFoundError) as caught:
-        call(mode, right(mode).with_(backend="cudnn"), training=training)
+        call(mode, right(mode).with_(backend=backend), training=training)
     assert isinstance(caught.value, ImportError)
     message = str(caught.value)
-    assert message.startswith("cuDNN could not be loaded. Searched:\n")
-    assert f"environment variable DNNFFI_CUDNN_LIBRARY: {missing} (" in message
-    assert "\nInstall: pip install nvidia-cudnn-cu13" in message
+    assert message.startswith(f"{vendor} could not be loaded. Searched:\n")
+    assert f"environment variable {variable}: {missing} (" in message
+    assert f"\nInstall: {install}" in message
     assert missing in caught.value.searched[0]
     assert library._current is None

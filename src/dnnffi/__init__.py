@@ -1,4 +1,4 @@
-"""RNNs of NVIDIA's libcudnn on CuPy arrays, and convolutions, with a NumPy reference.
+"""RNNs of NVIDIA's libcudnn and AMD's libMIOpen, and convolutions, with a NumPy reference.
 
 Importing loads neither a vendor's library nor CuPy; names are resolved on first use, so that
 `RNNSpec` and `weight_layout` need no NumPy either.

@@ -23,39 +23,38 @@ import numpy as np
 Array = Any
 """A NumPy or CuPy array; neither has a common static type."""
 
-INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x)"
+INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
 
 _ALIGNMENT = 256  # bytes, as the driver aligns allocations
 
 # DLPack device types (dlpack.h): kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged, kDLROCM
 _DLPACK_CPU = 1
-_DLPACK_CUDA = (2, 13)
-_DLPACK_ROCM = 10
+DLPACK_CUDA = (2, 13)
+DLPACK_ROCM = 10
 
 
 class Memory(Protocol):
     """What a vendor room needs to know of the memory that its library computes on."""
 
+    kind: str  # "cuda" or "rocm"
     ndarray: Any
-    empty: Callable[..., Array]
-    zeros: Callable[..., Array]
-    current_device: Callable[[], int]
-    current_stream: Callable[[], Any]
+
+    def empty(self, shape: Any, dtype: Any, /) -> Array:
+        """A new contiguous array."""
+
+    def zeros(self, shape: Any, dtype: Any, /) -> Array:
+        """A new contiguous array of zeros."""
+
+    def current_device(self) -> int:
+        """The number of the current device."""
+
+    def current_stream(self) -> Any:
+        """The current stream: an object with ``ptr``."""
 
     def empty_pair(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
     ) -> tuple[Array, Array]:
         """Two new arrays, cheaper than one by one."""
-
-    def empty_strided(
-        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
-    ) -> Array:
-        """A new array with strides (in bytes) that leave no gaps."""
-
-    def add_epilogue(
-        self, y: Array, residual: Array | None, alpha: float, bias: Array | None, relu: bool
-    ) -> None:
-        """Replace ``y`` [N, K, ...] by relu(y + alpha*residual + bias), of what there is."""
 
     def clear(self, address: int, nbytes: int) -> None:
         """Fill device memory with zeros, in the order of the current stream."""
@@ -87,6 +86,20 @@ class Memory(Protocol):
     def is_capturing(self, stream: Any) -> bool:
         """Whether a graph is being captured on ``stream``."""
 
+
+class MemoryWithGraphs(Memory, Protocol):
+    """What tuning, replaying and convolutions need besides."""
+
+    def empty_strided(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
+    ) -> Array:
+        """A new array with strides (in bytes) that leave no gaps."""
+
+    def add_epilogue(
+        self, y: Array, residual: Array | None, alpha: float, bias: Array | None, relu: bool
+    ) -> None:
+        """Replace ``y`` [N, K, ...] by relu(y + alpha*residual + bias), of what there is."""
+
     def capture(self, record: Callable[[], object]) -> Graph:
         """What ``record()`` enqueues on the current stream, as a graph; nothing of it runs."""
 
@@ -112,6 +125,9 @@ class Graph(Protocol):
     launches: int
     """How often it was launched; less where old launches no longer count."""
 
+    executor: Any
+    """Whose calls were captured; kept alive, since they may need its kernels."""
+
     def launch(self, stream: Any) -> None:
         """Enqueue the work on ``stream``."""
 
@@ -124,13 +140,18 @@ class Architecture(NamedTuple):
     multiprocessors: int
 
 
-class CudaMemory:
-    """Device memory through CuPy: its allocator, its current device and stream."""
+class CupyMemory:
+    """Device memory through CuPy, on CUDA or ROCm: its allocator, its current device and stream.
+
+    CuPy has the same names for both. What is said of ROCm was read in CuPy's documentation and not
+    run: there is no graph capture.
+    """
 
     def __init__(self) -> None:
         cupy = import_cupy()
         self._cupy = cupy
         self._local = threading.local()
+        self.kind = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
         self.ndarray: Any = cupy.ndarray
         # The class itself allocates, at four fifths of the cost of cupy.empty.
         self.empty: Callable[..., Array] = cupy.ndarray
@@ -195,11 +216,11 @@ class CudaMemory:
         stream.wait_event(event)
 
     def capture_id(self, stream: Any) -> int:
-        return _capture_id(stream.ptr) if self.is_capturing(stream) else 0
+        return capture_id(stream.ptr) if self.is_capturing(stream) else 0
 
     def is_capturing(self, stream: Any) -> bool:
         # The null stream cannot be captured; asking about it may disturb another's capture.
-        return bool(stream.ptr and stream.is_capturing())
+        return bool(stream.ptr and self.kind == "cuda" and stream.is_capturing())
 
     def capture(self, record: Callable[[], object]) -> Graph:
         runtime = self._cupy.cuda.runtime
@@ -237,7 +258,7 @@ class CudaMemory:
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
-        return StepGraph(graph, result, (pool, stream))
+        return StepGraph(graph, result, (pool, stream, step))
 
     def elapsed(self, calls: Callable[[], object]) -> float:
         start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
@@ -270,6 +291,7 @@ class CudaGraph:
         self._graph = graph
         self.nbytes = nbytes
         self.launches = 0
+        self.executor: Any = None
 
     def launch(self, stream: Any) -> None:
         self.launches += 1
@@ -277,7 +299,7 @@ class CudaGraph:
 
 
 class StepGraph:
-    """A captured step: `launch` runs it again."""
+    """A captured step: `launch` runs it again. Keeps alive what the step refers to."""
 
     def __init__(self, graph: Any, result: Any, kept: object) -> None:
         self._graph = graph
@@ -285,14 +307,23 @@ class StepGraph:
         self.result = result
 
     def launch(self) -> Any:
-        """Enqueue the step on the current stream; returns what it returned at the capture."""
+        """Enqueue the step on the current stream; returns what it returned at the capture.
+
+        Raises ``ValueError`` once the plan that captured it is closed.
+        """
+        if self._graph is None:
+            raise ValueError("the plan of this graph is closed")
         self._graph.launch()
         return self.result
+
+    def close(self) -> None:
+        """Let go of the graph and its memory."""
+        self._graph = self._kept = self.result = None
 
 
 @cache
 def _epilogue_kernel(compute: str, residual: bool, bias: bool, relu: bool) -> Any:
-    """The kernel of `CudaMemory.add_epilogue`, computing in ``compute``."""
+    """The kernel of `CupyMemory.add_epilogue`, computing in ``compute``."""
     given = ["T a", f"T z, {compute} alpha" if residual else "", "T b" if bias else ""]
     ctype = {"float32": "float", "float64": "double"}[compute]
     parts = [
@@ -318,7 +349,8 @@ def _driver_version(cupy: Any) -> str:
         return f"API {cupy.cuda.runtime.driverGetVersion()}"
 
 
-def _capture_id(stream: int) -> int:
+def capture_id(stream: int) -> int:
+    """The number of the CUDA graph capture that a stream is in, 0 where it is in none."""
     # CuPy tells whether a stream is captured, not in which capture; the driver does.
     driver = ctypes.CDLL("libcuda.so.1")
     status, number = ctypes.c_int(), ctypes.c_ulonglong()
@@ -327,13 +359,13 @@ def _capture_id(stream: int) -> int:
     )
     if result:
         raise RuntimeError(f"cuStreamGetCaptureInfo_v2 returned {result}")
-    return number.value
+    return number.value if status.value else 0
 
 
 @cache
-def cuda_memory() -> CudaMemory:
-    """The one `CudaMemory`. Raises ``ImportError`` naming the install command without CuPy."""
-    return CudaMemory()
+def cupy_memory() -> CupyMemory:
+    """The one `CupyMemory`. Raises ``ImportError`` naming the install command without CuPy."""
+    return CupyMemory()
 
 
 def import_cupy() -> Any:
@@ -341,7 +373,10 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise ImportError(f"CuPy is needed for GPU arrays. Install: {INSTALL_CUPY}") from error
+        raise ImportError(
+            f"CuPy is needed for GPU arrays, unless options['allocator'] makes the results. "
+            f"Install: {INSTALL_CUPY}"
+        ) from error
     return cupy
 
 
@@ -385,12 +420,17 @@ def as_array(name: str, value: object) -> Array:
     """``value`` as a NumPy or CuPy array, without a copy.
 
     Takes NumPy and CuPy arrays, and objects with DLPack or ``__cuda_array_interface__`` (PyTorch,
-    JAX, Numba). Raises ``TypeError`` naming the argument for anything else.
+    JAX, Numba). Without CuPy, arrays on a device become `dnnffi.foreign.DeviceArray`, which only
+    calls with an allocator take. Raises ``TypeError`` naming the argument for anything else.
     """
     if value.__class__ in _array_classes:
         return value
     cupy = _cupy_if_imported()
-    if isinstance(value, np.ndarray) or (cupy is not None and isinstance(value, cupy.ndarray)):
+    if (
+        isinstance(value, np.ndarray)
+        or (cupy is not None and isinstance(value, cupy.ndarray))
+        or is_foreign(value.__class__)
+    ):
         _array_classes.add(value.__class__)
         return value
     # DLPack first: its producer orders the streams by an event, the other protocol may wait.
@@ -399,14 +439,25 @@ def as_array(name: str, value: object) -> Array:
         device_type, _ = device_of()
         if device_type == _DLPACK_CPU:
             return np.from_dlpack(_detached(value))
-        if device_type in (*_DLPACK_CUDA, _DLPACK_ROCM):
-            return import_cupy().from_dlpack(_detached(value))
+        if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
+            return _on_device(name, value, "from_dlpack")
     if hasattr(value, "__cuda_array_interface__"):
-        return import_cupy().asarray(value)
+        return _on_device(name, value, "asarray")
     raise TypeError(
         f"{name} must be a NumPy or CuPy array, or an object with DLPack or "
         f"__cuda_array_interface__; got {type(value).__name__}"
     )
+
+
+def _on_device(name: str, value: Any, function: str) -> Array:
+    """``value`` by a function of CuPy; without CuPy as what stands in for its array."""
+    try:
+        cupy = import_cupy()
+    except ImportError:
+        from dnnffi.foreign import device_array
+
+        return device_array(name, value)
+    return getattr(cupy, function)(_detached(value))
 
 
 def _detached(value: Any) -> Any:
@@ -414,17 +465,29 @@ def _detached(value: Any) -> Any:
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
-def kind(array: Array) -> str:
-    """Where an array lives: "host", "cuda" or "rocm"."""
-    return _kind_of_class(array.__class__)
+def kind(array: Array) -> str | None:
+    """Where an array lives: "host", "cuda" or "rocm"; None on a device that it does not name."""
+    found = _kind_of_class(array.__class__)
+    return array.kind if found is None else found
 
 
 @cache
-def _kind_of_class(array_class: type) -> str:
+def _kind_of_class(array_class: type) -> str | None:
     cupy = _cupy_if_imported()
     if cupy is not None and issubclass(array_class, cupy.ndarray):
         return "rocm" if cupy.cuda.runtime.is_hip else "cuda"
-    return "host"
+    return None if is_foreign(array_class) else "host"
+
+
+def is_foreign(array_class: type) -> bool:
+    """Whether it is the class of device arrays without CuPy."""
+    foreign = sys.modules.get("dnnffi.foreign")
+    return foreign is not None and issubclass(array_class, foreign.DeviceArray)
+
+
+def doubled(array: Array) -> Array:
+    """``array`` in float64 where the reference can compute on it: on the host if not by CuPy."""
+    return (to_host(array) if is_foreign(array.__class__) else array).astype("float64")
 
 
 def place(array: Array) -> str:
@@ -471,6 +534,10 @@ def array_over(arrays: Sequence[Array], start: int, size: int) -> Array | None:
         nbytes = size * first.dtype.itemsize
         raw = root.reshape(-1).view(np.uint8)[offset : offset + nbytes]
         return raw.view(first.dtype)
+    if is_foreign(first.__class__):
+        from dnnffi.foreign.array import array_over as over
+
+        return over(arrays, start, size)
     cupy = import_cupy()
     owner = tuple(arrays)
     bytes_ = size * first.dtype.itemsize

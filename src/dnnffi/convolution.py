@@ -400,10 +400,14 @@ def _run(
     device = found.place(names[0], first)
     rank = _rank(names[0], first)
     # Before the look-up: 1 equals True and 1.0, and would find its plan.
-    sizes = tuple(
-        (value,) * rank if value.__class__ is int else per_dimension(name, value, rank, least)
-        for value, (name, least) in zip(geometry, _GEOMETRY, strict=True)
-    )
+    sizes = geometry
+    for value in geometry:
+        if value.__class__ is not int:
+            sizes = tuple(
+                one if one.__class__ is int else per_dimension(name, one, rank, least)
+                for one, (name, least) in zip(geometry, _GEOMETRY, strict=True)
+            )
+            break
     if groups.__class__ is not int:
         groups = check_integer("groups", groups)
     checked = DEFAULTS if options is None else conv_options(options)
@@ -494,10 +498,11 @@ def _check_arrays(
     for name, array, shape in zip(names, arrays, shapes, strict=True):
         if array is None:
             continue
-        if array.dtype != dtype:
+        if array.dtype is not dtype and array.dtype != dtype:
             raise TypeError(f"{name} must have the dtype of {first}, {dtype}; got {array.dtype}")
-        where = found.place(name, array)
-        if where != device:
-            raise ValueError(f"{name} must be where {first} is, {device}; it is on {where}")
+        if name is not first:
+            where = found.place(name, array)
+            if where != device:
+                raise ValueError(f"{name} must be where {first} is, {device}; it is on {where}")
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")

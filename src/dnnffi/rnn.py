@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
+from dnnffi.embedding import Embedding, given, wrapped, wrapped_weights
 from dnnffi.errors import ContextError
+from dnnffi.foreign import device_array
 from dnnffi.plan import validate
 from dnnffi.plan.call import Call, fits, pair
-from dnnffi.plan.engines import engine, weights_of
+from dnnffi.plan.engines import engine, engine_without_cupy, weights_of
 from dnnffi.spec.checks import check_flag
-from dnnffi.spec.options import DEFAULTS, RNNOptions, rnn_options
+from dnnffi.spec.options import DEFAULTS, EMBEDDING, RNNOptions, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
@@ -71,8 +73,8 @@ class RNNContext:
             The context was already used without ``retain``.
         TypeError, ValueError
             Naming the argument, what came and what was expected.
-        CudnnError
-            From ``cudnnRNNBackwardData_v8`` or ``cudnnRNNBackwardWeights_v8``.
+        CudnnError, MiopenError
+            From the library's backward data or backward weights.
         """
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
@@ -122,15 +124,35 @@ def _run(
     batch_first: Any,
     lengths: Any,
     batch_sizes: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> tuple[Any, ...]:
     """Check, find the plan, hand over: (y, h_n, c_n), and for training the context."""
+    if options is None:
+        checked = DEFAULTS
+    elif isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING):
+        return _run_embedded(
+            options,
+            backend,
+            mode,
+            training,
+            dropout,
+            dropout_state,
+            x,
+            hx,
+            weights,
+            num_layers,
+            bidirectional,
+            batch_first,
+            lengths,
+            batch_sizes,
+        )
+    else:
+        checked = rnn_options(options, mode)
     x = as_array("x", x)
     found = engine(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
     h_0, c_0 = pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
-    checked = DEFAULTS if options is None else rnn_options(options, mode)
     if batch_first.__class__ is not bool:
         # Before the look-up: 1 equals True, and would find its plan.
         batch_first = check_flag("batch_first", batch_first)
@@ -184,6 +206,73 @@ def _run(
     if checked.validate:
         validate.check_forward(call, plan.problem, results[:3])
     return tuple(results)
+
+
+def _run_embedded(
+    options: dict[str, Any],
+    backend: str | None,
+    mode: str,
+    training: bool,
+    dropout: float,
+    dropout_state: DropoutState | None,
+    x: Any,
+    hx: Any,
+    weights: Any,
+    num_layers: int,
+    bidirectional: bool,
+    batch_first: Any,
+    lengths: Any,
+    batch_sizes: Any,
+) -> tuple[Any, ...]:
+    """`_run` on arrays of another library; the results are objects of the user's allocator."""
+    rest = dict(options)
+    embedding = Embedding.taken_from(rest)
+    with embedding.used():
+        x = device_array("x", x)
+        found = engine_without_cupy(backend, x)
+        kind = found.library.kind
+        y, h_n, c_n, *more = _run(
+            mode,
+            training,
+            dropout,
+            dropout_state,
+            x,
+            wrapped(("h_0", "c_0"), hx, kind),
+            wrapped_weights(weights, kind),
+            num_layers,
+            bidirectional,
+            batch_first,
+            lengths,
+            batch_sizes,
+            found,
+            rest,
+        )
+    contexts = [_EmbeddedContext(context, embedding, kind) for context in more]
+    return given(y), given(h_n), given(c_n), *contexts
+
+
+class _EmbeddedContext(RNNContext):
+    """The context of a call with an allocator, which backward uses too."""
+
+    def __init__(self, context: RNNContext, embedding: Embedding, kind: str) -> None:
+        super().__init__(context._call, context._plan, context._saved)
+        self._embedding = embedding
+        self._kind = kind
+
+    def backward(
+        self,
+        dy: Array | None = None,
+        dhx: Any = None,
+        *,
+        need: Iterable[str] = ("x", "hx", "weights"),
+        retain: bool = False,
+    ) -> Gradients:
+        with self._embedding.used():
+            dy = wrapped(("dy",), dy, self._kind)
+            dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
+            x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
+        hx = tuple(map(given, hx)) if isinstance(hx, tuple) else given(hx)
+        return Gradients(given(x), hx, weights)
 
 
 def _problem(
@@ -260,11 +349,15 @@ def lstm(
     lengths : one host integer a row, in any order, each from 1 to T. Past a row's length y is zero,
         and h_n, c_n are the state at its last step
     batch_sizes : rows still running at each step of packed sequences, never rising
-    backend : "cudnn", "reference", or None: CuPy arrays go to cuDNN, NumPy arrays to the reference
-    options : "algorithm": "auto", "standard", "persist_static", "persist_dynamic" or
-        "persist_static_small_h"; "math": "default" (float32 may use TF32), "strict" or "fast";
-        "clip": (low, high) of the cell state, "clip_nan": "propagate" or "clip"; "validate": True
-        to compare with the reference
+    backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
+        MIOpen, NumPy arrays to the reference
+    options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",
+        "persist_dynamic", "persist_static_small_h" (cuDNN), "default", "fundamental" (MIOpen);
+        "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
+        cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
+        reference; "allocator": a function of a shape and the name of a dtype that makes the
+        results, for arrays of other libraries without CuPy, "stream": the address to run on, or a
+        function that returns it (see `dnnffi.foreign.using`)
 
     Returns
     -------
@@ -276,12 +369,14 @@ def lstm(
     TypeError, ValueError
         Naming the argument, what came and what was expected.
     LibraryNotFoundError
-        There is no libcudnn.
+        There is no libcudnn, or libMIOpen.
     UnsupportedError
-        The library cannot do this (more than 65,535 steps; a persistent algorithm with lengths,
-        a projection or no bias).
-    CudnnError
-        ``cudnnRNNForward`` failed.
+        The library cannot do this (cuDNN: more than 65,535 steps; a persistent algorithm with
+        lengths, a projection or no bias. MIOpen: float64, bfloat16, a projection, clipping, a
+        choice of math).
+    CudnnError, MiopenError
+        ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
+        ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
     ValidationError
         With ``validate``, where the results differ from the reference's beyond rounding.
     """

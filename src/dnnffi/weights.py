@@ -6,7 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Self
 
-from dnnffi.arrays import Array, address, array_module, array_over, as_array, dtype_object
+from dnnffi.arrays import (
+    Array,
+    address,
+    array_module,
+    array_over,
+    as_array,
+    dtype_object,
+    is_foreign,
+    to_host,
+)
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Block, WeightLayout, weight_layout
 
@@ -19,7 +28,7 @@ class RNNWeights:
     of MIOpen for an LSTM or GRU, where they are copies.
     """
 
-    __slots__ = ("_arrays", "flat", "layout", "spec")
+    __slots__ = ("_arrays", "buffer", "layout", "spec")
 
     def __init__(self, flat: Array, spec: RNNSpec, *, backend: str = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
@@ -34,10 +43,22 @@ class RNNWeights:
             raise ValueError(f"flat must have shape ({layout.size},); got {tuple(flat.shape)}")
         if not flat.flags.c_contiguous:
             raise ValueError("flat must be contiguous")
-        self.flat: Array = flat
+        self.buffer: Array = flat
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[Array, ...] | None = None
+
+    @property
+    def flat(self) -> Array:
+        """The flat buffer [layout.size]; without CuPy the object that was given for it."""
+        buffer = self.buffer
+        return buffer.owner if is_foreign(buffer.__class__) else buffer
+
+    @flat.setter
+    def flat(self, value: Array) -> None:
+        # What ``weights.flat -= step`` assigns is the buffer again.
+        if value is not self.flat:
+            raise AttributeError("flat is written to in place, not replaced")
 
     @property
     def backend(self) -> str:
@@ -71,11 +92,18 @@ class RNNWeights:
                     f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
                 )
         if out is None:
+            if is_foreign(arrays[0].__class__):
+                arrays = [to_host(array) for array in arrays]
             out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
-        for part, source in _parts(layout, out, arrays):
+        for part, source in _parts(layout, packed.buffer, arrays):
             part[...] = source
         return packed
+
+    def unpack(self, arrays: Sequence[Array]) -> None:
+        """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype."""
+        for part, target in _parts(self.layout, self.buffer, arrays):
+            target[...] = part
 
     @classmethod
     def view_of(cls, arrays: Sequence[Array], spec: RNNSpec, *, backend: str) -> Self | None:
@@ -111,13 +139,14 @@ class RNNWeights:
 
         They are views into the buffer, so that writing to one changes the weights. MIOpen's layout
         has the gates of an LSTM and of a GRU in another order than PyTorch's, so that no array is
-        there in one piece: there they are copies, made by each call.
+        there in one piece: there they are copies, made by each call. Without CuPy, views are
+        `dnnffi.foreign.DeviceArray` and copies are on the host.
         """
         if self._arrays is None:
             blocks = self.layout.find_blocks()
             if blocks is None:
                 return self.to("torch").arrays()
-            self._arrays = tuple(_view(self.flat, block) for block in blocks)
+            self._arrays = tuple(_view(self.buffer, block) for block in blocks)
         return list(self._arrays)
 
     def to(self, backend: str) -> Self:
@@ -129,9 +158,12 @@ class RNNWeights:
         layout = weight_layout(self.spec, backend)
         if backend == self.backend:
             return self
-        flat = array_module(self.flat).empty(layout.size, self.flat.dtype)
+        buffer = self.buffer
+        if is_foreign(buffer.__class__):
+            buffer = to_host(buffer)
+        flat = array_module(buffer).empty(layout.size, buffer.dtype)
         for source, target, size in self.layout.moves_to(layout):
-            flat[target : target + size] = self.flat[source : source + size]
+            flat[target : target + size] = buffer[source : source + size]
         return type(self)(flat, self.spec, backend=backend)
 
     def like(self, flat: Array) -> Self:

@@ -47,13 +47,32 @@ def test_info_of_a_missing_library_names_the_install_command(tmp_path):
 
 
 def test_info_shows_how_the_library_was_found(monkeypatch, capsys):
-    found = probe.Cudnn("9.19.0", "/somewhere/libcudnn.so.9", "cuda-pathfinder")
+    found = probe.Library("9.19.0", "/somewhere/libcudnn.so.9", "cuda-pathfinder")
     monkeypatch.setattr(probe, "cudnn_library", lambda: found)
     assert main(["info"]) == 0
     out = capsys.readouterr().out
     assert "cuDNN 9.19.0" in out
     assert "/somewhere/libcudnn.so.9" in out
     assert "cuda-pathfinder" in out
+
+
+def test_info_shows_miopen(monkeypatch, capsys):
+    found = probe.Library("3.4.0", "/somewhere/libMIOpen.so.1", "ROCM_PATH")
+    monkeypatch.setattr(probe, "miopen_library", lambda: found)
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "MIOpen 3.4.0, for RNNs of AMD GPUs" in out
+    assert "/somewhere/libMIOpen.so.1" in out
+
+
+def test_info_of_a_missing_miopen_names_the_install_command(monkeypatch, capsys):
+    missing = probe.Library(problem="not found", searched=("ROCM_PATH: not set",))
+    monkeypatch.setattr(probe, "miopen_library", lambda: missing)
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "MIOpen: not found" in out
+    assert "searched ROCM_PATH: not set" in out
+    assert f"MIOpen, for RNNs of AMD GPUs: {probe.INSTALL_MIOPEN}" in out
 
 
 def test_info_shows_devices(monkeypatch, capsys):

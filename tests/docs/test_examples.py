@@ -14,7 +14,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/tutorial.md", "docs/convolution.md", "docs/notes.md", "docs/errors.md")
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("tutorial", "tuning", "convolution", "notes", "errors")),
+)
 BLOCK = re.compile(
     r"^(?:<!-- (?P<needs>[a-z ]+) -->\n)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )

@@ -14,7 +14,7 @@ PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/reference/*")]
 )
-PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs)/[\w./]+)(?:::(\w+))?")
+PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs|examples)/[\w./]+)(?:::(\w+))?")
 RECORD_FILES = ("gpu.json", "memcheck.json", "call_overhead.json", "bench_rnn.json")
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
     f"docs/verification/{name}" for name in RECORD_FILES
@@ -145,6 +145,24 @@ def test_a_benchmark_in_a_table():
     }
 
 
+def test_host_costs_of_plans_in_a_table():
+    row = {"shape": "one", "ms": 0.5}
+    record = {
+        "shapes": [{"name": "one"}],
+        "rows": [
+            row | {"model": "dnnffi plan", "phase": "inference", "host_us": 7.26},
+            row | {"model": "torch eager", "phase": "training", "host_us": 90.0},
+        ],
+    }
+    (found,) = records["plan_rows"](record)
+    measured = dict(zip(records["PLAN_HEAD"], found, strict=True))
+    assert measured.pop("Shape") == "one"
+    assert measured.pop("inference, dnnffi plan") == "7.3"
+    assert measured.pop("forward + backward, PyTorch") == "90.0"
+    assert set(measured.values()) == {"not measured"}
+    assert len(measured) == 6
+
+
 @pytest.mark.parametrize("kind", ["gpu", "memcheck", "call_overhead", "bench_rnn"])
 def test_a_record_that_is_there_can_be_shown(kind):
     path = records["RECORDS"] / f"{kind}.json"
@@ -155,6 +173,7 @@ def test_a_record_that_is_there_can_be_shown(kind):
         assert records["overhead_rows"](record)
     elif kind == "bench_rnn":
         assert len(records["bench_rows"](record)) == len(record["shapes"])
+        assert len(records["plan_rows"](record)) == len(record["shapes"])
         assert records["target_rows"](record)
     else:
         assert records[f"{kind}_rows"](record, "")

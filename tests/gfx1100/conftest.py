@@ -55,3 +55,12 @@ def session(hip):
     yield opened
     opened.close()
     assert joint.failures == []
+
+
+@pytest.fixture
+def miopen(hip):
+    """dnnffi on the real libMIOpen, with arrays of a library of its own and no CuPy."""
+    from gfx1100.embedded import opened
+
+    with opened(hip) as embedded:
+        yield embedded

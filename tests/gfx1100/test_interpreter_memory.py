@@ -172,6 +172,19 @@ def test_a_buffer_has_an_end(records, wanted):
     assert stored(text, 1, items=1)[0] == wanted
 
 
+def test_a_load_across_the_end_of_a_buffer_is_cut_between_words():
+    text = """
+        s_mov_b32 s4, s2
+        s_mov_b32 s5, s3
+        s_mov_b32 s6, 11
+        s_mov_b32 s7, 0
+        v_mov_b32 v0, 0
+        buffer_load_b128 v[4:7], v0, s[4:7], 0 offen
+        global_store_b128 v0, v[4:7], s[0:1]
+    """
+    assert stored(text, 4, items=1).tolist() == [0x83828180, 0x87868584, 0, 0]
+
+
 def test_scratch_is_of_each_lane():
     text = """
         scratch_store_b32 off, v0, off offset:4

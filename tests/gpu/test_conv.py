@@ -98,9 +98,9 @@ def test_what_is_fused_is_one_graph_in_half_precision():
 
 @pytest.mark.parametrize("dtype", testing.DTYPES)
 def test_the_kernel_for_what_cannot_be_fused(dtype):
-    from dnnffi.arrays import cuda_memory, dtype_object
+    from dnnffi.arrays import cupy_memory, dtype_object
 
-    memory = cuda_memory()
+    memory = cupy_memory()
     rng = np.random.default_rng(0)
     y, z = (rng.standard_normal((2, 3, 4, 5)).astype(dtype_object(dtype)) for _ in range(2))
     bias = rng.standard_normal(3).astype(dtype_object(dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import conformance
@@ -10,7 +11,7 @@ import pytest
 from conformance import Case, problem_of
 
 import dnnffi
-from dnnffi.arrays import cuda_memory
+from dnnffi.arrays import cupy_memory
 from dnnffi.dropout import DropoutState
 from dnnffi.plan.vendor import CALLS_BEFORE_TUNING
 from dnnffi.spec.options import RNNOptions
@@ -204,6 +205,38 @@ def test_a_step_as_one_graph():
         expected = [float(step()) for _ in range(10)]
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
     assert losses[-1] < losses[0]
+    with pytest.raises(ValueError, match="closed"):
+        graph.launch()
+
+
+def test_a_graph_keeps_what_its_step_needs():
+    spec, weights, x = network(size=64, layers=1)
+
+    def captured():
+        plan = dnnffi.RNNPlan(spec, 8, 12, options={"algorithm": "persist_dynamic"})
+        plan.autotune()
+        return plan.capture(lambda: plan.forward(x, None, weights)[0]), plan.forward(
+            x, None, weights
+        )[0].get()
+
+    graph, expected = captured()
+    gc.collect()
+    for _ in range(3):
+        assert conformance.deviation(graph.launch(), expected.astype("f8")) < 1e-4
+
+
+def test_graphs_go_before_the_kernels_that_they_need():
+    spec, weights, x = network(size=64, layers=1)
+    options = {"algorithm": "persist_dynamic", "tune": "now"}
+    with dnnffi.RNNPlan(spec, 8, 12, options=options) as plan:
+        out = plan.forward(x, None, weights)
+        for _ in range(3):
+            plan.autotune()
+            gc.collect()
+            for _ in range(4):
+                plan.forward(x, None, weights, out=out)
+        cupy.cuda.Device().synchronize()
+        assert "1 graphs" in plan.report()
 
 
 def test_a_capture_by_the_user_records_tuned_calls():
@@ -231,7 +264,7 @@ def test_scratch_memory_of_the_tuning_is_given_back():
     used = cupy.get_default_memory_pool().total_bytes()
     dnnffi.lstm(x, None, weights, options={"tune": "now"})
     grown = cupy.get_default_memory_pool().total_bytes() - used
-    assert grown < 2**20 + 2 * dnnffi.cached_plans()[-1].workspace_bytes
+    assert grown < 2**20 + 2 * dnnffi.cached_plans()[-1].way.workspace_bytes
 
 
 def test_results_on_disk_are_used_by_another_process(tmp_path, monkeypatch):
@@ -246,4 +279,4 @@ def test_results_on_disk_are_used_by_another_process(tmp_path, monkeypatch):
     (again,) = dnnffi.cached_plans()
     assert again.choice.source == "disk"
     assert again.choice.direct == plan.choice.direct
-    assert "NVIDIA" in cuda_memory().device_name(0)
+    assert "NVIDIA" in cupy_memory().device_name(0)

@@ -40,6 +40,7 @@ class Host:
         """Let go of everything that is only cached."""
         if self.library.engine is not None:
             self.library.engine.clear()
+            self.library.engine.graphs.of_users.clear()
             self.library.engine._default_states.clear()
         if self.library.conv_engine is not None:
             self.library.conv_engine.clear()

@@ -72,6 +72,7 @@ class HostGraph:
         self.memory = memory
         self.calls = calls
         self.launches = 0
+        self.executor = None
 
     def launch(self, stream):
         self.launches += 1
@@ -105,6 +106,8 @@ class RecordedLibrary:
 
 class HostMemory:
     """`dnnffi.arrays.Memory` on the host; every allocation is made known to the stand-in."""
+
+    kind = "cuda"
 
     def __init__(self, control, devices=1):
         self.control = control

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 
+import buffers
 import numpy as np
 import pytest
+from buffers import NAMES, SHARED
 
 import dnnffi
 from dnnffi.backends.cudnn.dropout import Generator
@@ -21,87 +23,17 @@ GRU = RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2, dtype="floa
 RUNS = ("cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8")
 
 
-class Setup:
-    """An executor, all its buffers by name, and its three calls."""
+class Setup(buffers.Setup):
+    """An executor on the stand-in; `prepare` counts calls from nothing."""
 
     def __init__(self, host, spec=SPEC):
         self.host = host
-        self.problem = problem = RNNProblem.dense(spec, 5, 2, training=True)
-        self.executor = RNNExecutor(problem)
-        empty = host.memory.empty
-        cell = (lambda: empty(problem.c_shape)) if spec.has_cell else (lambda: None)
-        self.buffers = {
-            "x": empty(problem.x_shape),
-            "h_0": empty(problem.h_shape),
-            "c_0": cell(),
-            "weights": empty((self.executor.weight_size,)),
-            "y": empty(problem.y_shape),
-            "h_n": empty(problem.h_shape),
-            "c_n": cell(),
-            "dy": empty(problem.y_shape),
-            "dh_n": empty(problem.h_shape),
-            "dc_n": cell(),
-            "dx": empty(problem.x_shape),
-            "dh_0": empty(problem.h_shape),
-            "dc_0": cell(),
-            "out": empty((self.executor.weight_size,)),
-            "workspace": empty((self.executor.workspace_bytes,), np.uint8),
-        }
-        for array in self.buffers.values():
-            if array is not None:
-                array[...] = 0
-        self.context = self.executor.context(empty((self.executor.reserve_bytes,), np.uint8))
-
-    def forward(self, executor=None, context=None, **other):
-        b = self.buffers | other
-        (executor or self.executor).forward(
-            b["x"],
-            b["h_0"],
-            b["c_0"],
-            b["weights"],
-            out=(b["y"], b["h_n"], b["c_n"]),
-            workspace=b["workspace"],
-            context=self.context if context is None else context,
-        )
-
-    def backward_data(self, context=None, **other):
-        b = self.buffers | other
-        self.executor.backward_data(
-            self.context if context is None else context,
-            b["y"],
-            b["dy"],
-            b["h_0"],
-            b["c_0"],
-            b["dh_n"],
-            b["dc_n"],
-            b["weights"],
-            out=(b["dx"], b["dh_0"], b["dc_0"]),
-            workspace=b["workspace"],
-        )
-
-    def backward_weights(self, context=None, **other):
-        b = self.buffers | other
-        self.executor.backward_weights(
-            self.context if context is None else context,
-            b["x"],
-            b["h_0"],
-            b["y"],
-            out=b["out"],
-            workspace=b["workspace"],
-        )
+        problem = RNNProblem.dense(spec, 5, 2, training=True)
+        super().__init__(RNNExecutor(problem), host.memory.empty)
 
     def prepare(self, call):
-        """Bring the context to where ``call`` may run; then count calls from nothing."""
-        if call != "forward":
-            self.forward()
-        if call == "backward_weights":
-            self.backward_data()
+        super().prepare(call)
         self.host.control.standin_reset()
-
-    def close(self):
-        self.executor.close()
-        self.buffers.clear()
-        self.context = None
 
 
 @pytest.fixture
@@ -109,15 +41,6 @@ def setup(host):
     made = Setup(host)
     yield made
     made.close()
-
-
-NAMES = {
-    "forward": ("x", "h_0", "c_0", "weights", "y", "h_n", "c_n", "workspace"),
-    "backward_data": (
-        *("y", "dy", "h_0", "c_0", "dh_n", "dc_n", "weights", "dx", "dh_0", "dc_0", "workspace"),
-    ),
-    "backward_weights": ("x", "h_0", "y", "out", "workspace"),
-}
 
 
 def of_other_dtype(host, array):
@@ -185,19 +108,7 @@ def test_executor_refuses_an_array_of_another_device(host, call, name):
     setup.close()
 
 
-@pytest.mark.parametrize(
-    ("call", "one", "other"),
-    [
-        ("forward", "y", "x"),
-        ("forward", "h_n", "h_0"),
-        ("forward", "c_n", "h_n"),
-        ("forward", "workspace", "weights"),
-        ("backward_data", "dx", "y"),
-        ("backward_data", "dh_0", "dh_n"),
-        ("backward_data", "dc_0", "c_0"),
-        ("backward_weights", "out", "x"),
-    ],
-)
+@pytest.mark.parametrize(("call", "one", "other"), SHARED)
 def test_what_is_written_shares_no_memory(host, call, one, other):
     setup = Setup(host)
     setup.prepare(call)

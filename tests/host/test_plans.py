@@ -16,7 +16,13 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi import testing
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import ContextError, CudnnError, DnnffiError, UnsupportedError
+from dnnffi.errors import (
+    ContextError,
+    CudnnError,
+    DnnffiError,
+    PerformanceWarning,
+    UnsupportedError,
+)
 from dnnffi.plan.replay import MOST_GRAPHS
 from dnnffi.plan.vendor import CALLS_BEFORE_TUNING
 from dnnffi.spec.rnn import RNNSpec
@@ -214,17 +220,44 @@ def test_a_full_device_leaves_the_rule(host):
     close(y, on_reference("lstm", x, None, weights)[0])
 
 
-@pytest.mark.parametrize("function", ["cudnnRNNForward", "cudnnSetRNNDescriptor_v8"])
-def test_a_library_that_fails_while_tuning_leaves_nothing_behind(host, function):
+@pytest.mark.parametrize("measurement", range(1, 10))
+def test_a_candidate_that_fails_on_the_device_is_skipped(host, measurement):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights)
+    plan, elapsed, seen = the_plan(host), host.memory.elapsed, []
+
+    def fail_late(calls):
+        milliseconds = elapsed(calls)  # all was enqueued, and then waiting for it fails
+        seen.append(milliseconds)
+        if len(seen) == measurement + 9:  # the first candidate takes nine
+            raise RuntimeError("an illegal instruction was encountered")
+        return milliseconds
+
+    host.memory.elapsed = fail_late
+    plan.autotune()
+    assert set(plan.choice.times) == {"standard"}
+    (why,) = (why for why in plan.choice.refused.values() if "illegal instruction" in why)
+    assert why in plan.report()
+    y, _ = lstm(x, None, weights)
+    close(y, on_reference("lstm", x, None, weights)[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "most"), [("cudnnRNNForward", 16), ("cudnnSetRNNDescriptor_v8", 4)]
+)
+def test_a_library_that_fails_while_tuning_leaves_nothing_behind(host, function, most):
     weights = weights_of(host)
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
     expected = on_reference("lstm", x, None, weights)[0]
     lstm(x, None, weights)
     live = host.live()
-    for nth in range(1, 9):
-        host.control.standin_fail(function.encode(), host.calls(function) + nth, 5000)
+    for nth in range(1, most + 1):
+        before = host.calls(function)
+        host.control.standin_fail(function.encode(), nth, 5000)
         the_plan(host).autotune()
         host.control.standin_fail(function.encode(), 0, 0)
+        assert host.calls(function) >= before + nth
         gc.collect()
         executors = 1 if the_plan(host).choice is None else 2
         assert host.live() <= live * executors
@@ -320,6 +353,63 @@ def test_two_threads_that_would_tune_the_same_problem(host):
         thread.join()
     assert len(measured) == 1
     assert plan.choice is not None
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path / "results"))
+    return tmp_path / "results"
+
+
+def test_what_was_measured_is_used_by_the_next_process(host, folder):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, options={"tune": "now"})
+    measured = the_plan(host).choice
+    dnnffi.clear_plans()
+    host.memory.graphs.clear()
+    for _ in range(3):
+        y, _ = lstm(x, None, weights)
+    close(y, on_reference("lstm", x, None, weights)[0])
+    assert the_plan(host).choice == measured._replace(source="disk")
+    assert "read from disk" in the_plan(host).report()
+    assert len(host.memory.graphs) <= 1, "nothing was measured again"
+
+
+def test_results_of_another_gpu_are_not_used(host, folder):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, options={"tune": "now"})
+    dnnffi.clear_plans()
+    host.memory.device_name = lambda device: "another GPU"
+    lstm(x, None, weights)
+    assert the_plan(host).choice is None
+    the_plan(host).autotune()
+    assert the_plan(host).choice.source == "measured"
+    assert len(list(folder.rglob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("kind", ["no folder", "damaged"])
+def test_calls_go_on_where_results_cannot_be_kept_or_read(host, folder, kind):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    expected = on_reference("lstm", x, None, weights)[0]
+    if kind == "no folder":
+        folder.write_text("in the way")
+    else:
+        lstm(x, None, weights, options={"tune": "now"})
+        dnnffi.clear_plans()
+        (path,) = folder.rglob("*.json")
+        path.write_bytes(path.read_bytes()[:-9])
+
+    def loop():
+        for _ in range(2 * CALLS_BEFORE_TUNING):
+            close(lstm(x, None, weights)[0], expected)
+
+    with pytest.warns(PerformanceWarning, match="DNNFFI_CACHE_DIR") as said:
+        loop()
+    assert len(said) == 1
+    assert the_plan(host).choice.source == "measured"
 
 
 def test_a_forked_child_is_told_so(host):
@@ -547,6 +637,54 @@ def test_wrong_arguments_of_a_held_plan_never_reach_the_library(host):
         assert host.calls("cudnnRNNForward") == before
 
 
+def test_a_plan_that_replays_refuses_arrays_of_other_shapes(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    out = (
+        host.memory.empty(SPEC.y_shape(STEPS, BATCH), np.float64),
+        tuple(host.memory.empty(SPEC.h_shape(BATCH), np.float64) for _ in range(2)),
+    )
+    with held(host, training=True, options={"tune": "now"}) as plan:
+        for _ in range(4):
+            plan.forward(x, None, weights, out=out)
+            plan.backward_data(dy)
+        assert "as a CUDA graph" in plan.report()
+        before = launches(host), host.calls("cudnnRNNForward"), len(host.memory.graphs)
+        for other in (x[:-1], x[:, :-1], x[:, :, :-1], x[None], x.reshape(-1)):
+            with pytest.raises(ValueError, match="x must have shape"):
+                plan.forward(other, None, weights, out=out)
+        for other in ((out[0][:-1], out[1]), (out[0], (out[1][0][:, :-1], out[1][1]))):
+            with pytest.raises(ValueError, match=r"(y|h_n) must have shape"):
+                plan.forward(x, None, weights, out=other)
+        with pytest.raises(ValueError, match="dy must have shape"):
+            plan.backward_data(dy[1:])
+        found = launches(host), host.calls("cudnnRNNForward"), len(host.memory.graphs)
+        assert found == before
+        plan.forward(x, None, weights, out=out)
+        close(out[0], on_reference("lstm", x, None, weights)[0])
+
+
+@pytest.mark.parametrize("tune", ["off", "now"])
+def test_a_held_plan_runs_on_its_device_whatever_the_current_one(host, tune):
+    host.memory.devices = 2
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    expected = on_reference("lstm", x, None, weights)[0]
+    with held(host, training=True, options={"tune": tune}) as plan:
+        host.memory.device = 1
+        for _ in range(4):
+            y, _ = plan.forward(x, None, weights)
+            dx, _ = plan.backward_data(dy)
+            gradient = plan.backward_weights().flat
+            assert [a.device_number for a in (y, dx, gradient)] == [0, 0, 0]
+            close(y, expected)
+        plan.autotune()
+        assert host.memory.device == 1
+        host.memory.device = 0
+
+
 @pytest.mark.parametrize(
     ("error", "match", "arguments", "keywords"),
     [
@@ -596,3 +734,141 @@ def test_cached_plans_can_be_seen_and_forgotten(host):
     lstm(x, None, weights, options={"tune": "auto"})
     (plan,) = dnnffi.cached_plans()
     assert plan.choice is None, "what was measured is forgotten too"
+
+
+# What the plans do not hold yet
+
+
+def larger(host, names, extra=1 << 16):
+    """Let candidates ask for more workspace and reserve space than they did."""
+    kernels = host.library.engine.kernels
+    make = kernels.make
+
+    def make_larger(problem, candidate, device, generator=None):
+        executor = make(problem, candidate, device, generator)
+        if candidate in names:
+            executor.workspace_bytes += extra
+            executor.least_workspace_bytes = executor.workspace_bytes
+            executor.reserve_bytes += extra if problem.training else 0
+        return executor
+
+    kernels.make = make_larger
+
+
+@pytest.mark.parametrize("function", ["lstm", "lstm_forward"])
+def test_a_call_on_its_way_while_another_thread_tunes(host, function):
+    host.control.standin_check_threads(0)
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    run = {"lstm": lstm, "lstm_forward": lstm_forward}[function]
+    run(x, None, weights)
+    larger(host, ("standard", "persist_dynamic"))
+    plan = the_plan(host)
+    empty, tuned = plan._empty, []
+
+    def tune_between(shape, dtype):
+        array = empty(shape, dtype)
+        if array.dtype == np.uint8 and not tuned:  # the workspace, or the reserve space
+            tuned.append(True)
+            thread = threading.Thread(target=plan.autotune)
+            thread.start()
+            thread.join()
+        return array
+
+    plan._empty = tune_between
+    take = plan._workspace
+    plan._workspace = lambda device, stream, nbytes: tune_between((nbytes,), np.dtype("u1"))
+    y = run(x, None, weights)[0]
+    plan._empty, plan._workspace = empty, take
+    assert plan.choice is not None
+    close(y, on_reference("lstm", x, None, weights)[0])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_another_choice_leaves_no_graph_of_the_one_before(host, training):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with held(host, training=training, options={"tune": "now"}) as plan:
+        out = plan.forward(x, None, weights)
+        for _ in range(3):
+            plan.forward(x, None, weights, out=out)
+        assert plan._held.plan.graph_count == 1
+        before = plan._held.plan.way.replayed
+        plan.autotune()
+        assert plan._held.plan.way.replayed is not before
+        # Its descriptors are gone, and backward runs on the reserve space of the new one.
+        assert plan._held.plan.graph_count == 0
+
+
+def test_no_graph_is_left_where_replaying_ends(host):
+    weights = weights_of(host)
+    x, other = (random(host, SPEC.x_shape(STEPS, BATCH), seed) for seed in (1, 2))
+    with held(host, options={"tune": "now"}) as plan:
+        out = plan.forward(x, None, weights)
+        for _ in range(3):
+            plan.forward(x, None, weights, out=out)
+        host.memory.fail_capture = RuntimeError
+        for _ in range(3):
+            plan.forward(other, None, weights, out=out)
+        assert plan._held.plan.way.replayed is None
+        assert plan._held.plan.graph_count == 0
+        assert "as a CUDA graph" not in plan.report()
+
+
+def test_after_a_forward_that_failed_there_is_no_backward(host):
+    weights = weights_of(host)
+    x, other = (random(host, SPEC.x_shape(STEPS, BATCH), seed) for seed in (1, 2))
+    with held(host, training=True, options={"tune": "off"}) as plan:
+        plan.forward(x, None, weights)
+        host.control.standin_fail(b"cudnnRNNForward", 1, 5000)
+        with pytest.raises(CudnnError):
+            plan.forward(other, None, weights)
+        host.control.standin_fail(b"cudnnRNNForward", 0, 0)
+        with pytest.raises(ContextError):
+            plan.backward_data()
+
+
+def test_a_plan_made_inside_a_capture_is_measured_behind_it(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.stream = host.memory.new_stream()
+    host.memory.capture_number = 17
+    lstm(x, None, weights, options={"tune": "now"})
+    assert the_plan(host).choice is None
+    host.memory.capture_number = 0
+    lstm(x, None, weights, options={"tune": "now"})
+    assert the_plan(host).choice is not None
+
+
+@pytest.mark.parametrize("what", ["backward_data", "backward_weights", "a new plan", "autotune"])
+def test_a_forked_child_is_told_so_whatever_it_does(host, what):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with held(host, training=True) as plan:
+        plan.forward(x, None, weights)
+        if what == "backward_weights":
+            plan.backward_data()
+        does = {
+            "backward_data": plan.backward_data,
+            "backward_weights": plan.backward_weights,
+            "a new plan": lambda: dnnffi.RNNPlan(SPEC, BATCH, STEPS + 1),
+            "autotune": plan.autotune,
+        }[what]
+        results = multiprocessing.get_context("fork").Queue()
+
+        def child():
+            try:
+                does()
+            except DnnffiError as error:
+                results.put(str(error))
+            else:
+                results.put("no error")
+            results.close()
+            results.join_thread()
+            os._exit(0)
+
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        said = results.get(timeout=60)
+        process.join()
+    assert "forked after dnnffi had used the GPU" in said

@@ -19,7 +19,7 @@ MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 @pytest.mark.parametrize("mode", MODES)
 def test_defaults(options, mode):
     assert rnn_options(options, mode) == DEFAULTS
-    assert DEFAULTS == ("auto", "default", None, "propagate", False)
+    assert DEFAULTS == ("auto", "default", None, "propagate", False, "auto")
 
 
 @given(st.data(), st.sampled_from(MODES))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 from dnnffi.backends.library import VendorLibrary
 from dnnffi.backends.resource import Resource
+from dnnffi.errors import DnnffiError
 
 
 class Handle(Resource):
@@ -57,6 +60,7 @@ def handle_for(library: VendorLibrary, device: int) -> Handle:
 
 def _create(library: VendorLibrary, device: int) -> Handle:
     handle = library.new_handle()
+    _used.add(library)
     if not hasattr(library.local, "handles"):
         library.local.handles = {}
     library.local.handles[device] = handle
@@ -68,3 +72,30 @@ def close_handles(library: VendorLibrary) -> None:
     handles = getattr(library.local, "handles", {})
     while handles:
         handles.popitem()[1].close()
+
+
+_used: WeakSet[VendorLibrary] = WeakSet()
+
+
+def refuse_after_fork() -> Any:
+    """What a forked process gets instead of a handle, or of the current device."""
+    raise DnnffiError(
+        "this process was forked after dnnffi had used the GPU, and the driver does not work in "
+        "it; start processes with the spawn or forkserver method of multiprocessing"
+    )
+
+
+class _Forked:
+    """Stands in for what a thread had of a library before the fork."""
+
+    @property
+    def handles(self) -> Any:
+        return refuse_after_fork()
+
+
+def _refuse_in_child() -> None:
+    for library in list(_used):
+        library.local = _Forked()
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from dnnffi.arrays import Memory, cuda_memory
+from dnnffi.arrays import Memory, cupy_memory
 from dnnffi.backends import loader
 from dnnffi.errors import UnsupportedError
 
@@ -26,6 +26,7 @@ class VendorLibrary(ABC):
     oldest: ClassVar[tuple[int, int, int]]
     install: ClassVar[str]
     since: ClassVar[Mapping[str, tuple[int, int]]]
+    kind: ClassVar[str]  # of the memory that it computes on, "cuda" or "rocm"
 
     def __init__(
         self, lib: Any, path: str, found_via: str, *, memory: Memory | None = None
@@ -34,10 +35,11 @@ class VendorLibrary(ABC):
         self.path = path
         self.found_via = found_via
         self.version = self._read_version()
-        self.local = threading.local()
+        self.local: Any = threading.local()  # has the thread's handles
         self.engine: Any = None
         self.conv_engine: Any = None
         self._memory = memory
+        self._without_cupy: Self | None = None
         if self.version < self.oldest:
             raise UnsupportedError(
                 self.vendor,
@@ -67,8 +69,21 @@ class VendorLibrary(ABC):
     def memory(self) -> Memory:
         """The memory that the library computes on: that of CuPy."""
         if self._memory is None:
-            self._memory = cuda_memory()
+            self._memory = cupy_memory()
         return self._memory
+
+    def without_cupy(self) -> Self:
+        """The same library on arrays of `dnnffi.foreign`, with handles and plans of its own."""
+        if self._without_cupy is None:
+            from dnnffi.foreign import ForeignMemory
+
+            memory = ForeignMemory(self.kind)
+            self._without_cupy = type(self)(self.lib, self.path, self.found_via, memory=memory)
+        return self._without_cupy
+
+    def variants(self) -> tuple[Self, ...]:
+        """The library itself and, if it was used without CuPy, the one for that."""
+        return (self,) if self._without_cupy is None else (self, self._without_cupy)
 
     def has(self, name: str) -> bool:
         """Whether this version has the function ``name``."""

@@ -8,9 +8,10 @@ size. Losses are in bits per character.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
+from operator import matmul
 from types import ModuleType
 
 import numpy as np
@@ -123,17 +124,34 @@ class CharModel:
         dimensions, so that a GPU is not waited for; the gradients are of the loss in nats. No
         gradient flows through ``state``: that truncates backpropagation at the window's start.
         """
-        x = self._one_hot[inputs]  # [T, B, V]
         y, state, ctx = dnnffi.lstm_forward(
-            x, state, self.rnn, num_layers=self.spec.num_layers, backend=self.backend
+            self.embed(inputs),
+            state,
+            self.rnn,
+            num_layers=self.spec.num_layers,
+            backend=self.backend,
         )
+        loss, d_y, d_out = self.head(y, targets)
+        d_rnn = ctx.backward(d_y, need=("weights",)).weights.flat
+        return loss, [d_rnn, *d_out], state
+
+    def embed(self, inputs: Array) -> Array:
+        """What the LSTM reads: one-hot characters [T, B, V]."""
+        return self._one_hot[inputs]
+
+    def head(
+        self, y: Array, targets: Array, product: Callable[[Array, Array], Array] = matmul
+    ) -> tuple[Array, Array, list[Array]]:
+        """What lies behind the LSTM: the loss, its gradient of y, and those of w_out and b_out.
+
+        ``product`` multiplies two matrices.
+        """
         outputs = y.reshape(-1, self.spec.hidden_size)  # [T*B, H]
-        scores = outputs @ self.w_out.T + self.b_out  # [T*B, V]
+        scores = product(outputs, self.w_out.T) + self.b_out  # [T*B, V]
 
         nats, d_scores = cross_entropy(scores, targets)
-        d_y = (d_scores @ self.w_out).reshape(y.shape)
-        d_rnn = ctx.backward(d_y, need=("weights",)).weights.flat
-        return nats / log(2), [d_rnn, d_scores.T @ outputs, d_scores.sum(axis=0)], state
+        d_y = product(d_scores, self.w_out).reshape(y.shape)
+        return nats / log(2), d_y, [product(d_scores.T, outputs), d_scores.sum(axis=0)]
 
     def sample(self, alphabet: Alphabet, prompt: str, length: int, rng: np.random.Generator) -> str:
         """``prompt`` and ``length`` characters that the model writes behind it."""

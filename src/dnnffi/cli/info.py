@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 NAME = "info"
 HELP = "show which libraries and devices are found, and what is missing"
 DESCRIPTION = (
-    "Show the versions of dnnffi and of what it stands on, the cuDNN library and how it was "
-    "found, the devices, and what is missing with the command that installs it."
+    "Show the versions of dnnffi and of what it stands on, the libraries cuDNN and MIOpen and how "
+    "each was found, the devices, and what is missing with the command that installs it."
 )
 
 
@@ -34,7 +34,10 @@ def report() -> Iterator[str]:
     dnnffi, numpy, cffi = probe.package("dnnffi"), probe.package("numpy"), probe.package("cffi")
     # CuPy before cuDNN: a CuPy that brings its libraries into the process decides which is found.
     cupy = probe.package("cupy")
-    cudnn = probe.cudnn_library()
+    libraries = [
+        ("cuDNN", "RNNs of NVIDIA GPUs", probe.cudnn_library(), probe.INSTALL_CUDNN),
+        ("MIOpen", "RNNs of AMD GPUs", probe.miopen_library(), probe.INSTALL_MIOPEN),
+    ]
     devices = probe.devices(cupy)
     missing = []
 
@@ -50,19 +53,22 @@ def report() -> Iterator[str]:
     if cupy.problem:
         missing.append(("CuPy, for arrays on a GPU", INSTALL_CUPY))
 
-    yield ""
-    if cudnn.problem:
-        yield f"cuDNN: {cudnn.problem}"
-        yield from (f"  searched {place}" for place in cudnn.searched)
-        missing.append(("cuDNN", probe.INSTALL_CUDNN))
-    else:
-        yield f"cuDNN {cudnn.version}"
-        yield from _table([("path", cudnn.path), ("found via", cudnn.found_via)])
+    for vendor, purpose, library, install in libraries:
+        yield ""
+        if library.problem:
+            yield f"{vendor}: {library.problem}"
+            yield from (f"  searched {place}" for place in library.searched)
+            missing.append((f"{vendor}, for {purpose}", install))
+        else:
+            yield f"{vendor} {library.version}, for {purpose}"
+            yield from _table([("path", library.path), ("found via", library.found_via)])
 
     yield ""
     if devices.problem:
         yield f"Devices: none ({devices.problem})"
-        missing.append(("a GPU, for the backend cudnn", "an NVIDIA GPU and its driver"))
+        missing.append(
+            ("a GPU, for the backends cudnn and miopen", "an NVIDIA or AMD GPU and its driver")
+        )
     else:
         yield "Devices"
         yield from _table(

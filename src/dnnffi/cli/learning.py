@@ -6,7 +6,6 @@ Array code that runs on NumPy and CuPy alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 
 from dnnffi.arrays import Array, array_module
 
@@ -36,7 +35,8 @@ class Adam:
         self, parameters: Sequence[Array], rate: float, beta1: float = 0.9, beta2: float = 0.99
     ) -> None:
         self.rate, self.beta1, self.beta2 = rate, beta1, beta2
-        self._steps = 0
+        # An array counts in a CUDA graph too, which repeats the numbers of its capture.
+        self._steps = array_module(parameters[0]).zeros((), "float32")
         self._parameters = list(parameters)
         self._means = [array_module(p).zeros_like(p) for p in parameters]
         self._squares = [array_module(p).zeros_like(p) for p in parameters]
@@ -45,7 +45,8 @@ class Adam:
         """Move the parameters by one step against ``gradients``."""
         self._steps += 1
         # Both running means begin at zero; this makes up for it.
-        rate = self.rate * sqrt(1 - self.beta2**self._steps) / (1 - self.beta1**self._steps)
+        root = array_module(self._steps).sqrt(1 - self.beta2**self._steps)
+        rate = self.rate * root / (1 - self.beta1**self._steps)
         for parameter, gradient, mean, square in zip(
             self._parameters, gradients, self._means, self._squares, strict=True
         ):

@@ -1,17 +1,21 @@
-"""What is present here: packages, the cuDNN library, devices. Nothing raises."""
+"""What is present here: packages, the vendors' libraries, devices. Nothing raises."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 
 from dnnffi.backends.cudnn import library as cudnn
+from dnnffi.backends.library import VendorLibrary
+from dnnffi.backends.miopen import library as miopen
 from dnnffi.errors import LibraryNotFoundError
 
 INSTALL_CUDNN = cudnn.INSTALL
+INSTALL_MIOPEN = miopen.INSTALL
 INSTALL_DEMO = "pip install rich matplotlib"
 
 
@@ -26,8 +30,8 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Cudnn:
-    """libcudnn as the loader found it, or why it cannot be used and where it was sought."""
+class Library:
+    """A vendor's library as the loader found it, or why not and where it was sought."""
 
     version: str = ""
     path: str = ""
@@ -77,15 +81,24 @@ def absent(*names: str) -> list[str]:
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
-def cudnn_library() -> Cudnn:
+def cudnn_library() -> Library:
     """libcudnn, opened in this process if it is found."""
+    return _library(cudnn.load)
+
+
+def miopen_library() -> Library:
+    """libMIOpen, opened in this process if it is found."""
+    return _library(miopen.load)
+
+
+def _library(load: Callable[[], VendorLibrary]) -> Library:
     try:
-        library = cudnn.load()
+        library = load()
     except LibraryNotFoundError as error:
-        return Cudnn(problem="not found", searched=error.searched)
+        return Library(problem="not found", searched=error.searched)
     except Exception as error:  # too old, or the search itself failed
-        return Cudnn(problem=one_line(error))
-    return Cudnn(library.version_text, library.path, library.found_via)
+        return Library(problem=one_line(error))
+    return Library(library.version_text, library.path, library.found_via)
 
 
 def devices(cupy: Package) -> Devices:

@@ -52,7 +52,7 @@ class Call(NamedTuple):
                 return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)
             return gradient
         packed = RNNWeights(gradient, self.spec, backend=self.engine.name)
-        return packed if isinstance(self.weights, RNNWeights) else packed.arrays()
+        return packed if isinstance(self.weights, RNNWeights) else self.engine.separate(packed)
 
     def _check_place(self, name: str, array: Array) -> None:
         device = self.engine.place(name, array)

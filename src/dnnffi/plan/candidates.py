@@ -16,6 +16,7 @@ class Executor(Protocol):
     problem: RNNProblem
     algorithm: str
     workspace_bytes: int
+    least_workspace_bytes: int
     reserve_bytes: int
     weight_size: int
     generator: Any

@@ -6,9 +6,9 @@ cuDNN's plans are in `dnnffi.plan.conv_cudnn`, which is imported when there is a
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from dnnffi.arrays import Array, place
+from dnnffi.arrays import Array, MemoryWithGraphs, place
 from dnnffi.backends.cudnn import library as cudnn_library
 from dnnffi.errors import UnsupportedError
 from dnnffi.plan.cache import PlanCache
@@ -77,7 +77,9 @@ class CudnnConvEngine(ConvEngine):
         self._networks: Any = engine_named("cudnn")
         self.library = library
         self.place = self._networks.place  # type: ignore[method-assign]
-        self.tuner = ConvTuner(library, Store("conv"))
+        # CuPy's, which has graphs.
+        self._memory = cast("MemoryWithGraphs", library.memory)
+        self.tuner = ConvTuner(library, self._memory, Store("conv"))
 
     def check_device(self, device: int | None) -> int:
         found: int = self._networks.check_device(device)
@@ -87,7 +89,7 @@ class CudnnConvEngine(ConvEngine):
         from dnnffi.plan.conv_cudnn import CudnnConvPlan
 
         workspaces = self._networks.workspaces
-        return CudnnConvPlan(problem, device, self.library, self.tuner, workspaces)
+        return CudnnConvPlan(problem, device, self.library, self._memory, self.tuner, workspaces)
 
     def clear(self) -> None:
         super().clear()

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 from weakref import ref
 
-from dnnffi.arrays import Array, Memory
+from dnnffi.arrays import Array, MemoryWithGraphs
 from dnnffi.backends.cudnn.conv import Choice, ConvExecutor, ConvExecutors, has_epilogue
 from dnnffi.backends.cudnn.graph.geometry import Layout, is_packed, packed_strides
 from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT
@@ -49,6 +49,7 @@ class CudnnConvPlan(ConvPlan):
         problem: ConvProblem,
         device: int,
         library: Library,
+        memory: MemoryWithGraphs,
         tuner: ConvTuner,
         workspaces: Workspaces,
     ) -> None:
@@ -58,8 +59,7 @@ class CudnnConvPlan(ConvPlan):
         self.tuning: ConvTuning | None = None
         self.fallen: list[str] = []
         self._library = library
-        self.memory: Memory = library.memory
-        memory = library.memory
+        self.memory = memory
         self._tuner = tuner
         self._workspaces = workspaces
         self.current_device: Callable[[], int] = memory.current_device

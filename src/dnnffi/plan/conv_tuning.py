@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from dnnffi.arrays import Array, Memory
+from dnnffi.arrays import Array, MemoryWithGraphs
 from dnnffi.backends.cudnn.conv import ALL_MODES, Choice, ConvExecutor, ConvExecutors
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.plan.measure import FAILURES, Filler, Results, disagreement, ends, median_time
 from dnnffi.plan.store import Store
-from dnnffi.plan.validate import tolerance
+from dnnffi.plan.tolerance import tolerance
 from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, ConvProblem
 
 BUDGET = 3.0
@@ -38,7 +38,7 @@ class ConvTuning(NamedTuple):
 class ConvTrial:
     """A problem's arrays, on scratch memory."""
 
-    def __init__(self, problem: ConvProblem, memory: Memory) -> None:
+    def __init__(self, problem: ConvProblem, memory: MemoryWithGraphs) -> None:
         self._problem = problem
         self._memory = memory
         self._last = problem.layout == CHANNELS_LAST
@@ -82,6 +82,7 @@ class ConvTrial:
 
 def tune(
     library: Library,
+    memory: MemoryWithGraphs,
     problem: ConvProblem,
     device: int,
     *,
@@ -94,7 +95,6 @@ def tune(
     dtype's rounding. Runs on the current stream and waits for it. What is needed is allocated, and
     given back at the end.
     """
-    memory = library.memory
     times: dict[str, float] = {}
     choices: dict[str, Choice] = {}
     refused: dict[str, str] = {}
@@ -141,7 +141,7 @@ def tune(
     return ConvTuning(choices[min(times, key=times.__getitem__)], times, refused)
 
 
-def _time(call: Callable[[], None], memory: Memory, best: float) -> float:
+def _time(call: Callable[[], None], memory: MemoryWithGraphs, best: float) -> float:
     """Milliseconds of a call, of several in a graph where that can be captured."""
 
     def calls() -> None:
@@ -160,8 +160,9 @@ def _time(call: Callable[[], None], memory: Memory, best: float) -> float:
 class ConvTuner:
     """What is known of problems: in this process, then on disk, then measured."""
 
-    def __init__(self, library: Library, store: Store) -> None:
+    def __init__(self, library: Library, memory: MemoryWithGraphs, store: Store) -> None:
         self._library = library
+        self._memory = memory
         self._store = store
         self._known: dict[str, ConvTuning | None] = {}
 
@@ -175,7 +176,7 @@ class ConvTuner:
 
     def measure(self, problem: ConvProblem, device: int) -> ConvTuning | None:
         """Measure now, and keep what was found out."""
-        tuning = tune(self._library, problem, device)
+        tuning = tune(self._library, self._memory, problem, device)
         if tuning is not None:
             key = self._key(problem, device)
             self._known[json.dumps(key)] = tuning
@@ -202,7 +203,7 @@ class ConvTuner:
         spec, options = problem.spec, problem.options
         return {
             "engine": f"cuDNN {self._library.version_text}",
-            "device": self._library.memory.device_name(device),
+            "device": self._memory.device_name(device),
             "spec": {f.name: _plain(getattr(spec, f.name)) for f in fields(spec)},
             "operation": problem.operation,
             "x": list(problem.x_shape),

@@ -6,17 +6,24 @@ import secrets
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from dnnffi.arrays import Array, as_array, kind
+from dnnffi.arrays import Array, as_array, import_cupy, kind
+from dnnffi.backends.candidates import OneCandidate
 from dnnffi.backends.cudnn import dropout as cudnn_dropout
 from dnnffi.backends.cudnn import library as cudnn_library
 from dnnffi.backends.cudnn.candidates import CudnnKernels
+from dnnffi.backends.library import VendorLibrary
+from dnnffi.backends.miopen import dropout as miopen_dropout
+from dnnffi.backends.miopen import library as miopen_library
+from dnnffi.backends.miopen.rnn import RNNExecutor as MiopenExecutor
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import PerformanceWarning, UnsupportedError
+from dnnffi.errors import PerformanceWarning
+from dnnffi.foreign import device_array
 from dnnffi.plan.cache import PlanCache
+from dnnffi.plan.candidates import Kernels
 from dnnffi.plan.reference import HostGenerator, ReferencePlan
 from dnnffi.plan.replay import GraphMemory
 from dnnffi.plan.store import Store
@@ -61,7 +68,11 @@ class Engine:
         if state is None:
             with self._lock:
                 state = self._default_states.setdefault(device, DropoutState(secrets.randbits(63)))
-        return state.generator(f"{self.name} device {device}", lambda s: self._seeded(s, device))
+        return state.generator(self._place_of(device), lambda s: self._seeded(s, device))
+
+    def separate(self, packed: RNNWeights) -> list[Array]:
+        """The weights in ``packed``, a result, as separate arrays."""
+        return packed.arrays()
 
     def check_device(self, device: int | None) -> int:
         """``device``, or the current one where it is None."""
@@ -72,6 +83,10 @@ class Engine:
     def clear(self) -> None:
         """Forget plans and what was measured."""
         self.plans.clear()
+
+    def _place_of(self, device: int) -> str:
+        """Where a `DropoutState` stays."""
+        return f"{self.name} device {device}"
 
     def _seeded(self, seed: int, device: int) -> Any:
         raise NotImplementedError
@@ -92,28 +107,28 @@ class ReferenceEngine(Engine):
         return HostGenerator(seed)
 
 
-class CudnnEngine(Engine):
-    """libcudnn, on CuPy arrays."""
+class _Nothing:
+    """The class of arrays of a backend that can take none of this process' arrays."""
 
-    name = "cudnn"
 
-    def __init__(self, library: cudnn_library.Library) -> None:
+class VendorEngine(Engine):
+    """A vendor's library, on arrays of CuPy or, without CuPy, of `dnnffi.foreign`."""
+
+    random: Any
+    tuner: Tuner | None = None
+
+    def __init__(self, library: VendorLibrary) -> None:
         super().__init__()
         self.library = library
-        self.ndarray = library.memory.ndarray
-        self.kernels = CudnnKernels(library)
-        self.tuner = Tuner(self.kernels, library.memory, Store("rnn"))
+        memory = library.memory
+        # One process has CuPy for one of them.
+        self.ndarray = memory.ndarray if memory.kind == library.kind else _Nothing
+        self.kernels = self._kernels()
         self.graphs = GraphMemory()
-        self.workspaces = Workspaces(library.memory)
+        self.workspaces = Workspaces(memory)
 
-    def place(self, name: str, array: Array) -> int:
-        if not isinstance(array, self.ndarray):
-            raise TypeError(
-                f"{name} must be a CuPy array (or share its memory with one) for backend 'cudnn'; "
-                f"got {type(array).__name__}"
-            )
-        device: int = array.data.device_id
-        return device
+    def _kernels(self) -> Kernels:
+        raise NotImplementedError
 
     def check_device(self, device: int | None) -> int:
         memory = self.library.memory
@@ -126,25 +141,35 @@ class CudnnEngine(Engine):
 
     def clear(self) -> None:
         super().clear()
-        self.tuner.clear()
         self.workspaces.clear()
+        if self.tuner is not None:
+            self.tuner.clear()
+
+    def place(self, name: str, array: Array) -> int:
+        if not isinstance(array, self.ndarray):
+            raise check_kind(self.name, name, array) or TypeError(
+                f"{name} must be a CuPy array (or share its memory with one) for backend "
+                f"{self.name!r}; got {type(array).__name__}"
+            )
+        device: int = array.data.device_id
+        return device
 
     def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
         if isinstance(weights, RNNWeights):
             if weights.layout.name != self.name:
                 raise ValueError(
-                    f"weights are in the layout of {weights.backend!r}; backend 'cudnn' needs its "
-                    f"own: weights.to('cudnn')"
+                    f"weights are in the layout of {weights.backend!r}; backend {self.name!r} "
+                    f"needs its own: weights.to({self.name!r})"
                 )
-            return weights.flat
+            return weights.buffer
         viewed = RNNWeights.view_of(weights, spec, backend=self.name)
         if viewed is not None:
-            return viewed.flat
+            return viewed.buffer
         _warn_of_packing()
         memory = self.library.memory
         with memory.use(weights[0].data.device_id):
             flat = memory.empty((weight_layout(spec, self.name).size,), memory.dtype(spec.dtype))
-            return RNNWeights.pack(weights, spec, backend=self.name, out=flat).flat
+            return RNNWeights.pack(weights, spec, backend=self.name, out=flat).buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> VendorPlan:
         return VendorPlan(
@@ -158,47 +183,157 @@ class CudnnEngine(Engine):
             workspaces=self.workspaces,
         )
 
-    def _seeded(self, seed: int, device: int) -> cudnn_dropout.Generator:
-        return cudnn_dropout.Generator(self.library, device, seed)
+    def _seeded(self, seed: int, device: int) -> Any:
+        return self.random(self.library, device, seed)
 
 
-_BY_KIND = {"cuda": "cudnn", "rocm": "miopen", "host": "reference"}
+class _WithoutCupy(VendorEngine):
+    """A vendor's library on arrays of `dnnffi.foreign`, within `dnnffi.foreign.using`."""
+
+    def place(self, name: str, array: Array) -> int:
+        if wrong := check_kind(self.name, name, array):
+            raise wrong
+        return super().place(name, array)
+
+    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
+        buffer = super().native(weights, spec)
+        return device_array("weights", buffer, self.library.kind)
+
+    def separate(self, packed: RNNWeights) -> list[Array]:
+        memory, dtype = self.library.memory, packed.buffer.dtype
+        arrays = [memory.empty(p.shape, dtype) for p in packed.spec.parameter_shapes()]
+        packed.unpack(arrays)
+        return [array.owner for array in arrays]
+
+    def _place_of(self, device: int) -> str:
+        return f"{super()._place_of(device)} with an allocator"
+
+
+class _Cudnn(VendorEngine):
+    name = "cudnn"
+    random = cudnn_dropout.Generator
+
+    def _kernels(self) -> Kernels:
+        return CudnnKernels(self.library)
+
+
+class CudnnEngine(_Cudnn):
+    """libcudnn on CuPy arrays: its algorithms are measured, and replayed as CUDA graphs."""
+
+    def __init__(self, library: VendorLibrary) -> None:
+        super().__init__(library)
+        memory: Any = library.memory  # CuPy's, which has graphs
+        self.tuner = Tuner(self.kernels, memory, Store("rnn"))
+
+
+class MiopenEngine(VendorEngine):
+    """libMIOpen."""
+
+    name = "miopen"
+    random = miopen_dropout.Generator
+
+    def _kernels(self) -> Kernels:
+        return OneCandidate(MiopenExecutor, self.library)
+
+
+class _CudnnWithoutCupy(_WithoutCupy, _Cudnn):
+    pass
+
+
+class _MiopenWithoutCupy(_WithoutCupy, MiopenEngine):
+    pass
+
+
+_WITHOUT_CUPY: dict[str, tuple[Callable[[], VendorLibrary], type[VendorEngine]]] = {
+    "cudnn": (cudnn_library.load, _CudnnWithoutCupy),
+    "miopen": (miopen_library.load, _MiopenWithoutCupy),
+}
+_BY_KIND = {"cuda": "cudnn", "rocm": "miopen", "host": "reference", None: None}
+_KINDS = {"cudnn": ("cuda", "CUDA"), "miopen": ("rocm", "ROCm")}
+_PLATFORMS = dict(_KINDS.values())
 BACKENDS = ("cudnn", "miopen", "reference")
 
 
-def backend_name(backend: str | None, x: Array = None) -> str:
+def check_kind(backend: Any, name: str, array: Array) -> TypeError | None:
+    """The error for an array of the other platform, or None."""
+    found = kind(array)
+    own, platform = _KINDS[backend]
+    if found not in _PLATFORMS or found == own:
+        return None
+    return TypeError(
+        f"{name} must be an array on {platform} for backend {backend!r}; this "
+        f"{type(array).__name__} is on {_PLATFORMS[found]}, which is for backend "
+        f"{_BY_KIND[found]!r}"
+    )
+
+
+def backend_name(backend: Any, x: Array = None) -> str:
     """``backend``, or where it is None the one that the array asks for."""
-    if backend is None:
-        return _BY_KIND[kind(x)]
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {backend!r}")
-    return backend
+    name = _BY_KIND[kind(x)] if backend is None else backend
+    if name is None:  # as_array made no CuPy array of it
+        import_cupy()
+    if name not in BACKENDS:
+        raise _unknown(backend)
+    return str(name)
 
 
-def engine(backend: str | None, x: Array) -> Engine:
+def engine(backend: Any, x: Array) -> Engine:
     """The engine of a call: the one named, or the one that the array asks for.
 
-    CuPy on CUDA goes to cuDNN, NumPy to the reference.
+    CuPy on CUDA goes to cuDNN, CuPy on ROCm to MIOpen, NumPy to the reference.
     """
-    return engine_named(backend_name(backend, x))
+    if isinstance(backend, Engine):
+        return backend
+    name = backend_name(backend, x)
+    try:
+        return engine_named(name)
+    except ImportError as error:
+        # No library, or no CuPy: an array of the other platform is the better reason.
+        raise check_kind(name, "x", x) or error from None
 
 
 def engine_named(name: str) -> Engine:
     """The engine called "cudnn", "miopen" or "reference"."""
     if name == "cudnn":
-        return _cudnn(cudnn_library.load())
-    if name == "reference":
-        return _reference()
+        library: VendorLibrary = cudnn_library.load()
+        return library.engine or _made(CudnnEngine, library)
     if name == "miopen":
-        raise UnsupportedError("MIOpen", "", "this version of dnnffi has no MIOpen backend yet")
-    raise AssertionError(name)
+        library = miopen_library.load()
+        return library.engine or _made(MiopenEngine, library)
+    return _reference()
 
 
 def all_engines() -> tuple[Engine, ...]:
     """The engines that were used in this process."""
-    cudnn = cudnn_library.loaded()
-    used = [] if cudnn is None or cudnn.engine is None else [cudnn.engine]
-    return (_reference(), *used)
+    used: list[Engine] = [_reference()]
+    for library in (cudnn_library.loaded(), miopen_library.loaded()):
+        if library is not None:
+            used += [one.engine for one in library.variants() if one.engine is not None]
+    return tuple(used)
+
+
+def engine_without_cupy(backend: str | None, x: Array) -> VendorEngine:
+    """The engine of a call with an allocator, whose x is a `dnnffi.foreign.DeviceArray`."""
+    name = _BY_KIND[kind(x)] if backend is None else backend
+    if name is None:
+        raise TypeError(
+            "backend must be named: x does not tell whose memory it is in, as DLPack does"
+        )
+    if name not in _WITHOUT_CUPY:
+        if name in BACKENDS:
+            raise ValueError(
+                f"options['allocator'] is for results on a device; backend {name!r} has none"
+            )
+        raise _unknown(backend)
+    if wrong := check_kind(name, "x", x):
+        raise wrong
+    load, kind_of_engine = _WITHOUT_CUPY[name]
+    library: VendorLibrary = load().without_cupy()
+    return library.engine or _made(kind_of_engine, library)
+
+
+def _unknown(backend: object) -> ValueError:
+    return ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {backend!r}")
 
 
 @cache
@@ -206,10 +341,9 @@ def _reference() -> ReferenceEngine:
     return ReferenceEngine()
 
 
-def _cudnn(library: cudnn_library.Library) -> CudnnEngine:
-    if library.engine is None:
-        library.engine = CudnnEngine(library)
-    return library.engine  # type: ignore[no-any-return]
+def _made(kind_of_engine: type[VendorEngine], library: VendorLibrary) -> VendorEngine:
+    made = library.engine = kind_of_engine(library)
+    return made
 
 
 _warned = False

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
-from dnnffi.errors import DnnffiError
+from dnnffi.backends.handle import refuse_after_fork
 
 
 class Guarded(Protocol):
     """A plan that asks for the current device at every call."""
 
-    current_device: Callable[[], int]
+    current_device: Callable[[], Any]
 
 
 _alive: WeakSet[Guarded] = WeakSet()
@@ -25,14 +25,8 @@ def guard(plan: Guarded) -> None:
 
 
 def _refuse_in_child() -> None:
-    def refuse() -> int:
-        raise DnnffiError(
-            "this process was forked after dnnffi had used the GPU, and the driver does not work "
-            "in it; start processes with the spawn or forkserver method of multiprocessing"
-        )
-
     for plan in list(_alive):
-        plan.current_device = refuse
+        plan.current_device = refuse_after_fork
 
 
 os.register_at_fork(after_in_child=_refuse_in_child)

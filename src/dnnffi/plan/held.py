@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from dnnffi.arrays import Array
 from dnnffi.backends.context import Context
-from dnnffi.errors import ContextError
-from dnnffi.plan.vendor import VendorPlan
+from dnnffi.errors import ContextError, UnsupportedError
+from dnnffi.plan.vendor import VendorPlan, Way
 from dnnffi.weights import RNNWeights
 
 State = Array | None
@@ -32,6 +32,7 @@ class HeldPlan:
         self._reserve: Array | None = None
         self._given: tuple[Array, State, State, Array, Array] | None = None
         self._context: Context | None = None
+        self._captured: WeakSet[Any] = WeakSet()
         self._data = _LastChecked(lambda executor: executor.check_backward_data)
         self._weights = _LastChecked(lambda executor: executor.check_backward_weights)
 
@@ -50,13 +51,15 @@ class HeldPlan:
         if out is None:
             out = self._empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out
-        workspace = plan.workspace(kept=True)
-        addresses = plan.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        way = plan.way
+        workspace = plan.workspace(way, kept=True)
+        addresses = way.main.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
         if self._training:
+            self._context = None  # whatever happens now, what an earlier forward left is gone
             self._given = x, h_0, c_0, weights, y
-            self._context = plan.run_forward(addresses, self._reserve_space())
+            self._context = plan.run_forward(way, addresses, self._reserve_space(way))
         else:
-            plan.run_forward(addresses)
+            plan.run_forward(way, addresses)
         return out
 
     def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
@@ -66,7 +69,7 @@ class HeldPlan:
             with self._memory.use(plan.device):
                 return self.backward_data(dy, dh_n, dc_n, out)
         context, arrays = self._data_arrays(dy, dh_n, dc_n, out)
-        plan.run_backward_data(self._data.addresses(arrays, context.executor), context)
+        plan.run_backward_data(plan.way, self._data.addresses(arrays, context.executor), context)
         return arrays[7:10]
 
     def backward_weights(
@@ -77,9 +80,9 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward_weights(weights, out, accumulate)
-        context, out, arrays = self._weight_arrays(weights, out)
+        context, out, arrays = self._weight_arrays(weights, out, accumulate)
         addresses = self._weights.addresses(arrays, context.executor)
-        plan.run_backward_weights(addresses, context, accumulate)
+        plan.run_backward_weights(plan.way, addresses, context, accumulate)
         return out
 
     def backward(
@@ -99,6 +102,7 @@ class HeldPlan:
         context, data = self._data_arrays(dy, dh_n, dc_n, out)
         _, out_weights, arrays = self._weight_arrays(weights, out_weights)
         plan.run_backward(
+            plan.way,
             self._data.addresses(data, context.executor),
             self._weights.addresses(arrays, context.executor),
             context,
@@ -116,11 +120,11 @@ class HeldPlan:
         if out is None:
             out = self._empty(plan.x_shape), *plan.states()
         executor: Any = context.executor
-        workspace = plan.backward_workspace(executor, kept=True)
+        workspace = plan.backward_workspace(plan.way, executor, kept=True)
         return context, (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
 
     def _weight_arrays(
-        self, weights: RNNWeights | None, out: RNNWeights | None
+        self, weights: RNNWeights | None, out: RNNWeights | None, accumulate: bool = False
     ) -> tuple[Context, RNNWeights, tuple[Any, ...]]:
         """The context, the gradient, and the arrays of backward weights, likewise."""
         plan = self.plan
@@ -130,8 +134,8 @@ class HeldPlan:
             flat = self._empty((weights.layout.size,))
             out = RNNWeights(flat, weights.spec, backend=weights.backend)
         executor: Any = context.executor
-        workspace = plan.backward_workspace(executor, kept=True)
-        return context, out, (x, h_0, y, out.flat, workspace)
+        workspace = plan.backward_workspace(plan.way, executor, kept=True, accumulate=accumulate)
+        return context, out, (x, h_0, y, out.buffer, workspace)
 
     def autotune(self) -> None:
         """Measure now."""
@@ -141,8 +145,12 @@ class HeldPlan:
     def capture(self, step: Callable[[], Any]) -> Any:
         """What ``step()`` enqueues, as a graph."""
         self._open()
+        if self._memory.kind != "cuda" or not hasattr(self._memory, "capture_step"):
+            raise UnsupportedError("this plan", "", "captures on CuPy arrays on CUDA only")
         with self._memory.use(self.plan.device):
-            return self._memory.capture_step(step)
+            graph = self._memory.capture_step(step)
+        self._captured.add(graph)
+        return graph
 
     def report(self) -> str:
         """The plan's report, and what is held here."""
@@ -165,9 +173,9 @@ class HeldPlan:
             raise ContextError("backward needs a forward before it")
         return self._context, self._given
 
-    def _reserve_space(self) -> Array:
-        if self._reserve is None or self._reserve.nbytes < self.plan.reserve_bytes:
-            self._reserve = self._memory.empty((self.plan.reserve_bytes,), self._bytes)
+    def _reserve_space(self, way: Way) -> Array:
+        if self._reserve is None or self._reserve.nbytes < way.reserve_bytes:
+            self._reserve = self._memory.empty((way.reserve_bytes,), self._bytes)
         return self._reserve
 
     def _empty(self, shape: tuple[int, ...]) -> Array:
@@ -180,6 +188,8 @@ class HeldPlan:
 
     def close(self) -> None:
         """Let go of everything."""
+        for graph in list(self._captured):
+            graph.close()
         self.plan.close()
         self._reserve = self._given = self._context = None
 

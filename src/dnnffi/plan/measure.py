@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array, Memory, to_host
+from dnnffi.arrays import Array, MemoryWithGraphs, to_host
 from dnnffi.errors import DnnffiError
 
 _BATCHES = 3  # times of a candidate, of which the median counts
@@ -23,7 +23,7 @@ FAILURES = (DnnffiError, MemoryError, RuntimeError)
 """What a candidate may fail with: refused, too large for the memory left, failed on the device."""
 
 
-def median_time(call: Callable[[], object], memory: Memory, best: float) -> float:
+def median_time(call: Callable[[], object], memory: MemoryWithGraphs, best: float) -> float:
     """Milliseconds of a call; of one that is far from ``best``, a first guess."""
     once = memory.elapsed(call)
     if once > _HOPELESS * best:
@@ -51,7 +51,7 @@ def ends(array: Array) -> Results:
 class Filler:
     """Arrays of random numbers: a short pattern drawn once on the host, repeated."""
 
-    def __init__(self, memory: Memory, dtype: Any) -> None:
+    def __init__(self, memory: MemoryWithGraphs, dtype: Any) -> None:
         self._memory = memory
         self._dtype = dtype
         self._pattern = np.random.default_rng(0).uniform(-1, 1, 65_521)  # prime: rows differ
@@ -71,8 +71,9 @@ def disagreement(found: Results, expected: Results, allowed: float, whose: str) 
     """Why results are not those expected, which are ``whose``, or an empty string."""
     worst = 0.0
     for one, other in zip(found, expected, strict=True):
-        scale = float(np.linalg.norm(other)) or 1.0
-        deviation = float(np.linalg.norm(one - other)) / scale
+        with np.errstate(invalid="ignore"):  # of two infinities, which agree with nothing
+            scale = float(np.linalg.norm(other)) or 1.0
+            deviation = float(np.linalg.norm(one - other)) / scale
         worst = deviation if deviation != deviation else max(worst, deviation)
     if worst <= allowed:
         return ""

@@ -31,20 +31,27 @@ class GraphMemory:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
         self.nbytes = 0
+        # Executors that users have captured. Kept for good: nobody tells when such a graph is
+        # gone, and it may need their kernels.
+        self.of_users: set[object] = set()
         self._held: OrderedDict[tuple[int, Addresses], tuple[ref[Replays], int]] = OrderedDict()
         # A plan may be collected, and so call `forget`, in the middle of anything here.
         self._lock = threading.RLock()
 
     def add(self, replays: Replays, addresses: Addresses, nbytes: int) -> None:
         """Count a new graph, and let go of the oldest where there are too many bytes."""
+        dropped = []
         with self._lock:
             self._held[id(replays), addresses] = ref(replays), nbytes
             self.nbytes += nbytes
             while self.nbytes > self.most_bytes and len(self._held) > 1:
                 (_, oldest), (owner, freed) = self._held.popitem(last=False)
                 self.nbytes -= freed
-                if (of_plan := owner()) is not None:
-                    of_plan.drop(oldest)
+                dropped.append((owner, oldest))
+        # Without the lock: who holds the owner's may collect a plan, and so wait for this one.
+        for owner, oldest in dropped:
+            if (of_plan := owner()) is not None:
+                of_plan.drop(oldest)
 
     def remove(self, replays: Replays, addresses: Addresses) -> None:
         """Count a graph no more."""

@@ -12,6 +12,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Store:
             raise ValueError("it is the result of another problem")
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self.warn(f"the tuning result in {path} is ignored: {error}")
             return None
 
@@ -70,10 +71,13 @@ class Store:
                 written = file.name
                 json.dump({"key": key, "value": value}, file, indent=1)
             os.replace(written, path)
+            written = None
         except OSError as error:
             self.warn(f"tuning results cannot be kept: {error}")
+        finally:
             if written is not None:
-                Path(written).unlink(missing_ok=True)
+                with suppress(OSError):
+                    os.unlink(written)
 
     def warn(self, text: str) -> None:
         """Say once what is wrong with the folder."""

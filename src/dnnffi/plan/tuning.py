@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from dnnffi.arrays import Memory
+from dnnffi.arrays import MemoryWithGraphs
 from dnnffi.backends.context import Context
 from dnnffi.plan.candidates import Executor, Kernels
 from dnnffi.plan.measure import FAILURES, Filler, Results, disagreement, ends, median_time
 from dnnffi.plan.store import Store
-from dnnffi.plan.validate import tolerance
+from dnnffi.plan.tolerance import tolerance
 from dnnffi.spec.problem import RNNProblem
 
 BUDGET = 0.5
@@ -56,7 +56,7 @@ def tune(
     kernels: Kernels,
     problem: RNNProblem,
     device: int,
-    memory: Memory,
+    memory: MemoryWithGraphs,
     *,
     budget: float = BUDGET,
     clock: Callable[[], float] = time.perf_counter,
@@ -98,7 +98,7 @@ def _try(
     problem: RNNProblem,
     candidate: str,
     device: int,
-    memory: Memory,
+    memory: MemoryWithGraphs,
     expected: Results | None,
     best: float,
 ) -> tuple[Results, Times | str]:
@@ -127,7 +127,7 @@ def choose(times: dict[str, Times], refused: dict[str, str], source: str = "meas
     )
 
 
-def _measure(trial: Trial, memory: Memory, best: float) -> Times:
+def _measure(trial: Trial, memory: MemoryWithGraphs, best: float) -> Times:
     direct = median_time(trial.run, memory, best)
     try:
         graphs = [memory.capture(operation) for operation in trial.operations()]
@@ -145,7 +145,7 @@ def _measure(trial: Trial, memory: Memory, best: float) -> Times:
 class Trial:
     """A candidate on scratch arrays of its problem."""
 
-    def __init__(self, executor: Executor, memory: Memory) -> None:
+    def __init__(self, executor: Executor, memory: MemoryWithGraphs) -> None:
         self._executor = executor
         problem = executor.problem
         spec = problem.spec
@@ -158,7 +158,7 @@ class Trial:
         weights = fill((executor.weight_size,), spec.hidden_size**-0.5)
         y, h_n = memory.empty(problem.y_shape, dtype), memory.empty(problem.h_shape, dtype)
         c_n = memory.empty(problem.c_shape, dtype) if cell else None
-        workspace = memory.empty((executor.workspace_bytes,), byte)
+        workspace = memory.empty((executor.least_workspace_bytes,), byte)
         x_at, h_0_at, c_0_at, weights_at = executor.check_inputs(x, h_0, c_0, weights)
         ends = (0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr)
         self._forward = (x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at, *ends)
@@ -205,7 +205,7 @@ class Trial:
 class Tuner:
     """What is known of the problems of one engine: in this process, then on disk, then measured."""
 
-    def __init__(self, kernels: Kernels, memory: Memory, store: Store) -> None:
+    def __init__(self, kernels: Kernels, memory: MemoryWithGraphs, store: Store) -> None:
         self._kernels = kernels
         self._memory = memory
         self._store = store
@@ -216,7 +216,7 @@ class Tuner:
         key = self._key(problem, device)
         name = json.dumps(key)
         if name not in self._known:
-            self._known[name] = self._read(key)
+            self._known[name] = self._read(key, self._kernels.offers(problem))
         return self._known[name]
 
     def measure(self, problem: RNNProblem, device: int) -> Choice | None:
@@ -232,14 +232,20 @@ class Tuner:
         """Forget what is known in this process."""
         self._known.clear()
 
-    def _read(self, key: dict[str, Any]) -> Choice | None:
+    def _read(self, key: dict[str, Any], offered: Sequence[str]) -> Choice | None:
         value = self._store.read(key)
         if value is None:
             return None
         try:
             times = {name: Times(*pair) for name, pair in value["times"].items()}
+            refused = dict(value["refused"])
+            if {*times, *refused} != set(offered):
+                return None  # of a version with other candidates
+            for name, pair in times.items():
+                if not all(t is None or t > 0 for t in pair):
+                    raise ValueError(f"{name} cannot have taken {tuple(pair)}")
             # Chosen anew: a file is not believed further than the times in it.
-            return choose(times, dict(value["refused"]), source="disk")
+            return choose(times, refused, source="disk")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._store.warn(f"a tuning result is ignored: {error!r}")
             return None
@@ -247,7 +253,8 @@ class Tuner:
     def _key(self, problem: RNNProblem, device: int) -> dict[str, Any]:
         problem = tuning_problem(problem)
         spec = problem.spec
-        rows = "equal" if problem.lengths is None else "unequal"
+        lengths = set(problem.row_lengths)
+        rows = "full" if lengths == {problem.steps} else "equal" if len(lengths) == 1 else "unequal"
         return {
             "engine": self._kernels.version,
             "device": self._memory.device_name(device),

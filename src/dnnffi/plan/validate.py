@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dnnffi.arrays import Array, array_module
+from dnnffi.arrays import Array, array_module, doubled
 from dnnffi.errors import ValidationError
 from dnnffi.plan.conv_plans import ReferencePlan as ConvReferencePlan
 from dnnffi.plan.reference import ReferencePlan
+from dnnffi.plan.tolerance import tolerance
 from dnnffi.spec.conv_problem import RESULTS, ConvProblem
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.weights import RNNWeights
-
-TOLERANCES = {
-    ("float16", "default"): 2e-2,
-    ("bfloat16", "default"): 1e-1,
-    ("float32", "default"): 1e-2,
-    ("float32", "strict"): 1e-4,
-    ("float64", "default"): 1e-9,
-}
-"""Largest deviation that the dtype explains, relative to the reference's largest magnitude.
-float32 has ten bits of mantissa in TF32 products, which "strict" forbids."""
-
 
 SMALLEST_NORMAL = {
     "float16": 2.0**-14,
@@ -30,12 +20,6 @@ SMALLEST_NORMAL = {
     "float32": 2.0**-126,
     "float64": 2.0**-1022,
 }
-
-
-def tolerance(problem: RNNProblem | ConvProblem) -> float:
-    """The tolerance for a problem's dtype and math."""
-    dtype, math = problem.spec.dtype, problem.options.math
-    return TOLERANCES.get((dtype, math), TOLERANCES[dtype, "default"])
 
 
 def check_forward(call: Any, problem: RNNProblem, results: Sequence[Array | None]) -> None:
@@ -84,7 +68,7 @@ def _inputs(call: Any) -> tuple[Any, ...]:
 
 
 def _double(array: Array | None) -> Array | None:
-    return None if array is None else array.astype("float64")
+    return None if array is None else doubled(array)
 
 
 def _compare(
@@ -111,7 +95,7 @@ def relative_deviation(found: Array, expected: Array) -> float:
     """
     xp = array_module(expected)
     smallest = SMALLEST_NORMAL[found.dtype.name]
-    found = found.astype("float64")
+    found = doubled(found)
     finite = xp.isfinite(expected)
     same = (found == expected) | (xp.isnan(found) & xp.isnan(expected))
     if not bool(xp.all(same | (finite & xp.isfinite(found)))):

@@ -31,6 +31,32 @@ class Saved(NamedTuple):
     context: Context
 
 
+class Way(NamedTuple):
+    """Who runs a problem. A call takes it once: another thread may tune in the middle.
+
+    ``direct`` runs what no graph knows; ``replayed`` is captured, or None. The reserve space is
+    large enough for both, so that it can be allocated before it is known which of them runs; the
+    workspace for the one that is captured.
+    """
+
+    direct: Executor
+    replayed: Executor | None
+    workspace_bytes: int
+    reserve_bytes: int
+
+    @classmethod
+    def of(cls, direct: Executor, replayed: Executor | None = None) -> Way:
+        """The way with the sizes that follow."""
+        main = replayed or direct
+        reserve_bytes = max(direct.reserve_bytes, main.reserve_bytes)
+        return cls(direct, replayed, main.least_workspace_bytes, reserve_bytes)
+
+    @property
+    def main(self) -> Executor:
+        """The one that runs most calls."""
+        return self.replayed or self.direct
+
+
 class VendorPlan:
     """Forward and backward of one problem on one device.
 
@@ -55,7 +81,7 @@ class VendorPlan:
         self.closed = False
         self.choice: Choice | None = None
         self._kernels = kernels
-        self.memory = memory
+        self.memory: Any = memory  # with graphs where there is a tuner
         self._empty = memory.empty
         self._workspaces = workspaces or Workspaces(memory)
         self._workspace = self._workspaces.get
@@ -70,37 +96,27 @@ class VendorPlan:
         self._tuner = tuner if problem.options.tune != "off" else None
         self.countdown = 0
         self._lock = threading.Lock()
-        graphs = graphs or GraphMemory()
-        self._operations = tuple(Replays(graphs) for _ in range(4))
+        self._graph_memory = graphs or GraphMemory()
+        self._operations = tuple(Replays(self._graph_memory) for _ in range(4))
         self._forwards, self._datas, self._weights, self._backwards = self._operations
         self.forward_graphs = self._forwards.graphs
-        self._replayed: Executor | None = None
-        self._use(kernels.make(problem, None, device, generator))
+        self.way = Way.of(kernels.make(problem, None, device, generator))
         guard(self)
         if self._tuner is not None:
             known = self._tuner.find(problem, device)
             if known is not None:
                 self._apply(known)
-            elif problem.options.tune == "now":
-                self.autotune()
-            else:
+            elif problem.options.tune == "auto":
                 self.countdown = CALLS_BEFORE_TUNING
-
-    def _use(self, direct: Executor, replayed: Executor | None = None) -> None:
-        executors = (direct,) if replayed is None else (direct, replayed)
-        # One size for both, so that addresses can be looked up before it is known who runs them.
-        self.reserve_bytes = max(executor.reserve_bytes for executor in executors)
-        self.workspace_bytes = (replayed or direct).workspace_bytes
-        self.executor = direct
-        self.check_inputs = direct.check_inputs
-        self.check_forward = (replayed or direct).check_forward
-        self._replayed = replayed
+            elif not self.autotune():
+                self.countdown = 1  # inside the caller's capture: behind it, then
 
     # Tuning
 
     def autotune(self) -> bool:
         """Measure the candidates and use the fastest. False where that cannot be done now."""
         tuner = self._tuner
+        self.current_device()  # refuses in a forked process
         if tuner is None or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -134,12 +150,13 @@ class VendorPlan:
         except FAILURES:
             return
         self.choice = choice
+        self._drop_graphs()
         replayed = None if choice.replayed is None else executors[choice.replayed]
-        self._use(executors[choice.direct], replayed)
+        self.way = Way.of(executors[choice.direct], replayed)
 
     # One operation: replayed, captured and replayed, or run
 
-    def workspace(self, kept: bool = False) -> Array:
+    def workspace(self, way: Way, kept: bool = False) -> Array:
         """The buffer for a forward on the current stream.
 
         The stream's own, always at the same address, for one that a graph may replay or whose
@@ -147,47 +164,67 @@ class VendorPlan:
         is new too: what his graph uses must be his.
         """
         stream = self._current_stream()
-        shared = kept or self._replayed is not None
+        shared = kept or way.replayed is not None
         if not shared or (stream.ptr and self.memory.is_capturing(stream)):
-            return self._empty((self.workspace_bytes,), self._bytes)
-        return self._workspace(self.device, stream.ptr, self.workspace_bytes)
+            return self._empty((way.workspace_bytes,), self._bytes)
+        return self._workspace(self.device, stream.ptr, way.workspace_bytes)
 
-    def backward_workspace(self, executor: Executor, kept: bool = False) -> Array:
+    def backward_workspace(
+        self, way: Way, executor: Executor, kept: bool = False, accumulate: bool = False
+    ) -> Array:
         """The buffer for the backwards of ``executor``, likewise."""
-        if executor.workspace_bytes <= self.workspace_bytes:
-            return self.workspace(kept)
-        return self._empty((executor.workspace_bytes,), self._bytes)
+        nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
+        if nbytes <= way.workspace_bytes:
+            return self.workspace(way, kept)
+        return self._empty((nbytes,), self._bytes)
 
-    def _capture(
-        self, replays: Replays, key: Addresses, call: Callable[[], object]
+    def _graph(
+        self,
+        replays: Replays,
+        key: Addresses,
+        executor: Executor,
+        call: Callable[[], object],
     ) -> Graph | None:
-        """A new graph of ``call`` if it is time for one, and it can be captured."""
+        """The graph of ``call`` on known addresses, captured if it is time for one; else None."""
+        known = replays.graphs.get(key)
+        if known is not None and known.executor is executor:
+            return known
         if not replays.due(key):
             return None
         try:
-            graph = self.memory.capture(call)
+            graph: Graph = self.memory.capture(call)
         except FAILURES:
-            self._use(self.executor)
+            self._drop_graphs()
+            self.way = Way.of(self.way.direct)
             return None
+        # Kernels may go with the descriptors they were compiled for, as persist_dynamic's do.
+        graph.executor = executor
         replays.add(key, graph)
         return graph
+
+    def _drop_graphs(self) -> None:
+        for replays in self._operations:
+            replays.clear()
 
     def _capturing(self) -> bool:
         stream = self._current_stream()
         return bool(stream.ptr) and self.memory.is_capturing(stream)
 
-    def run_forward(self, addresses: Addresses, reserve: Array | None = None) -> Context | None:
+    def run_forward(
+        self, way: Way, addresses: Addresses, reserve: Array | None = None
+    ) -> Context | None:
         """Forward on checked addresses, in the order of the executor's ``forward_at``."""
-        executor, replayed = self.executor, self._replayed
+        executor, replayed = way.direct, way.replayed
         if replayed is not None:
             context = None if reserve is None else Context(replayed, reserve)
             if self._capturing():
                 executor = replayed  # in the caller's graph what is fastest in a graph
+                self._graph_memory.of_users.add(replayed)
             else:
-                key = addresses if reserve is None else (*addresses, reserve.data.ptr)
-                graph = self.forward_graphs.get(key) or self._capture(
+                graph = self._graph(
                     self._forwards,
-                    key,
+                    addresses if reserve is None else (*addresses, reserve.data.ptr),
+                    replayed,
                     lambda: replayed.forward_at(addresses, context, ordered=False),
                 )
                 if graph is not None:
@@ -196,8 +233,8 @@ class VendorPlan:
                         context.phase = Phase.FORWARD
                     return context
         context = None if reserve is None else Context(executor, reserve)
-        if executor.workspace_bytes > self.workspace_bytes:
-            workspace = self._empty((executor.workspace_bytes,), self._bytes)
+        if executor.least_workspace_bytes > way.workspace_bytes:
+            workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
             addresses = (*addresses[:-1], workspace.data.ptr)
         executor.forward_at(addresses, context)
         return context
@@ -209,14 +246,16 @@ class VendorPlan:
             with self._generator:
                 graph.launch(self._current_stream())
 
-    def run_backward_data(self, addresses: Addresses, context: Context) -> None:
+    def run_backward_data(self, way: Way, addresses: Addresses, context: Context) -> None:
         """Backward data on checked addresses, by the executor that ran the forward."""
         executor: Any = context.executor
         check_before_data(context, executor)
-        if self._replays(executor):
-            key = (*addresses, context.reserve.data.ptr)
-            graph = self._datas.graphs.get(key) or self._capture(
-                self._datas, key, lambda: executor.backward_data_at(addresses, context)
+        if self._replays(way, executor):
+            graph = self._graph(
+                self._datas,
+                (*addresses, context.reserve.data.ptr),
+                executor,
+                lambda: executor.backward_data_at(addresses, context),
             )
             if graph is not None:
                 graph.launch(self._current_stream())
@@ -226,16 +265,16 @@ class VendorPlan:
         executor.backward_data_at(addresses, context)
 
     def run_backward_weights(
-        self, addresses: Addresses, context: Context, accumulate: bool = False
+        self, way: Way, addresses: Addresses, context: Context, accumulate: bool = False
     ) -> None:
         """Backward weights on checked addresses, by the executor that ran the forward."""
         executor: Any = context.executor
         check_before_weights(context, executor)
-        if self._replays(executor):
-            key = (*addresses, context.reserve.data.ptr, int(accumulate))
-            graph = self._weights.graphs.get(key) or self._capture(
+        if self._replays(way, executor):
+            graph = self._graph(
                 self._weights,
-                key,
+                (*addresses, context.reserve.data.ptr, int(accumulate)),
+                executor,
                 lambda: executor.backward_weights_at(addresses, context, accumulate),
             )
             if graph is not None:
@@ -244,7 +283,7 @@ class VendorPlan:
                 return
         executor.backward_weights_at(addresses, context, accumulate)
 
-    def run_backward(self, data: Addresses, weights: Addresses, context: Context) -> None:
+    def run_backward(self, way: Way, data: Addresses, weights: Addresses, context: Context) -> None:
         """Both backwards: as one graph, in which cuDNN lets them overlap (9.19, H200)."""
         executor: Any = context.executor
         check_before_data(context, executor)
@@ -253,9 +292,9 @@ class VendorPlan:
             executor.backward_data_at(data, context)
             executor.backward_weights_at(weights, context)
 
-        if self._replays(executor):
+        if self._replays(way, executor):
             key = (*data, *weights, context.reserve.data.ptr)
-            graph = self._backwards.graphs.get(key) or self._capture(self._backwards, key, both)
+            graph = self._graph(self._backwards, key, executor, both)
             if graph is not None:
                 graph.launch(self._current_stream())
                 context.phase = Phase.SPENT
@@ -263,8 +302,13 @@ class VendorPlan:
             context.phase = Phase.FORWARD
         both()
 
-    def _replays(self, executor: object) -> bool:
-        return executor is self._replayed and not self._capturing()
+    def _replays(self, way: Way, executor: Executor) -> bool:
+        if executor is not way.replayed:
+            return False
+        if self._capturing():
+            self._graph_memory.of_users.add(executor)
+            return False
+        return True
 
     # The functional API
 
@@ -277,22 +321,23 @@ class VendorPlan:
                 return self.infer(x, h_0, c_0, weights)
         if self.countdown:
             self.count()
-        x_at, h_0_at, c_0_at, weights_at = self.check_inputs(x, h_0, c_0, weights)
+        way = self.way
+        x_at, h_0_at, c_0_at, weights_at = way.direct.check_inputs(x, h_0, c_0, weights)
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
         stream = self._current_stream()
         capturing = stream.ptr and self.memory.is_capturing(stream)
-        if capturing or self._replayed is None:
-            workspace = self._empty((self.workspace_bytes,), self._bytes)
+        if capturing or way.replayed is None:
+            workspace = self._empty((way.workspace_bytes,), self._bytes)
         else:
-            workspace = self._workspace(self.device, stream.ptr, self.workspace_bytes)
+            workspace = self._workspace(self.device, stream.ptr, way.workspace_bytes)
         addresses = (
             *(x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at),
             *(0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr),
         )
         graph = self.forward_graphs.get(addresses)
-        if graph is None or capturing:
-            self.run_forward(addresses)
+        if graph is None or capturing or graph.executor is not way.replayed:
+            self.run_forward(way, addresses)
         else:
             graph.launch(stream)
         return y, h_n, c_n
@@ -300,7 +345,8 @@ class VendorPlan:
     def states(self) -> tuple[Array, Array | None]:
         """New (h_n, c_n), or (dh_0, dc_0)."""
         if self._has_cell:
-            return self.memory.empty_pair(self.h_shape, self.c_shape, self._dtype)
+            h, c = self.memory.empty_pair(self.h_shape, self.c_shape, self._dtype)
+            return h, c
         return self._empty(self.h_shape, self._dtype), None
 
     def forward(
@@ -312,16 +358,17 @@ class VendorPlan:
                 return self.forward(x, h_0, c_0, weights)
         if self.countdown:
             self.count()
-        x_at, h_0_at, c_0_at, weights_at = self.check_inputs(x, h_0, c_0, weights)
-        reserve = self._empty((self.reserve_bytes,), self._bytes)
+        way = self.way
+        x_at, h_0_at, c_0_at, weights_at = way.direct.check_inputs(x, h_0, c_0, weights)
+        reserve = self._empty((way.reserve_bytes,), self._bytes)
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
-        workspace = self.workspace()
+        workspace = self.workspace(way)
         addresses = (
             *(x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at),
             *(0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr),
         )
-        context = self.run_forward(addresses, reserve)
+        context = self.run_forward(way, addresses, reserve)
         assert context is not None
         return y, h_n, c_n, Saved((x, h_0, c_0, weights, y), addresses, context)
 
@@ -350,7 +397,8 @@ class VendorPlan:
         dh_0, dc_0 = self.states()
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
-        workspace = self.backward_workspace(executor)
+        way = self.way
+        workspace = self.backward_workspace(way, executor)
         x_at, y_at, h_0_at, _, c_0_at, _, weights_at, _ = saved.addresses
         data = (
             *(y_at, dy_at, h_0_at, c_0_at, dh_n_at, dc_n_at, weights_at),
@@ -358,10 +406,10 @@ class VendorPlan:
             workspace.data.ptr,
         )
         if dweights is None:
-            self.run_backward_data(data, context)
+            self.run_backward_data(way, data, context)
         else:
             self.run_backward(
-                data, (x_at, h_0_at, y_at, dweights.data.ptr, workspace.data.ptr), context
+                way, data, (x_at, h_0_at, y_at, dweights.data.ptr, workspace.data.ptr), context
             )
         return dx, dh_0, dc_0, dweights
 
@@ -390,23 +438,22 @@ class VendorPlan:
     def close(self) -> None:
         """Let go of graphs and descriptors. A second call does nothing."""
         self.closed = True
-        for replays in self._operations:
-            replays.clear()
-        for executor in (self.executor, self._replayed):
+        self._drop_graphs()
+        for executor in (self.way.direct, self.way.replayed):
             if executor is not None:
                 executor.close()
 
 
 def describe(plan: VendorPlan) -> str:
     """`VendorPlan.report`."""
-    problem, choice, executor = plan.problem, plan.choice, plan.executor
-    lines = [str(problem), f"algorithm {executor.algorithm}, math {problem.options.math}"]
+    problem, choice, way = plan.problem, plan.choice, plan.way
+    lines = [str(problem), f"algorithm {way.main.algorithm}, math {problem.options.math}"]
     tune = problem.options.tune
     if choice is None:
         why = "tuning is off" if tune == "off" else "not measured yet"
         lines.append(f"picked by the rule for {problem.options.algorithm!r}; {why}")
     else:
-        if choice.replayed is not None:
+        if way.replayed is not None:
             lines.append(
                 f"{choice.replayed} as a CUDA graph where the addresses of a call are known, "
                 f"{choice.direct} called directly elsewhere"
@@ -420,6 +467,6 @@ def describe(plan: VendorPlan) -> str:
             )
             lines.append(f"  {name}: {times.direct:.4f} directly, {replayed}")
         lines += [f"  {name}: {reason}" for name, reason in choice.refused.items()]
-    lines.append(f"workspace {plan.workspace_bytes:,} bytes, reserve {plan.reserve_bytes:,} bytes")
+    lines.append(f"workspace {way.workspace_bytes:,} bytes, reserve {way.reserve_bytes:,} bytes")
     lines.append(f"{plan.graph_count} graphs, {plan.graph_bytes:,} bytes")
     return "\n".join(lines)

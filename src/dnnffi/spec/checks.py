@@ -60,11 +60,16 @@ def check_dtype(value: object) -> str:
 
 
 def checked_options(
-    options: object, kind: type[Options], check: Callable[..., Options], *context: str
+    options: object,
+    kind: type[Options],
+    check: Callable[..., Options],
+    *context: str,
+    elsewhere: tuple[str, ...] = (),
 ) -> Options:
     """``options`` of a call through ``check(dict, *context)``; what was seen before is found again.
 
-    ``kind`` is the class of the checked form, a named tuple: its fields are the known keys.
+    ``kind`` is the class of the checked form, a named tuple: its fields are the known keys. Keys
+    that are taken out before, ``elsewhere``, are only named to who mistypes one.
     """
     known: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
     if isinstance(options, kind):
@@ -75,10 +80,10 @@ def checked_options(
     try:
         # With the types: 1 equals True, and would find its entry in the cache.
         items = ((key, type(value), value) for key, value in options.items())
-        checked: Options = _cached(tuple(sorted(items)), known, check, context)
+        checked: Options = _cached(tuple(sorted(items)), known, elsewhere, check, context)
     except TypeError:
         # An unhashable value, or a key that is no string: the slow way names it.
-        checked = _check(dict(options), known, check, context)
+        checked = _check(dict(options), known, elsewhere, check, context)
     return checked
 
 
@@ -86,21 +91,24 @@ def checked_options(
 def _cached(
     items: tuple[tuple[str, type, object], ...],
     known: tuple[str, ...],
+    elsewhere: tuple[str, ...],
     check: Callable[..., Any],
     context: tuple[str, ...],
 ) -> Any:
-    return _check({key: value for key, _, value in items}, known, check, context)
+    return _check({key: value for key, _, value in items}, known, elsewhere, check, context)
 
 
 def _check(
     options: dict[str, object],
     known: tuple[str, ...],
+    elsewhere: tuple[str, ...],
     check: Callable[..., Any],
     context: tuple[str, ...],
 ) -> Any:
     for key in options:
         if key not in known:
-            raise ValueError(f"options: unknown key {key!r}; known are {', '.join(known)}")
+            names = ", ".join((*known, *elsewhere))
+            raise ValueError(f"options: unknown key {key!r}; known are {names}")
     return check(options, *context)
 
 

@@ -6,9 +6,15 @@ from math import isnan
 from numbers import Real
 from typing import NamedTuple
 
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import checked_options, option_flag, option_of_choices
 
-ALGORITHMS = ("auto", "standard", "persist_static", "persist_dynamic", "persist_static_small_h")
+VENDOR_ALGORITHMS = {
+    "cudnn": ("standard", "persist_static", "persist_dynamic", "persist_static_small_h"),
+    "miopen": ("default", "fundamental"),
+}
+"""The names of the algorithms of each backend; "auto" is one of every backend."""
+ALGORITHMS = ("auto", *(name for names in VENDOR_ALGORITHMS.values() for name in names))
 MATHS = ("default", "strict", "fast")
 CLIP_NANS = ("propagate", "clip")
 TUNES = ("auto", "off", "now")
@@ -17,8 +23,7 @@ TUNES = ("auto", "off", "now")
 class RNNOptions(NamedTuple):
     """The checked form of ``options``.
 
-    algorithm : "auto" (a rule picks), "standard", "persist_static", "persist_dynamic" or
-        "persist_static_small_h"
+    algorithm : "auto" (a rule picks), or one of the backend's in `VENDOR_ALGORITHMS`
     math : "default" (float32 may use TF32, as PyTorch does), "strict" (no reduced precision),
         "fast" (float32 may be converted down for the tensor cores)
     clip : (low, high) for the cell state of an LSTM, or None
@@ -37,6 +42,22 @@ class RNNOptions(NamedTuple):
 
 
 DEFAULTS = RNNOptions()
+EMBEDDING = ("allocator", "stream")
+"""Options of a call that are no part of its problem; see `dnnffi.foreign`."""
+
+
+def check_algorithm(backend: str, vendor: str, version: str, options: RNNOptions) -> str:
+    """The algorithm asked for, if ``backend`` has it; `UnsupportedError` naming who does."""
+    algorithm, own = options.algorithm, VENDOR_ALGORITHMS[backend]
+    if algorithm != "auto" and algorithm not in own:
+        (owner,) = (name for name, names in VENDOR_ALGORITHMS.items() if algorithm in names)
+        raise UnsupportedError(
+            vendor,
+            version,
+            f"has no algorithm {algorithm!r}, which is one of backend {owner!r}; it has "
+            f"auto, {', '.join(own)}",
+        )
+    return algorithm
 
 
 def rnn_options(options: object, mode: str) -> RNNOptions:
@@ -44,7 +65,9 @@ def rnn_options(options: object, mode: str) -> RNNOptions:
 
     Raises ``TypeError`` or ``ValueError`` naming the key, what came and what was expected.
     """
-    return DEFAULTS if options is None else checked_options(options, RNNOptions, _check, mode)
+    if options is None:
+        return DEFAULTS
+    return checked_options(options, RNNOptions, _check, mode, elsewhere=EMBEDDING)
 
 
 def _check(options: dict[str, object], mode: str) -> RNNOptions:

@@ -1,76 +1,30 @@
-"""The random numbers of cuDNN's dropout: their states in device memory, used in order."""
+"""The random numbers of cuDNN's dropout, whose states a forward moves on."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array, to_host
+from dnnffi.arrays import to_host
+from dnnffi.backends import dropout
 from dnnffi.backends.cudnn.descriptors import DropoutDescriptor, states_size
-from dnnffi.backends.cudnn.handle import handle_for
-from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.handle import Handle
 
 
-class Generator:
-    """A seeded random number generator of cuDNN on one device.
+class Generator(dropout.Generator):
+    """A seeded random number generator of cuDNN on one device; each use advances its states."""
 
-    Each training forward with dropout reads and advances its states, so uses must not overlap.
-    As a context manager around such a call it holds a lock and lets the current stream wait for
-    the last use if that was on another stream. Waiting is only legal between uses in the same
-    capture state (both outside graph capture, or both in one capture), so only then is it done;
-    as in PyTorch, nothing else may use the generator on other streams while a capture is under way.
-    """
+    _descriptor = DropoutDescriptor
 
-    def __init__(self, library: Library, device: int, seed: int) -> None:
-        self.library = library
-        self.device = device
-        self.seed = seed
-        memory = library.memory
-        with memory.use(device):
-            handle = handle_for(library, device)
-            size = states_size(library, handle)
-            self._states: Array = memory.empty((size,), memory.dtype("uint8"))
-            # The probability does not matter to the states: descriptors bring their own.
-            DropoutDescriptor(
-                handle, 0.5, self._states, seed, initialize=True, library=library
-            ).close()
-            self._event = memory.new_event()
-            self._stream = memory.current_stream()
-            self._capture = memory.capture_id(self._stream)
-            memory.record(self._event, self._stream)
-        self._lock = threading.Lock()
-        self._descriptors: dict[float, DropoutDescriptor] = {}
+    def _states_size(self, handle: Handle) -> int:
+        return states_size(self.library, handle)
 
-    def descriptor(self, dropout: float) -> DropoutDescriptor:
-        """The dropout descriptor for a probability, on these states. Owned by the generator."""
-        with self._lock:
-            if dropout not in self._descriptors:
-                handle = handle_for(self.library, self.device)
-                self._descriptors[dropout] = DropoutDescriptor(
-                    handle, dropout, self._states, self.seed, library=self.library
-                )
-            return self._descriptors[dropout]
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        try:
-            memory = self.library.memory
-            stream = memory.current_stream()
-            capture = memory.capture_id(stream)
-            if capture == self._capture and stream.ptr != self._stream.ptr:
-                memory.wait(stream, self._event)
-            self._stream, self._capture = stream, capture
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            self.library.memory.record(self._event, self._stream)
-        finally:
-            self._lock.release()
+    def _start(self, handle: Handle) -> None:
+        # The probability does not matter to the states: descriptors bring their own.
+        DropoutDescriptor(
+            handle, 0.5, self._states, self.seed, initialize=True, library=self.library
+        ).close()
 
     def save(self) -> np.ndarray[Any, Any]:
         """The states, copied to the host. Waits for the current stream."""
@@ -85,9 +39,3 @@ class Generator:
             )
         with self.library.memory.use(self.device), self:
             self._states.set(states)
-
-    def close(self) -> None:
-        """Close the descriptors. The states go when nothing refers to them."""
-        with self._lock:
-            while self._descriptors:
-                self._descriptors.popitem()[1].close()

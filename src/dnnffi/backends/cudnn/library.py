@@ -37,6 +37,7 @@ class Library(VendorLibrary):
     oldest = OLDEST
     install = INSTALL
     since = SINCE
+    kind = "cuda"
 
     def _read_version(self) -> tuple[int, int, int]:
         return version_tuple(self.lib.cudnnGetVersion())

@@ -40,6 +40,7 @@ class Library(VendorLibrary):
     oldest = OLDEST
     install = INSTALL
     since = SINCE
+    kind = "rocm"
 
     def _read_version(self) -> tuple[int, int, int]:
         parts = [ffi.new("size_t *") for _ in range(3)]
@@ -80,6 +81,11 @@ def load() -> Library:
             if _current is None:
                 found = loader.load("MIOpen", PLACES, ffi.dlopen, "miopenGetVersion", INSTALL)
                 _current = Library(found.lib, found.path, found.found_via)
+    return _current
+
+
+def loaded() -> Library | None:
+    """The libMIOpen that `load` has returned, or None while there is none."""
     return _current
 
 

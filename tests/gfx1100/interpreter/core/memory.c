@@ -4,12 +4,18 @@
 
 enum buffer_flags { HAS_OFFSET = 1, HAS_INDEX = 2 };
 
-/* Where a lane's access goes. Beyond the end of LDS or of a buffer, loads give 0 and stores do
- * nothing. */
+/* Where a lane's access goes, and how many of its bytes are inside. Beyond the end of LDS or of a
+ * buffer, loads give 0 and stores do nothing; an access that crosses the end of a buffer is cut
+ * between its words. */
 struct place {
     char *address;
-    bool outside;
+    int inside;
 };
+
+static int all_or_nothing(const struct instruction *n, bool outside)
+{
+    return outside ? 0 : n->bytes;
+}
 
 static struct place global_place(const struct wave *w, const struct instruction *n, int lane)
 {
@@ -17,7 +23,7 @@ static struct place global_place(const struct wave *w, const struct instruction 
     uint64_t address = lane_u64(w, &n->sources[0], lane);
     if (base->kind == SCALAR) /* a base in scalar registers and a 32-bit offset of each lane */
         address = scalar_u64(w, base) + lane_u32(w, &n->sources[0], lane);
-    return (struct place){(char *)(address + (uint64_t)(int64_t)n->offset), false};
+    return (struct place){(char *)(address + (uint64_t)(int64_t)n->offset), n->bytes};
 }
 
 static struct place lds_place(
@@ -25,7 +31,7 @@ static struct place lds_place(
     int32_t offset)
 {
     uint64_t at = (uint64_t)lane_u32(w, &n->sources[0], lane) + (uint32_t)offset;
-    return (struct place){group->lds + at, at + n->bytes > group->lds_bytes};
+    return (struct place){group->lds + at, all_or_nothing(n, at + n->bytes > group->lds_bytes)};
 }
 
 static bool scratch_place(
@@ -35,7 +41,7 @@ static bool scratch_place(
     int64_t at = n->offset;
     if (address->kind == VECTOR) at += lane_u32(w, address, lane);
     if (base->kind == SCALAR) at += scalar_u32(w, base);
-    *place = (struct place){w->scratch + (size_t)lane * w->scratch_bytes + at, false};
+    *place = (struct place){w->scratch + (size_t)lane * w->scratch_bytes + at, n->bytes};
     if (at >= 0 && at + n->bytes <= w->scratch_bytes) return true;
     set_error("scratch access at %lld of %u bytes", (long long)at, w->scratch_bytes);
     return false;
@@ -54,14 +60,15 @@ static struct place buffer_place(const struct wave *w, const struct instruction 
     if (n->flags & HAS_OFFSET) offset += w->v[reg][lane];
     uint64_t at = offset + (uint64_t)stride * index;
     uint64_t room = records > soffset ? records - soffset : 0;
-    bool outside = is_raw ? at + n->bytes > room : index >= records;
-    return (struct place){(char *)(base + soffset + at), outside};
+    int inside = all_or_nothing(n, is_raw ? at + n->bytes > room : index >= records);
+    if (is_raw && inside == 0 && at < room) inside = (int)((room - at) / 4 * 4);
+    return (struct place){(char *)(base + soffset + at), inside};
 }
 
-static void load(struct wave *w, const struct instruction *n, int lane, const char *from)
+static void load(struct wave *w, const struct instruction *n, int lane, struct place from)
 {
     uint32_t words[4] = {0}, *reg = &w->v[n->destination][lane];
-    if (from != NULL) memcpy(words, from, n->bytes);
+    memcpy(words, from.address, from.inside);
     uint32_t value = words[0];
     uint32_t extended = n->bytes == 1 ? (uint32_t)(int8_t)value : (uint32_t)(int16_t)value;
     switch (n->access) {
@@ -78,12 +85,12 @@ static void load(struct wave *w, const struct instruction *n, int lane, const ch
 
 static void store(
     const struct wave *w, const struct instruction *n, int lane, const struct source *data,
-    char *to)
+    struct place to)
 {
     uint32_t words[4];
     for (int i = 0; i < (n->bytes + 3) / 4; i++) words[i] = w->v[data->reg + i][lane];
     if (n->access == STORE_HIGH_HALF || (n->bytes < 4 && data->half)) words[0] >>= 16;
-    memcpy(to, words, n->bytes);
+    memcpy(to.address, words, to.inside);
 }
 
 static void atomic(struct wave *w, const struct instruction *n, int lane, char *at)
@@ -109,11 +116,11 @@ static void access_pair(
         lds_place(w, n, lane, group, n->offset), lds_place(w, n, lane, group, n->second_offset)};
     for (int i = 0; i < 2; i++) {
         if (n->access == STORE_PAIR) {
-            if (!places[i].outside) store(w, n, lane, &n->sources[2 + i], places[i].address);
+            store(w, n, lane, &n->sources[2 + i], places[i]);
             continue;
         }
         uint32_t loaded[2] = {0};
-        if (!places[i].outside) memcpy(loaded, places[i].address, n->bytes);
+        memcpy(loaded, places[i].address, places[i].inside);
         for (int j = 0; j < words; j++) w->v[n->destination + i * words + j][lane] = loaded[j];
     }
 }
@@ -163,14 +170,14 @@ bool access_memory(struct wave *w, const struct instruction *n, struct group *gr
         switch (n->access) {
         case STORE:
         case STORE_HIGH_HALF:
-            if (!place.outside) store(w, n, lane, &n->sources[2], place.address);
+            store(w, n, lane, &n->sources[2], place);
             break;
         case ATOMIC_ADD_U32:
         case ATOMIC_ADD_F32:
         case ATOMIC_COMPARE_SWAP:
-            if (!place.outside) atomic(w, n, lane, place.address);
+            if (place.inside == n->bytes) atomic(w, n, lane, place.address);
             break;
-        default: load(w, n, lane, place.outside ? NULL : place.address);
+        default: load(w, n, lane, place);
         }
     }
     return true;

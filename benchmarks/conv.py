@@ -1,0 +1,301 @@
+"""Convolutions of known networks beside PyTorch: kernels, host cost of a call, first calls.
+
+    python benchmarks/conv.py [--quick] [--sets resnet50 ...] [--configs f16 ...] [--json FILE]
+
+Kernels: a tuned `dnnffi.ConvPlan` and PyTorch with ``benchmark=True``, each captured in a CUDA graph
+of ten calls, medians of turns that they take. Host: until a call returns, on a drained device. First
+calls: of problems that the process has not seen, heuristics only, with the libraries warm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cupy
+from call_overhead import host_times
+from conv_layers import QUICK, SETS, Layer
+
+import dnnffi
+from dnnffi.arrays import in_layout
+from dnnffi.cli.machine import machine
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+CONFIGS = {
+    # name: dtype, layout, math
+    "f16": ("float16", "channels_last", "default"),
+    "tf32": ("float32", "channels_first", "default"),
+    "f32": ("float32", "channels_first", "strict"),
+}
+OPERATIONS = ("forward", "backward_data", "backward_weights")
+CALLS = 10  # in a graph
+TURNS = 9
+TURN_MS = 3.0
+
+
+class Problem:
+    """The arrays of a layer, and the calls of both libraries on them."""
+
+    def __init__(self, layer: Layer, config: str) -> None:
+        self.layer = layer
+        dtype, self.layout, self.math = CONFIGS[config]
+        self.spec = spec = layer.spec(dtype)
+        random = cupy.random.default_rng(0)
+
+        def made(shape: tuple[int, ...]) -> Any:
+            array = random.standard_normal(shape, dtype="float32").astype(dtype)
+            return in_layout(array, channels_last=self.layout == "channels_last")
+
+        n, _, *sizes = layer.x_shape
+        self.x, self.w = made(layer.x_shape), made(spec.weight_shape)
+        self.dy = made(spec.y_shape(n, sizes))
+
+    def given(self, operation: str) -> tuple[Any, Any]:
+        """What an operation reads."""
+        if operation == "forward":
+            return self.x, self.w
+        return self.dy, self.w if operation == "backward_data" else self.x
+
+    def plan(self, operation: str, *, tune: bool) -> dnnffi.ConvPlan:
+        """dnnffi's plan."""
+        return dnnffi.ConvPlan(
+            self.spec,
+            self.layer.x_shape,
+            operation=operation,
+            layout=self.layout,
+            options={"math": self.math, "tune": tune},
+        )
+
+    def torch_call(self, operation: str) -> Callable[[], Any]:
+        """PyTorch's call."""
+        x, w, dy = (torch.from_dlpack(array) for array in (self.x, self.w, self.dy))
+        spec = self.spec
+        keywords = (list(spec.stride), list(spec.padding), list(spec.dilation))
+        if operation == "forward":
+            return lambda: torch.nn.functional.conv2d(x, w, None, *keywords, spec.groups)
+        mask = [operation == "backward_data", operation == "backward_weights", False]
+        backward = torch.ops.aten.convolution_backward
+        return lambda: backward(dy, x, w, None, *keywords, False, [0, 0], spec.groups, mask)
+
+
+@contextmanager
+def torch_math(math: str, benchmark: bool) -> Iterator[None]:
+    """PyTorch's switches for a ``math``."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
+    cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = math != "strict", benchmark, 0
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
+
+
+def dnnffi_graph(problem: Problem, operation: str) -> tuple[Callable[[], object], str]:
+    """What launches ten tuned calls, and which plan it is."""
+    plan = problem.plan(operation, tune=True)
+    given = problem.given(operation)
+    out = plan.run(*given)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        plan.run(*given, out=out)
+        pool = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
+            for _ in range(CALLS):
+                plan.run(*given, out=out)
+            graph = stream.end_capture()
+    kept = (plan, given, out, pool, stream)
+    return lambda kept=kept: graph.launch(), plan.report().splitlines()[1]
+
+
+def torch_graph(problem: Problem, operation: str) -> Callable[[], object]:
+    """What launches ten calls of PyTorch, searched for."""
+    with torch_math(problem.math, benchmark=True):
+        call = problem.torch_call(operation)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(CALLS):
+                call()
+    with_external = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr)
+
+    def launch() -> None:
+        with torch.cuda.stream(with_external):
+            graph.replay()
+
+    return launch
+
+
+def kernel_times(graphs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Microseconds of a call in each graph, medians of turns."""
+    first, last = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def elapsed(launch: Callable[[], object], count: int) -> float:
+        first.record()
+        for _ in range(count):
+            launch()
+        last.record()
+        last.synchronize()
+        return cupy.cuda.get_elapsed_time(first, last) / count
+
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    counts = {}
+    for name, launch in graphs.items():
+        elapsed(launch, 1)
+        counts[name] = max(1, min(200, int(TURN_MS / max(elapsed(launch, 1), 1e-3))))
+    for _ in range(TURNS):
+        for name, launch in graphs.items():
+            times[name].append(elapsed(launch, counts[name]) / CALLS * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def kernels(
+    sets: dict[str, list[Layer]], configs: list[str], write: Callable[[], None], rows: list
+):
+    """One row a layer, configuration and operation."""
+    for set_name, layers in sets.items():
+        for layer in layers:
+            for config in configs:
+                problem = Problem(layer, config)
+                for operation in OPERATIONS:
+                    row = {"set": set_name, "layer": layer.name, "config": config}
+                    row["operation"] = operation
+                    try:
+                        graph, row["engine"] = dnnffi_graph(problem, operation)
+                        graphs = {"dnnffi": graph}
+                        if torch is not None:
+                            graphs["torch"] = torch_graph(problem, operation)
+                        row |= kernel_times(graphs)
+                        del graph, graphs
+                    except Exception as error:
+                        row["error"] = f"{type(error).__name__}: {error}"[:300]
+                    rows.append(row)
+                    show(row)
+                write()
+                del problem
+                dnnffi.clear_plans()
+                cupy.get_default_memory_pool().free_all_blocks()
+                if torch is not None:
+                    torch.cuda.empty_cache()
+
+
+def show(row: dict[str, Any]) -> None:
+    """A line of the table."""
+    name = f"{row['set']} {row['layer']}, {row['config']} {row['operation']}"
+    if "error" in row:
+        print(f"{name:62} {row['error']}", flush=True)
+        return
+    ratio = row.get("torch", float("nan")) / row["dnnffi"]
+    torch_us = row.get("torch", float("nan"))
+    print(
+        f"{name:62} {row['dnnffi']:9.1f} {torch_us:9.1f} {ratio:6.2f}  {row['engine']}", flush=True
+    )
+
+
+def host() -> list[dict[str, Any]]:
+    """Microseconds of a call of small layers: the executor, a held plan, `dnnffi.conv`, PyTorch."""
+    rows = []
+    for config in ("f16", "tf32"):
+        problem = Problem(Layer("3x3 8x64x14x14", 8, 64, 14, 14, 64, 3, 1, 1), config)
+        plan = problem.plan("forward", tune=False)
+        x, w = problem.given("forward")
+        y = plan.run(x, w)
+        runner = plan._held.plan._runner().executor
+        workspace = cupy.empty(max(runner.workspace_bytes, 1), "uint8")
+        at = (*(a.data.ptr for a in (x, w, y)), workspace.data.ptr if runner.workspace_bytes else 0)
+        calls: dict[str, Callable[[], object]] = {
+            "executor": lambda runner=runner, at=at: runner.run_at(at),
+            "held": lambda plan=plan, x=x, w=w, y=y: plan.run(x, w, out=y),
+            "functional": lambda x=x, w=w: dnnffi.conv(x, w, padding=1),
+        }
+        if torch is None:
+            rows.append({"problem": f"{problem.layer.name} {config}"} | host_times(calls))
+            continue
+        with torch_math("default", benchmark=False):
+            calls["torch"] = problem.torch_call("forward")
+            rows.append({"problem": f"{problem.layer.name} {config}"} | host_times(calls))
+    for row in rows:
+        figures = ", ".join(f"{key} {value:.1f}" for key, value in row.items() if key != "problem")
+        print(f"host µs of {row['problem']}: {figures}", flush=True)
+    return rows
+
+
+def first_calls() -> list[dict[str, Any]]:
+    """Milliseconds of the first call of new problems, by turns first by one and by the other."""
+    rows = []
+    for config in ("f16", "tf32"):
+        for size in (17, 19, 23, 29, 31):
+            problem = Problem(Layer(f"3x3 {size}", 8, 64, size, size, 64, 3, 1, 1), config)
+            x, w = problem.given("forward")
+            calls: dict[str, Callable[[], object]] = {
+                "dnnffi": lambda x=x, w=w: dnnffi.conv(x, w, padding=1)
+            }
+            if torch is not None:
+                calls["torch"] = problem.torch_call("forward")
+            order = list(calls) if size % 4 == 1 else list(calls)[::-1]
+            row: dict[str, Any] = {"problem": f"{problem.layer.name} {config}"}
+            for name in order:
+                cupy.cuda.Device().synchronize()
+                start = time.perf_counter()
+                calls[name]()
+                cupy.cuda.Device().synchronize()
+                row[name] = (time.perf_counter() - start) * 1e3
+            rows.append(row)
+            figures = ", ".join(f"{name} {row[name]:.2f}" for name in sorted(calls))
+            print(f"first call ms of {row['problem']}: {figures}", flush=True)
+    return rows[1:]  # the first of all loads libraries
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three layers in f16")
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    parser.add_argument("--configs", nargs="*", choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    arguments = parser.parse_args()
+    record: dict[str, Any] = {"machine": machine("gpu", ("torch",) if torch is not None else ())}
+    print(", ".join(f"{key} {value}" for key, value in record["machine"].items()), flush=True)
+
+    def write() -> None:
+        if arguments.json:
+            with open(arguments.json, "w") as file:
+                json.dump(record, file, indent=1)
+
+    record["host"], record["first"] = host(), first_calls()
+    record["kernels"] = rows = []
+    sets = {name: SETS[name] for name in arguments.sets}
+    configs = arguments.configs
+    if arguments.quick:
+        sets, configs = {"quick": QUICK}, ["f16"]
+    kernels(sets, configs, write, rows)
+    write()
+    for config in configs:
+        ratios = [
+            row["torch"] / row["dnnffi"]
+            for row in rows
+            if row["config"] == config and "torch" in row
+        ]
+        if ratios:
+            mean = statistics.geometric_mean(ratios)
+            print(
+                f"{config}: geometric mean {mean:.3f}, lowest {min(ratios):.3f}, of {len(ratios)}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Train the character model of ``python -m dnnffi demo`` with each step as one CUDA graph.
+
+    python examples/char_graph.py            # on a GPU: the same training, eager and as a graph
+    python examples/char_graph.py --eager    # without a graph; on NumPy where there is no GPU
+
+A step is the whole of it: one-hot characters, the LSTM forward, softmax cross-entropy, both
+backwards of the LSTM, clipping, Adam. `RNNPlan.capture` records what all of that enqueues, and a
+launch enqueues it again in one go. For that a step reads and writes the same arrays every time, and
+nothing in it may be decided on the host:
+
+- A new window is copied into the arrays that the step reads, before the launch.
+- The state behind a window is copied to where the next step reads it, as a part of the step.
+- Adam counts its steps in an array. A number of Python would stay what it was at the capture.
+- CuPy calls no cuBLAS while a graph is captured, so the matrix products are a kernel of our own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import operator
+import time
+from pathlib import Path
+
+import numpy as np
+
+import dnnffi
+from dnnffi.arrays import import_cupy
+from dnnffi.cli import probe
+from dnnffi.cli.charmodel import Alphabet, CharModel, windows
+from dnnffi.cli.demo import read_text
+from dnnffi.cli.learning import Adam, clip_by_norm
+
+RATE = 4e-3
+CHARACTERS = 2_000_000
+WARM_UP = 10
+
+PRODUCT = r"""
+extern "C" __global__ void product(
+    const float* a, const float* b, float* c, int m, int n, int k,
+    int a_row, int a_column, int b_row, int b_column)
+{
+    __shared__ float of_a[16][17], of_b[16][17];
+    const int x = threadIdx.x, y = threadIdx.y;
+    const int column = blockIdx.x * 16 + x, row = blockIdx.y * 16 + y;
+    float sum = 0;
+    for (int start = 0; start < k; start += 16) {
+        of_a[y][x] = row < m && start + x < k ? a[row * a_row + (start + x) * a_column] : 0;
+        of_b[y][x] = column < n && start + y < k ? b[(start + y) * b_row + column * b_column] : 0;
+        __syncthreads();
+        for (int i = 0; i < 16; ++i) sum += of_a[y][i] * of_b[i][x];
+        __syncthreads();
+    }
+    if (row < m && column < n) c[row * n + column] = sum;
+}
+"""
+
+
+def product_kernel(cupy):
+    """``a @ b`` for matrices of float32 with any strides, in tiles of 16 x 16."""
+    kernel = cupy.RawKernel(PRODUCT, "product")
+
+    def product(a, b):
+        (m, k), n = a.shape, b.shape[1]
+        c = cupy.empty((m, n), "float32")
+        strides = (step // 4 for step in (*a.strides, *b.strides))
+        sizes = (np.int32(number) for number in (m, n, k, *strides))
+        kernel((-(-n // 16), -(-m // 16)), (16, 16), (a, b, c, *sizes))
+        return c
+
+    return product
+
+
+class Training:
+    """The model, and every array that a step reads or writes from one step to the next."""
+
+    def __init__(self, xp, backend, alphabet, options, product=operator.matmul):
+        spec = dnnffi.RNNSpec(
+            mode="lstm",
+            input_size=len(alphabet),
+            hidden_size=options.hidden,
+            num_layers=options.layers,
+        )
+        self.model = CharModel(xp, spec, backend, np.random.default_rng(0))
+        # Measured now: a capture is to record the candidate that is fastest in a graph.
+        self.plan = dnnffi.RNNPlan(
+            *(spec, options.batch, options.window),
+            training=True,
+            backend=backend,
+            options={"tune": "now"},
+        )
+        self.adam = Adam(self.model.parameters, RATE)
+        self.product = product
+        self.inputs, self.targets = xp.zeros((2, options.window, options.batch), "int32")
+        self.state = tuple(xp.zeros((2, *spec.h_shape(options.batch)), spec.dtype))
+
+    def load(self, inputs, targets, anew):
+        """Put the next window where the step reads it."""
+        self.inputs[...] = inputs
+        self.targets[...] = targets
+        if anew:
+            for state in self.state:
+                state.fill(0)
+
+    def step(self):
+        """Train on the window that was loaded; its loss in bits per character."""
+        model, plan = self.model, self.plan
+        y, state = plan.forward(model.embed(self.inputs), self.state, model.rnn)
+        loss, dy, gradients = model.head(y, self.targets, self.product)
+        plan.backward_data(dy)
+        gradients = [plan.backward_weights().flat, *gradients]
+        clip_by_norm(gradients, 1.0)
+        self.adam.step(gradients)
+        for old, new in zip(self.state, state, strict=True):
+            old[...] = new
+        return loss
+
+
+def train(training, walk, steps, as_graph):
+    """Losses of all steps, and how many were done in a second behind the first few."""
+    step, losses = training.step, []
+    if as_graph:
+        training.load(*next(walk))
+        step = training.plan.capture(step).launch  # has trained on that window once
+    warm_up = min(WARM_UP, steps)
+    for number in range(warm_up + steps):
+        if number == warm_up:
+            float(losses[-1])  # waits for the device
+            start = time.perf_counter()
+        training.load(*next(walk))
+        losses.append(step().copy())
+    float(losses[-1])
+    seconds = time.perf_counter() - start
+    return [float(loss) for loss in losses], steps / seconds
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--eager", action="store_true", help="step by step, without a graph")
+    parser.add_argument("--steps", type=int, default=500, help="steps that are timed")
+    parser.add_argument("--text", type=Path, help="text to learn; else Python's standard library")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--window", type=int, default=64)
+    options = parser.parse_args(arguments)
+
+    problem = probe.cudnn_problem()
+    if problem and not options.eager:
+        print(f"A CUDA graph needs a GPU that cuDNN can use: {problem}. Try --eager.")
+        return 0
+    xp, backend, product = np, "reference", operator.matmul
+    if not problem:
+        xp, backend = import_cupy(), "cudnn"
+        product = product_kernel(xp)
+    text, source = read_text(options.text, CHARACTERS)
+    alphabet = Alphabet.of(text)
+    numbers = xp.asarray(alphabet.encode(text))
+    print(f"{source}: {len(text):,} characters; {backend} on {xp.__name__}")
+    for as_graph in (False,) if options.eager else (False, True):
+        training = Training(xp, backend, alphabet, options, product)
+        walk = windows(numbers, options.batch, options.window)
+        losses, speed = train(training, walk, options.steps, as_graph)
+        print(
+            f"{'graph' if as_graph else 'eager'}: {len(losses)} steps, {losses[0]:.3f} -> "
+            f"{np.mean(losses[-20:]):.3f} bits per character, {speed:,.1f} steps/s"
+        )
+        training.plan.close()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,302 @@
+"""MIOpen's two sets of RNN functions behind the same doors.
+
+Packed problems go through the older functions, which take a tensor descriptor for each step, dense
+ones through the newer, which take sequences. Both were made once for a problem; a call gives
+addresses, 0 for an array that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dnnffi.backends.handle import Handle
+from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.descriptors import (
+    RNNDescriptor,
+    SeqTensorDescriptor,
+    TensorDescriptor,
+)
+from dnnffi.backends.miopen.library import Library
+from dnnffi.backends.miopen.padding import Padding
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.sequences import lengths_to_batch_sizes
+
+_TRAINING, _INFERENCE = 0, 1
+
+
+class Calls(Protocol):
+    """The three calls, and the bytes that they want."""
+
+    workspace_bytes: int
+    reserve_bytes: int
+
+    def forward(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        """On x, y, h_0, h_n, c_0, c_n, weights, workspace."""
+
+    def backward_data(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        """On y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace."""
+
+    def backward_weights(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        """On x, h_0, y, dweights, workspace. Overwrites dweights."""
+
+
+class StepCalls:
+    """``miopenRNNForwardTraining`` and the others with a descriptor for each step."""
+
+    def __init__(
+        self,
+        library: Library,
+        problem: RNNProblem,
+        rnn: RNNDescriptor,
+        weights: TensorDescriptor,
+        state: TensorDescriptor,
+        handle: Handle,
+        own: Callable[[Any], Any],
+    ) -> None:
+        self._library, self._problem = library, problem
+        self._rnn, self._w, self._state = rnn.pointer, weights.pointer, state.pointer
+        self._steps = problem.steps
+        dtype, rows = problem.spec.dtype, lengths_to_batch_sizes(problem.row_lengths)
+
+        def steps_of(width: int) -> Any:
+            # Steps with as many rows share a descriptor: MIOpen only reads it.
+            made = {
+                count: own(TensorDescriptor(dtype, (count, width), library=library)).pointer
+                for count in set(rows)
+            }
+            return ffi.new("miopenTensorDescriptor_t[]", [made[count] for count in rows])
+
+        self._xs, self._ys = steps_of(problem.x_shape[-1]), steps_of(problem.y_shape[-1])
+        self.workspace_bytes = self._size("miopenGetRNNWorkspaceSize", handle)
+        self.reserve_bytes = (
+            self._size("miopenGetRNNTrainingReserveSize", handle) if problem.training else 0
+        )
+
+    def _size(self, function: str, handle: Handle) -> int:
+        size = ffi.new("size_t *")
+        status = getattr(self._library.lib, function)(
+            handle.pointer, self._rnn, self._steps, self._xs, size
+        )
+        self._library.check(status, function, self._problem)
+        return int(size[0])
+
+    def forward(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
+        state, lib = self._state, self._library.lib
+        arguments = (
+            handle,
+            self._rnn,
+            self._steps,
+            self._xs,
+            x,
+            state,
+            h_0,
+            state,
+            c_0,
+            self._w,
+            weights,
+            self._ys,
+            y,
+            state,
+            h_n,
+            state,
+            c_n,
+            workspace,
+            self.workspace_bytes,
+        )
+        if self._problem.training:
+            function = "miopenRNNForwardTraining"
+            status = lib.miopenRNNForwardTraining(*arguments, reserve, self.reserve_bytes)
+        else:
+            function = "miopenRNNForwardInference"
+            status = lib.miopenRNNForwardInference(*arguments)
+        if status:
+            raise self._library.error(status, function, self._problem)
+
+    def backward_data(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace = addresses
+        state = self._state
+        status = self._library.lib.miopenRNNBackwardData(
+            handle,
+            self._rnn,
+            self._steps,
+            self._ys,
+            y,
+            self._ys,
+            dy,
+            state,
+            dh_n,
+            state,
+            dc_n,
+            self._w,
+            weights,
+            state,
+            h_0,
+            state,
+            c_0,
+            self._xs,
+            dx,
+            state,
+            dh_0,
+            state,
+            dc_0,
+            workspace,
+            self.workspace_bytes,
+            reserve,
+            self.reserve_bytes,
+        )
+        if status:
+            raise self._library.error(status, "miopenRNNBackwardData", self._problem)
+
+    def backward_weights(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        x, h_0, y, dweights, workspace = addresses
+        status = self._library.lib.miopenRNNBackwardWeights(
+            handle,
+            self._rnn,
+            self._steps,
+            self._xs,
+            x,
+            self._state,
+            h_0,
+            self._ys,
+            y,
+            self._w,
+            dweights,
+            workspace,
+            self.workspace_bytes,
+            reserve,
+            self.reserve_bytes,
+        )
+        if status:
+            raise self._library.error(status, "miopenRNNBackwardWeights", self._problem)
+
+
+class SequenceCalls:
+    """``miopenRNNForward`` and the others with sequence descriptors, and zeros in the padding."""
+
+    def __init__(
+        self,
+        library: Library,
+        problem: RNNProblem,
+        rnn: RNNDescriptor,
+        state: TensorDescriptor,
+        weight_bytes: int,
+        handle: Handle,
+        own: Callable[[Any], Any],
+    ) -> None:
+        self._library, self._problem = library, problem
+        self._rnn, self._state, self._weight_bytes = rnn.pointer, state.pointer, weight_bytes
+        x_width, y_width = problem.x_shape[-1], problem.y_shape[-1]
+
+        def sequences(width: int) -> Any:
+            shape = problem.layout, problem.steps, problem.batch, width, problem.row_lengths
+            return own(SeqTensorDescriptor(problem.spec.dtype, *shape, library=library)).pointer
+
+        self._x, self._y = sequences(x_width), sequences(y_width)
+        self._x_padding = Padding(library, problem, x_width, own) if problem.training else None
+        self._y_padding = Padding(library, problem, y_width, own)
+        training_workspace, self.reserve_bytes = self._sizes(_TRAINING, handle)
+        if problem.training:
+            self.workspace_bytes, self._used_reserve = training_workspace, self.reserve_bytes
+        else:
+            # It answers that inference needs no reserve space, and refuses to run without.
+            workspace, _ = self._sizes(_INFERENCE, handle)
+            self._used_reserve, self.reserve_bytes = self.reserve_bytes, 0
+            self._inner_workspace = aligned(workspace)
+            self.workspace_bytes = self._inner_workspace + self._used_reserve
+
+    def _sizes(self, mode: int, handle: Handle) -> tuple[int, int]:
+        sizes = ffi.new("size_t[2]")
+        status = self._library.lib.miopenGetRNNTempSpaceSizes(
+            handle.pointer, self._rnn, self._x, mode, sizes, sizes + 1
+        )
+        self._library.check(status, "miopenGetRNNTempSpaceSizes", self._problem)
+        return int(sizes[0]), int(sizes[1])
+
+    def forward(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
+        mode, workspace_bytes = _TRAINING, self.workspace_bytes
+        if not self._problem.training:
+            mode, workspace_bytes = _INFERENCE, self._inner_workspace
+            reserve = workspace + workspace_bytes
+        status = self._library.lib.miopenRNNForward(
+            handle,
+            self._rnn,
+            mode,
+            self._x,
+            x,
+            self._state,
+            h_0,
+            h_n,
+            self._state,
+            c_0,
+            c_n,
+            self._y,
+            y,
+            weights,
+            self._weight_bytes,
+            workspace,
+            workspace_bytes,
+            reserve,
+            self._used_reserve,
+        )
+        if status:
+            raise self._library.error(status, "miopenRNNForward", self._problem)
+        self._y_padding.zero(handle, y)
+
+    def backward_data(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace = addresses
+        status = self._library.lib.miopenRNNBackwardSeqData(
+            handle,
+            self._rnn,
+            self._y,
+            y,
+            dy,
+            self._state,
+            h_0,
+            dh_n,
+            dh_0,
+            self._state,
+            c_0,
+            dc_n,
+            dc_0,
+            self._x,
+            dx,
+            weights,
+            self._weight_bytes,
+            workspace,
+            self.workspace_bytes,
+            reserve,
+            self.reserve_bytes,
+        )
+        if status:
+            raise self._library.error(status, "miopenRNNBackwardSeqData", self._problem)
+        assert self._x_padding is not None
+        self._x_padding.zero(handle, dx)
+
+    def backward_weights(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
+        x, h_0, y, dweights, workspace = addresses
+        status = self._library.lib.miopenRNNBackwardWeightsSeqTensor(
+            handle,
+            self._rnn,
+            self._x,
+            x,
+            self._state,
+            h_0,
+            self._y,
+            y,
+            dweights,
+            self._weight_bytes,
+            workspace,
+            self.workspace_bytes,
+            reserve,
+            self.reserve_bytes,
+        )
+        if status:
+            raise self._library.error(status, "miopenRNNBackwardWeightsSeqTensor", self._problem)
+
+
+def aligned(nbytes: int) -> int:
+    """``nbytes`` up to where another buffer may begin."""
+    return -(-nbytes // 256) * 256

@@ -1,0 +1,70 @@
+"""The random numbers of MIOpen's dropout, which are seeded anew for each forward.
+
+A forward reads the states and leaves them as they are (3.4.0), so that two forwards on the same
+states drop the same values. Seeding is one kernel on the stream of the forward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnffi.backends import dropout
+from dnnffi.backends.handle import Handle, handle_for
+from dnnffi.backends.miopen.descriptors import DropoutDescriptor, states_size
+
+_MASK = 2**64 - 1
+
+
+class Generator(dropout.Generator):
+    """A seeded random number generator of MIOpen on one device.
+
+    The n-th use seeds the states with a hash of the seed and n; n is all that `save` has to keep.
+    """
+
+    _descriptor = DropoutDescriptor
+    _uses = 0
+
+    def _states_size(self, handle: Handle) -> int:
+        return states_size(self.library, handle)
+
+    def _start(self, handle: Handle) -> None:
+        # The probability does not matter to the states: descriptors bring their own.
+        self._seeder = DropoutDescriptor(handle, 0.5, self._states, library=self.library)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            handle = handle_for(self.library, self.device)
+            seed = mixed(self.seed, self._uses)
+            self._seeder.set(handle, 0.5, self._states, seed, initialize=True)
+            self._uses += 1
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def save(self) -> np.ndarray[Any, Any]:
+        """How often it was used, as bytes. Waits for nothing."""
+        with self._lock:
+            return np.frombuffer(self._uses.to_bytes(8, "little"), np.uint8)
+
+    def restore(self, states: np.ndarray[Any, Any]) -> None:
+        """Continue from saved states."""
+        if states.nbytes != 8:
+            raise ValueError(f"saved states have {states.nbytes} bytes; MIOpen's have 8")
+        with self._lock:
+            self._uses = int.from_bytes(states.tobytes(), "little")
+
+    def close(self) -> None:
+        """Close the descriptors. The states go when nothing refers to them."""
+        super().close()
+        self._seeder.close()
+
+
+def mixed(seed: int, use: int) -> int:
+    """A seed for one use: splitmix64, so that seeds and uses near each other share nothing."""
+    value = (seed + (use + 1) * 0x9E3779B97F4A7C15) & _MASK
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
+    return value ^ value >> 31

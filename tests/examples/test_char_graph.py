@@ -1,0 +1,59 @@
+"""The example of a training step as one CUDA graph; here without the graph."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dnnffi.cli import probe
+from dnnffi.cli.charmodel import Alphabet, windows
+from dnnffi.cli.learning import Adam, clip_by_norm
+
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "char_graph.py"))
+TEXT = "the quick brown fox jumps over the lazy dog. " * 20
+SMALL = {"hidden": 6, "layers": 2, "batch": 3, "window": 40}
+
+
+@pytest.fixture
+def without_gpu(monkeypatch):
+    monkeypatch.setattr(probe, "cudnn_problem", lambda: "there is no GPU")
+
+
+def test_without_a_gpu_it_says_so(without_gpu, capsys):
+    assert EXAMPLE["main"]([]) == 0
+    assert "needs a GPU that cuDNN can use: there is no GPU. Try --eager" in capsys.readouterr().out
+
+
+def test_two_steps_on_numpy(without_gpu, capsys, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    sizes = [f"--{name}={value}" for name, value in SMALL.items()]
+    assert EXAMPLE["main"](["--eager", "--steps", "2", "--text", str(text), *sizes]) == 0
+    out = capsys.readouterr().out
+    assert "reference on numpy" in out
+    assert "eager: 4 steps" in out
+    assert "steps/s" in out
+
+
+def test_a_step_is_that_of_the_demo(without_gpu):
+    alphabet = Alphabet.of(TEXT)
+    numbers = alphabet.encode(TEXT)
+    options = argparse.Namespace(**SMALL)
+    training = EXAMPLE["Training"](np, "reference", alphabet, options)
+    walk = windows(numbers, SMALL["batch"], SMALL["window"])
+    losses, _ = EXAMPLE["train"](training, walk, 10, False)
+
+    model = EXAMPLE["Training"](np, "reference", alphabet, options).model
+    adam, expected, state = Adam(model.parameters, EXAMPLE["RATE"]), [], None
+    for inputs, targets, anew in islice(windows(numbers, SMALL["batch"], SMALL["window"]), 20):
+        loss, gradients, state = model.loss_and_gradients(inputs, targets, None if anew else state)
+        clip_by_norm(gradients, 1.0)
+        adam.step(gradients)
+        expected.append(float(loss))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert losses[-1] < losses[0] - 0.1

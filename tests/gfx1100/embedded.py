@@ -1,0 +1,109 @@
+"""dnnffi on the real libMIOpen and arrays that it does not know; what tests ask of it."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from contextlib import contextmanager
+
+from gfx1100 import joint
+from gfx1100.hip_arrays import DlpackArray
+
+from dnnffi.backends.handle import close_handles
+from dnnffi.backends.miopen import library as miopen
+from dnnffi.foreign import device_array, using
+
+LAUNCHES = b"launch"
+
+
+class Watched:
+    """libMIOpen's functions, counted; one call can be made to fail without being made.
+
+    Functions that destroy never fail: who calls them has nobody to tell.
+    """
+
+    def __init__(self, lib):
+        self._lib = lib
+        self._functions = {}
+        self.calls = Counter()
+        self.fault = None
+
+    def fail(self, nth, status):
+        """Let the n-th call from now return ``status``."""
+        self.fault, self.failed = [nth, status], None
+
+    def __getattr__(self, name):
+        if name not in self._functions:
+            self._functions[name] = self._watched(name, getattr(self._lib, name))
+        return self._functions[name]
+
+    def _watched(self, name, function):
+        if name == "miopenGetErrorString":
+            return function
+
+        def call(*arguments):
+            if self.fault and "Destroy" not in name:
+                self.fault[0] -= 1
+                if self.fault[0] == 0:
+                    status, self.fault, self.failed = self.fault[1], None, name
+                    return status
+            self.calls[name] += 1
+            return function(*arguments)
+
+        return call
+
+    def live(self):
+        """Handles and descriptors that were made and not destroyed, by kind."""
+        kinds = {name.removeprefix("miopenCreate") for name in self.calls if "Create" in name}
+        alive = {
+            kind or "Handle": self.calls[f"miopenCreate{kind}"] - self.calls[f"miopenDestroy{kind}"]
+            for kind in kinds
+        }
+        return {kind: count for kind, count in alive.items() if count}
+
+
+class Embedded:
+    """The library over `dnnffi.foreign`, an allocator, and the device's controls."""
+
+    def __init__(self, hip, real):
+        self.hip = hip
+        self.watched = Watched(real.lib)
+        self.base = miopen.Library(self.watched, real.path, real.found_via)
+        self.library = self.base.without_cupy()
+        self.asarray = DlpackArray.of
+        self.options = {"allocator": DlpackArray.empty}
+
+    def device_array(self, values):
+        """An array as executors take it."""
+        return device_array("a test's array", self.asarray(values))
+
+    def reached(self):
+        """How often the library was called with arrays, and the device launched anything."""
+        with_arrays = {
+            name: count
+            for name, count in self.watched.calls.items()
+            if name.startswith("miopenRNN") or name in ("miopenSetTensor", "miopenOpTensor")
+        }
+        return with_arrays, self.hip.gfx1100_calls(LAUNCHES)
+
+    def forget(self):
+        """Let go of everything that is only cached, the thread's handle too."""
+        if self.library.engine is not None:
+            self.library.engine.plans.clear()
+            self.library.engine._default_states.clear()
+        gc.collect()
+        close_handles(self.library)
+        gc.collect()
+
+
+@contextmanager
+def opened(hip):
+    """A fresh library; at the end nothing is left of it."""
+    joint.install()
+    joint.failures.clear()
+    embedded = Embedded(hip, miopen.load())
+    with miopen.using(embedded.base), using(embedded.options["allocator"]):
+        yield embedded
+        embedded.forget()
+    assert embedded.watched.live() == {}
+    assert joint.failures == []

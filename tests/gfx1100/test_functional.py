@@ -1,0 +1,12 @@
+"""The functions on the real libMIOpen, without CuPy, against the reference in float64."""
+
+from __future__ import annotations
+
+import conformance
+import pytest
+from conformance import MIOPEN
+
+
+@pytest.mark.parametrize("case", conformance.matrix(MIOPEN), ids=str)
+def test_matrix(miopen, case):
+    conformance.check(case, miopen.asarray, MIOPEN, miopen.options)

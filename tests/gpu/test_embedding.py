@@ -1,0 +1,70 @@
+"""cuDNN on tensors of PyTorch, with results of its allocator, beside the same call through CuPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dnnffi
+from dnnffi.dropout import DropoutState
+
+torch = pytest.importorskip("torch")
+
+
+def options():
+    return {
+        "allocator": lambda shape, dtype: torch.empty(
+            shape, dtype=getattr(torch, dtype), device="cuda"
+        ),
+        "stream": lambda: torch.cuda.current_stream().cuda_stream,
+        "math": "strict",
+    }
+
+
+def problem(module):
+    torch.manual_seed(0)
+    made = module(3, 5, num_layers=2, bidirectional=True, device="cuda")
+    x = torch.randn(7, 4, 3, device="cuda")
+    dy = torch.randn(7, 4, 10, device="cuda")
+    return list(made.parameters()), x, dy
+
+
+@pytest.mark.parametrize(("mode", "module"), [("lstm", "LSTM"), ("gru", "GRU")])
+@pytest.mark.parametrize("own_stream", [False, True])
+def test_tensors_in_and_tensors_out(mode, module, own_stream):
+    parameters, x, dy = problem(getattr(torch.nn, module))
+    keywords = {"num_layers": 2, "bidirectional": True, "lengths": (7, 2, 5, 1)}
+    forward = getattr(dnnffi, f"{mode}_forward")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream() if own_stream else torch.cuda.current_stream()
+    with torch.cuda.stream(stream):
+        y, _, ctx = forward(x, None, parameters, options=options(), **keywords)
+        grads = ctx.backward(dy)
+    stream.synchronize()
+    assert all(isinstance(a, torch.Tensor) for a in (y, grads.x, *grads.weights))
+    wanted, _, ctx = forward(x, None, parameters, options={"math": "strict"}, **keywords)
+    expected = ctx.backward(dy)
+    pairs = [(y, wanted), (grads.x, expected.x)]
+    pairs += zip(grads.weights, expected.weights, strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one.cpu().numpy(), other.get(), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_and_a_flat_buffer():
+    parameters, x, dy = problem(torch.nn.LSTM)
+    spec = dnnffi.RNNSpec(
+        mode="lstm", input_size=3, hidden_size=5, num_layers=2, bidirectional=True
+    )
+    host = [p.detach().cpu().numpy() for p in parameters]
+    flat = torch.from_numpy(dnnffi.RNNWeights.pack(host, spec).flat).cuda()
+    weights = dnnffi.RNNWeights(flat, spec)
+    results = []
+    for _ in range(2):
+        state = DropoutState(3)
+        y, _, ctx = dnnffi.lstm_forward(
+            x, None, weights, dropout=0.5, dropout_state=state, options=options()
+        )
+        results.append((y.cpu(), ctx.backward(dy).x.cpu(), state.save()["states"]))
+    for one, other in zip(results[0][:2], results[1][:2], strict=True):
+        assert torch.equal(one, other)
+    assert results[0][2] == results[1][2]

@@ -1,0 +1,243 @@
+"""When a call is captured, which graphs are kept, and how much memory they may hold."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from dnnffi.plan import replay
+from dnnffi.plan.replay import GraphMemory, Replays
+
+
+class FakeGraph:
+    def __init__(self, nbytes=100):
+        self.nbytes = nbytes
+        self.launches = 0
+
+
+def replays(most=4, memory=None):
+    return Replays(GraphMemory() if memory is None else memory, most)
+
+
+def call(operation, addresses):
+    """A call as a plan makes it: whether it was captured."""
+    graph = operation.graphs.get(addresses)
+    captured = graph is None and operation.due(addresses)
+    if captured:
+        graph = FakeGraph()
+        operation.add(addresses, graph)
+    if graph is not None:
+        graph.launches += 1
+    return captured
+
+
+def test_the_second_call_on_the_same_addresses_is_captured():
+    operation = replays()
+    assert [call(operation, (1, 2)) for _ in range(4)] == [False, True, False, False]
+    assert operation.graphs[1, 2].launches == 3
+
+
+def test_addresses_count_each_for_themselves():
+    operation = replays()
+    assert [call(operation, (n,)) for n in (1, 2, 3, 2, 1)] == [False] * 3 + [True] * 2
+    assert set(operation.graphs) == {(1,), (2,)}
+
+
+def test_addresses_that_are_always_new_are_never_captured():
+    operation = replays()
+    assert not any(call(operation, (n,)) for n in range(1000))
+    assert len(operation._seen) <= replay._MOST_SEEN
+
+
+def test_the_count_begins_anew_after_many_others():
+    operation = replays()
+    call(operation, (-1,))
+    for n in range(replay._MOST_SEEN):
+        call(operation, (n,))
+    assert not call(operation, (-1,))
+
+
+def test_no_more_graphs_than_allowed():
+    operation = replays(most=3)
+    for n in range(50):
+        for _ in range(n + 2):
+            call(operation, (n,))
+    assert len(operation.graphs) == 3
+
+
+def test_the_graph_that_is_launched_least_goes():
+    operation = replays(most=3)
+    for addresses, times in (((1,), 9), ((2,), 4), ((3,), 7)):
+        for _ in range(times):
+            call(operation, addresses)
+    while (4,) not in operation.graphs:
+        call(operation, (4,))
+    assert set(operation.graphs) == {(1,), (3,), (4,)}
+
+
+def test_what_is_called_less_than_every_graph_takes_no_place():
+    operation = replays(most=2)
+    for n in (1, 2):
+        for _ in range(20):
+            call(operation, (n,))
+    assert not any(call(operation, (3,)) for _ in range(10))
+    assert set(operation.graphs) == {(1,), (2,)}
+
+
+def test_launches_of_long_ago_count_less():
+    operation = replays(most=2)
+    for n in (1, 2):
+        for _ in range(100):
+            call(operation, (n,))
+    # A loop over other arrays begins: sooner or later both graphs are of that one.
+    calls = 0
+    while set(operation.graphs) != {(3,), (4,)}:
+        for n in (3, 4):
+            call(operation, (n,))
+        calls += 1
+        assert calls < 1000
+    assert calls < 200
+
+
+def test_a_cycle_longer_than_the_limit_keeps_its_graphs():
+    operation = replays(most=4)
+    captures = [sum(call(operation, (n,)) for n in range(6)) for _ in range(100)]
+    assert captures[1] == 4
+    assert sum(captures) == 4
+    assert min(graph.launches for graph in operation.graphs.values()) == 99
+
+
+def test_adding_what_is_there_changes_nothing():
+    memory = GraphMemory()
+    operation = replays(memory=memory)
+    first = FakeGraph()
+    operation.add((1,), first)
+    operation.add((1,), FakeGraph(nbytes=5000))
+    assert operation.graphs == {(1,): first}
+    assert memory.nbytes == operation.nbytes == 100
+
+
+def test_clearing_lets_go_of_graphs_and_counts():
+    memory = GraphMemory()
+    operation, other = replays(memory=memory), replays(memory=memory)
+    for _ in range(3):
+        call(operation, (1,))
+        call(other, (1,))
+    call(operation, (2,))
+    operation.clear()
+    assert operation.graphs == {}
+    assert memory.nbytes == other.nbytes == 100
+    assert not call(operation, (2,)), "what was seen before is forgotten"
+
+
+# Memory of all graphs
+
+
+def test_the_oldest_graph_of_any_operation_goes_where_memory_is_short():
+    memory = GraphMemory(most_bytes=250)
+    one, two = replays(memory=memory), replays(memory=memory)
+    one.add((1,), FakeGraph())
+    two.add((1,), FakeGraph())
+    one.add((2,), FakeGraph())
+    assert set(one.graphs) == {(2,)}
+    assert set(two.graphs) == {(1,)}
+    assert memory.nbytes == one.nbytes + two.nbytes == 200
+
+
+def test_as_many_graphs_go_as_the_new_one_needs():
+    memory = GraphMemory(most_bytes=350)
+    operation = replays(memory=memory)
+    for n in range(3):
+        operation.add((n,), FakeGraph())
+    operation.add((3,), FakeGraph(nbytes=200))
+    assert set(operation.graphs) == {(2,), (3,)}
+    assert memory.nbytes == 300
+
+
+def test_a_graph_that_is_too_large_alone_is_the_only_one():
+    memory = GraphMemory(most_bytes=250)
+    operation = replays(memory=memory)
+    operation.add((1,), FakeGraph())
+    operation.add((2,), FakeGraph(nbytes=1000))
+    assert set(operation.graphs) == {(2,)}
+    operation.add((3,), FakeGraph())
+    assert set(operation.graphs) == {(3,)}
+    assert memory.nbytes == 100
+
+
+def test_a_graph_that_another_replaces_is_not_counted():
+    memory = GraphMemory()
+    operation = replays(most=1, memory=memory)
+    operation.add((1,), FakeGraph(nbytes=300))
+    operation.add((2,), FakeGraph())
+    assert memory.nbytes == operation.nbytes == 100
+
+
+def test_graphs_of_an_operation_that_is_gone_are_not_counted():
+    memory = GraphMemory()
+    one, two = replays(memory=memory), replays(memory=memory)
+    for n in range(3):
+        one.add((n,), FakeGraph())
+        two.add((n,), FakeGraph())
+    del one
+    gc.collect()
+    assert memory.nbytes == 300
+    assert len(memory._held) == 3
+
+
+@pytest.mark.parametrize("limit", [100, 10_000])
+def test_the_count_of_bytes_is_always_that_of_the_graphs(limit):
+    memory = GraphMemory(most_bytes=limit)
+    operations = [replays(most=3, memory=memory) for _ in range(3)]
+    for n in range(400):
+        call(operations[n * 7 % 3], (n * n % 23,))
+        if n % 97 == 0:
+            operations[n % 3].clear()
+        assert memory.nbytes == sum(operation.nbytes for operation in operations)
+
+
+# Threads
+
+
+def test_two_threads_that_add_the_same_keep_one():
+    memory = GraphMemory()
+    operation = replays(memory=memory)
+    barrier = threading.Barrier(4)
+
+    def add():
+        for n in range(50):
+            barrier.wait()
+            operation.add((n % 3,), FakeGraph())
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memory.nbytes == operation.nbytes == 300
+
+
+def test_no_lock_is_held_while_a_graph_of_another_operation_is_dropped():
+    # The other may be held by a thread in which a plan is collected, which wants this lock.
+    memory = GraphMemory(most_bytes=100)
+    free = []
+
+    class Watched(Replays):
+        def drop(self, addresses):
+            def take():
+                free.append(memory._lock.acquire(blocking=False))
+                if free[-1]:
+                    memory._lock.release()
+
+            thread = threading.Thread(target=take)
+            thread.start()
+            thread.join()
+            super().drop(addresses)
+
+    watched, other = Watched(memory), replays(memory=memory)
+    watched.add((1,), FakeGraph())
+    other.add((1,), FakeGraph())
+    assert free == [True]
+    assert watched.graphs == {}
