@@ -2,9 +2,10 @@
 
     python benchmarks/conv.py [--quick] [--sets resnet50 ...] [--configs f16 ...] [--json FILE]
 
-Kernels: a tuned `dnnffi.ConvPlan` and PyTorch with ``benchmark=True``, each captured in a CUDA graph
-of ten calls, medians of turns that they take. Host: until a call returns, on a drained device. First
-calls: of problems that the process has not seen, heuristics only, with the libraries warm.
+Kernels: a tuned `dnnffi.ConvPlan` and PyTorch with ``benchmark=True``, each captured in a CUDA
+graph of ten calls, medians of turns that they take. Host: until a call returns, on a drained
+device. First calls: of problems that the process has not seen, heuristics only, with the libraries
+warm.
 """
 
 from __future__ import annotations

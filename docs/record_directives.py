@@ -16,11 +16,14 @@ from typing import Any
 from docutils import nodes
 from records import (
     BENCH_HEAD,
+    CONV_HEAD,
     OVERHEAD_HEAD,
     PLAN_HEAD,
     RECORDS,
     TARGET_HEAD,
     bench_rows,
+    conv_rows,
+    conv_summary,
     gpu_rows,
     memcheck_rows,
     overhead_rows,
@@ -29,6 +32,8 @@ from records import (
     target_rows,
 )
 from sphinx.util.docutils import SphinxDirective
+
+from dnnffi.backends.cudnn.graph.known_wrong import TABLE
 
 
 class Record(SphinxDirective):
@@ -132,6 +137,39 @@ class BenchPlans(BenchRecord):
         return table(plan_rows(record), PLAN_HEAD)
 
 
+class ConvBench(Record):
+    """``conv-bench``."""
+
+    file = "bench_conv.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(conv_summary(record)),
+            table(conv_rows(record), CONV_HEAD),
+            nodes.paragraph(text=f"Measured on: {_machine(record)}."),
+        ]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [nodes.paragraph(text="Not measured yet.")]
+
+
+class WrongEngines(SphinxDirective):
+    """``wrong-engines``: the data that the code checks."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [
+            (
+                one.operation.replace("_", " "),
+                str(one.engine),
+                "channels last" if one.channels_last else "channels first",
+                one.reason,
+            )
+            for one in TABLE
+        ]
+        return [table(rows, ("Operation", "Engine", "Layout", "Why"))]
+
+
 def _machine(record: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in record["machine"].items())
 
@@ -159,5 +197,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)
+    app.add_directive("conv-bench", ConvBench)
+    app.add_directive("wrong-engines", WrongEngines)
     app.add_directive("bench-plans", BenchPlans)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

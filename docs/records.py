@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from dnnffi.bench.summary import NOT_MEASURED, OURS, PHASE_WORDS, figures, targets
@@ -126,3 +127,41 @@ def _by_shape(
         )
         for shape in record["shapes"]
     ]
+
+
+CONV_HEAD = ("Layer", "Operation", "Type", "dnnffi µs", "PyTorch µs", "Ratio", "Plan")
+
+
+def conv_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a layer, operation and type: microseconds; a ratio above 1 says dnnffi is faster."""
+    rows = []
+    for row in record["kernels"]:
+        name = f"{row['set']} {row['layer']}"
+        what = (name, row["operation"].replace("_", " "), row["config"])
+        if "error" in row:
+            rows.append((*what, row["error"], "", "", ""))
+            continue
+        own, other = row["dnnffi"], row.get("torch")
+        beside = (NOT_MEASURED, "-") if other is None else (f"{other:.1f}", f"{other / own:.2f}")
+        rows.append((*what, f"{own:.1f}", *beside, row["engine"].partition(";")[0]))
+    return rows
+
+
+def conv_summary(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Ratios by type, host costs and first calls, as pairs of what and how much."""
+    rows = []
+    for config in dict.fromkeys(row["config"] for row in record["kernels"]):
+        ratios = [
+            row["torch"] / row["dnnffi"]
+            for row in record["kernels"]
+            if row["config"] == config and "torch" in row
+        ]
+        if ratios:
+            mean = geometric_mean(ratios)
+            figures = f"{mean:.2f}, lowest {min(ratios):.2f}, of {len(ratios)}"
+            rows.append((f"Kernels, PyTorch's time over dnnffi's, {config}", figures))
+    for words, key, unit in (("Host cost of a call", "host", "µs"), ("First call", "first", "ms")):
+        for row in record[key]:
+            figures = ", ".join(f"{n} {v:.1f} {unit}" for n, v in row.items() if n != "problem")
+            rows.append((f"{words}, {row['problem']}", figures))
+    return rows

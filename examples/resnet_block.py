@@ -8,8 +8,8 @@ A block of two convolutions with a way around them,
     y = relu(conv(h, w2) + x + b2)
 
 learns the outputs of a block with other weights ("the teacher") from random pictures. The forward
-is two calls, bias, residual and ReLU included; the gradients are written out below. On CuPy arrays
-where there is a GPU, else on NumPy.
+is two calls, bias, residual and ReLU included; the gradients are written out below. On cuDNN and
+CuPy arrays where there is a GPU, else on the reference and NumPy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ import time
 import numpy as np
 
 import dnnffi
-
-# cuDNN and MIOpen have no convolution here yet: the reference computes, on CuPy arrays too.
-BACKEND = "reference"
 
 
 class Block:
@@ -42,10 +39,8 @@ class Block:
 
     def forward(self, x):
         """The output, and what lies between: (y, h)."""
-        h = dnnffi.conv(x, self.w1, self.b1, padding=1, activation="relu", backend=BACKEND)
-        y = dnnffi.conv(
-            h, self.w2, self.b2, padding=1, residual=x, activation="relu", backend=BACKEND
-        )
+        h = dnnffi.conv(x, self.w1, self.b1, padding=1, activation="relu")
+        y = dnnffi.conv(h, self.w2, self.b2, padding=1, residual=x, activation="relu")
         return y, h
 
     def gradients(self, x, h, y, dy):
@@ -53,11 +48,11 @@ class Block:
         weights = self.w2.shape
         # ReLU lets the gradient pass where its output is positive.
         dy = dy * (y > 0)
-        dw2 = dnnffi.conv_backward_weights(dy, h, weights, padding=1, backend=BACKEND)
-        dh = dnnffi.conv_backward_data(dy, self.w2, h.shape, padding=1, backend=BACKEND)
+        dw2 = dnnffi.conv_backward_weights(dy, h, weights, padding=1)
+        dh = dnnffi.conv_backward_data(dy, self.w2, h.shape, padding=1)
         dh = dh * (h > 0)
-        dw1 = dnnffi.conv_backward_weights(dh, x, weights, padding=1, backend=BACKEND)
-        dx = dnnffi.conv_backward_data(dh, self.w1, x.shape, padding=1, backend=BACKEND)
+        dw1 = dnnffi.conv_backward_weights(dh, x, weights, padding=1)
+        dx = dnnffi.conv_backward_data(dh, self.w1, x.shape, padding=1)
         db1, db2 = dnnffi.conv_backward_bias(dh), dnnffi.conv_backward_bias(dy)
         return dx + dy, [dw1, db1, dw2, db2]  # dy: what came by the way around
 

@@ -400,14 +400,15 @@ def _run(
     device = found.place(names[0], first)
     rank = _rank(names[0], first)
     # Before the look-up: 1 equals True and 1.0, and would find its plan.
-    sizes = geometry
     for value in geometry:
         if value.__class__ is not int:
             sizes = tuple(
-                one if one.__class__ is int else per_dimension(name, one, rank, least)
+                (one,) * rank if one.__class__ is int else per_dimension(name, one, rank, least)
                 for one, (name, least) in zip(geometry, _GEOMETRY, strict=True)
             )
             break
+    else:
+        sizes = _everywhere(geometry, rank)
     if groups.__class__ is not int:
         groups = check_integer("groups", groups)
     checked = DEFAULTS if options is None else conv_options(options)
@@ -463,6 +464,11 @@ def _run(
     if checked.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
+
+
+@lru_cache(maxsize=1024)
+def _everywhere(geometry: tuple[int, ...], rank: int) -> tuple[tuple[int, ...], ...]:
+    return tuple((value,) * rank for value in geometry)
 
 
 _layout_of = lru_cache(maxsize=1024)(memory_layout)  # on the path of every call

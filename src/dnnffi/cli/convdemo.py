@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dnnffi.cli.command import INTERRUPTED
@@ -23,26 +24,27 @@ ROWS, COLUMNS = 4, 8
 """Of the grid of pictures."""
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
     """Train, then write the loss curve and the grid. Ctrl-C ends the training early."""
     import numpy as np
 
+    from dnnffi.arrays import to_host
     from dnnffi.cli.convmodel import ConvModel
     from dnnffi.cli.pictures import SHAPES, draw_pictures
 
     rng = np.random.default_rng(options.seed)
-    model = ConvModel(np, CHANNELS, len(SHAPES), "reference", rng)
+    model = ConvModel(xp, CHANNELS, len(SHAPES), backend, rng)
     count = sum(int(parameter.size) for parameter in model.parameters)
-    print(f"Backend   reference on NumPy {np.__version__} (the vendors' is not there yet)")
     print(f"Pictures  {SIZE} x {SIZE} with noise: {', '.join(SHAPES)}")
     print(f"Network   {len(CHANNELS) - 1} convolutions of 3 x 3, {count:,} parameters")
 
-    progress = train(model, options.batch or BATCH, options.seconds, options.steps, rng)
+    batch = options.batch or BATCH
+    progress = train(model, xp, batch, options.seconds, options.steps, rng)
     if not progress.losses:
         print("Interrupted before the first step; nothing to write.")
         return INTERRUPTED
     pictures, numbers = draw_pictures(TESTED, SIZE, NOISE, np.random.default_rng(options.seed + 1))
-    answers = model.scores(pictures).argmax(axis=1)
+    answers = to_host(model.scores(xp.asarray(pictures)).argmax(axis=1))
     curve, grid = options.output / "loss.png", options.output / "pictures.png"
     plot_losses(curve, progress, "pictures seen", "loss (nats)")
     plot_grid(grid, pictures, numbers, answers)
@@ -59,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
     return INTERRUPTED if progress.interrupted else 0
 
 
-def train(model: ConvModel, batch: int, seconds: float, steps: int | None, rng: Any) -> Progress:
+def train(
+    model: ConvModel, xp: ModuleType, batch: int, seconds: float, steps: int | None, rng: Any
+) -> Progress:
     """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes."""
     from dnnffi.cli.learning import Adam
     from dnnffi.cli.pictures import draw_pictures
@@ -67,7 +71,8 @@ def train(model: ConvModel, batch: int, seconds: float, steps: int | None, rng: 
     def losses() -> Iterator[Any]:
         adam = Adam(model.parameters, RATE)
         while True:
-            loss, gradients = model.loss_and_gradients(*draw_pictures(batch, SIZE, NOISE, rng))
+            drawn = map(xp.asarray, draw_pictures(batch, SIZE, NOISE, rng))
+            loss, gradients = model.loss_and_gradients(*drawn)
             adam.step(gradients)
             yield loss
 

@@ -114,17 +114,17 @@ def run(options: argparse.Namespace) -> int:
         for name in ("text", "hidden", "layers", "window"):
             if getattr(options, name) is not None:
                 raise CommandError(f"--{name} is of the demo on text; leave it out with --conv")
-        if options.backend == "cudnn":
-            raise CommandError("--backend cudnn: there is no convolution on cuDNN yet", code=1)
     try:
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from error
-    return convdemo.run(options) if options.conv else _learn_text(options)
-
-
-def _learn_text(options: argparse.Namespace) -> int:
     backend, xp = choose_backend(options.backend)
+    if options.conv:
+        return convdemo.run(options, backend, xp)
+    return _learn_text(options, backend, xp)
+
+
+def _learn_text(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
     given = {
         name: value
         for name in ("hidden", "layers", "batch", "window")
