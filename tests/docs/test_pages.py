@@ -15,7 +15,13 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/reference/*")]
 )
 PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs|examples)/[\w./]+)(?:::(\w+))?")
-RECORD_FILES = ("gpu.json", "memcheck.json", "call_overhead.json", "bench_rnn.json")
+RECORD_FILES = (
+    "gpu.json",
+    "memcheck.json",
+    "call_overhead.json",
+    "bench_rnn.json",
+    "bench_conv.json",
+)
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
     f"docs/verification/{name}" for name in RECORD_FILES
 }
@@ -121,6 +127,32 @@ def test_aims_without_a_record_are_not_measured():
     assert all(len(row) == len(records["TARGET_HEAD"]) for row in rows)
     assert {row[3] for row in rows} == {"not measured"}
     assert ("any single shape", "PyTorch", ">= 1.0x", "not measured", "-") in rows
+
+
+def test_a_benchmark_of_convolutions_in_tables():
+    row = {"set": "vgg16", "layer": "3x3", "config": "f16", "operation": "backward_data"}
+    record = {
+        "kernels": [
+            row | {"engine": "engine 5; no knobs", "dnnffi": 10.0, "torch": 12.0},
+            row | {"engine": "engine 5; no knobs", "dnnffi": 10.0, "torch": 27.0},
+            row | {"engine": "engine 6 k=1; 0 bytes", "dnnffi": 4.04},
+            row | {"error": "MemoryError: none"},
+        ],
+        "host": [{"problem": "small", "held": 6.04, "torch": 13.5}],
+        "first": [],
+    }
+    found = records["conv_rows"](record)
+    assert found[0] == (
+        *("vgg16 3x3", "backward data", "f16"),
+        *("10.0", "12.0", "1.20", "engine 5"),
+    )
+    assert found[2][3:] == ("4.0", "not measured", "-", "engine 6 k=1")
+    assert found[3][3:] == ("MemoryError: none", "", "", "")
+    assert {len(one) for one in found} == {len(records["CONV_HEAD"])}
+    assert records["conv_summary"](record) == [
+        ("Kernels, PyTorch's time over dnnffi's, f16", "1.80, lowest 1.20, of 2"),
+        ("Host cost of a call, small", "held 6.0 µs, torch 13.5 µs"),
+    ]
 
 
 def test_a_benchmark_in_a_table():

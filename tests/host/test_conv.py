@@ -13,6 +13,7 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.backends.cudnn.graph import known_wrong
 from dnnffi.errors import CudnnError, UnsupportedError, ValidationError
 from dnnffi.plan import conv_tuning, store
 from dnnffi.spec.conv import ConvSpec
@@ -136,6 +137,12 @@ def test_what_no_engine_fuses_is_added_afterwards(host, transposed, layout):
 # Tuning
 
 
+def costs(monkeypatch, *times):
+    """Let the candidates of the next measurement have these times."""
+    each = iter(times)
+    monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(each))
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
@@ -159,11 +166,13 @@ def test_tuned_and_found_on_disk(host, folder, operation):
 
 
 def test_the_fastest_is_used(host, folder, monkeypatch):
-    costs = {"engine 1 tile_size=3": 3.0, "engine 2": 1.0, "engine 3": 2.0}
-    calls = iter(costs.values())
-    monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(calls))
+    costs(monkeypatch, 3.0, 1.0, 2.0)
     check(host, problem_of(options=ConvOptions(tune=True)))
-    assert the_plan(host).tuning.times == costs
+    assert the_plan(host).tuning.times == {
+        "engine 1 tile_size=3": 3.0,
+        "engine 2": 1.0,
+        "engine 3": 2.0,
+    }
     assert engine_of(host) == 2
 
 
@@ -232,6 +241,20 @@ def test_without_memory_for_the_workspace_another_engine_is_used(host):
 def test_only_what_the_options_allow(host, options, words):
     check(host, problem_of(options=ConvOptions(**options)))
     assert words in the_plan(host).report()
+
+
+def test_an_engine_that_is_known_to_be_wrong_is_not_used(host, folder, monkeypatch):
+    costs(monkeypatch, 2.0, 1.0, 3.0)
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    assert engine_of(host) == 2
+    host.library.conv_engine.clear()
+    wrong = tuple(known_wrong.KnownWrong("forward", e, False, "is wrong") for e in (1, 2))
+    monkeypatch.setattr(known_wrong, "TABLE", wrong)
+    check(host, problem_of())  # what is on disk does not count against it
+    assert engine_of(host) == 3
+    host.library.conv_engine.clear()
+    check(host, problem_of(layout=CHANNELS_LAST))
+    assert engine_of(host) == 1
 
 
 def test_no_engine_is_an_error_that_says_what_to_change(host):

@@ -165,6 +165,7 @@ class ConvTuner:
         self._memory = memory
         self._store = store
         self._known: dict[str, ConvTuning | None] = {}
+        self._devices: dict[int, str] = {}  # asking for one takes longer than all of the rest
 
     def find(self, problem: ConvProblem, device: int) -> ConvTuning | None:
         """What was found out before, in this process or another."""
@@ -201,9 +202,11 @@ class ConvTuner:
 
     def _key(self, problem: ConvProblem, device: int) -> dict[str, Any]:
         spec, options = problem.spec, problem.options
+        if device not in self._devices:
+            self._devices[device] = self._memory.device_name(device)
         return {
             "engine": f"cuDNN {self._library.version_text}",
-            "device": self._memory.device_name(device),
+            "device": self._devices[device],
             "spec": {f.name: _plain(getattr(spec, f.name)) for f in fields(spec)},
             "operation": problem.operation,
             "x": list(problem.x_shape),
