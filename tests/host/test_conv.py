@@ -190,6 +190,19 @@ def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypa
     assert "engine 2" not in tuning.times
 
 
+def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypatch):
+    call, calls = conv_tuning.ConvTrial.call, []
+
+    def nothing_by_the_second(trial, executor):
+        calls.append(executor.choice.engine)
+        return (lambda: None) if len(calls) == 2 else call(trial, executor)
+
+    monkeypatch.setattr(conv_tuning.ConvTrial, "call", nothing_by_the_second)
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    assert calls == [1, 2, 3]
+    assert "differ from the first plan's" in the_plan(host).tuning.refused["engine 2"]
+
+
 def test_a_file_of_another_version_is_not_believed(host, folder):
     check(host, problem_of(options=ConvOptions(tune=True)))
     (path,) = folder.rglob("*.json")
@@ -229,6 +242,18 @@ def test_without_memory_for_the_workspace_another_engine_is_used(host):
     host.memory.fail_allocation = 0
     with pytest.raises(MemoryError):
         conv(x, w, stride=(1, 2), groups=2)
+
+
+def test_without_memory_only_an_engine_that_needs_less_is_tried(host, folder, monkeypatch):
+    costs(monkeypatch, 2.0, 1.0, 3.0)
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    assert engine_of(host) == 2  # of 64 bytes, before which the heuristics have one of 4096
+    problem = problem_of(options=ConvOptions(tune=True))
+    arrays = testing.conv_inputs(problem, 0)
+    x, w = host.asarray(arrays.x), host.asarray(arrays.w)
+    host.memory.fail_allocation = 1
+    conv(x, w, stride=(1, 2), groups=2, options={"tune": True})
+    assert engine_of(host) == 3
 
 
 @pytest.mark.parametrize(
@@ -384,6 +409,20 @@ def test_a_held_plan(host, operation, layout):
     assert plan.closed
     with pytest.raises(ValueError, match="this plan is closed"):
         plan.run(*given)
+
+
+def test_a_held_plan_on_other_arrays(host):
+    plan, given, expected, put = held(host)
+    outs = [host.memory.zeros(plan.problem.result_shape, np.float32) for _ in range(2)]
+    for _ in range(2):
+        for out in outs:
+            out[...] = 0
+            plan.run(*given, out=out)
+            assert deviation(out, expected) < 1e-5
+    doubled = put(2 * np.array(given[0]))
+    plan.run(doubled, *given[1:], out=outs[0])
+    assert deviation(outs[0], 2 * expected) < 1e-5
+    plan.close()
 
 
 def test_a_held_plan_with_everything(host):
