@@ -579,7 +579,7 @@ KEYWORDS = {
     "an unknown option": (
         lambda a: a.with_(options={"algo": "standard"}),
         ValueError,
-        r"^options: unknown key 'algo'; known are algorithm, math, clip, clip_nan, validate, "
+        r"^options: unknown key 'algo'; known are algorithm, math, clip, clip_nan, validate, tune, "
         r"allocator, stream$",
     ),
     "an unknown algorithm": (

@@ -100,6 +100,9 @@ class MemoryWithGraphs(Memory, Protocol):
     ) -> None:
         """Replace ``y`` [N, K, ...] by relu(y + alpha*residual + bias), of what there is."""
 
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy device memory, in the order of the current stream."""
+
     def capture(self, record: Callable[[], object]) -> Graph:
         """What ``record()`` enqueues on the current stream, as a graph; nothing of it runs."""
 
@@ -221,6 +224,11 @@ class CupyMemory:
     def is_capturing(self, stream: Any) -> bool:
         # The null stream cannot be captured; asking about it may disturb another's capture.
         return bool(stream.ptr and self.kind == "cuda" and stream.is_capturing())
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        runtime = self._cupy.cuda.runtime
+        kind = runtime.memcpyDeviceToDevice
+        runtime.memcpyAsync(target, source, nbytes, kind, self.current_stream().ptr)
 
     def capture(self, record: Callable[[], object]) -> Graph:
         runtime = self._cupy.cuda.runtime

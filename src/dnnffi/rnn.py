@@ -355,7 +355,9 @@ def lstm(
         "persist_dynamic", "persist_static_small_h" (cuDNN), "default", "fundamental" (MIOpen);
         "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
         cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
-        reference; "allocator": a function of a shape and the name of a dtype that makes the
+        reference; "tune": "auto" (a problem that is called again and again is measured once, and
+        runs by what was fastest), "now" (measured before its first call) or "off"; "allocator": a
+        function of a shape and the name of a dtype that makes the
         results, for arrays of other libraries without CuPy, "stream": the address to run on, or a
         function that returns it (see `dnnffi.foreign.using`)
 

@@ -124,6 +124,8 @@ class HostMemory:
         self.graphs = []
         # What a call and a replay cost on the clock of `elapsed`.
         self.milliseconds, self.call_costs, self.replay_costs = 0.0, 1.0, 0.5
+        self.copy_costs = 0.01
+        self.copies = 0
         self._numbers = itertools.count(1)
 
     def empty(self, shape, dtype=np.float32):
@@ -182,6 +184,12 @@ class HostMemory:
 
     def clear(self, address, nbytes):
         self.enqueue(lambda *arguments: ctypes.memset(*arguments) and 0, (address, 0, nbytes))
+
+    def copy(self, target, source, nbytes):
+        assert self.recording is None
+        self.copies += 1
+        self.milliseconds += self.copy_costs
+        ctypes.memmove(target, source, nbytes)
 
     def enqueue(self, function, arguments):
         if self.recording is not None:

@@ -23,6 +23,7 @@ from dnnffi.errors import (
     PerformanceWarning,
     UnsupportedError,
 )
+from dnnffi.plan import tuning
 from dnnffi.plan.replay import MOST_GRAPHS
 from dnnffi.plan.vendor import CALLS_BEFORE_TUNING
 from dnnffi.spec.rnn import RNNSpec
@@ -121,18 +122,61 @@ def test_training_in_a_loop_is_replayed_and_stays_right(host, mode, layout):
     assert training.graph_bytes == 1000 * training.graph_count
 
 
-def test_new_addresses_in_every_call_are_not_captured_for_ever(host):
-    weights = weights_of(host)
+def run_on_new_addresses(host, weights, calls):
     kept = []
-    for seed in range(8 * MOST_GRAPHS):
+    for seed in range(calls):
         x = random(host, SPEC.x_shape(STEPS, BATCH), seed)
-        y, state = lstm(x, None, weights)
-        kept.append((x, y, state))
-        np.testing.assert_allclose(
-            y, on_reference("lstm", x, None, weights)[0], rtol=1e-12, atol=1e-15
-        )
+        hx = None if seed % 2 else tuple(random(host, SPEC.h_shape(BATCH), n) for n in (2, 3))
+        y, state = lstm(x, hx, weights)
+        kept.append((x, hx, y, state))
+        expected, (h_n, c_n) = on_reference("lstm", x, hx, weights)
+        close(y, expected)
+        close(state[0], h_n)
+        close(state[1], c_n)
+    return kept
+
+
+def test_new_addresses_in_every_call_run_directly_where_copies_do_not_pay(host):
+    weights = weights_of(host)
+    host.memory.copy_costs = 0.2
+    kept = run_on_new_addresses(host, weights, 8 * MOST_GRAPHS)
+    copies = host.memory.copies
+    kept += run_on_new_addresses(host, weights, 8)
+    assert host.memory.copies == copies, "copies of the tuning alone"
     assert the_plan(host).graph_count == 0
-    assert launches(host) <= 8 * 10, "graphs of the tuning alone"
+    assert the_plan(host).staged_bytes == 0
+
+
+def test_new_addresses_in_every_call_are_replayed_through_copies_where_they_pay(host):
+    weights = weights_of(host)
+    kept = run_on_new_addresses(host, weights, 8 * MOST_GRAPHS)
+    plan = the_plan(host)
+    assert plan.choice.staged
+    assert plan.graph_count == 2, "one with states, one without"
+    assert plan.staged_bytes > 0
+    copies, replayed = host.memory.copies, launches(host)
+    kept += run_on_new_addresses(host, weights, 10)
+    # x, y, h_n and c_n, and h_0 and c_0 in every second call
+    assert host.memory.copies - copies == 10 * 4 + 5 * 2
+    assert launches(host) - replayed == 10
+    assert "through copies" in plan.report()
+
+
+def test_arrays_for_copies_are_those_of_one_stream(host):
+    weights = weights_of(host)
+    kept = run_on_new_addresses(host, weights, 4 * CALLS_BEFORE_TUNING)
+    copies = host.memory.copies
+    host.memory.stream = host.memory.new_stream()
+    kept += run_on_new_addresses(host, weights, 4)
+    assert host.memory.copies == copies
+
+
+def test_a_problem_too_large_for_copies_is_not_staged(host, monkeypatch):
+    weights = weights_of(host)
+    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", 100)
+    run_on_new_addresses(host, weights, 2 * CALLS_BEFORE_TUNING)
+    assert the_plan(host).choice.times["standard"].staged is None
+    assert not the_plan(host).choice.staged
 
 
 def test_no_tuning_where_it_is_off(host):
@@ -202,7 +246,7 @@ def test_a_candidate_without_memory_is_skipped(host):
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
     lstm(x, None, weights)
     plan = the_plan(host)
-    host.memory.fail_allocation = 8  # the first candidate has eight arrays
+    host.memory.fail_allocation = 14  # the first candidate has eight arrays, and six for copies
     plan.autotune()
     assert next(iter(plan.choice.times)) == "standard"
     (skipped,) = [name for name, why in plan.choice.refused.items() if "MemoryError" in why]
@@ -230,7 +274,7 @@ def test_a_candidate_that_fails_on_the_device_is_skipped(host, measurement):
     def fail_late(calls):
         milliseconds = elapsed(calls)  # all was enqueued, and then waiting for it fails
         seen.append(milliseconds)
-        if len(seen) == measurement + 9:  # the first candidate takes nine
+        if len(seen) == measurement + 13:  # the first candidate takes thirteen
             raise RuntimeError("an illegal instruction was encountered")
         return milliseconds
 
@@ -373,7 +417,7 @@ def test_what_was_measured_is_used_by_the_next_process(host, folder):
     close(y, on_reference("lstm", x, None, weights)[0])
     assert the_plan(host).choice == measured._replace(source="disk")
     assert "read from disk" in the_plan(host).report()
-    assert len(host.memory.graphs) <= 1, "nothing was measured again"
+    assert len(host.memory.graphs) <= 2, "nothing was measured again"
 
 
 def test_results_of_another_gpu_are_not_used(host, folder):

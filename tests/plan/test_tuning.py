@@ -8,6 +8,7 @@ import pytest
 from kernels_by_script import Script, ScriptedKernels, ScriptedMemory
 
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
+from dnnffi.plan import tuning
 from dnnffi.plan.store import Store
 from dnnffi.plan.tuning import Choice, Times, Tuner, choose, tune
 from dnnffi.spec.options import RNNOptions
@@ -32,6 +33,12 @@ def assert_left_nothing(kernels):
     assert kernels.open == 0
     assert memory.alive == 0
     assert (memory.outside, memory.given_back) == (0, 1), "all of it was scratch memory"
+
+
+@pytest.fixture(autouse=True)
+def _no_copies(monkeypatch):
+    """Nothing is staged, but where a test says so."""
+    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", -1)
 
 
 def test_the_fastest_directly_and_the_fastest_replayed_are_chosen():
@@ -269,11 +276,34 @@ def test_one_slow_call_does_not_decide():
         ({"a": Times(2.0, 1.0), "b": Times(1.5, None)}, "b", "a"),
         ({"a": Times(2.0, 1.0), "b": Times(0.5, 0.9)}, "b", None),
         ({"a": Times(None, 1.0), "b": Times(2.0, None)}, "b", "a"),
+        ({"a": Times(2.0, 1.0, 3.0)}, "a", "a"),
     ],
 )
 def test_the_choice_by_times(times, direct, replayed):
     refused = {"c": "it is broken"}
     assert choose(times, refused) == Choice(direct, replayed, times, refused, "measured")
+
+
+@pytest.mark.parametrize(
+    ("times", "staged"),
+    [
+        ({"a": Times(2.0, 1.0, 1.5)}, True),
+        ({"a": Times(2.0, 1.0, 2.0)}, False),
+        ({"a": Times(2.0, 1.0, 1.5), "b": Times(1.4, None)}, False),
+        ({"a": Times(2.0, 1.0), "b": Times(3.0, 2.0, 1.0)}, False),
+        ({"a": Times(2.0, 2.0, 1.0)}, False),
+    ],
+)
+def test_copies_are_chosen_where_they_beat_the_fastest_plain_call(times, staged):
+    assert choose(times, {}).staged is staged
+
+
+def test_a_call_with_copies_is_measured_of_inference(monkeypatch):
+    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", 2**20)
+    choice, _ = tuned(standard=Script(direct=3.0, replayed=1.0))
+    assert choice.times["standard"].staged > choice.times["standard"].replayed
+    choice, _ = tuned(TRAINING, standard=Script(direct=3.0, replayed=1.0))
+    assert choice.times["standard"].staged is None
 
 
 # Where a result is looked for
@@ -443,7 +473,7 @@ def the_file(folder):
         {},
         {"times": {"standard": [1.0, 2.0]}},
         {"times": {"standard": None}, "refused": {}},
-        {"times": {"standard": [1.0, 2.0, 3.0]}, "refused": {}},
+        {"times": {"standard": [1.0, 2.0, 3.0, 4.0]}, "refused": {}},
         {"times": {"standard": ["fast", None]}, "refused": {}},
         {"times": {"standard": [None, 1.0]}, "refused": {}},
         {"times": {"standard": [float("nan"), 1.0]}, "refused": {}},

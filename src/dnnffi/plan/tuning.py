@@ -11,12 +11,14 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple
 
 from dnnffi.arrays import MemoryWithGraphs
 from dnnffi.backends.context import Context
 from dnnffi.plan.candidates import Executor, Kernels
 from dnnffi.plan.measure import FAILURES, Filler, Results, disagreement, ends, median_time
+from dnnffi.plan.staging import MOST_STAGED_BYTES, Staging, staged_bytes
 from dnnffi.plan.store import Store
 from dnnffi.plan.tolerance import tolerance
 from dnnffi.spec.problem import RNNProblem
@@ -26,18 +28,23 @@ BUDGET = 0.5
 
 
 class Times(NamedTuple):
-    """Milliseconds of one call, for training of forward and both backwards; None: not measured."""
+    """Milliseconds of one call, for training of forward and both backwards; None: not measured.
+
+    ``staged`` is ``replayed`` with the copies that a call with new addresses needs.
+    """
 
     direct: float | None = None
     replayed: float | None = None
+    staged: float | None = None
 
 
 class Choice(NamedTuple):
     """What was found out about a problem.
 
     ``direct`` runs calls whose addresses no graph knows; ``replayed`` those that one does, or is
-    None where graphs do not pay. ``times`` by candidate; ``refused`` has a reason for each
-    candidate that is not eligible. ``source`` is "measured" or "disk".
+    None where graphs do not pay. ``staged`` says that copies and a graph are faster than
+    ``direct``. ``times`` by candidate; ``refused`` has a reason for each candidate that is not
+    eligible. ``source`` is "measured" or "disk".
     """
 
     direct: str
@@ -45,6 +52,7 @@ class Choice(NamedTuple):
     times: dict[str, Times]
     refused: dict[str, str]
     source: str = "measured"
+    staged: bool = False
 
 
 def tuning_problem(problem: RNNProblem) -> RNNProblem:
@@ -122,9 +130,11 @@ def choose(times: dict[str, Times], refused: dict[str, str], source: str = "meas
     direct = min((t.direct, name) for name, t in times.items() if t.direct is not None)
     replays = [(t.replayed, name) for name, t in times.items() if t.replayed is not None]
     replayed = min(replays, default=(float("inf"), ""))
-    return Choice(
-        direct[1], replayed[1] if replayed[0] < direct[0] else None, times, refused, source
-    )
+    if replayed[0] >= direct[0]:
+        return Choice(direct[1], None, times, refused, source)
+    staged = times[replayed[1]].staged
+    pays = staged is not None and staged < direct[0]
+    return Choice(direct[1], replayed[1], times, refused, source, pays)
 
 
 def _measure(trial: Trial, memory: MemoryWithGraphs, best: float) -> Times:
@@ -139,7 +149,12 @@ def _measure(trial: Trial, memory: MemoryWithGraphs, best: float) -> Times:
         for graph in graphs:
             graph.launch(stream)
 
-    return Times(direct, median_time(replay, memory, best))
+    replayed = median_time(replay, memory, best)
+    try:
+        staged = trial.staged()
+        return Times(direct, replayed, staged and median_time(staged, memory, best))
+    except FAILURES:
+        return Times(direct, replayed)
 
 
 class Trial:
@@ -147,6 +162,7 @@ class Trial:
 
     def __init__(self, executor: Executor, memory: MemoryWithGraphs) -> None:
         self._executor = executor
+        self._memory = memory
         problem = executor.problem
         spec = problem.spec
         dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
@@ -196,6 +212,16 @@ class Trial:
         """All operations once."""
         for operation in self.operations():
             operation()
+
+    def staged(self) -> Callable[[], object] | None:
+        """A call through copies and a graph, or None where a problem is not staged."""
+        problem, memory = self._executor.problem, self._memory
+        if problem.training or staged_bytes(problem) > MOST_STAGED_BYTES:
+            return None
+        staging = Staging(problem, memory)
+        own = staging.stand_in(self._forward)
+        graph = memory.capture(lambda: self._executor.forward_at(own))
+        return partial(staging.run, graph, self._forward, memory.current_stream())
 
     def results(self) -> Results:
         """The arrays that the operations wrote, on the host; of a long one its two ends."""

@@ -12,8 +12,9 @@ from dnnffi.plan.candidates import Executor, Kernels
 from dnnffi.plan.fork import guard
 from dnnffi.plan.measure import FAILURES
 from dnnffi.plan.replay import Addresses, GraphMemory, Replays
+from dnnffi.plan.staging import Staging
 from dnnffi.plan.tuning import Choice, Tuner
-from dnnffi.plan.workspace import Workspaces
+from dnnffi.plan.workspace import PER_THREAD_STREAM, Workspaces
 from dnnffi.spec.problem import RNNProblem
 
 if TYPE_CHECKING:
@@ -34,22 +35,24 @@ class Saved(NamedTuple):
 class Way(NamedTuple):
     """Who runs a problem. A call takes it once: another thread may tune in the middle.
 
-    ``direct`` runs what no graph knows; ``replayed`` is captured, or None. The reserve space is
+    ``direct`` runs what no graph knows; ``replayed`` is captured, or None; with ``staged`` it runs
+    inference on new addresses too, through copies. The reserve space is
     large enough for both, so that it can be allocated before it is known which of them runs; the
     workspace for the one that is captured.
     """
 
     direct: Executor
     replayed: Executor | None
+    staged: bool
     workspace_bytes: int
     reserve_bytes: int
 
     @classmethod
-    def of(cls, direct: Executor, replayed: Executor | None = None) -> Way:
+    def of(cls, direct: Executor, replayed: Executor | None = None, staged: bool = False) -> Way:
         """The way with the sizes that follow."""
         main = replayed or direct
         reserve_bytes = max(direct.reserve_bytes, main.reserve_bytes)
-        return cls(direct, replayed, main.least_workspace_bytes, reserve_bytes)
+        return cls(direct, replayed, staged, main.least_workspace_bytes, reserve_bytes)
 
     @property
     def main(self) -> Executor:
@@ -100,6 +103,8 @@ class VendorPlan:
         self._operations = tuple(Replays(self._graph_memory) for _ in range(4))
         self._forwards, self._datas, self._weights, self._backwards = self._operations
         self.forward_graphs = self._forwards.graphs
+        self._staging: tuple[Staging, int] | None = None
+        self._staging_lock = threading.Lock()
         self.way = Way.of(kernels.make(problem, None, device, generator))
         guard(self)
         if self._tuner is not None:
@@ -152,7 +157,7 @@ class VendorPlan:
         self.choice = choice
         self._drop_graphs()
         replayed = None if choice.replayed is None else executors[choice.replayed]
-        self.way = Way.of(executors[choice.direct], replayed)
+        self.way = Way.of(executors[choice.direct], replayed, choice.staged)
 
     # One operation: replayed, captured and replayed, or run
 
@@ -205,6 +210,7 @@ class VendorPlan:
     def _drop_graphs(self) -> None:
         for replays in self._operations:
             replays.clear()
+        self._staging = None
 
     def _capturing(self) -> bool:
         stream = self._current_stream()
@@ -232,12 +238,38 @@ class VendorPlan:
                     if context is not None:
                         context.phase = Phase.FORWARD
                     return context
+                if way.staged and self._run_staged(replayed, addresses):
+                    return None
         context = None if reserve is None else Context(executor, reserve)
         if executor.least_workspace_bytes > way.workspace_bytes:
             workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
             addresses = (*addresses[:-1], workspace.data.ptr)
         executor.forward_at(addresses, context)
         return context
+
+    def _run_staged(self, executor: Executor, addresses: Addresses) -> bool:
+        """Inference through the plan's own arrays; False where that cannot be done now.
+
+        They are of one stream, the first one, since another could overwrite what it still reads.
+        """
+        stream = self._current_stream()
+        with self._staging_lock:
+            if self._staging is None:
+                try:
+                    self._staging = Staging(self.problem, self.memory), stream.ptr
+                except FAILURES:
+                    return False
+            staging, own_stream = self._staging
+            if stream.ptr != own_stream or stream.ptr == PER_THREAD_STREAM:
+                return False
+            own = staging.stand_in(addresses)
+            graph = self._graph(
+                self._forwards, own, executor, lambda: executor.forward_at(own, ordered=False)
+            )
+            if graph is None:
+                return False
+            staging.run(graph, addresses, stream)
+            return True
 
     def _launch_in_order(self, graph: Graph) -> None:
         if self._generator is None:
@@ -421,6 +453,11 @@ class VendorPlan:
         return sum(replays.nbytes for replays in self._operations)
 
     @property
+    def staged_bytes(self) -> int:
+        """Device memory that is held for copies."""
+        return 0 if self._staging is None else self._staging[0].nbytes
+
+    @property
     def graph_count(self) -> int:
         """How many graphs the plan holds."""
         return sum(len(replays.graphs) for replays in self._operations)
@@ -454,9 +491,12 @@ def describe(plan: VendorPlan) -> str:
         lines.append(f"picked by the rule for {problem.options.algorithm!r}; {why}")
     else:
         if way.replayed is not None:
+            elsewhere = f"{choice.direct} called directly elsewhere"
+            if way.staged:
+                elsewhere = "through copies to addresses that are known elsewhere"
             lines.append(
                 f"{choice.replayed} as a CUDA graph where the addresses of a call are known, "
-                f"{choice.direct} called directly elsewhere"
+                f"{elsewhere}"
             )
         where = "measured in this process" if choice.source == "measured" else "read from disk"
         what = "forward and both backwards" if problem.training else "forward"
@@ -469,4 +509,6 @@ def describe(plan: VendorPlan) -> str:
         lines += [f"  {name}: {reason}" for name, reason in choice.refused.items()]
     lines.append(f"workspace {way.workspace_bytes:,} bytes, reserve {way.reserve_bytes:,} bytes")
     lines.append(f"{plan.graph_count} graphs, {plan.graph_bytes:,} bytes")
+    if plan.staged_bytes:
+        lines.append(f"{plan.staged_bytes:,} bytes for copies")
     return "\n".join(lines)

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from dnnffi.arrays import Array, Memory
 
 _MOST_STREAMS = 8
-_PER_THREAD_STREAM = 2  # one address for a stream of each thread
+PER_THREAD_STREAM = 2
+"""The address that stands for the default stream of each thread."""
 
 
 class Workspaces:
@@ -28,7 +29,7 @@ class Workspaces:
         buffer = self.buffers.get((device, stream))
         if buffer is None or buffer.nbytes < nbytes:
             buffer = self._memory.empty((nbytes,), self._byte)
-            if stream != _PER_THREAD_STREAM:
+            if stream != PER_THREAD_STREAM:
                 with self._lock:
                     self.buffers[device, stream] = buffer
                     while len(self.buffers) > _MOST_STREAMS:
