@@ -580,7 +580,7 @@ KEYWORDS = {
         lambda a: a.with_(options={"algo": "standard"}),
         ValueError,
         r"^options: unknown key 'algo'; known are algorithm, math, clip, clip_nan, validate, "
-        r"allocator, stream$",
+        r"tune, allocator, stream$",
     ),
     "an unknown algorithm": (
         lambda a: a.with_(options={"algorithm": "fast"}),

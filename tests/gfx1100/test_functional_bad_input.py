@@ -41,9 +41,11 @@ def arguments_of(miopen, arguments):
 
 
 def translated(message):
-    """What is no array is refused in other words."""
+    """What is no array, or of another dtype, is refused in other words."""
     other = "must be (an array in device memory|in device memory; this)"
-    return message.replace(host.NOT_AN_ARRAY, other).replace("got ndarray", "got DlpackArray")
+    message = message.replace(host.NOT_AN_ARRAY, other).replace("got ndarray", "got DlpackArray")
+    # The executor looks at arrays whose shape is right, and knows its dtype alone.
+    return message.replace("the dtype of the weights, ", "(the dtype of the weights, |dtype )")
 
 
 def refuse(miopen, mode, make, error, message, *, training_only=False, **fields):
