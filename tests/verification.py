@@ -60,7 +60,7 @@ def write(terminalreporter, name, folder, environment):
     path = RECORDS / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=2) + "\n")
-    terminalreporter.write_line(f"recorded in {path.relative_to(ROOT)}: {counts}")
+    terminalreporter.write_line(f"recorded in {path}: {counts}")
 
 
 def shown(reports):

@@ -180,6 +180,42 @@ def test_what_a_run_showed_is_what_its_tests_kept():
     }
 
 
+class Run:
+    """What pytest hands over at the end of a run."""
+
+    def __init__(self, *, record=True, **reports):
+        self.config = SimpleNamespace(getoption=lambda name: record)
+        self.reports, self.lines = reports, []
+
+    def getreports(self, kind):
+        return self.reports.get(kind, [])
+
+    def write_line(self, line):
+        self.lines.append(line)
+
+
+def report(nodeid, problem):
+    return SimpleNamespace(nodeid=nodeid, user_properties=[("checked", [problem])])
+
+
+@pytest.mark.parametrize(
+    ("folder", "record", "written"),
+    [("gfx1100", True, True), ("gfx1100", False, False), ("gpu", True, False)],
+)
+def test_a_record_is_of_a_run_in_its_folder(tmp_path, monkeypatch, folder, record, written):
+    monkeypatch.setattr(verification, "RECORDS", tmp_path)
+    right = report("tests/gfx1100/test_a.py::test_right", "lstm")
+    leaking = report("tests/gfx1100/test_a.py::test_leaking", "gru")
+    run = Run(record=record, passed=[right, leaking], error=[leaking])
+    verification.write(run, "one.json", ROOT / "tests" / folder, lambda: {"device": "it"})
+    assert (tmp_path / "one.json").exists() == bool(run.lines) == written
+    if written:
+        found = json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))
+        assert (found["device"], found["passed"], found["error"]) == ("it", 2, 1)
+        # What a test left behind is found after it passed.
+        assert found["problems"] == {"lstm": 1}
+
+
 def test_overheads_are_differences():
     row = {"problem": "lstm", "raw": 20.0, "executor": 21.5, "functional": 30.25}
     found = records["overhead_rows"]({"rows": [row]})

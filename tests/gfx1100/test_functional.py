@@ -6,7 +6,6 @@ import conformance
 import pytest
 from conformance import MIOPEN, Sizes
 
-
 OTHER_SIZES = conformance.matrix(MIOPEN._replace(sizes=Sizes()))[::19]
 
 
