@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents and item.path.name not in ANYWHERE:
             item.add_marker(pytest.mark.gfx1100)
-
-
-def pytest_collection_finish():
-    # The tests collect garbage thousands of times: let it not go through all that is imported.
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
