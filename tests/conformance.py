@@ -120,7 +120,7 @@ def problem_of(spec, layout, steps, batch, rng, **keywords):
 
 
 def matrix(backend=CUDNN):
-    """Modes x dtypes x layouts x layers x directions x bias x projection, with odd sizes."""
+    """Modes x dtypes x layouts x layers x directions x bias x projection, of random sizes."""
     cases = []
     for mode, dtype, layout, layers, bidirectional, bias, projection in itertools.product(
         MODES,
