@@ -9,6 +9,9 @@ _DATA = constants(ffi, "miopenDataType_t")
 _MODE = constants(ffi, "miopenRNNMode_t")
 _ALGORITHM = constants(ffi, "miopenRNNAlgo_t")
 _LAYOUT = constants(ffi, "miopenRNNBaseLayout_t")
+_CONVOLUTION = constants(ffi, "miopenConvolutionMode_t")
+_FIND = constants(ffi, "miopenConvolutionFindMode_t")
+_CONVOLUTION_ALGORITHM = constants(ffi, "miopenConvAlgorithm_t")
 
 DATA_TYPES = {
     "float32": _DATA["miopenFloat"],
@@ -33,4 +36,23 @@ LAYOUTS = {
     "sequence_major": _LAYOUT["miopenRNNDataSeqMajorPadded"],
     "packed": _LAYOUT["miopenRNNDataSeqMajorNotPadded"],
     "batch_major": _LAYOUT["miopenRNNDataBatchMajorPadded"],
+}
+CONVOLUTION_MODES = {
+    "convolution": _CONVOLUTION["miopenConvolution"],
+    "transpose": _CONVOLUTION["miopenTranspose"],
+    "group": _CONVOLUTION["miopenGroupConv"],
+    "depthwise": _CONVOLUTION["miopenDepthwise"],
+}
+FIND_MODES = {
+    "normal": _FIND["miopenConvolutionFindModeNormal"],
+    "fast": _FIND["miopenConvolutionFindModeFast"],
+    "hybrid": _FIND["miopenConvolutionFindModeHybrid"],
+    "dynamic_hybrid": _FIND["miopenConvolutionFindModeDynamicHybrid"],
+}
+CONVOLUTION_ALGORITHMS = {
+    "gemm": _CONVOLUTION_ALGORITHM["miopenConvolutionAlgoGEMM"],
+    "direct": _CONVOLUTION_ALGORITHM["miopenConvolutionAlgoDirect"],
+    "fft": _CONVOLUTION_ALGORITHM["miopenConvolutionAlgoFFT"],
+    "winograd": _CONVOLUTION_ALGORITHM["miopenConvolutionAlgoWinograd"],
+    "implicit_gemm": _CONVOLUTION_ALGORITHM["miopenConvolutionAlgoImplicitGEMM"],
 }
