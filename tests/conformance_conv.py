@@ -14,7 +14,6 @@ from conformance import deviation, tolerance
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.arrays import in_layout
 from dnnffi.plan.conv import ReferencePlan
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -140,18 +139,23 @@ def expected(problem, arrays):
     return ReferencePlan(problem).run(*doubles)
 
 
-def run(problem, arrays, asarray=np.asarray, backend=None):
-    """The functional API's result."""
+def run(problem, arrays, asarray=np.asarray, backend=None, options=None):
+    """The functional API's result; ``options`` are those besides the problem's."""
     spec, operation = problem.spec, problem.operation
     last = problem.layout == CHANNELS_LAST
 
     def put(array):
-        if array is None or array.ndim == 1:
-            return None if array is None else asarray(array)
-        return in_layout(asarray(array), channels_last=last)
+        if array is None:
+            return None
+        if array.ndim == 1 or not last:
+            return asarray(np.ascontiguousarray(array))
+        # A view of what is contiguous, which any kind of array has.
+        placed = asarray(np.ascontiguousarray(np.moveaxis(array, 1, -1)))
+        return placed.transpose(0, placed.ndim - 1, *range(1, placed.ndim - 1))
 
     given = [put(array) for array in arguments(problem, arrays)]
     keywords = testing.conv_keywords(problem) | {"backend": backend}
+    keywords["options"] |= options or {}
     name = "conv_transpose" if spec.transposed else "conv"
     if operation == FORWARD:
         *positional, residual = given

@@ -7,12 +7,14 @@ Symbols: N batch, C input channels, K output channels. Spatial dimensions are on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dnnffi.arrays import Array, as_array
+from dnnffi.embedding import Embedding, embeds, given, wrapped
+from dnnffi.foreign import device_array
 from dnnffi.plan import validate
-from dnnffi.plan.conv import ConvEngine, ConvPlan, conv_engine
+from dnnffi.plan.conv import ConvEngine, ConvPlan, conv_engine, conv_engine_without_cupy
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
@@ -74,7 +76,8 @@ def conv(
     options : "math": "default" (float32 may use TF32), "strict" or "fast"; "deterministic": True
         for the same bits each time; "tune": True to measure cuDNN's candidates, "find": "search" to
         measure MIOpen's, both at the first call; "workspace_limit": bytes; "validate": True to
-        compare with the reference
+        compare with the reference; "allocator": a function of a shape and the name of a dtype that
+        makes the results, with "stream": for arrays without CuPy, see `dnnffi.foreign`
 
     Returns
     -------
@@ -87,7 +90,9 @@ def conv(
     TypeError, ValueError
         Naming the argument, what came and what was expected.
     UnsupportedError
-        The backend cannot do this. This version has the reference alone.
+        The backend cannot do this: MIOpen has not all of it, cuDNN nothing in this version.
+    LibraryNotFoundError, MiopenError
+        There is no libMIOpen; it failed.
     ValidationError
         With ``validate``, where the result differs from the reference's beyond rounding.
     """
@@ -297,9 +302,32 @@ def _forward(
     activation: Any,
     residual: Any,
     alpha: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
+    if embeds(options):
+        return _embedded(
+            _ARGUMENTS[FORWARD],
+            (x, w, bias, residual),
+            backend,
+            options,
+            lambda x, w, bias, residual, found, rest: _forward(
+                transposed,
+                x,
+                w,
+                bias,
+                stride,
+                padding,
+                output_padding,
+                dilation,
+                groups,
+                activation,
+                residual,
+                alpha,
+                found,
+                rest,
+            ),
+        )
     x, w = as_array("x", x), as_array("w", w)
     bias = None if bias is None else as_array("bias", bias)
     residual = None if residual is None else as_array("residual", residual)
@@ -332,9 +360,20 @@ def _backward_data(
     output_padding: Any,
     dilation: Any,
     groups: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
+    if embeds(options):
+        geometry = (stride, padding, output_padding, dilation, groups)
+        return _embedded(
+            _ARGUMENTS[BACKWARD_DATA],
+            (dy, w),
+            backend,
+            options,
+            lambda dy, w, found, rest: _backward_data(
+                transposed, dy, w, x_shape, *geometry, found, rest
+            ),
+        )
     dy, w = as_array("dy", dy), as_array("w", w)
     return _run(
         BACKWARD_DATA,
@@ -360,9 +399,20 @@ def _backward_weights(
     output_padding: Any,
     dilation: Any,
     groups: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
+    if embeds(options):
+        geometry = (stride, padding, output_padding, dilation, groups)
+        return _embedded(
+            _ARGUMENTS[BACKWARD_WEIGHTS],
+            (dy, x),
+            backend,
+            options,
+            lambda dy, x, found, rest: _backward_weights(
+                transposed, dy, x, w_shape, *geometry, found, rest
+            ),
+        )
     dy, x = as_array("dy", dy), as_array("x", x)
     return _run(
         BACKWARD_WEIGHTS,
@@ -378,6 +428,23 @@ def _backward_weights(
     )
 
 
+def _embedded(
+    names: Sequence[str],
+    arrays: tuple[Any, ...],
+    backend: Any,
+    options: Any,
+    call: Callable[..., Array],
+) -> Array:
+    """``call`` on arrays of another library; the result is an object of the user's allocator."""
+    rest = dict(options)
+    embedding = Embedding.taken_from(rest)
+    with embedding.used():
+        first = device_array(names[0], arrays[0])
+        found = conv_engine_without_cupy(backend, first)
+        others = wrapped(names[1:], arrays[1:], found.library.kind)
+        return given(call(first, *others, found, rest))
+
+
 _NO_EPILOGUE = (None, False, 1.0, False)
 _GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
 
@@ -391,7 +458,7 @@ def _run(
     geometry: tuple[Any, ...],
     groups: Any,
     epilogue: tuple[Any, ...],
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
     """Check, find the plan, hand over. The first of ``arrays`` decides backend and layout."""

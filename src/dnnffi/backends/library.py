@@ -37,6 +37,7 @@ class VendorLibrary(ABC):
         self.version = self._read_version()
         self.local = threading.local()
         self.engine: Any = None
+        self.conv_engine: Any = None
         self._memory = memory
         self._without_cupy: Self | None = None
         if self.version < self.oldest:

@@ -8,7 +8,7 @@ from typing import Any
 from dnnffi.arrays import Array, array_module, in_layout, place
 from dnnffi.errors import UnsupportedError
 from dnnffi.plan.cache import PlanCache
-from dnnffi.plan.engines import PLAN_CAPACITY, backend_name
+from dnnffi.plan.engines import PLAN_CAPACITY, backend_name, engine, engine_without_cupy
 from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import BACKWARD_DATA, CHANNELS_LAST, FORWARD, ConvProblem
 
@@ -98,16 +98,39 @@ class ReferenceConvEngine(ConvEngine):
         return ReferencePlan(problem)
 
 
-_VENDORS = {"cudnn": "cuDNN", "miopen": "MIOpen"}
-
-
-def conv_engine(backend: str | None, x: Array) -> ConvEngine:
+def conv_engine(backend: Any, x: Array) -> ConvEngine:
     """The engine of a call: the one named, or the one that the array asks for."""
+    if isinstance(backend, ConvEngine):
+        return backend
     name = backend_name(backend, x)
     if name == "reference":
         return _reference()
-    raise UnsupportedError(
-        _VENDORS[name],
+    if name == "miopen":
+        return _miopen(engine(name, x))
+    raise _no_cudnn()
+
+
+def conv_engine_without_cupy(backend: str | None, x: Array) -> Any:
+    """The engine of a call with an allocator, whose x is a `dnnffi.foreign.DeviceArray`.
+
+    It has a ``library``.
+    """
+    networks = engine_without_cupy(backend, x)
+    if networks.name == "miopen":
+        return _miopen(networks)
+    raise _no_cudnn()
+
+
+def _miopen(networks: Any) -> ConvEngine:
+    # Not for those who do without it, and it takes its base from here.
+    from dnnffi.plan.conv_miopen import miopen_conv_engine
+
+    return miopen_conv_engine(networks)
+
+
+def _no_cudnn() -> UnsupportedError:
+    return UnsupportedError(
+        "cuDNN",
         "",
         "this version of dnnffi has no convolution on it yet; backend='reference' takes NumPy and "
         "CuPy arrays",

@@ -11,6 +11,7 @@ _ALGORITHM = constants(ffi, "miopenRNNAlgo_t")
 _LAYOUT = constants(ffi, "miopenRNNBaseLayout_t")
 _CONVOLUTION = constants(ffi, "miopenConvolutionMode_t")
 _FIND = constants(ffi, "miopenConvolutionFindMode_t")
+_ACTIVATION = constants(ffi, "miopenActivationMode_t")
 _CONVOLUTION_ALGORITHM = constants(ffi, "miopenConvAlgorithm_t")
 
 DATA_TYPES = {
@@ -56,3 +57,19 @@ CONVOLUTION_ALGORITHMS = {
     "winograd": _CONVOLUTION_ALGORITHM["miopenConvolutionAlgoWinograd"],
     "implicit_gemm": _CONVOLUTION_ALGORITHM["miopenConvolutionAlgoImplicitGEMM"],
 }
+ACTIVATIONS = {
+    "identity": _ACTIVATION["miopenActivationPASTHRU"],
+    "logistic": _ACTIVATION["miopenActivationLOGISTIC"],
+    "tanh": _ACTIVATION["miopenActivationTANH"],
+    "relu": _ACTIVATION["miopenActivationRELU"],
+    "soft_relu": _ACTIVATION["miopenActivationSOFTRELU"],
+    "abs": _ACTIVATION["miopenActivationABS"],
+    "power": _ACTIVATION["miopenActivationPOWER"],
+    "clipped_relu": _ACTIVATION["miopenActivationCLIPPEDRELU"],
+    "leaky_relu": _ACTIVATION["miopenActivationLEAKYRELU"],
+    "elu": _ACTIVATION["miopenActivationELU"],
+}
+RELU = ACTIVATIONS["relu"]
+CONVOLUTION_DATA_TYPES = {name: DATA_TYPES[name] for name in ("float16", "bfloat16", "float32")}
+"""The data types of which MIOpen has convolutions: it lists solutions in double, and none runs
+(3.4.0)."""

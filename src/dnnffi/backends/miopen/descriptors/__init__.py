@@ -8,6 +8,7 @@ descriptor: weights are a tensor.
 
 from dnnffi.backends.descriptors.sequences import RNNDataInfo
 from dnnffi.backends.descriptors.tensor import MAX_DIMS, TensorInfo
+from dnnffi.backends.miopen.descriptors.activation import ActivationDescriptor, ActivationInfo
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.convolution import (
     ConvolutionDescriptor,
@@ -24,6 +25,8 @@ from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
 
 __all__ = [
     "MAX_DIMS",
+    "ActivationDescriptor",
+    "ActivationInfo",
     "ConvolutionDescriptor",
     "ConvolutionInfo",
     "Descriptor",
