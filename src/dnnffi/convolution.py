@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dnnffi.arrays import Array, as_array
+from dnnffi.arrays import Array, as_array, import_cupy, is_foreign
 from dnnffi.embedding import Embedding, embeds, given, wrapped
 from dnnffi.foreign import device_array
 from dnnffi.plan import validate
 from dnnffi.plan.conv import ConvEngine, ConvPlan, conv_engine, conv_engine_without_cupy
+from dnnffi.plan.engines import backend_name
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
@@ -178,16 +179,36 @@ def conv_backward_weights(
     )
 
 
-def conv_backward_bias(dy: Array, /) -> Array:
+def conv_backward_bias(
+    dy: Array,
+    /,
+    *,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
     """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
 
-    The sum over all but the channels, by array code on the device of dy. The two types of 16 bits
-    are summed in float32.
+    The sum over all but the channels, by array code on the device of dy, whatever the backend. The
+    two types of 16 bits are summed in float32. With ``options["allocator"]`` there is no array
+    code, and MIOpen sums, in float16 or float32 (``miopenConvolutionBackwardBias``).
     """
+    if embeds(options):
+        return _embedded(("dy",), (dy,), backend, options, _backward_bias_embedded)
     dy = as_array("dy", dy)
+    backend_name(backend, dy)
+    if is_foreign(dy.__class__):
+        import_cupy()  # says that there has to be an allocator
+    conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
     return reference.backward_bias(dy)
+
+
+def _backward_bias_embedded(dy: Array, found: Any, options: dict[str, Any]) -> Array:
+    conv_options(options)
+    _rank("dy", dy)
+    _check_dtype("dy", dy)
+    return found.backward_bias(dy)
 
 
 def conv_transpose(

@@ -97,8 +97,7 @@ class Embedded:
             self.library.engine.plans.clear()
             self.library.engine._default_states.clear()
         if self.library.conv_engine is not None:
-            self.library.conv_engine.plans.clear()
-            self.library.conv_engine.searches.clear()
+            self.library.conv_engine.clear()
         gc.collect()
         close_handles(self.library)
         gc.collect()

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from dnnffi.arrays import Array, in_layout
+from dnnffi.backends.miopen.bias import BiasGradient
 from dnnffi.backends.miopen.conv import ConvExecutor, Found, Solution
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.ordinary import Ordinary, packed_strides
@@ -227,6 +228,12 @@ class MiopenConvEngine(ConvEngine):
         self.library: Any = networks.library
         self.place = networks.place  # type: ignore[method-assign]
         self.searches: _Searches = PlanCache(8 * PLAN_CAPACITY)
+        self.bias_gradients: PlanCache[BiasGradient] = PlanCache(PLAN_CAPACITY)
+
+    def clear(self) -> None:
+        """Forget plans and what was measured."""
+        for cache in (self.plans, self.searches, self.bias_gradients):
+            cache.clear()
 
     def plan(self, problem: ConvProblem, device: int) -> MiopenConvPlan:
         return MiopenConvPlan(problem, device, self.library, self.searches)
@@ -235,6 +242,21 @@ class MiopenConvEngine(ConvEngine):
         if problem.batch:
             return self.plan(problem, device)
         return _EmptyPlan(problem, self.library)
+
+    def backward_bias(self, dy: Array) -> Array:
+        """The gradient by the bias [K], from a contiguous dy."""
+        library, device, shape, dtype = self.library, self.place("dy", dy), dy.shape, dy.dtype
+        memory = library.memory
+        with memory.use(device):
+            if not dy.size:
+                return memory.zeros(shape[1:2], dtype)
+            key = (shape, dtype, device)
+            gradient = self.bias_gradients.get(
+                key, lambda: BiasGradient(shape, dtype.name, device, library)
+            )
+            dbias = memory.empty(shape[1:2], dtype)
+            gradient.run_at(dy.data.ptr, dbias.data.ptr)
+        return dbias
 
 
 def miopen_conv_engine(networks: VendorEngine) -> MiopenConvEngine:
