@@ -145,17 +145,21 @@ def test_validate_compares_on_the_host(miopen, monkeypatch):
 
 
 def test_nan_and_infinity_go_where_the_reference_has_them(miopen):
-    problem = problem_of(bias=True, residual=True, activation="relu")
+    problem = problem_of(bias=True, residual=True)
     arrays = testing.conv_inputs(problem, 0)
     arrays.x[0, 0, 0, 0], arrays.x[1, 2, 3, 3] = np.nan, np.inf
     x, w, bias, z, _ = map(DlpackArray.of, arrays)
-    keywords = {"padding": 1, "activation": "relu"}
-    y = dnnffi.conv(
-        x, w, bias, residual=z, backend="miopen", options=miopen.options, **keywords
-    ).get()
-    wanted = dnnffi.conv(arrays.x, arrays.w, arrays.bias, residual=arrays.residual, **keywords)
+    wanted = dnnffi.conv(arrays.x, arrays.w, arrays.bias, residual=arrays.residual, padding=1)
+    assert np.isnan(wanted).any()
+    assert np.isinf(wanted).any()
+    keywords = {"residual": z, "padding": 1, "backend": "miopen", "options": miopen.options}
+    y = dnnffi.conv(x, w, bias, **keywords).get()
     np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
     np.testing.assert_array_equal(np.isinf(y), np.isinf(wanted))
+    # MIOpen's ReLU makes NaN of -infinity (3.4.0).
+    y = dnnffi.conv(x, w, bias, activation="relu", **keywords).get()
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted) | np.isneginf(wanted))
+    np.testing.assert_array_equal(np.isposinf(y), np.isposinf(wanted))
 
 
 # Immediate mode
@@ -361,18 +365,12 @@ def test_another_thread_runs_what_was_searched(miopen):
     assert miopen.watched.calls[FIND] == 1
 
 
-def test_a_search_orders_what_is_taken(miopen, injected):
-    """The fake times say that the loops are faster."""
-
+def test_a_search_says_what_is_taken(miopen, injected):
     def find(real, *arguments):
-        status = real(*arguments)
         *_, count, measured, _, _, _ = arguments
-        order = sorted(
-            ((m.fwd_algo, m.time, m.memory) for m in measured[0 : count[0]]), reverse=True
-        )
-        for one, (algorithm, time, memory) in zip(measured, order, strict=False):
-            one.fwd_algo, one.time, one.memory = algorithm, time, memory
-        return status
+        count[0] = 1
+        measured[0].fwd_algo, measured[0].time, measured[0].memory = 1, 0.5, 0  # direct
+        return 0
 
     injected.put(FIND, find)
     injected.list_solutions(sorted_with_first(GEMM))
@@ -579,10 +577,14 @@ def test_a_status_at_each_call_leaves_nothing_behind(miopen, step, status, must_
     wanted = step(miopen)
     expected_error = UnsupportedError if status == UNSUPPORTED else MiopenError
     failed = set()
+    allocations = None
     for nth in range(1, 300):
-        miopen.forget()
-        assert miopen.watched.live() == {}
-        assert miopen.hip.gfx1100_live_allocations() == 0
+        miopen.library.conv_engine.clear()
+        gc.collect()
+        # The handle stays: with it the kernels that are loaded.
+        assert miopen.watched.live() == {"Handle": 1}
+        allocations = allocations or miopen.hip.gfx1100_live_allocations()
+        assert miopen.hip.gfx1100_live_allocations() == allocations
         miopen.watched.fail(nth, status)
         raised = error_of(step, miopen)
         if miopen.watched.fault is not None:

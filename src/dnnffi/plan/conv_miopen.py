@@ -132,10 +132,12 @@ class MiopenConvPlan(ConvPlan):
             solution = self._solution
             try:
                 self._run_solution(addresses, solution)
-                return given
+                break
             except UnsupportedError as error:
                 if not self._next(solution, error):
                     raise
+        self.executor.add_at(addresses)
+        return given
 
     def _packed(self, array: Array) -> Array:
         return in_layout(array, channels_last=self._last and array.ndim > 1)

@@ -34,7 +34,7 @@ from dnnffi.backends.miopen.ordinary import (
 )
 from dnnffi.backends.miopen.types import CONVOLUTION_ALGORITHMS
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, ConvProblem
+from dnnffi.spec.conv_problem import CHANNELS_LAST, ConvProblem
 
 _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _GEMM = "gemm"
@@ -103,13 +103,15 @@ class ConvExecutor:
         self.ordinary = Ordinary.of(problem)
         self.solutions: tuple[Solution, ...] = ()
         self._fusion: FusionPlan | None = None
+        self._epilogue: _Epilogue | None = None
         self._owned = ExitStack()
         try:
             handle = self._handle()
             self._make_descriptors()
             self._fusion = self._fused(handle)
             if self._fusion is None:
-                self._epilogue = _Epilogue(library, problem, self._own)
+                if problem.bias or problem.residual or problem.activation:
+                    self._epilogue = _Epilogue(library, problem, self._own)
                 self._ask(handle)
         except BaseException:
             self.close()
@@ -303,11 +305,12 @@ class ConvExecutor:
     def run_at(
         self, addresses: tuple[int, ...], solution: Solution | None = None, workspace: int = 0
     ) -> None:
-        """Queue the problem on arrays by address, 0 for one that the problem does not have.
+        """Queue the convolution on arrays by address, 0 for one that the problem does not have.
 
         ``addresses`` are those of the operation's arguments (`ConvProblem.argument_shapes`), then
         of the result, all without gaps and in the problem's layout. ``workspace`` is that of a
-        buffer of the solution's bytes. Where `fused` there is no solution.
+        buffer of the solution's bytes. Where `fused` there is no solution, and the kernel does all;
+        elsewhere `add_at` follows.
         """
         handle = self._handle()
         if self._fusion is not None:
@@ -332,8 +335,11 @@ class ConvExecutor:
         )
         if status:
             raise self.library.error(status, self._run_name, self.problem)
-        if self.problem.operation == FORWARD:
-            self._epilogue.run(handle, *addresses[2:])
+
+    def add_at(self, addresses: tuple[int, ...]) -> None:
+        """Queue what is added to a forward's y, and the activation; nothing where `fused`."""
+        if self._epilogue is not None:
+            self._epilogue.run(self._handle(), *addresses[2:])
 
     def _operands(self, addresses: tuple[int, ...]) -> tuple[int, int, int]:
         first, second, result = addresses[0], addresses[1], addresses[-1]
@@ -354,10 +360,6 @@ class _Epilogue:
 
     def __init__(self, library: Library, problem: ConvProblem, own: Callable[[Any], Any]) -> None:
         self._library, self._problem = library, problem
-        if problem.operation != FORWARD or not (
-            problem.bias or problem.residual or problem.activation
-        ):
-            return
         dtype = problem.spec.dtype
         last = problem.layout == CHANNELS_LAST
         shape, bias_shape = channel_matrix(problem.y_shape, last)
