@@ -539,6 +539,7 @@ def _run(
             bias=bias,
             options=checked,
         )
+        _check_arrays(found, problem, device, names, arrays)  # before a library is asked
         plan = found.plans.get(key, lambda: found.prepare(problem, device))
     _check_arrays(found, plan, device, names, arrays)
     result = plan.run(*arrays)
@@ -567,7 +568,7 @@ def _check_dtype(name: str, array: Array) -> None:
 
 def _check_arrays(
     found: ConvEngine,
-    plan: ConvPlan,
+    plan: ConvPlan | ConvProblem,
     device: Any,
     names: tuple[str, ...],
     arrays: tuple[Any, ...],
