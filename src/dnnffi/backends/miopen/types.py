@@ -41,9 +41,8 @@ LAYOUTS = {
 CONVOLUTION_MODES = {
     "convolution": _CONVOLUTION["miopenConvolution"],
     "transpose": _CONVOLUTION["miopenTranspose"],
-    "group": _CONVOLUTION["miopenGroupConv"],
-    "depthwise": _CONVOLUTION["miopenDepthwise"],
 }
+"""Two more, for groups, are deprecated: the library takes them for "convolution" (3.4.0)."""
 FIND_MODES = {
     "normal": _FIND["miopenConvolutionFindModeNormal"],
     "fast": _FIND["miopenConvolutionFindModeFast"],
