@@ -53,8 +53,8 @@ def declarations(
 ) -> list[Declaration]:
     """The declarations of all topics, in their order.
 
-    Raises TextError for what is neither a prototype, an enumeration with explicit values, a type
-    name nor an integer ``#define``.
+    Raises TextError for what is neither a prototype, an enumeration with explicit values, a
+    structure, a type name nor an integer ``#define``.
     """
     found: list[Declaration] = []
     known = "".join(f"typedef int {name};" for name in STANDARD_TYPES)
@@ -107,6 +107,10 @@ def _declared(node: c_ast.Node) -> Iterator[Declaration]:
         if isinstance(node, c_ast.Typedef):
             yield _same_size(node.name, "int", where)
         return
+    struct = _structure(node)
+    if struct is not None:
+        yield _same_members(node.name, struct, where)
+        return
     code = " ".join(c_generator.CGenerator().visit(node).split()) + ";"
     if isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl):
         yield Declaration("function", node.name, where, code)
@@ -125,6 +129,25 @@ def _enumeration(node: c_ast.Node) -> c_ast.Enum | None:
     if isinstance(inner, c_ast.TypeDecl):
         inner = inner.type
     return inner if isinstance(inner, c_ast.Enum) and inner.values is not None else None
+
+
+def _structure(node: c_ast.Node) -> c_ast.Struct | None:
+    """The structure without a tag that a typedef names, or None."""
+    inner = node.type.type if isinstance(getattr(node, "type", None), c_ast.TypeDecl) else None
+    return inner if isinstance(inner, c_ast.Struct) and inner.decls is not None else None
+
+
+def _same_members(name: str, struct: c_ast.Struct, where: str) -> Declaration:
+    """A structure of the header has the size of ours and each member at its place."""
+    ours = f"dnnffi_{name}"
+    body = " ".join(c_generator.CGenerator().visit(struct).split())
+    equal = [(f"sizeof({name})", f"sizeof({ours})", "is of another size")]
+    for member in (decl.name for decl in struct.decls):
+        at, size = "__builtin_offsetof({}, {})", "sizeof((({} *)0)->{})"
+        other = f"has {member} elsewhere"
+        equal += [(f.format(name, member), f.format(ours, member), other) for f in (at, size)]
+    checks = (f'_Static_assert({one} == {two}, "{name} {why}");' for one, two, why in equal)
+    return Declaration("type", name, where, f"typedef {body} {ours}; {' '.join(checks)}")
 
 
 def _number(text: str, name: str, where: str) -> int:

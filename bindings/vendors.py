@@ -103,7 +103,7 @@ VENDORS: dict[str, Vendor] = {
         ),
         Vendor(
             name="miopen",
-            topics=("library.h", "tensor.h", "dropout.h", "rnn.h"),
+            topics=("library.h", "tensor.h", "dropout.h", "rnn.h", "convolution.h", "fusion.h"),
             addresses={"dev_ptr": "void *", "stream_ptr": "hipStream_t"},
             include="miopen/miopen.h",
             also_include=("miopen/version.h",),

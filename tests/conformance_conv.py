@@ -139,8 +139,8 @@ def expected(problem, arrays):
     return ReferencePlan(problem).run(*doubles)
 
 
-def run(problem, arrays, asarray=np.asarray, backend=None):
-    """The functional API's result."""
+def run(problem, arrays, asarray=np.asarray, backend=None, options=None):
+    """The functional API's result; ``options`` are those besides the problem's."""
     spec, operation = problem.spec, problem.operation
     last = problem.layout == CHANNELS_LAST
 
@@ -155,6 +155,7 @@ def run(problem, arrays, asarray=np.asarray, backend=None):
 
     given = [put(array) for array in arguments(problem, arrays)]
     keywords = testing.conv_keywords(problem) | {"backend": backend}
+    keywords["options"] |= options or {}
     name = "conv_transpose" if spec.transposed else "conv"
     if operation == FORWARD:
         *positional, residual = given

@@ -314,18 +314,37 @@ def test_an_empty_result_is_valid():
 # Backends
 
 
-def test_miopen_is_not_there_yet():
-    message = r"^MIOpen: this version of dnnffi has no convolution on it yet; backend='"
-    with pytest.raises(dnnffi.UnsupportedError, match=message):
-        dnnffi.conv(X, W, groups=2, backend="miopen")
-    with pytest.raises(NotImplementedError):
-        dnnffi.conv_backward_data(DY, W, X.shape, groups=2, backend="miopen")
+def test_an_allocator_needs_arrays_on_a_device():
+    options = {"allocator": np.empty}
+    for call in (
+        lambda: dnnffi.conv(X, W, groups=2, options=options),
+        lambda: dnnffi.conv_backward_data(DY, W, X.shape, groups=2, options=options),
+        lambda: dnnffi.conv_backward_weights(DY, X, W.shape, groups=2, options=options),
+        lambda: dnnffi.conv_backward_bias(DY, options=options),
+    ):
+        with pytest.raises(TypeError, match=r"^(x|dy) must be in device memory"):
+            call()
 
 
-def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch):
-    monkeypatch.setattr("dnnffi.plan.engines.kind", lambda array: "rocm")
-    with pytest.raises(dnnffi.UnsupportedError, match=r"^MIOpen: "):
+def test_a_stream_needs_an_allocator():
+    with pytest.raises(ValueError, match=r"^options\['stream'\] needs options\['allocator'\]"):
+        dnnffi.conv(X, W, groups=2, options={"stream": 0})
+
+
+@pytest.mark.parametrize(("kind", "name"), [("cuda", "cudnn"), ("rocm", "miopen")])
+def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch, kind, name):
+    monkeypatch.setattr("dnnffi.plan.engines.kind", lambda array: kind)
+    asked = []
+
+    def named(name):
+        asked.append(name)
+        raise dnnffi.UnsupportedError(name, "", "is not asked further")
+
+    monkeypatch.setattr("dnnffi.plan.engines.engine_named", named)
+    monkeypatch.setattr("dnnffi.plan.conv.conv_engine_named", named)
+    with pytest.raises(dnnffi.UnsupportedError, match="not asked further"):
         dnnffi.conv(X, W, groups=2)
+    assert asked == [name]
     assert dnnffi.conv(X, W, groups=2, backend="reference").shape == DY.shape
 
 

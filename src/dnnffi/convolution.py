@@ -7,13 +7,16 @@ Symbols: N batch, C input channels, K output channels. Spatial dimensions are on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dnnffi.arrays import Array, as_array
+from dnnffi.arrays import Array, as_array, import_cupy, is_foreign
+from dnnffi.embedding import Embedding, embeds, given, wrapped
+from dnnffi.foreign import device_array
 from dnnffi.plan import validate
-from dnnffi.plan.conv import ConvEngine, conv_engine
+from dnnffi.plan.conv import ConvEngine, conv_engine, conv_engine_without_cupy
+from dnnffi.plan.engines import backend_name
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
@@ -70,7 +73,8 @@ def conv(
     options : "math": "default" (float32 may use TF32), "strict" or "fast"; "deterministic": True
         for the same bits each time; "tune": True to measure cuDNN's candidates, "find": "search" to
         measure MIOpen's, both at the first call; "workspace_limit": bytes; "validate": True to
-        compare with the reference
+        compare with the reference; "allocator": a function of a shape and the name of a dtype that
+        makes the results, with "stream": for arrays without CuPy, see `dnnffi.foreign`
 
     Returns
     -------
@@ -83,10 +87,10 @@ def conv(
     TypeError, ValueError
         Naming the argument, what came and what was expected.
     UnsupportedError
-        The backend cannot do this: MIOpen has no convolution here yet; cuDNN has no engine for
-        the problem, or none that the options allow.
-    LibraryNotFoundError, CudnnError
-        There is no libcudnn; it failed.
+        The backend cannot do this: MIOpen has not all of it; cuDNN has no engine for the problem,
+        or none that the options allow.
+    LibraryNotFoundError, CudnnError, MiopenError
+        There is no such library; it failed.
     ValidationError
         With ``validate``, where the result differs from the reference's beyond rounding.
     """
@@ -172,16 +176,36 @@ def conv_backward_weights(
     )
 
 
-def conv_backward_bias(dy: Array, /) -> Array:
+def conv_backward_bias(
+    dy: Array,
+    /,
+    *,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
     """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
 
-    The sum over all but the channels, by array code on the device of dy. The two types of 16 bits
-    are summed in float32.
+    The sum over all but the channels, by array code on the device of dy, whatever the backend. The
+    two types of 16 bits are summed in float32. With ``options["allocator"]`` there is no array
+    code, and MIOpen sums, in float16 or float32 (``miopenConvolutionBackwardBias``).
     """
+    if embeds(options):
+        return _embedded(("dy",), (dy,), backend, options, _backward_bias_embedded)
     dy = as_array("dy", dy)
+    backend_name(backend, dy)
+    if is_foreign(dy.__class__):
+        import_cupy()  # says that there has to be an allocator
+    conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
     return reference.backward_bias(dy)
+
+
+def _backward_bias_embedded(dy: Array, found: Any, options: dict[str, Any]) -> Array:
+    conv_options(options)
+    _rank("dy", dy)
+    _check_dtype("dy", dy)
+    return found.backward_bias(dy)
 
 
 def conv_transpose(
@@ -296,9 +320,32 @@ def _forward(
     activation: Any,
     residual: Any,
     alpha: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
+    if embeds(options):
+        return _embedded(
+            ARGUMENTS[FORWARD],
+            (x, w, bias, residual),
+            backend,
+            options,
+            lambda x, w, bias, residual, found, rest: _forward(
+                transposed,
+                x,
+                w,
+                bias,
+                stride,
+                padding,
+                output_padding,
+                dilation,
+                groups,
+                activation,
+                residual,
+                alpha,
+                found,
+                rest,
+            ),
+        )
     x, w = as_array("x", x), as_array("w", w)
     bias = None if bias is None else as_array("bias", bias)
     residual = None if residual is None else as_array("residual", residual)
@@ -331,9 +378,20 @@ def _backward_data(
     output_padding: Any,
     dilation: Any,
     groups: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
+    if embeds(options):
+        geometry = (stride, padding, output_padding, dilation, groups)
+        return _embedded(
+            ARGUMENTS[BACKWARD_DATA],
+            (dy, w),
+            backend,
+            options,
+            lambda dy, w, found, rest: _backward_data(
+                transposed, dy, w, x_shape, *geometry, found, rest
+            ),
+        )
     dy, w = as_array("dy", dy), as_array("w", w)
     return _run(
         BACKWARD_DATA,
@@ -359,9 +417,20 @@ def _backward_weights(
     output_padding: Any,
     dilation: Any,
     groups: Any,
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
+    if embeds(options):
+        geometry = (stride, padding, output_padding, dilation, groups)
+        return _embedded(
+            ARGUMENTS[BACKWARD_WEIGHTS],
+            (dy, x),
+            backend,
+            options,
+            lambda dy, x, found, rest: _backward_weights(
+                transposed, dy, x, w_shape, *geometry, found, rest
+            ),
+        )
     dy, x = as_array("dy", dy), as_array("x", x)
     return _run(
         BACKWARD_WEIGHTS,
@@ -377,6 +446,23 @@ def _backward_weights(
     )
 
 
+def _embedded(
+    names: Sequence[str],
+    arrays: tuple[Any, ...],
+    backend: Any,
+    options: Any,
+    call: Callable[..., Array],
+) -> Array:
+    """``call`` on arrays of another library; the result is an object of the user's allocator."""
+    rest = dict(options)
+    embedding = Embedding.taken_from(rest)
+    with embedding.used():
+        first = device_array(names[0], arrays[0])
+        found = conv_engine_without_cupy(backend, first)
+        others = wrapped(names[1:], arrays[1:], found.library.kind)
+        return given(call(first, *others, found, rest))
+
+
 _NO_EPILOGUE = (None, False, 1.0, False)
 _GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
 
@@ -390,7 +476,7 @@ def _run(
     geometry: tuple[Any, ...],
     groups: Any,
     epilogue: tuple[Any, ...],
-    backend: str | None,
+    backend: Any,
     options: object,
 ) -> Array:
     """Check, find the plan, hand over. The first of ``arrays`` decides backend and layout."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from dnnffi.foreign import DeviceArray, device_array, using
+from dnnffi.spec.options import EMBEDDING
 from dnnffi.weights import RNNWeights
 
 
@@ -37,6 +38,11 @@ class Embedding(NamedTuple):
     def used(self) -> AbstractContextManager[None]:
         """A context in which results are made so."""
         return using(self.allocator, self.stream)
+
+
+def embeds(options: object) -> bool:
+    """Whether the options of a call are about embedding."""
+    return isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING)
 
 
 def wrapped(names: Sequence[str], value: Any, kind: str) -> Any:

@@ -209,6 +209,43 @@ def test_wrong_value_is_named_in_cxx(
     assert message in problem
 
 
+RESULT = (
+    "typedef struct {\n    float time;\n    size_t size;\n    toyMode_t mode;\n} toyResult_t;\n"
+)
+RESULT_OF_HEADER = """
+typedef struct { union { float time; int ticks; }; size_t size; toyMode_t mode; } toyResult_t;
+"""
+
+
+@needs_compiler
+@needs_cxx
+@pytest.mark.parametrize("cxx", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("", "", None),
+        ("float time", "double time", "toyResult_t has time elsewhere"),
+        ("    size_t size;\n", "", "toyResult_t is of another size"),
+        ("float time;\n    size_t size", "size_t size;\n    float time", "has size elsewhere"),
+    ],
+)
+def test_a_structure_has_the_members_of_the_header(
+    tmp_path: Path, cxx: bool, old: str, new: str, message: str | None
+) -> None:
+    report = run_check(
+        tmp_path,
+        header=(CXX_HEADER if cxx else HEADER) + RESULT_OF_HEADER,
+        base=BASE + changed(RESULT, old, new),
+        vendor=CXX_TOY if cxx else TOY,
+    )
+    if message is None:
+        assert report.problems == ()
+    else:
+        (problem,) = report.problems
+        assert problem.startswith("bindings/toy/base.h:14: toyResult_t: ")
+        assert message in problem
+
+
 UNDECLARED = "toyStatus_t toyExtra(int number);\n"
 
 

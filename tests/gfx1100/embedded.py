@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections import Counter
 from contextlib import contextmanager
 
@@ -14,6 +15,11 @@ from dnnffi.backends.miopen import library as miopen
 from dnnffi.foreign import device_array, using
 
 LAUNCHES = b"launch"
+_ON_ARRAYS = (
+    *("miopenRNN", "miopenConvolution", "miopenFind", "miopenExecute", "miopenActivationForward"),
+    *("miopenSetTensor", "miopenOpTensor"),
+)
+"""How the names of functions begin that take arrays. Those of setters are longer."""
 
 
 class Watched:
@@ -53,8 +59,9 @@ class Watched:
         return call
 
     def live(self):
-        """Handles and descriptors that were made and not destroyed, by kind."""
+        """Handles, descriptors and plans that were made and not destroyed, by kind."""
         kinds = {name.removeprefix("miopenCreate") for name in self.calls if "Create" in name}
+        kinds = {kind for kind in kinds if not re.match("Op[A-Z]", kind)}  # of a fusion plan
         alive = {
             kind or "Handle": self.calls[f"miopenCreate{kind}"] - self.calls[f"miopenDestroy{kind}"]
             for kind in kinds
@@ -80,9 +87,7 @@ class Embedded:
     def reached(self):
         """How often the library was called with arrays, and the device launched anything."""
         with_arrays = {
-            name: count
-            for name, count in self.watched.calls.items()
-            if name.startswith("miopenRNN") or name in ("miopenSetTensor", "miopenOpTensor")
+            name: count for name, count in self.watched.calls.items() if name.startswith(_ON_ARRAYS)
         }
         return with_arrays, self.hip.gfx1100_calls(LAUNCHES)
 
@@ -91,6 +96,8 @@ class Embedded:
         if self.library.engine is not None:
             self.library.engine.plans.clear()
             self.library.engine._default_states.clear()
+        if self.library.conv_engine is not None:
+            self.library.conv_engine.clear()
         gc.collect()
         close_handles(self.library)
         gc.collect()

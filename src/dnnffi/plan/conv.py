@@ -10,10 +10,17 @@ from typing import Any, cast
 
 from dnnffi.arrays import Array, MemoryWithGraphs, place
 from dnnffi.backends.cudnn import library as cudnn_library
+from dnnffi.backends.miopen import library as miopen_library
 from dnnffi.errors import UnsupportedError
 from dnnffi.plan.cache import PlanCache
 from dnnffi.plan.conv_plans import ConvPlan, EmptyPlan, ReferencePlan
-from dnnffi.plan.engines import PLAN_CAPACITY, backend_name, engine_named
+from dnnffi.plan.engines import (
+    PLAN_CAPACITY,
+    backend_name,
+    engine,
+    engine_named,
+    engine_without_cupy,
+)
 from dnnffi.plan.store import Store
 from dnnffi.spec.conv_problem import ConvProblem
 
@@ -96,30 +103,53 @@ class CudnnConvEngine(ConvEngine):
         self.tuner.clear()
 
 
-def conv_engine(backend: str | None, x: Array) -> ConvEngine:
+def conv_engine(backend: Any, x: Array) -> ConvEngine:
     """The engine of a call: the one named, or the one that the array asks for."""
-    return conv_engine_named(backend_name(backend, x))
+    if isinstance(backend, ConvEngine):
+        return backend
+    name = backend_name(backend, x)
+    if name == "miopen":
+        return _miopen(engine(name, x))
+    return conv_engine_named(name)
 
 
 def conv_engine_named(name: str) -> ConvEngine:
     """The engine called "cudnn", "miopen" or "reference"."""
     if name == "cudnn":
         return _cudnn(cudnn_library.load())
-    if name == "reference":
-        return _reference()
+    if name == "miopen":
+        return _miopen(engine_named(name))
+    return _reference()
+
+
+def conv_engine_without_cupy(backend: str | None, x: Array) -> Any:
+    """The engine of a call with an allocator, whose x is a `dnnffi.foreign.DeviceArray`.
+
+    It has a ``library``.
+    """
+    networks = engine_without_cupy(backend, x)
+    if networks.name == "miopen":
+        return _miopen(networks)
     raise UnsupportedError(
-        "MIOpen",
+        "cuDNN",
         "",
-        "this version of dnnffi has no convolution on it yet; backend='reference' takes NumPy and "
-        "CuPy arrays",
+        "convolutions take CuPy arrays, without options['allocator']",
     )
+
+
+def _miopen(networks: Any) -> ConvEngine:
+    # Not for those who do without it, and it takes its base from here.
+    from dnnffi.plan.conv_miopen import miopen_conv_engine
+
+    return miopen_conv_engine(networks)
 
 
 def all_conv_engines() -> tuple[ConvEngine, ...]:
     """The engines that were used in this process."""
-    cudnn = cudnn_library.loaded()
-    used = [] if cudnn is None or cudnn.conv_engine is None else [cudnn.conv_engine]
-    return (_reference(), *used)
+    libraries = (cudnn_library.loaded(), miopen_library.loaded())
+    variants = [one for library in libraries if library is not None for one in library.variants()]
+    used = (getattr(one, "conv_engine", None) for one in variants)
+    return (_reference(), *(engine for engine in used if engine is not None))
 
 
 def _cudnn(library: cudnn_library.Library) -> CudnnConvEngine:

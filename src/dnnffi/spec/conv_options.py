@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dnnffi.spec.checks import check_integer, checked_options, option_flag, option_of_choices
+from dnnffi.spec.options import EMBEDDING
 
 MATHS = ("default", "strict", "fast")
 FINDS = ("immediate", "search")
@@ -38,7 +39,9 @@ def conv_options(options: object) -> ConvOptions:
 
     Raises ``TypeError`` or ``ValueError`` naming the key, what came and what was expected.
     """
-    return DEFAULTS if options is None else checked_options(options, ConvOptions, _check)
+    if options is None:
+        return DEFAULTS
+    return checked_options(options, ConvOptions, _check, elsewhere=EMBEDDING)
 
 
 def _check(options: dict[str, object]) -> ConvOptions:

@@ -14,6 +14,10 @@ from hypothesis import strategies as st
 from dnnffi.backends.miopen import descriptors
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors import (
+    ActivationDescriptor,
+    ActivationInfo,
+    ConvolutionDescriptor,
+    ConvolutionInfo,
     DropoutDescriptor,
     DropoutInfo,
     RNNDataInfo,
@@ -92,6 +96,8 @@ class Case(NamedTuple):
 
 LSTM = RNNInfo("lstm", 5, 2, True, False, "float16", "fundamental", True)
 GRU = RNNInfo("gru", 7)
+PLAIN = ConvolutionInfo((0, 1), (1, 2), (1, 1))
+OTHER = ConvolutionInfo((1, 2, 0), (3, 1, 2), (2, 1, 1), 4, "transpose", True, True, "normal")
 CASES = [
     Case(
         TensorDescriptor,
@@ -109,6 +115,22 @@ CASES = [
         ("float16", "batch_major", 6, 2, 1, (1, 4)),
         RNNDataInfo("float16", "batch_major", 6, 2, 1, (1, 4)),
         "miopenSetRNNDataSeqTensorDescriptor",
+    ),
+    Case(
+        ConvolutionDescriptor,
+        (PLAIN,),
+        PLAIN,
+        (OTHER,),
+        OTHER,
+        "miopenInitConvolutionNdDescriptor",
+    ),
+    Case(
+        ActivationDescriptor,
+        (ActivationInfo("relu"),),
+        ActivationInfo("relu"),
+        (ActivationInfo("power", 1.0, -0.5, 2.0),),
+        ActivationInfo("power", 1.0, -0.5, 2.0),
+        "miopenSetActivationDescriptor",
     ),
 ]
 each_class = pytest.mark.parametrize("case", CASES, ids=lambda case: case.cls.__name__)
@@ -199,6 +221,15 @@ def test_the_setters_turn_padding_off(library):
     with RNNDescriptor(LSTM, library=library) as descriptor:
         assert library.lib.miopenSetRNNDescriptor(descriptor.pointer, 5, 2, 0, 1, 2, 0, 1, 0) == 0
         assert descriptor.read() == LSTM._replace(padded_io=False)
+
+
+@pytest.mark.parametrize("mode", ["miopenGroupConv", "miopenDepthwise"])
+def test_the_library_takes_modes_for_groups_as_an_ordinary_convolution(library, mode):
+    with ConvolutionDescriptor(PLAIN, library=library) as descriptor:
+        number = ffi.integer_const(mode)
+        arguments = (2, PLAIN.padding, PLAIN.stride, PLAIN.dilation, number)
+        assert library.lib.miopenInitConvolutionNdDescriptor(descriptor.pointer, *arguments) == 0
+        assert descriptor.read().mode == "convolution"
 
 
 def test_the_library_takes_lengths_above_the_steps(library):
@@ -324,15 +355,18 @@ def test_a_handle_takes_a_stream_and_is_closed_once(counted):
 
 
 def bad(case):
-    """The arguments with a data type that there is none of."""
-    if case.cls is RNNDescriptor:
-        return (LSTM._replace(dtype="int8"),)
+    """The arguments with a data type, or a mode, that there is none of."""
+    first = case.arguments[0]
+    if isinstance(first, RNNInfo):
+        return (first._replace(dtype="int8"),)
+    if isinstance(first, ConvolutionInfo | ActivationInfo):
+        return (first._replace(mode="int8"),)
     return ("int8", *case.arguments[1:])
 
 
 @each_class
-def test_an_unknown_data_type(case):
-    with pytest.raises(ValueError, match=r"dtype must be one of .*; got 'int8'"):
+def test_an_unknown_data_type_or_mode(case):
+    with pytest.raises(ValueError, match=r"(dtype|mode) must be one of .*; got 'int8'"):
         case.cls(*bad(case))
 
 

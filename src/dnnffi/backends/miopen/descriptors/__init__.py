@@ -8,7 +8,12 @@ descriptor: weights are a tensor.
 
 from dnnffi.backends.descriptors.sequences import RNNDataInfo
 from dnnffi.backends.descriptors.tensor import MAX_DIMS, TensorInfo
+from dnnffi.backends.miopen.descriptors.activation import ActivationDescriptor, ActivationInfo
 from dnnffi.backends.miopen.descriptors.base import Descriptor
+from dnnffi.backends.miopen.descriptors.convolution import (
+    ConvolutionDescriptor,
+    ConvolutionInfo,
+)
 from dnnffi.backends.miopen.descriptors.dropout import (
     DropoutDescriptor,
     DropoutInfo,
@@ -20,6 +25,10 @@ from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
 
 __all__ = [
     "MAX_DIMS",
+    "ActivationDescriptor",
+    "ActivationInfo",
+    "ConvolutionDescriptor",
+    "ConvolutionInfo",
     "Descriptor",
     "DropoutDescriptor",
     "DropoutInfo",

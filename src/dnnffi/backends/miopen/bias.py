@@ -1,0 +1,45 @@
+"""The gradient by the bias of a convolution, for arrays that no array library sums."""
+
+from __future__ import annotations
+
+from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.descriptors import TensorDescriptor
+from dnnffi.backends.miopen.handle import handle_for
+from dnnffi.backends.miopen.library import Library
+from dnnffi.backends.miopen.ordinary import channel_matrix
+from dnnffi.errors import UnsupportedError
+
+DATA_TYPES = ("float16", "float32")
+_ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
+
+
+class BiasGradient:
+    """The sum of dy [N, K, ...], contiguous, over all but its channels: [K].
+
+    It stands on ``miopenConvolutionBackwardBias``, which reads channels last wrongly (3.4.0).
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, device: int, library: Library) -> None:
+        if dtype not in DATA_TYPES:
+            known = " or ".join(DATA_TYPES)
+            limit = f"the gradient of a bias is {known}, not {dtype}; reference has it"
+            raise UnsupportedError("MIOpen", library.version_text, limit)
+        self._library, self._device = library, device
+        self._problem = f"backward of a bias, dy {list(shape)} {dtype}"
+        matrix, bias = channel_matrix(shape, channels_last=False)
+        self._dy = TensorDescriptor(dtype, matrix, library=library)
+        self._dbias = TensorDescriptor(dtype, bias, library=library)
+
+    def run_at(self, dy: int, dbias: int) -> None:
+        """Queue it on arrays by address."""
+        function = "miopenConvolutionBackwardBias"
+        status = self._library.lib.miopenConvolutionBackwardBias(
+            handle_for(self._library, self._device).pointer,
+            _ONE,
+            self._dy.pointer,
+            dy,
+            _ZERO,
+            self._dbias.pointer,
+            dbias,
+        )
+        self._library.check(status, function, self._problem)

@@ -1,0 +1,137 @@
+"""A problem as MIOpen computes it: an ordinary convolution in two or three dimensions.
+
+A transposed convolution exchanges forward and backward data of the ordinary one with the same
+weights; one spatial dimension gets another of size 1 in front, which moves nothing in memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from dnnffi.backends.descriptors.checks import INT32_MAX
+from dnnffi.backends.descriptors.tensor import contiguous_strides
+from dnnffi.backends.miopen.library import Library
+from dnnffi.backends.miopen.types import CONVOLUTION_DATA_TYPES
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.conv_problem import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHTS,
+    CHANNELS_LAST,
+    FORWARD,
+    ConvProblem,
+)
+
+
+class Direction(NamedTuple):
+    """One of MIOpen's three operations, by what its functions are called and take.
+
+    ``operands`` are the two tensors that it reads, in the order of its functions, and the one that
+    it writes, each "x", "w" or "y" of the ordinary convolution; ``searched`` is their order in the
+    functions of find mode.
+    """
+
+    name: str
+    operands: tuple[str, str, str]
+    searched: tuple[str, str, str]
+
+
+FORWARD_CALLS = Direction("Forward", ("w", "x", "y"), ("x", "w", "y"))
+DATA_CALLS = Direction("BackwardData", ("y", "w", "x"), ("y", "w", "x"))
+WEIGHTS_CALLS = Direction("BackwardWeights", ("y", "x", "w"), ("y", "x", "w"))
+
+
+class Ordinary(NamedTuple):
+    """What is asked of the library; hashable. Problems with the same share what was measured."""
+
+    direction: Direction
+    dtype: str
+    shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    """Of x, w and y, of two or three spatial dimensions."""
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    channels_last: bool
+    deterministic: bool
+
+    @classmethod
+    def of(cls, problem: ConvProblem) -> Ordinary:
+        """The convolution behind a problem."""
+        spec = problem.spec
+        x, y = problem.x_shape, problem.y_shape
+        direction = {
+            FORWARD: FORWARD_CALLS,
+            BACKWARD_DATA: DATA_CALLS,
+            BACKWARD_WEIGHTS: WEIGHTS_CALLS,
+        }[problem.operation]
+        if spec.transposed:
+            x, y = y, x
+            exchanged = {FORWARD_CALLS: DATA_CALLS, DATA_CALLS: FORWARD_CALLS}
+            direction = exchanged.get(direction, direction)
+
+        def shape(sizes: tuple[int, ...]) -> tuple[int, ...]:
+            return (*sizes[:2], 1, *sizes[2:]) if spec.rank == 1 else sizes
+
+        def each(values: tuple[int, ...], filler: int) -> tuple[int, ...]:
+            return (filler, *values) if spec.rank == 1 else values
+
+        return cls(
+            direction,
+            spec.dtype,
+            (shape(x), shape(spec.weight_shape), shape(y)),
+            each(spec.padding, 0),
+            each(spec.stride, 1),
+            each(spec.dilation, 1),
+            spec.groups,
+            problem.layout == CHANNELS_LAST,
+            problem.options.deterministic,
+        )
+
+
+def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
+    """Strides of [N, C, ...] without gaps, in elements."""
+    if not channels_last:
+        return contiguous_strides(shape)
+    n, c, *sizes = shape
+    outer, *inner, channel = contiguous_strides((n, *sizes, c))
+    return (outer, channel, *inner)
+
+
+def channel_matrix(
+    shape: tuple[int, ...], channels_last: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """[N, C, ...] without gaps as a contiguous tensor of four dimensions, and a bias beside it."""
+    batch, channels, *sizes = shape
+    positions = prod(sizes)
+    matrix = (batch * positions, channels, 1, 1)
+    if not channels_last:
+        matrix = (batch, channels, positions, 1)
+    return matrix, (1, channels, 1, 1)
+
+
+def check_supported(problem: ConvProblem, library: Library) -> None:
+    """Raise `UnsupportedError` for what MIOpen does not have, saying which backend has it."""
+    spec, options = problem.spec, problem.options
+    limit = ""
+    if spec.dtype not in CONVOLUTION_DATA_TYPES:
+        known = ", ".join(CONVOLUTION_DATA_TYPES)
+        limit = f"convolutions are {known}, not {spec.dtype}; cudnn and reference have it"
+    elif options.math != "default":
+        limit = f"there is no choice of math, {options.math!r} was asked for; cudnn has it"
+    elif spec.dtype == "bfloat16" and (problem.bias or problem.residual or problem.activation):
+        limit = (
+            "a convolution in bfloat16 has no bias, residual or activation; cudnn and reference "
+            "have them"
+        )
+    elif any(more >= step for more, step in zip(spec.output_padding, spec.stride, strict=True)):
+        limit = (
+            f"output_padding must be smaller than stride, {spec.stride}; got "
+            f"{spec.output_padding}; reference has it"
+        )
+    else:
+        for shape in (problem.x_shape, spec.weight_shape, problem.y_shape):
+            if prod(shape) > INT32_MAX:
+                limit = f"an array has at most {INT32_MAX} elements; {shape} has {prod(shape)}"
+    if limit:
+        raise UnsupportedError("MIOpen", library.version_text, limit)

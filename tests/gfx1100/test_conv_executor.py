@@ -1,0 +1,176 @@
+"""The executor of convolutions on MIOpen: what arrays without CuPy cannot be, by address.
+
+Channels last and bfloat16, and which handle knows what a search has found.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conformance import deviation
+from conformance_conv import arguments, expected
+from gfx1100.convolutions import problem_of, spec_of
+from gfx1100.hip_arrays import DlpackArray
+
+from dnnffi import testing
+from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.conv import ConvExecutor
+from dnnffi.backends.miopen.handle import Handle, handle_for
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, OPERATIONS
+
+SIZES = {1: (9,), 2: (7, 6), 3: (4, 3, 5)}
+ALLOWED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
+
+
+def truncated(array):
+    """The upper half of float32: bfloat16, rounded towards zero."""
+    return (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def widened(array):
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def run(miopen, problem, solution_index=0):
+    """(result, what it should be, executor), of arrays in the problem's layout."""
+    bfloat16 = problem.spec.dtype == "bfloat16"
+    single = problem._replace(spec=spec_of(**fields_of(problem.spec, "float32")))
+    inputs = testing.conv_inputs(single if bfloat16 else problem, 0)
+    if bfloat16:
+        inputs = inputs._make(None if a is None else widened(truncated(a)) for a in inputs)
+    last = problem.layout == CHANNELS_LAST
+
+    def put(array):
+        if array is None:
+            return None
+        array = np.moveaxis(array, 1, -1) if last and array.ndim > 1 else array
+        return DlpackArray.of(truncated(array) if bfloat16 else array)
+
+    given = [put(array) for array in arguments(problem, inputs)]
+    n, c, *sizes = problem.result_shape
+    shape = (n, *sizes, c) if last else (n, c, *sizes)
+    result = DlpackArray(shape, "uint16" if bfloat16 else problem.spec.dtype)
+    executor = ConvExecutor(problem, device=0, library=miopen.library)
+    addresses = (*(0 if a is None else a.address for a in given), result.address)
+    solution = executor.solutions[solution_index]
+    workspace = DlpackArray((solution.workspace_bytes,), "uint8")
+    executor.run_at(addresses, solution, workspace.address)
+    executor.add_at(addresses)
+    found = widened(result.get()) if bfloat16 else result.get()
+    executor.close()
+    found = np.moveaxis(found, -1, 1) if last else found
+    return found, expected(single, inputs), executor
+
+
+def fields_of(spec, dtype):
+    names = ("in_channels", "out_channels", "kernel", "stride", "padding", "dilation", "groups",
+             "transposed", "output_padding")  # fmt: skip
+    return {name: getattr(spec, name) for name in names} | {"dtype": dtype}
+
+
+def spec_with(rank, **fields):
+    fields = {"kernel": (3,) * rank} | fields
+    return spec_of(**fields)
+
+
+GROUPINGS = {
+    "whole": {},
+    "groups": {"in_channels": 4, "out_channels": 6, "groups": 2, "stride": 2},
+    "depthwise": {"in_channels": 4, "out_channels": 4, "groups": 4},
+    "one input channel": {"in_channels": 1},
+    "one output channel": {"out_channels": 1, "kernel": 1},
+    "transposed": {"transposed": True, "stride": 2, "output_padding": 1},
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("grouping", GROUPINGS)
+@pytest.mark.parametrize(
+    ("dtype", "rank"), [("float32", 1), ("float32", 2), ("float32", 3), ("float16", 2)]
+)
+def test_channels_last(miopen, dtype, rank, grouping, operation):
+    fields = dict(GROUPINGS[grouping])
+    if fields.get("kernel") == 1:
+        fields |= {"kernel": (1,) * rank, "padding": 0}
+    spec = spec_with(rank, dtype=dtype, **fields)
+    more = {}
+    if operation == FORWARD:
+        more = {"bias": True, "residual": rank > 1, "alpha": 0.5, "activation": "relu"}
+    problem = problem_of(operation, spec, SIZES[rank], CHANNELS_LAST, **more)
+    found, wanted, _ = run(miopen, problem)
+    assert deviation(found, wanted) < ALLOWED[dtype]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_bfloat16(miopen, layout, operation):
+    spec = spec_of(dtype="bfloat16")
+    found, wanted, executor = run(miopen, problem_of(operation, spec, layout=layout))
+    assert deviation(found, wanted) < ALLOWED["bfloat16"]
+    if layout == "channels_first":
+        last = len(executor.solutions) - 1
+        found, wanted, _ = run(miopen, problem_of(operation, spec), last)
+        assert deviation(found, wanted) < ALLOWED["bfloat16"]
+
+
+@pytest.mark.parametrize("added", [{"bias": True}, {"residual": True}, {"activation": "relu"}])
+def test_bfloat16_has_the_convolution_alone(miopen, added):
+    before = sum(miopen.watched.calls.values())
+    message = "a convolution in bfloat16 has no bias, residual or activation; cudnn and reference"
+    with pytest.raises(UnsupportedError, match=message):
+        ConvExecutor(problem_of(spec=spec_of(dtype="bfloat16"), **added), library=miopen.library)
+    assert sum(miopen.watched.calls.values()) == before
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_solution_gives_the_result(miopen, operation):
+    problem = problem_of(operation)
+    _, _, executor = run(miopen, problem)
+    for index in range(len(executor.solutions)):
+        found, wanted, _ = run(miopen, problem, index)
+        assert deviation(found, wanted) < 1e-5
+
+
+def test_a_closed_executor_leaves_nothing(miopen):
+    handle_for(miopen.library, 0)
+    before = miopen.watched.live()
+    problem = problem_of(bias=True, residual=True, activation="relu")
+    with pytest.raises(AttributeError):
+        ConvExecutor(problem, device=0, library=miopen.library).nothing  # noqa: B018
+    executor = ConvExecutor(problem, device=0, library=miopen.library)
+    assert miopen.watched.live() != before
+    executor.close()
+    executor.close()
+    assert miopen.watched.live() == before
+
+
+def test_only_the_handle_that_has_searched_can_run_an_algorithm(miopen):
+    """Why everything runs in immediate mode."""
+    problem = problem_of(sizes=(5, 8))
+    inputs = testing.conv_inputs(problem, 0)
+    x, w = DlpackArray.of(inputs.x), DlpackArray.of(inputs.w)
+    y = DlpackArray(problem.y_shape, "float32")
+    executor = ConvExecutor(problem, device=0, library=miopen.library)
+    kept = []
+
+    def allocate(size):
+        kept.append(DlpackArray((size,), "uint8"))
+        return kept[-1].address, kept[-1]
+
+    found = executor.search((x.address, w.address, 0, 0, y.address), allocate)
+    one, zero = ffi.new("float *", 1.0), ffi.new("float *", 0.0)
+    tensors, convolution = executor._tensors, executor._convolution.pointer
+    algorithm = {"gemm": 0, "direct": 1}[found.algorithm]
+
+    def status_with(handle):
+        return miopen.library.lib.miopenConvolutionForward(
+            handle.pointer, one, tensors["x"].pointer, x.address, tensors["w"].pointer, w.address,
+            convolution, algorithm, zero, tensors["y"].pointer, y.address,
+            kept[0].address, kept[0].nbytes,
+        )  # fmt: skip
+
+    assert status_with(handle_for(miopen.library, 0)) == 0
+    with Handle(miopen.library) as other:
+        assert status_with(other) == 7
+    executor.close()
