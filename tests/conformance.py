@@ -150,10 +150,10 @@ def matrix(backend=CUDNN):
         steps, batch = (int(rng.integers(one.start, one.stop)) for one in backend.sizes[2:])
         if layout.endswith("lengths"):
             steps = max(steps, 2)  # a single step leaves no choice
-        # Exact products and TF32, and the rule's algorithm and another one, take turns.
+        # Drawn, since what takes turns goes with one of the loops above.
         options = RNNOptions(
-            math=backend.maths[seed % len(backend.maths)],
-            algorithm=backend.algorithms[seed // 2 % 2],
+            math=backend.maths[rng.integers(len(backend.maths))],
+            algorithm=backend.algorithms[rng.integers(len(backend.algorithms))],
         )
         problem = problem_of(spec, layout, steps, batch, rng, training=True, options=options)
         cases.append(Case(problem, states=bool(rng.integers(2)), seed=seed))

@@ -23,5 +23,17 @@ def test_the_matrix_has_every_combination(backend):
             ("bias", "nobias"),
         )
     )
-    asked = {(case.problem.options.algorithm, case.problem.options.math) for case in cases}
-    assert asked == set(itertools.product(backend.algorithms, backend.maths))
+
+
+@pytest.mark.parametrize("backend", [CUDNN, MIOPEN], ids=["cudnn", "miopen"])
+def test_options_come_with_each_network(backend):
+    found = {
+        (spec.mode, spec.bidirectional, spec.bias, options.algorithm, options.math)
+        for spec, options in (
+            (c.problem.spec, c.problem.options) for c in conformance.matrix(backend)
+        )
+    }
+    both = (False, True)
+    assert found == set(
+        itertools.product(conformance.MODES, both, both, backend.algorithms, backend.maths)
+    )
