@@ -31,10 +31,10 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-gpu test-gpu-memcheck test-miopen lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test test-gpu test-gpu-memcheck test-miopen test-miopen-record lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
 
 demo: $(demo) ## Train a character-level LSTM on the best backend present
 	$(run) -m dnnffi demo
@@ -55,6 +55,9 @@ test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debo
 	$(PYTHON) tests/gfx1100/run.py --may-skip \
 		python3 -m pytest -n 2 -p no:cacheprovider -m "not gpu" tests/gfx1100 tests/backends/miopen \
 		$(PYTEST_ARGS)
+
+test-miopen-record: PYTEST_ARGS += --record
+test-miopen-record: test-miopen ## The same, and write docs/verification/miopen.json
 
 lint: $(dev) ## Check style and format
 	$(run) -m ruff check

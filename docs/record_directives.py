@@ -1,7 +1,8 @@
 """Directives that show the records in docs/verification.
 
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
-``memcheck-record`` that under compute-sanitizer, ``call-overhead`` the measured host cost of a
+``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
+``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
 call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
 ``bench-plans`` the host cost of its calls, ``text-record`` a file as it is. Where there is no
 record they say so.
@@ -26,12 +27,14 @@ from records import (
     conv_summary,
     gpu_rows,
     memcheck_rows,
+    miopen_rows,
     overhead_rows,
     plan_rows,
     source_hash,
     target_rows,
 )
 from sphinx.util.docutils import SphinxDirective
+from support_table import HEAD, RECORD_FILES, support_rows
 
 from dnnffi.backends.cudnn.graph.known_wrong import TABLE
 
@@ -74,6 +77,27 @@ class MemcheckRecord(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         return [table(memcheck_rows(json.loads(text), source_hash()))]
+
+
+class MiopenRecord(Record):
+    """``miopen-record``."""
+
+    file = "miopen.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [table(miopen_rows(json.loads(text), source_hash()))]
+
+
+class SupportTable(SphinxDirective):
+    """``support-table``."""
+
+    def run(self) -> list[nodes.Node]:
+        records: dict[str, dict[str, Any] | None] = {}
+        for backend, name in RECORD_FILES.items():
+            path = RECORDS / name
+            self.env.note_dependency(str(path))
+            records[backend] = json.loads(path.read_text("utf-8")) if path.exists() else None
+        return [table(support_rows(records), HEAD)]
 
 
 class TextRecord(Record):
@@ -193,6 +217,8 @@ def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("gpu-record", GpuRecord)
     app.add_directive("memcheck-record", MemcheckRecord)
+    app.add_directive("miopen-record", MiopenRecord)
+    app.add_directive("support-table", SupportTable)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("bench-targets", BenchTargets)

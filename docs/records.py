@@ -15,7 +15,7 @@ RECORDS = DOCS / "verification"
 
 
 def source_hash() -> str:
-    """SHA-256 over the names and contents of the package's sources, as tests/gpu records it."""
+    """SHA-256 over the names and contents of the package's sources, as the tests record it."""
     digest = hashlib.sha256()
     for path in sorted(SOURCE.rglob("*.py")):
         digest.update(path.relative_to(DOCS.parent).as_posix().encode() + b"\0")
@@ -25,8 +25,28 @@ def source_hash() -> str:
 
 def gpu_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
     """The record of a GPU run in words; ``source`` is the hash of the source as it is now."""
+    return [_counts(record), *_environment_rows(record, source)]
+
+
+def miopen_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
+    """The record of a run on the emulated device, likewise."""
+    return [
+        _counts(record),
+        ("Problems", f"{sum(record['problems'].values()):,} compared with the reference"),
+        _run_on(record, source),
+        ("Verified on", record["verified"]),
+        ("With", f"NumPy {record['numpy']}, Python {record['python']}"),
+    ]
+
+
+def _counts(record: dict[str, Any]) -> tuple[str, str]:
     counts = [f"{record[kind]:,} {kind}" for kind in ("passed", "failed", "error", "skipped")]
-    return [("Tests", ", ".join(counts)), *_environment_rows(record, source)]
+    return ("Tests", ", ".join(counts))
+
+
+def _run_on(record: dict[str, Any], source: str) -> tuple[str, str]:
+    same = "this source" if record["src_sha256"] == source else "another state of the source"
+    return ("Run on", f"{same}, dnnffi {record['dnnffi']}, {record['date']}")
 
 
 def memcheck_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
@@ -41,9 +61,8 @@ def memcheck_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
 
 def _environment_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
     major, minor = divmod(int(record["cuda_driver_api"]), 1000)
-    same = "this source" if record["src_sha256"] == source else "another state of the source"
     return [
-        ("Run on", f"{same}, dnnffi {record['dnnffi']}, {record['date']}"),
+        _run_on(record, source),
         ("Device", f"{record['device']}, {record['devices']} in the machine"),
         ("Driver", f"{record['driver']}, CUDA {major}.{minor // 10}"),
         ("cuDNN", str(record["cudnn"])),

@@ -15,13 +15,29 @@ from dnnffi import testing
 from dnnffi.arrays import dtype_object, to_host
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.options import RNNOptions
-from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
+from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-LAYOUTS = ("dense", "batch_first", "packed", "lengths", "batch_first_lengths")
+NAMES = {  # by the layout of a problem, and whether it has lengths besides
+    (SEQUENCE_MAJOR, False): "dense",
+    (BATCH_MAJOR, False): "batch_first",
+    (PACKED, False): "packed",
+    (SEQUENCE_MAJOR, True): "lengths",
+    (BATCH_MAJOR, True): "batch_first_lengths",
+}
+LAYOUTS = tuple(NAMES.values())
+
+
+class Sizes(NamedTuple):
+    """What the sizes of random problems are drawn from."""
+
+    inputs: range = range(1, 20)
+    hidden: range = range(2, 21)
+    steps: range = range(1, 9)
+    batch: range = range(1, 9)
 
 
 class Backend(NamedTuple):
@@ -33,6 +49,7 @@ class Backend(NamedTuple):
     algorithms: tuple[str, ...] = ("auto", "standard")
     maths: tuple[str, ...] = ("default", "strict")
     tf32: bool = True  # whether float32 may lose precision unless math is strict
+    sizes: Sizes = Sizes()
 
 
 CUDNN = Backend("cudnn")
@@ -43,6 +60,8 @@ MIOPEN = Backend(
     algorithms=("auto", "fundamental"),
     maths=("default",),
     tf32=False,
+    # MIOpen compiles kernels for sizes rounded to powers of two. Few of these are few kernels.
+    sizes=Sizes(range(5, 9), range(5, 9), range(2, 5), range(2, 5)),
 )
 
 # Relative error of an array in the Euclidean norm.
@@ -86,6 +105,7 @@ class Case(NamedTuple):
 def problem_of(spec, layout, steps, batch, rng, **keywords):
     """A problem in one of the `LAYOUTS`; ``rng`` draws the lengths."""
     lengths = [int(n) for n in rng.integers(1, steps + 1, batch)]
+    lengths[-1] = min(lengths[-1], max(steps - 1, 1))  # lengths that are all T are no lengths
     if layout == "packed":
         lengths[0] = steps
         return RNNProblem.packed(spec, lengths_to_batch_sizes(lengths), **keywords)
@@ -100,7 +120,7 @@ def problem_of(spec, layout, steps, batch, rng, **keywords):
 
 
 def matrix(backend=CUDNN):
-    """Modes x dtypes x layouts x layers x directions x bias x projection, with odd sizes."""
+    """Modes x dtypes x layouts x layers x directions x bias x projection, of random sizes."""
     cases = []
     for mode, dtype, layout, layers, bidirectional, bias, projection in itertools.product(
         MODES,
@@ -115,7 +135,8 @@ def matrix(backend=CUDNN):
             continue
         seed = len(cases)
         rng = np.random.default_rng(seed)
-        input_size, hidden_size = int(rng.integers(1, 20)), int(rng.integers(2, 21))
+        sizes = (int(rng.integers(one.start, one.stop)) for one in backend.sizes[:2])
+        input_size, hidden_size = sizes
         spec = RNNSpec(
             mode=mode,
             input_size=input_size,
@@ -126,7 +147,9 @@ def matrix(backend=CUDNN):
             proj_size=int(rng.integers(1, hidden_size)) if projection else 0,
             dtype=dtype,
         )
-        steps, batch = (int(n) for n in rng.integers(1, 9, 2))
+        steps, batch = (int(rng.integers(one.start, one.stop)) for one in backend.sizes[2:])
+        if layout.endswith("lengths"):
+            steps = max(steps, 2)  # a single step leaves no choice
         # Exact products and TF32, and the rule's algorithm and another one, take turns.
         options = RNNOptions(
             math=backend.maths[seed % len(backend.maths)],
@@ -135,6 +158,35 @@ def matrix(backend=CUDNN):
         problem = problem_of(spec, layout, steps, batch, rng, training=True, options=options)
         cases.append(Case(problem, states=bool(rng.integers(2)), seed=seed))
     return cases
+
+
+checked: list[str] = []
+"""What `passed` was told since somebody emptied it: a run of the tests records it."""
+
+
+def passed(problem):
+    """Note that the numbers of a problem are right."""
+    checked.append(capability(problem))
+
+
+def capability(problem):
+    """What a problem asks of a backend, in words: "lstm float32 packed L2 bi bias"."""
+    spec, options = problem.spec, problem.options
+    ragged = problem.layout != PACKED and problem.lengths is not None
+    words = [
+        spec.mode,
+        spec.dtype,
+        NAMES[problem.layout, ragged],
+        f"L{spec.num_layers}",
+        "bi" if spec.bidirectional else "uni",
+        "bias" if spec.bias else "nobias",
+        "projection" if spec.proj_size else "",
+        "clip" if options.clip is not None else "",
+        "dropout" if problem.dropout else "",
+        options.algorithm if options.algorithm != "auto" else "",
+        options.math if options.math != "default" else "",
+    ]
+    return " ".join(word for word in words if word)
 
 
 class Arrays(NamedTuple):
@@ -298,6 +350,7 @@ def check(case, asarray, backend, options=None):
     assert_close(case, found._replace(y=y, h_n=h_n, c_n=c_n), reference_results, taken)
     for array in (y, found.y, found.dx):
         assert_padding_is_zero(case.problem, array)
+    passed(case.problem)
 
 
 def assert_padding_is_zero(problem, array):

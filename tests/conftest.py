@@ -1,4 +1,4 @@
-"""Hypothesis profiles: ``ci`` unless HYPOTHESIS_PROFILE names ``thorough``."""
+"""Hypothesis profiles: ``ci`` unless HYPOTHESIS_PROFILE names ``thorough``; ``--record``."""
 
 from __future__ import annotations
 
@@ -25,3 +25,9 @@ settings.register_profile(
     max_examples=2000,
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--record", action="store_true", help="write what the run showed to docs/verification"
+    )

@@ -50,7 +50,10 @@ class RNNWeights:
 
     @property
     def flat(self) -> Array:
-        """The flat buffer [layout.size]; without CuPy the object that was given for it."""
+        """The buffer [layout.size], of the spec's dtype: written to in place, not replaced.
+
+        Without CuPy it is the object that was given for it.
+        """
         buffer = self.buffer
         return buffer.owner if is_foreign(buffer.__class__) else buffer
 

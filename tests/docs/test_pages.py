@@ -6,8 +6,14 @@ import json
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
+import conformance
 import pytest
+import verification
+from conformance import CUDNN, MIOPEN
+
+from dnnffi.spec.options import VENDOR_ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -17,6 +23,7 @@ PAGES = sorted(
 PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs|examples)/[\w./]+)(?:::(\w+))?")
 RECORD_FILES = (
     "gpu.json",
+    "miopen.json",
     "memcheck.json",
     "call_overhead.json",
     "bench_rnn.json",
@@ -28,6 +35,7 @@ MADE = {"docs/_build"} | {  # by tools, and not in every checkout
 TARGET = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 
 records = runpy.run_path(str(ROOT / "docs" / "records.py"))
+support = runpy.run_path(str(ROOT / "docs" / "support_table.py"))
 
 
 def read(page):
@@ -65,8 +73,7 @@ def test_versions_of_the_support_table_are_those_checked():
 
 
 def test_sources_are_hashed_as_the_record_does():
-    recorded = runpy.run_path(str(ROOT / "tests" / "gpu" / "conftest.py"))["source_hash"]
-    assert records["source_hash"]() == recorded()
+    assert records["source_hash"]() == verification.source_hash()
 
 
 RECORD = {
@@ -113,6 +120,107 @@ def test_a_record_under_memcheck_in_words():
     ]
     rows = dict(found)
     assert rows["Device"] == "Some GPU, 1 in the machine"
+
+
+def test_a_record_of_the_emulated_device_in_words():
+    record = RECORD | {"verified": "real libMIOpen 3.4.0", "problems": {"a": 2, "b": 1}}
+    rows = dict(records["miopen_rows"](record, "abc"))
+    assert rows["Problems"] == "3 compared with the reference"
+    assert rows["Run on"].startswith("this source, ")
+    assert rows["Verified on"] == "real libMIOpen 3.4.0"
+
+
+def supported(cudnn=None, miopen=None):
+    """The cells of cuDNN and MIOpen, by what is asked."""
+    rows = support["support_rows"]({"cudnn": cudnn, "miopen": miopen})
+    assert {len(row) for row in rows} == {len(support["HEAD"])}
+    return {row[0]: row[1:3] for row in rows}
+
+
+def test_the_table_counts_what_passed_and_quotes_what_was_refused():
+    shown = {
+        "problems": {
+            "lstm float32 dense L1 uni bias": 2,
+            "lstm float32 packed L1 bi bias": 1,
+            "gru float32 dense L1 uni bias": 4,
+        },
+        "refusals": {"float64": "MIOpen 3.4.0: not float64"},
+        "tests": {test: 3 for row in support["ROWS"] for test in row.miopen},
+    }
+    rows = supported(miopen=shown | {"verified": "an emulated device"})
+    assert rows["Verified on"][1] == "an emulated device"
+    assert rows["LSTM"][1] == "yes: 3 problems"
+    assert rows["x is [T, B, I]"][1] == "yes: 6 problems"
+    assert rows["Own buffers, without allocation"][1] == "yes: 3 tests"
+    assert rows["float64"][1] == "no: MIOpen 3.4.0: not float64"
+    assert rows["float16"][1] == "not verified"
+    # 2 modes, 2 layouts, 2 directions
+    assert rows["Combinations of modes, types, x, layers, directions, biases"][1] == "3 of 8"
+
+
+def test_a_record_without_counts_says_nothing_of_what_works():
+    rows = supported(cudnn=RECORD)
+    assert rows.pop("Verified on") == ("cuDNN 9.19.0, Some GPU", "not recorded yet")
+    assert {cell for row in rows.values() for cell in row} == {"not recorded yet"}
+
+
+def test_the_rows_of_the_table_are_of_words_and_tests_that_there_are():
+    cases = conformance.matrix(CUDNN) + conformance.matrix(MIOPEN)
+    words = {word for case in cases for word in conformance.capability(case.problem).split()}
+    elsewhere = {"clip", "dropout", "fast", *VENDOR_ALGORITHMS["cudnn"]}  # not in the matrix
+    for row in support["ROWS"]:
+        assert set(row.problems) <= words | elsewhere
+        for test in row.cudnn + row.miopen:
+            path, _, name = test.partition("::")
+            assert f"def {name}(" in read(path), test
+
+
+def test_what_a_run_showed_is_what_its_tests_kept():
+    kept = [("checked", ["lstm", "gru"]), ("refused", ("clip", "no"))]
+    reports = [
+        SimpleNamespace(nodeid=f"tests/a.py::test_b[{n}]", user_properties=kept) for n in range(2)
+    ]
+    assert verification.shown(reports) == {
+        "problems": {"gru": 2, "lstm": 2},
+        "refusals": {"clip": "no"},
+        "tests": {"tests/a.py::test_b": 2},
+    }
+
+
+class Run:
+    """What pytest hands over at the end of a run."""
+
+    def __init__(self, *, record=True, **reports):
+        self.config = SimpleNamespace(getoption=lambda name: record)
+        self.reports, self.lines = reports, []
+
+    def getreports(self, kind):
+        return self.reports.get(kind, [])
+
+    def write_line(self, line):
+        self.lines.append(line)
+
+
+def report(nodeid, problem):
+    return SimpleNamespace(nodeid=nodeid, user_properties=[("checked", [problem])])
+
+
+@pytest.mark.parametrize(
+    ("folder", "record", "written"),
+    [("gfx1100", True, True), ("gfx1100", False, False), ("gpu", True, False)],
+)
+def test_a_record_is_of_a_run_in_its_folder(tmp_path, monkeypatch, folder, record, written):
+    monkeypatch.setattr(verification, "RECORDS", tmp_path)
+    right = report("tests/gfx1100/test_a.py::test_right", "lstm")
+    leaking = report("tests/gfx1100/test_a.py::test_leaking", "gru")
+    run = Run(record=record, passed=[right, leaking], error=[leaking])
+    verification.write(run, "one.json", ROOT / "tests" / folder, lambda: {"device": "it"})
+    assert (tmp_path / "one.json").exists() == bool(run.lines) == written
+    if written:
+        found = json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))
+        assert (found["device"], found["passed"], found["error"]) == ("it", 2, 1)
+        # What a test left behind is found after it passed.
+        assert found["problems"] == {"lstm": 1}
 
 
 def test_overheads_are_differences():
@@ -195,7 +303,7 @@ def test_host_costs_of_plans_in_a_table():
     assert len(measured) == 6
 
 
-@pytest.mark.parametrize("kind", ["gpu", "memcheck", "call_overhead", "bench_rnn"])
+@pytest.mark.parametrize("kind", ["gpu", "miopen", "memcheck", "call_overhead", "bench_rnn"])
 def test_a_record_that_is_there_can_be_shown(kind):
     path = records["RECORDS"] / f"{kind}.json"
     if not path.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from verification import pytest_runtest_call, refused, write  # noqa: F401
 
 HERE = Path(__file__).resolve().parent
 ANYWHERE = ("test_root.py",)
@@ -14,6 +15,19 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents and item.path.name not in ANYWHERE:
             item.add_marker(pytest.mark.gfx1100)
+
+
+def pytest_terminal_summary(terminalreporter):
+    write(terminalreporter, "miopen.json", HERE, environment)
+
+
+def environment():
+    from dnnffi.backends.miopen.library import load
+    from dnnffi.cli.machine import machine
+
+    version = load().version_text
+    how = f"real libMIOpen {version}, emulated gfx1100, reference BLAS"
+    return machine("cpu", ()) | {"device": "emulated gfx1100", "miopen": version, "verified": how}
 
 
 @pytest.fixture

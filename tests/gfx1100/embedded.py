@@ -102,8 +102,12 @@ def opened(hip):
     joint.install()
     joint.failures.clear()
     embedded = Embedded(hip, miopen.load())
-    with miopen.using(embedded.base), using(embedded.options["allocator"]):
-        yield embedded
-        embedded.forget()
+    gc.freeze()  # tests collect garbage many times, and need not go through all that is imported
+    try:
+        with miopen.using(embedded.base), using(embedded.options["allocator"]):
+            yield embedded
+            embedded.forget()
+    finally:
+        gc.unfreeze()
     assert embedded.watched.live() == {}
     assert joint.failures == []

@@ -168,12 +168,21 @@ def test_dropout_needs_a_generator(miopen):
         RNNExecutor(problem, library=miopen.library)
 
 
-@pytest.mark.parametrize("fields", [{"dtype": "float64"}, {"dtype": "bfloat16"}, {"proj_size": 2}])
-def test_what_miopen_has_not_is_refused_before_any_call(miopen, fields):
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("float64", {"dtype": "float64"}),
+        ("bfloat16", {"dtype": "bfloat16"}),
+        ("projection", {"proj_size": 2}),
+    ],
+)
+def test_what_miopen_has_not_is_refused_before_any_call(miopen, refused, name, fields):
     spec = RNNSpec(**{"mode": "lstm", "input_size": 3, "hidden_size": 4} | fields)
     before = dict(miopen.watched.calls)
-    with pytest.raises(UnsupportedError, match=r"^MIOpen 3\.[\d.]+: .* cudnn and reference have"):
+    message = r"^MIOpen 3\.[\d.]+: .* cudnn and reference have"
+    with pytest.raises(UnsupportedError, match=message) as caught:
         RNNExecutor(RNNProblem.dense(spec, 5, 2), library=miopen.library)
+    refused(name, caught.value)
     assert miopen.watched.calls == before
 
 

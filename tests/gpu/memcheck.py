@@ -15,11 +15,15 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 # This script's own folder is on the path.
-from conftest import ROOT, environment
+from conftest import environment
+from verification import RECORDS, ROOT, source_hash
 
-RECORD = ROOT / "docs" / "verification" / "memcheck.json"
+RECORD = RECORDS / "memcheck.json"
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 # The whole matrices, in parts that run side by side: the sanitizer's work is the host's. Sequences
@@ -41,7 +45,8 @@ def main(arguments: list[str]) -> int:
         print("memcheck did not come to its end; nothing recorded")
         return 1
     RECORD.parent.mkdir(parents=True, exist_ok=True)
-    RECORD.write_text(json.dumps(environment() | {"runs": runs}, indent=2) + "\n")
+    record = environment() | {"src_sha256": source_hash(), "runs": runs}
+    RECORD.write_text(json.dumps(record, indent=2) + "\n")
     errors = sum(run["errors"] for run in runs)
     print(f"recorded in {RECORD.relative_to(ROOT)}: {len(runs)} runs, {errors} errors")
     return int(any(run["errors"] or "failed" in run["result"] for run in runs))

@@ -45,12 +45,12 @@ def compiled(tmp_path_factory):
     if compiler is None:
         pytest.skip("there is no C compiler")
 
-    def build(major, minor, name="libtiny.so", folder=None):
+    def build(major, minor, name="libtiny.so", folder=None, define="-DTINY"):
         folder = folder or tmp_path_factory.mktemp("lib")
         source, file = folder / "tiny.c", folder / name
         source.write_text(SOURCE)
-        version = f"-DMAJOR={major}", f"-DMINOR={minor}"
-        subprocess.run([compiler, "-shared", "-fPIC", *version, source, "-o", file], check=True)
+        defines = f"-DMAJOR={major}", f"-DMINOR={minor}", define
+        subprocess.run([compiler, "-shared", "-fPIC", *defines, source, "-o", file], check=True)
         return file
 
     return build
@@ -126,6 +126,22 @@ def test_a_library_that_is_too_old(monkeypatch, compiled, version):
     with pytest.raises(UnsupportedError, match=r"\.1: dnnffi needs 3\.4\.0 or newer; .* Install: "):
         miopen.load()
     assert miopen._current is None
+
+
+@pytest.mark.usefixtures("nothing_loaded")
+@pytest.mark.parametrize("what", ["no library", "another library"])
+def test_a_wrong_file(monkeypatch, compiled, tmp_path, what):
+    if what == "no library":
+        file = tmp_path / "libMIOpen.so.1"
+        file.write_text("not a library\n")
+    else:
+        file = compiled(3, 4, "libother.so", define="-DmiopenGetVersion=otherGetVersion")
+    monkeypatch.setenv("DNNFFI_MIOPEN_LIBRARY", str(file))
+    with pytest.raises(LibraryNotFoundError) as caught:
+        miopen.load()
+    (searched,) = caught.value.searched
+    assert str(file) in searched
+    assert ("(not MIOpen: no miopenGetVersion)" in searched) == (what == "another library")
 
 
 @linux

@@ -1,0 +1,80 @@
+"""What a run of tests showed, for a record in docs/verification.
+
+A ``conftest.py`` takes the hooks from here and calls `write` at the end of a run with ``--record``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import conformance
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "docs" / "verification"
+CHECKED, REFUSED = "checked", "refused"
+
+
+def source_hash():
+    """SHA-256 over the names and contents of the package's sources, in order."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src" / "dnnffi").rglob("*.py")):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Keep with the report of a test which problems it found right."""
+    conformance.checked.clear()
+    result = yield
+    item.user_properties.append((CHECKED, list(conformance.checked)))
+    return result
+
+
+@pytest.fixture
+def refused(record_property):
+    """Keep with the report of a test what a backend refused, by a name, and in which words."""
+    return lambda name, error: record_property(REFUSED, (name, str(error)))
+
+
+def write(terminalreporter, name, folder, environment):
+    """Write the record ``name`` of a run with ``--record``, if tests of ``folder`` ran in it."""
+    config = terminalreporter.config
+    if not config.getoption("--record") or hasattr(config, "workerinput"):
+        return
+    reports = {
+        kind: terminalreporter.getreports(kind) for kind in ("passed", "failed", "error", "skipped")
+    }
+    inside = f"{folder.relative_to(ROOT).as_posix()}/"
+    if not any(report.nodeid.startswith(inside) for report in reports["passed"]):
+        return
+    counts = {kind: len(found) for kind, found in reports.items()}
+    wrong = {report.nodeid for report in reports["error"]}  # what its teardown found counts too
+    right = [report for report in reports["passed"] if report.nodeid not in wrong]
+    record = environment() | {"src_sha256": source_hash()} | counts | shown(right)
+    path = RECORDS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=2) + "\n")
+    terminalreporter.write_line(f"recorded in {path}: {counts}")
+
+
+def shown(reports):
+    """What tests that passed showed: problems by capability, refusals, tests by function."""
+    problems, refusals, tests = Counter(), {}, Counter()
+    for report in reports:
+        tests[report.nodeid.partition("[")[0]] += 1
+        for key, value in report.user_properties:
+            if key == CHECKED:
+                problems.update(value)
+            elif key == REFUSED:
+                refusals.update([value])
+    return {
+        "problems": dict(sorted(problems.items())),
+        "refusals": dict(sorted(refusals.items())),
+        "tests": dict(sorted(tests.items())),
+    }
