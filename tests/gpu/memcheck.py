@@ -26,12 +26,15 @@ from verification import RECORDS, ROOT, source_hash
 RECORD = RECORDS / "memcheck.json"
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-# The whole matrix, in parts that run side by side: the sanitizer's work is the host's. Sequences of
-# 65,535 steps and a full device take too long this way.
+# The whole matrices, in parts that run side by side: the sanitizer's work is the host's. Sequences
+# of 65,535 steps and a full device take too long this way.
 PARTS = [
     ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
     for mode, dtype in itertools.product(MODES, DTYPES)
-] + [["tests/gpu/test_dropout.py"]]
+] + [
+    *(["tests/gpu/test_conv.py::test_matrix", "-k", f"-{dtype}-"] for dtype in DTYPES),
+    ["tests/gpu/test_dropout.py"],
+]
 
 
 def main(arguments: list[str]) -> int:
