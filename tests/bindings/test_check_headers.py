@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -242,7 +243,7 @@ def test_a_structure_has_the_members_of_the_header(
         assert report.problems == ()
     else:
         (problem,) = report.problems
-        assert problem.startswith("bindings/toy/base.h:14: toyResult_t: ")
+        assert re.match(r"bindings/toy/base\.h:\d+: toyResult_t: ", problem)
         assert message in problem
 
 

@@ -25,8 +25,8 @@ class ConvolutionInfo(NamedTuple):
     """The parameters of a convolution descriptor, to set or as read back.
 
     ``mode`` is "convolution" or "transpose"; depthwise is a matter of ``groups``. ``fp16_alt`` is
-    whether float16 is computed by way of bfloat16, which only gfx90a does, or None for the library's
-    own choice. ``find_mode`` is how much the functions of find mode measure, "normal", "fast",
+    whether float16 is computed by way of bfloat16, which only gfx90a does, or None for what the
+    library chooses. ``find_mode`` is how much the functions of find mode measure, "normal", "fast",
     "hybrid" or "dynamic_hybrid".
     """
 
