@@ -345,6 +345,7 @@ def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch, kind, name):
     with pytest.raises(dnnffi.UnsupportedError, match="not asked further"):
         dnnffi.conv(X, W, groups=2)
     assert asked == [name]
+    monkeypatch.undo()
     assert dnnffi.conv(X, W, groups=2, backend="reference").shape == DY.shape
 
 

@@ -15,7 +15,9 @@ from gfx1100.hip_arrays import DlpackArray
 from dnnffi import testing
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.conv import ConvExecutor
+from dnnffi.backends.miopen.descriptors import TensorDescriptor
 from dnnffi.backends.miopen.handle import Handle, handle_for
+from dnnffi.backends.miopen.ordinary import packed_strides
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, OPERATIONS
 
@@ -112,6 +114,29 @@ def test_bfloat16(miopen, layout, operation):
         last = len(executor.solutions) - 1
         found, wanted, _ = run(miopen, problem_of(operation, spec), last)
         assert deviation(found, wanted) < ALLOWED["bfloat16"]
+
+
+def test_the_library_adds_a_bias_to_channels_last_wrongly(miopen):
+    """Why y is a matrix to what is added: should this fail, the library has become better."""
+    y, bias = np.zeros((2, 5, 6, 4), "f4"), np.arange(4, dtype="f4")
+    handle, one, zero = handle_for(miopen.library, 0), ffi.new("float *", 1.0), ffi.new("float *")
+
+    def added(shape, strides, bias_shape):
+        held, given = DlpackArray.of(y), DlpackArray.of(bias)
+        with (
+            TensorDescriptor("float32", shape, strides, library=miopen.library) as of_y,
+            TensorDescriptor("float32", bias_shape, library=miopen.library) as of_bias,
+        ):
+            status = miopen.library.lib.miopenOpTensor(
+                handle.pointer, 0, one, of_y.pointer, held.address, one, of_bias.pointer,
+                given.address, zero, of_y.pointer, held.address,
+            )  # fmt: skip
+        assert status == 0
+        return held.get()
+
+    as_image = added((2, 4, 5, 6), packed_strides((2, 4, 5, 6), True), (1, 4, 1, 1))
+    assert not np.array_equal(as_image, y + bias)
+    np.testing.assert_array_equal(added((60, 4, 1, 1), None, (1, 4, 1, 1)), y + bias)
 
 
 @pytest.mark.parametrize("added", [{"bias": True}, {"residual": True}, {"activation": "relu"}])

@@ -26,8 +26,8 @@ class ConvolutionInfo(NamedTuple):
 
     ``mode`` is "convolution" or "transpose"; depthwise is a matter of ``groups``. ``fp16_alt`` is
     whether float16 is computed by way of bfloat16, which only gfx90a does, or None for what the
-    library does by itself. ``find_mode`` is how much the functions of find mode measure, "normal",
-    "fast", "hybrid" or "dynamic_hybrid".
+    library chooses. ``find_mode`` is how much the functions of find mode measure, "normal", "fast",
+    "hybrid" or "dynamic_hybrid".
     """
 
     padding: tuple[int, ...]
