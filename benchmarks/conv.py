@@ -132,14 +132,15 @@ def torch_graph(problem: Problem, operation: str) -> Callable[[], object]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(CALLS):
-                call()
-    with_external = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr)
-
-    def launch() -> None:
-        with torch.cuda.stream(with_external):
-            graph.replay()
-
-    return launch
+                result = call()
+    results = [r for r in (result if isinstance(result, tuple) else (result,)) if r is not None]
+    for array in results:
+        array.zero_()
+    # On PyTorch's current stream, which is the null stream as CuPy's is.
+    graph.replay()
+    if not all(bool(array.any()) for array in results):
+        raise RuntimeError("the graph of PyTorch has computed nothing")
+    return graph.replay
 
 
 def kernel_times(graphs: dict[str, Callable[[], object]]) -> dict[str, float]:
