@@ -78,7 +78,7 @@ ROWS = (
     Row(
         "Convolution, its gradients, transposed",
         cudnn=("tests/gpu/test_conv.py::test_matrix",),
-        refusal="convolution",
+        miopen=("tests/gfx1100/test_functional_conv.py::test_matrix",),
     ),
 )
 

@@ -137,15 +137,6 @@ def test_what_miopen_has_not(miopen, refused, name, training):
     assert miopen.reached() == before
 
 
-def test_convolutions(miopen, refused):
-    x = DlpackArray.of(np.zeros((1, 1, 3), "f4"))
-    before = miopen.reached()
-    with pytest.raises(UnsupportedError, match="no convolution on it yet") as caught:
-        dnnffi.conv(x, x, backend="miopen")
-    refused("convolution", caught.value)
-    assert miopen.reached() == before
-
-
 def test_a_projection_has_no_layout():
     spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, proj_size=2)
     with pytest.raises(UnsupportedError, match="projection"):
