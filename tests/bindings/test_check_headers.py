@@ -210,9 +210,10 @@ def test_wrong_value_is_named_in_cxx(
     assert message in problem
 
 
-RESULT = (
-    "typedef struct {\n    float time;\n    size_t size;\n    toyMode_t mode;\n} toyResult_t;\n"
-)
+MEMBERS = """float time;
+    size_t size;
+    toyMode_t mode;"""
+RESULT = f"typedef struct {{ {MEMBERS} }} toyResult_t;\n"
 RESULT_OF_HEADER = """
 typedef struct { union { float time; int ticks; }; size_t size; toyMode_t mode; } toyResult_t;
 """
@@ -227,7 +228,7 @@ typedef struct { union { float time; int ticks; }; size_t size; toyMode_t mode; 
         ("", "", None),
         ("float time", "double time", "toyResult_t has time elsewhere"),
         ("    size_t size;\n", "", "toyResult_t is of another size"),
-        ("float time;\n    size_t size", "size_t size;\n    float time", "has size elsewhere"),
+        (MEMBERS, "toyMode_t mode; size_t size; float time;", "has mode elsewhere"),
     ],
 )
 def test_a_structure_has_the_members_of_the_header(
