@@ -19,7 +19,7 @@ _ON_ARRAYS = (
     *("miopenRNN", "miopenConvolution", "miopenFind", "miopenExecute", "miopenActivationForward"),
     *("miopenSetTensor", "miopenOpTensor"),
 )
-"""How the names of functions begin that take arrays. Those of setters are longer."""
+"""How the names of functions begin that take arrays; those of descriptors end with that word."""
 
 
 class Watched:
@@ -87,7 +87,9 @@ class Embedded:
     def reached(self):
         """How often the library was called with arrays, and the device launched anything."""
         with_arrays = {
-            name: count for name, count in self.watched.calls.items() if name.startswith(_ON_ARRAYS)
+            name: count
+            for name, count in self.watched.calls.items()
+            if name.startswith(_ON_ARRAYS) and not name.endswith("Descriptor")
         }
         return with_arrays, self.hip.gfx1100_calls(LAUNCHES)
 
