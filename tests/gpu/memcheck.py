@@ -32,7 +32,7 @@ PARTS = [
     ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
     for mode, dtype in itertools.product(MODES, DTYPES)
 ] + [
-    *(["tests/gpu/test_conv.py::test_matrix", "-k", f"-{dtype}-"] for dtype in DTYPES),
+    *(["tests/gpu/test_conv.py::test_matrix", f"-k-{dtype}-"] for dtype in DTYPES),
     ["tests/gpu/test_dropout.py"],
 ]
 

@@ -25,6 +25,7 @@ TUNED = conformance.matrix()[::7]
 
 @pytest.fixture(autouse=True)
 def _forgotten():
+    dnnffi.clear_plans()
     yield
     dnnffi.clear_plans()
 

@@ -34,7 +34,7 @@ class Generator(ABC):
         with memory.use(device):
             handle = handle_for(library, device)
             size = self._states_size(handle)
-            self._states: Array = memory.empty((size,), memory.dtype("uint8"))
+            self._states: Array = memory.zeros((size,), memory.dtype("uint8"))
             self._start(handle)
             self._event = memory.new_event()
             self._stream = memory.current_stream()
