@@ -133,13 +133,13 @@ def torch_graph(problem: Problem, operation: str) -> Callable[[], object]:
         with torch.cuda.graph(graph):
             for _ in range(CALLS):
                 result = call()
-    results = [r for r in (result if isinstance(result, tuple) else (result,)) if r is not None]
-    for array in results:
-        array.zero_()
-    # On PyTorch's current stream, which is the null stream as CuPy's is.
-    graph.replay()
-    if not all(bool(array.any()) for array in results):
-        raise RuntimeError("the graph of PyTorch has computed nothing")
+        results = [r for r in (result if isinstance(result, tuple) else (result,)) if r is not None]
+        for array in results:
+            array.zero_()
+        # On PyTorch's current stream, which is the null stream as CuPy's is.
+        graph.replay()
+        if not all(bool(array.any()) for array in results):
+            raise RuntimeError("the graph of PyTorch has computed nothing")
     return graph.replay
 
 
