@@ -15,8 +15,9 @@ CUDA_EXTRA ?= $(shell driver=$$($(DRIVER)); \
 	if [ "$${driver:-0}" -ge 580 ]; then echo cuda13; \
 	elif [ "$${driver:-0}" -ge 525 ]; then echo cuda12; fi)
 
-# Without a driver the tests still load the real libcudnn, whose descriptors need no GPU.
-LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13>=9.19))
+# Without a driver the tests still load the real libcudnn, whose descriptors need no GPU. Of a
+# version that was seen to make them: 9.28 wants libraries for them that want a driver.
+LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13==9.19.*))
 
 ifeq ($(strip $(VENV)),)
   run := PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
