@@ -16,7 +16,7 @@ CUDA_EXTRA ?= $(shell driver=$$($(DRIVER)); \
 	elif [ "$${driver:-0}" -ge 525 ]; then echo cuda12; fi)
 
 # Without a driver the tests still load the real libcudnn, whose descriptors need no GPU. Of a
-# version that was seen to make them: 9.28 wants libraries for them that want a driver.
+# version that was seen to make them: for tensors of the graph API 9.28 loads its engines, in vain.
 LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13==9.19.*))
 
 ifeq ($(strip $(VENV)),)
