@@ -14,7 +14,9 @@ from dnnffi.errors import DnnffiError
 _BATCHES = 3  # times of a candidate, of which the median counts
 _BATCH_MS = 2.0  # as many calls as fill this make a batch
 _MOST_CALLS = 20
-_HOPELESS = 3.0  # times slower than the best so far: measured no further
+HOPELESS = 3.0
+"""Times slower than the best so far: measured no further."""
+
 _MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
 
 Results = list[np.ndarray[Any, Any]]
@@ -26,7 +28,7 @@ FAILURES = (DnnffiError, MemoryError, RuntimeError)
 def median_time(call: Callable[[], object], memory: MemoryWithGraphs, best: float) -> float:
     """Milliseconds of a call; of one that is far from ``best``, a first guess."""
     once = memory.elapsed(call)
-    if once > _HOPELESS * best:
+    if once > HOPELESS * best:
         return once
     count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))
 

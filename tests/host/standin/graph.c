@@ -348,8 +348,10 @@ static cudnnStatus_t fill(
     int64_t *count, void *elements)
 {
     *count = count_when_read(desc, name);
-    /* Who asks for the number is told room for one more: what is given later is what counts. */
+    /* Who asks for the number is told room for one more: what is given later is what counts. Of
+       knobs that are set there are none then (seen on 9.19). */
     if (requested == 0) *count += name == CUDNN_ATTR_ENGINEHEUR_RESULTS;
+    if (requested == 0 && name == CUDNN_ATTR_ENGINECFG_KNOB_CHOICES) *count = 0;
     for (int64_t i = 0; i < requested && i < *count; i++) {
         struct backend *target = ((struct backend **)elements)[i];
         TRY(object_check(target, BACKEND));

@@ -14,36 +14,38 @@ static const struct engine {
     int64_t workspace;
     int numerical_count, behavior_count;
     int numerical[MAX_NOTES], behavior[MAX_NOTES];
-    int64_t tile; /* the knob CUDNN_KNOB_TYPE_TILE_SIZE in heuristics, -1 if it has none */
+    bool has_tile; /* the knob CUDNN_KNOB_TYPE_TILE_SIZE; the workspace is for 0, and more above */
 } engines[] = {
-    {.refusal = "engine 0 is one that nobody can run", .tile = -1},
-    {.workspace = 4096,
+    {.refusal = "engine 0 is one that nobody can run"},
+    {.workspace = 1024,
      .numerical_count = 1,
      .numerical = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE},
      .behavior_count = 1,
      .behavior = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION},
-     .tile = 3},
+     .has_tile = true},
     {.workspace = 64,
      .numerical_count = 2,
-     .numerical = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_WINOGRAD},
-     .tile = -1},
-    {.tile = -1},
+     .numerical = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_WINOGRAD}},
+    {.workspace = 0},
 };
 enum { ENGINES = sizeof engines / sizeof engines[0] };
 enum { LARGEST_TILE = 4 };
 
 struct ranking {
     int count;
-    int indices[ENGINES];
+    struct {
+        int engine, tile;
+    } best[ENGINES];
 };
 
 static struct ranking ranking_of(const struct backend *heuristics)
 {
     switch (enum_of(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, -1)) {
     case CUDNN_HEUR_MODE_A: case CUDNN_HEUR_MODE_INSTANT:
-        return (struct ranking){4, {0, 1, 2, 3}};
-    case CUDNN_HEUR_MODE_B: return (struct ranking){2, {1, 3}};
-    default: return (struct ranking){1, {3}};
+        return (struct ranking){4, {{0, 0}, {1, 3}, {2, 0}, {3, 0}}};
+    /* One engine twice, set in two ways. */
+    case CUDNN_HEUR_MODE_B: return (struct ranking){3, {{1, 3}, {1, 2}, {3, 0}}};
+    default: return (struct ranking){1, {{3, 0}}};
     }
 }
 
@@ -91,31 +93,33 @@ static cudnnStatus_t describe_config(struct backend *config)
         int64_t value = int64_of(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0, -1);
         REQUIRE(
             enum_of(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, -1) == CUDNN_KNOB_TYPE_TILE_SIZE
-                && engines[index].tile >= 0 && value >= 0 && value <= LARGEST_TILE,
+                && engines[index].has_tile && value >= 0 && value <= LARGEST_TILE,
             CUDNN_STATUS_NOT_SUPPORTED, "engine %lld has no such knob or value", (long long)index);
         TRY(put_tile(config, value));
     }
     return CUDNN_STATUS_SUCCESS;
 }
 
-static const char FORMAT[] = "{\"engine\": %lld, \"graph\": %p}";
+static const char FORMAT[] = "{\"engine\": %lld, \"tile\": %lld, \"graph\": %p}";
 
-static cudnnStatus_t read_json(struct backend *plan, struct backend **graph, int64_t *index)
+static cudnnStatus_t read_json(
+    struct backend *plan, struct backend **graph, int64_t *index, int64_t *tile)
 {
     const struct attribute *json =
         find_attribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
     char text[128] = "";
     if ((size_t)json->count < sizeof text) memcpy(text, json->elements, (size_t)json->count);
-    long long number;
+    long long number, size;
     void *pointer;
     REQUIRE(
-        sscanf(text, FORMAT, &number, &pointer) == 2, CUDNN_STATUS_BAD_PARAM,
+        sscanf(text, FORMAT, &number, &size, &pointer) == 3, CUDNN_STATUS_BAD_PARAM,
         "this is no plan that was written here");
     REQUIRE(
         object_is_live(pointer) && number >= 0 && number < ENGINES, CUDNN_STATUS_NOT_SUPPORTED,
         "the graph of the plan is gone");
     *graph = pointer;
     *index = number;
+    *tile = size;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -123,26 +127,29 @@ static cudnnStatus_t describe_plan(struct backend *plan)
 {
     struct backend *config = descriptor_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 0);
     struct backend *graph = NULL;
-    int64_t index = 0;
+    int64_t index = 0, tile = 0;
     REQUIRE(
         (config == NULL)
             != (find_attribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) == NULL),
         CUDNN_STATUS_BAD_PARAM, "a plan has a configuration or a text");
     if (config == NULL) {
-        TRY(read_json(plan, &graph, &index));
+        TRY(read_json(plan, &graph, &index, &tile));
     } else {
         graph = descriptor_of(config, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, 0);
         index = int64_of(config, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0, 0);
+        tile = int64_of(config, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0, 0);
     }
     TRY(check_finalized(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
     const struct engine *engine = &engines[index];
     REQUIRE(engine->refusal == NULL, CUDNN_STATUS_NOT_SUPPORTED, "%s", engine->refusal);
     char text[128];
-    int length = snprintf(text, sizeof text, FORMAT, (long long)index, (void *)graph);
+    int length = snprintf(
+        text, sizeof text, FORMAT, (long long)index, (long long)tile, (void *)graph);
     TRY(put_attribute(
         plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, 1, length + 1, text));
     TRY(put_graph(plan, graph));
-    return put_int64(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, engine->workspace);
+    return put_int64(
+        plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, engine->workspace * (tile + 1));
 }
 
 static cudnnStatus_t check_fusion(const struct backend *heuristics)
@@ -182,7 +189,7 @@ int64_t count_when_read(const struct backend *desc, cudnnBackendAttributeName_t 
     case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
         return count_of(desc, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE);
     case CUDNN_ATTR_ENGINE_KNOB_INFO:
-        return engines[int64_of(desc, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0, 0)].tile >= 0;
+        return engines[int64_of(desc, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0, 0)].has_tile;
     default: return 1;
     }
 }
@@ -190,10 +197,12 @@ int64_t count_when_read(const struct backend *desc, cudnnBackendAttributeName_t 
 static cudnnStatus_t fill_config(
     const struct backend *heuristics, int64_t index, struct backend *config)
 {
-    int64_t engine = ranking_of(heuristics).indices[index];
+    struct ranking ranking = ranking_of(heuristics);
+    int engine = ranking.best[index].engine;
     TRY(put_graph(config, descriptor_of(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, 0)));
     TRY(put_int64(config, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, engine));
-    return engines[engine].tile < 0 ? CUDNN_STATUS_SUCCESS : put_tile(config, engines[engine].tile);
+    return engines[engine].has_tile ? put_tile(config, ranking.best[index].tile)
+                                    : CUDNN_STATUS_SUCCESS;
 }
 
 static cudnnStatus_t fill_engine(const struct backend *config, struct backend *engine)

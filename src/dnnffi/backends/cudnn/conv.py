@@ -16,6 +16,8 @@ from dnnffi.backends.cudnn.graph.execution import ExecutionPlan, VariantPacks, e
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.known_wrong import known_wrong
 from dnnffi.backends.cudnn.graph.plans import (
+    ALL,
+    FEW,
     MODES,
     Allowed,
     Candidate,
@@ -34,7 +36,7 @@ from dnnffi.spec.conv_problem import (
     ConvProblem,
 )
 
-ALL_MODES = ("a", "b", "fallback")
+_MEASURED_MODES = ("a", "b", "fallback")
 """The heuristics asked where candidates are measured."""
 
 _MOST_SHOWN = 4
@@ -122,7 +124,8 @@ class ConvExecutors:
     """The executors of a problem for the calling thread, best first: an iterator that makes each.
 
     First those that compute everything in one graph, then, where something follows the convolution,
-    those of the convolution alone. ``refused`` says what was left out so far and why.
+    those of the convolution alone. ``to_measure`` asks for all that cuDNN knows. ``refused`` says
+    what was left out so far and why.
     """
 
     def __init__(
@@ -131,12 +134,12 @@ class ConvExecutors:
         problem: ConvProblem,
         device: int,
         *,
-        modes: tuple[str, ...] = MODES,
+        to_measure: bool = False,
     ) -> None:
         self._library = library
         self._problem = problem
         self._device = device
-        self._modes = modes
+        self._modes, self._first = (_MEASURED_MODES, ALL) if to_measure else (MODES, FEW)
         options = problem.options
         self._allowed = Allowed(options.math, options.deterministic, options.workspace_limit)
         self._geometry = geometry_of(problem, library)
@@ -159,6 +162,7 @@ class ConvExecutors:
             found = Candidates(
                 *(handle_for(self._library, self._device), graph, self._allowed),
                 modes=self._modes,
+                first=self._first,
                 refused=self.refused,
             )
             for candidate in found:

@@ -122,9 +122,8 @@ class BackendDescriptor(Resource):
         values = tuple(elements.decode(value) for value in array[0:count])
         return values if attribute.many else values[0]
 
-    def _read_descriptors(self, name: str, cls: type[D]) -> list[D]:
-        """The descriptors that an attribute points to: the library fills those made for it."""
-        room = self._count(name) if self._attribute(name).many else 1
+    def _read_descriptors(self, name: str, cls: type[D], room: int) -> list[D]:
+        """The descriptors that an attribute points to, ``room`` at most: the library fills them."""
         made = [cls._empty(self.library, self) for _ in range(room)]
         count = self._get(name, room, self._attribute(name).elements.new(made))
         return made[:count]

@@ -26,6 +26,8 @@ from dnnffi.backends.handle import Handle
 Knob = str | int
 """A knob's name, or its number where it has no name here."""
 
+_KNOBS = 8  # room for as many; up to 6 were seen set (9.19)
+
 
 class OperationGraph(BackendDescriptor):
     """Operations joined by their virtual tensors.
@@ -129,7 +131,7 @@ class Engine(BackendDescriptor):
 
     def knobs(self) -> list[KnobInfo]:
         """The knobs that it has."""
-        return self._read_descriptors("knobs", KnobInfo)
+        return self._read_descriptors("knobs", KnobInfo, self._count("knobs"))
 
 
 class EngineConfig(BackendDescriptor):
@@ -155,12 +157,17 @@ class EngineConfig(BackendDescriptor):
 
     def engine(self) -> Engine:
         """The engine."""
-        return self._read_descriptors("engine", Engine)[0]
+        return self._read_descriptors("engine", Engine, 1)[0]
 
     def knobs(self) -> dict[Knob, int]:
         """The knobs that are set, and to what."""
+        # Asked how many there are, 9.19 says none: ask for more and more until some room is left.
+        room, choices = 0, list[KnobChoice]()
+        while len(choices) == room:
+            room += _KNOBS
+            choices = self._read_descriptors("knobs", KnobChoice, room)
         chosen = {}
-        for one in self._read_descriptors("knobs", KnobChoice):
+        for one in choices:
             with one:
                 chosen[one.read("type")] = one.read("value")
         return chosen
@@ -186,6 +193,9 @@ class EngineHeuristics(BackendDescriptor):
     ) -> None:
         super().__init__(library, {"graph": graph, "mode": choice("mode", mode, HEURISTICS)})
 
-    def results(self) -> list[EngineConfig]:
-        """The configurations, best first. Some may not be able to run."""
-        return self._read_descriptors("results", EngineConfig)
+    def results(self, most: int) -> list[EngineConfig]:
+        """The ``most`` best configurations, best first. Some may not be able to run.
+
+        cuDNN 9.19 guesses in every reading, and once more where it is asked for their number.
+        """
+        return self._read_descriptors("results", EngineConfig, most)

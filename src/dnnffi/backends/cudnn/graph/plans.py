@@ -18,6 +18,9 @@ from dnnffi.spec.options import MATHS
 MODES = ("a", "fallback")
 """The modes of the heuristics asked by default, one after the other."""
 
+FEW, ALL = 8, 256
+"""Configurations asked of a mode: for the best that can run, and for what there is."""
+
 _MOST_SHOWN = 3
 
 
@@ -95,8 +98,9 @@ class Candidates:
     """The plans for a graph, best first: an iterator that makes each when it is asked for.
 
     ``modes`` of the heuristics are asked one after the other, a later one only when those before
-    are used up; a configuration comes once. ``refused`` says what was left out so far and why; it
-    may be a list of the caller's.
+    are used up; a configuration comes once. ``first`` is for how many a mode is asked before it is
+    asked for all. ``refused`` says what was left out so far and why; it may be a list of the
+    caller's.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Candidates:
         allowed: Allowed | None = None,
         *,
         modes: tuple[str, ...] = MODES,
+        first: int = FEW,
         refused: list[Refusal] | None = None,
     ) -> None:
         self.refused: list[Refusal] = [] if refused is None else refused
@@ -115,7 +120,7 @@ class Candidates:
         self._library = graph.graph.library
         self._allowed = allowed = Allowed() if allowed is None else allowed
         self._excluded = allowed.excluded_notes(graph.dtype)
-        self._modes = deque(modes)
+        self._modes = deque((mode, first) for mode in modes)
         self._mode = ""
         self._configs: deque[EngineConfig] = deque()
         self._seen: set[tuple[object, ...]] = set()
@@ -131,12 +136,15 @@ class Candidates:
                     return candidate
             if not self._modes:
                 raise StopIteration
-            self._mode = self._modes.popleft()
-            self._configs.extend(self._proposed(self._mode))
+            self._mode, most = self._modes.popleft()
+            configs = self._proposed(self._mode, most)
+            self._configs.extend(configs)
+            if len(configs) == most < ALL:
+                self._modes.appendleft((self._mode, ALL))
 
-    def _proposed(self, mode: str) -> list[EngineConfig]:
+    def _proposed(self, mode: str, most: int) -> list[EngineConfig]:
         try:
-            return EngineHeuristics(self._graph, mode, library=self._library).results()
+            return EngineHeuristics(self._graph, mode, library=self._library).results(most)
         except (CudnnError, UnsupportedError) as error:
             self.refused.append(Refusal(mode, None, str(error)))
             return []
