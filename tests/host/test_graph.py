@@ -106,7 +106,7 @@ def test_the_notes_that_exclude():
 
 
 def test_a_mode_is_asked_when_those_before_are_used_up(host, handle, graph):
-    found = Candidates(handle, graph)
+    found = Candidates(handle, graph, first=4)
     host.control.standin_reset()
     next(found)
     assert host.calls("cudnnBackendExecute") == 0
@@ -116,7 +116,7 @@ def test_a_mode_is_asked_when_those_before_are_used_up(host, handle, graph):
 
 
 @pytest.mark.parametrize("first", [1, 2, 4, 5])
-def test_a_mode_is_asked_for_all_when_the_first_are_used_up(host, handle, graph, first):
+def test_a_mode_is_asked_for_more_when_the_first_are_used_up(host, handle, graph, first):
     found = Candidates(handle, graph, modes=("a",), first=first)
     assert [candidate.info.engine for candidate in found] == [1, 2, 3]
     assert [refusal.engine for refusal in found.refused] == [0]

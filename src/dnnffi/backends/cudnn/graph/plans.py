@@ -18,8 +18,8 @@ from dnnffi.spec.options import MATHS
 MODES = ("a", "fallback")
 """The modes of the heuristics asked by default, one after the other."""
 
-FEW, ALL = 8, 256
-"""Configurations asked of a mode: for the best that can run, and for what there is."""
+FEW, ALL = 2, 256
+"""Configurations that a mode is asked for at first: where one is needed, and where all are."""
 
 _MOST_SHOWN = 3
 
@@ -98,9 +98,9 @@ class Candidates:
     """The plans for a graph, best first: an iterator that makes each when it is asked for.
 
     ``modes`` of the heuristics are asked one after the other, a later one only when those before
-    are used up; a configuration comes once. ``first`` is for how many a mode is asked before it is
-    asked for all. ``refused`` says what was left out so far and why; it may be a list of the
-    caller's.
+    are used up; a configuration comes once. A mode is asked for its ``first`` best, and for more
+    once those are used up. ``refused`` says what was left out so far and why; it may be a list of
+    the caller's.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Candidates:
             self._mode, most = self._modes.popleft()
             configs = self._proposed(self._mode, most)
             self._configs.extend(configs)
-            if len(configs) == most < ALL:
-                self._modes.appendleft((self._mode, ALL))
+            if len(configs) == most:
+                self._modes.appendleft((self._mode, 8 * most))
 
     def _proposed(self, mode: str, most: int) -> list[EngineConfig]:
         try:
