@@ -23,8 +23,9 @@ from records import (
     RECORDS,
     TARGET_HEAD,
     bench_rows,
-    conv_rows,
-    conv_summary,
+    conv_aims,
+    conv_layers,
+    conv_layers_head,
     gpu_rows,
     memcheck_rows,
     miopen_rows,
@@ -169,8 +170,8 @@ class ConvBench(Record):
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
         return [
-            table(conv_summary(record)),
-            table(conv_rows(record), CONV_HEAD),
+            table(conv_aims(record), CONV_HEAD),
+            table(conv_layers(record), conv_layers_head(record)),
             nodes.paragraph(text=f"Measured on: {_machine(record)}."),
         ]
 

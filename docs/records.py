@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any
 
 from dnnffi.bench.summary import NOT_MEASURED, OURS, PHASE_WORDS, figures, targets
@@ -148,39 +148,64 @@ def _by_shape(
     ]
 
 
-CONV_HEAD = ("Layer", "Operation", "Type", "dnnffi µs", "PyTorch µs", "Ratio", "Plan")
+CONV_HEAD = ("What", "Aim", "Measured", "Reached")
 
 
-def conv_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One row a layer, operation and type: microseconds; a ratio above 1 says dnnffi is faster."""
-    rows = []
-    for row in record["kernels"]:
-        name = f"{row['set']} {row['layer']}"
-        what = (name, row["operation"].replace("_", " "), row["config"])
-        if "error" in row:
-            rows.append((*what, row["error"], "", "", ""))
-            continue
-        own, other = row["dnnffi"], row.get("torch")
-        beside = (NOT_MEASURED, "-") if other is None else (f"{other:.1f}", f"{other / own:.2f}")
-        rows.append((*what, f"{own:.1f}", *beside, row["engine"].partition(";")[0]))
-    return rows
-
-
-def conv_summary(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Ratios by type, host costs and first calls, as pairs of what and how much."""
-    rows = []
+def conv_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The aims for convolutions beside what was measured."""
+    rows: list[tuple[str, str, str, bool]] = []
     for config in dict.fromkeys(row["config"] for row in record["kernels"]):
-        ratios = [
+        found = [
             row["torch"] / row["dnnffi"]
             for row in record["kernels"]
             if row["config"] == config and "torch" in row
         ]
-        if ratios:
-            mean = geometric_mean(ratios)
-            figures = f"{mean:.2f}, lowest {min(ratios):.2f}, of {len(ratios)}"
-            rows.append((f"Kernels, PyTorch's time over dnnffi's, {config}", figures))
-    for words, key, unit in (("Host cost of a call", "host", "µs"), ("First call", "first", "ms")):
-        for row in record[key]:
-            figures = ", ".join(f"{n} {v:.1f} {unit}" for n, v in row.items() if n != "problem")
-            rows.append((f"{words}, {row['problem']}", figures))
-    return rows
+        if found:
+            what = f"kernels, PyTorch's time over dnnffi's, {config}"
+            mean, least = geometric_mean(found), min(found)
+            rows += [
+                (f"{what}, geometric mean", ">= 1.0", f"{mean:.2f} of {len(found)}", mean >= 1),
+                (f"{what}, lowest", ">= 0.95", f"{least:.2f}", least >= 0.95),
+            ]
+    for row in record["host"]:
+        beside = f"; PyTorch {row['torch']:.1f} µs" if "torch" in row else ""
+        for name, key, most in (("a held plan", "held", 6), ("dnnffi.conv", "functional", 12)):
+            what = f"host cost of a call of {name}, {row['problem']}"
+            rows.append((what, f"<= {most} µs", f"{row[key]:.1f} µs{beside}", row[key] <= most))
+    for config in dict.fromkeys(row["config"] for row in record["first"]):
+        calls = [row for row in record["first"] if row["config"] == config and "torch" in row]
+        if calls:
+            own, other = (median(row[name] for row in calls) for name in ("dnnffi", "torch"))
+            measured = f"{own:.2f} ms; PyTorch {other:.2f} ms; medians of {len(calls)} problems"
+            what = f"first call of a new problem, {config}"
+            rows.append((what, "<= PyTorch's", measured, own <= other))
+    return [(*texts, "yes" if reached else "no") for *texts, reached in rows]
+
+
+_OPERATIONS = {"forward": "y", "backward_data": "dx", "backward_weights": "dw"}
+
+
+def conv_layers_head(record: dict[str, Any]) -> tuple[str, ...]:
+    """The columns of `conv_layers`: each type's operations by what they give."""
+    return ("Layer", *(f"{config}, {_OPERATIONS[op]}" for config, op in _conv_columns(record)))
+
+
+def conv_layers(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a layer: microseconds, and PyTorch's time over them, of each type and operation."""
+    cells: dict[str, dict[tuple[str, str], str]] = {}
+    for row in record["kernels"]:
+        text = NOT_MEASURED
+        if "dnnffi" in row:
+            ratio = f" ({row['torch'] / row['dnnffi']:.2f})" if "torch" in row else ""
+            text = f"{row['dnnffi']:.1f}{ratio}"
+        of_layer = cells.setdefault(f"{row['set']} {row['layer']}", {})
+        of_layer[row["config"], row["operation"]] = text
+    columns = _conv_columns(record)
+    return [
+        (name, *(of_layer.get(column, NOT_MEASURED) for column in columns))
+        for name, of_layer in cells.items()
+    ]
+
+
+def _conv_columns(record: dict[str, Any]) -> list[tuple[str, str]]:
+    return list(dict.fromkeys((row["config"], row["operation"]) for row in record["kernels"]))

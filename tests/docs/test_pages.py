@@ -241,26 +241,35 @@ def test_a_benchmark_of_convolutions_in_tables():
     row = {"set": "vgg16", "layer": "3x3", "config": "f16", "operation": "backward_data"}
     record = {
         "kernels": [
-            row | {"engine": "engine 5; no knobs", "dnnffi": 10.0, "torch": 12.0},
-            row | {"engine": "engine 5; no knobs", "dnnffi": 10.0, "torch": 27.0},
-            row | {"engine": "engine 6 k=1; 0 bytes", "dnnffi": 4.04},
-            row | {"error": "MemoryError: none"},
+            row | {"dnnffi": 10.0, "torch": 12.0},
+            row | {"dnnffi": 10.0, "torch": 9.0, "operation": "forward"},
+            row | {"dnnffi": 4.04, "layer": "1x1"},
+            row | {"error": "MemoryError: none", "layer": "1x1", "operation": "forward"},
         ],
-        "host": [{"problem": "small", "held": 6.04, "torch": 13.5}],
-        "first": [],
+        "host": [{"problem": "small", "held": 6.04, "functional": 11.0, "torch": 13.5}],
+        "first": [
+            {"problem": "17", "config": "f16", "dnnffi": 2.0, "torch": 1.0},
+            {"problem": "18", "config": "f16", "dnnffi": 3.0, "torch": 4.0},
+        ],
     }
-    found = records["conv_rows"](record)
-    assert found[0] == (
-        *("vgg16 3x3", "backward data", "f16"),
-        *("10.0", "12.0", "1.20", "engine 5"),
-    )
-    assert found[2][3:] == ("4.0", "not measured", "-", "engine 6 k=1")
-    assert found[3][3:] == ("MemoryError: none", "", "", "")
-    assert {len(one) for one in found} == {len(records["CONV_HEAD"])}
-    assert records["conv_summary"](record) == [
-        ("Kernels, PyTorch's time over dnnffi's, f16", "1.80, lowest 1.20, of 2"),
-        ("Host cost of a call, small", "held 6.0 µs, torch 13.5 µs"),
+    rows = records["conv_layers"](record)
+    assert records["conv_layers_head"](record) == ("Layer", "f16, dx", "f16, y")
+    assert rows == [
+        ("vgg16 3x3", "10.0 (1.20)", "10.0 (0.90)"),
+        ("vgg16 1x1", "4.0", "not measured"),
     ]
+    ratio, called = "kernels, PyTorch's time over dnnffi's, f16", "host cost of a call of"
+    assert records["conv_aims"](record) == [
+        (f"{ratio}, geometric mean", ">= 1.0", "1.04 of 2", "yes"),
+        (f"{ratio}, lowest", ">= 0.95", "0.90", "no"),
+        (f"{called} a held plan, small", "<= 6 µs", "6.0 µs; PyTorch 13.5 µs", "no"),
+        (f"{called} dnnffi.conv, small", "<= 12 µs", "11.0 µs; PyTorch 13.5 µs", "yes"),
+        (
+            *("first call of a new problem, f16", "<= PyTorch's"),
+            *("2.50 ms; PyTorch 2.50 ms; medians of 2 problems", "yes"),
+        ),
+    ]
+    assert all(len(one) == len(records["CONV_HEAD"]) for one in records["conv_aims"](record))
 
 
 def test_a_benchmark_in_a_table():
