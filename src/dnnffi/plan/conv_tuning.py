@@ -21,7 +21,7 @@ BUDGET = 3.0
 
 _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
 _LAUNCH_MS = 0.05  # what a call may take longer than its kernels
-_COMPARED = 2**17  # elements of a result: there are many candidates, and copies to the host are slow
+_COMPARED = 2**17  # elements of a result: candidates are many, and copies to the host slow
 
 
 class ConvTuning(NamedTuple):
