@@ -103,6 +103,9 @@ class MemoryWithGraphs(Memory, Protocol):
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy device memory, in the order of the current stream."""
 
+    def kernel(self, source: str, name: str) -> Kernel:
+        """A function of a CUDA source, compiled for the current device."""
+
     def capture(self, record: Callable[[], object]) -> Graph:
         """What ``record()`` enqueues on the current stream, as a graph; nothing of it runs."""
 
@@ -117,6 +120,11 @@ class MemoryWithGraphs(Memory, Protocol):
 
     def device_name(self, device: int) -> str:
         """The device, driver and array library that measured times belong to."""
+
+
+Kernel = Callable[[tuple[int, ...], tuple[int, ...], tuple[int, ...]], None]
+"""Runs with (blocks, threads of a block, arguments) on the current stream. The arguments are
+addresses and integers of 64 bits."""
 
 
 class Graph(Protocol):
@@ -229,6 +237,11 @@ class CupyMemory:
         runtime = self._cupy.cuda.runtime
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target, source, nbytes, kind, self.current_stream().ptr)
+
+    def kernel(self, source: str, name: str) -> Kernel:
+        made = _raw_kernel(source, name)
+        made.compile()  # not first in a capture
+        return made  # type: ignore[no-any-return]
 
     def capture(self, record: Callable[[], object]) -> Graph:
         runtime = self._cupy.cuda.runtime
@@ -347,6 +360,11 @@ def _epilogue_kernel(compute: str, residual: bool, bias: bool, relu: bool) -> An
         f"{ctype} v = {value}; y = (T)({'v < 0 ? 0 : v' if relu else 'v'});",
         "dnnffi_epilogue",
     )
+
+
+@cache
+def _raw_kernel(source: str, name: str) -> Any:
+    return import_cupy().RawKernel(source, name)
 
 
 @cache

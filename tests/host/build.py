@@ -7,6 +7,7 @@ declares; the functions with cuDNN's names are in the same file.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -52,11 +53,8 @@ def build(*extra_flags: str) -> Path:
     without a C compiler or without cuDNN's headers, ``CalledProcessError`` if the sources do not
     compile.
     """
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    if shutil.which(compiler[0]) is None:
-        raise Unavailable(f"there is no C compiler: {compiler[0]}")
     headers = find_headers()
-    command = [*compiler, *FLAGS, *extra_flags]
+    command = [*_compiler(), *FLAGS, *extra_flags]
     folder = BUILD / _fingerprint(headers, command)
     library = folder / NAME
     if library.exists():
@@ -70,6 +68,36 @@ def build(*extra_flags: str) -> Path:
         subprocess.run([*command, *search, *sources, "-lm", "-o", str(made)], check=True)
         os.replace(made, library)
     return library
+
+
+_CUDA_IN_C = """
+#define __global__
+#define __shared__ static
+#define __syncthreads()
+static struct { int x, y; } blockIdx, gridDim, threadIdx;
+void set_block(int x, int y, int across, int down)
+{
+    blockIdx.x = x, blockIdx.y = y, gridDim.x = across, gridDim.y = down;
+}
+"""
+
+
+@cache
+def kernels(source: str) -> ctypes.CDLL:
+    """A CUDA source as C for one thread a block; ``set_block`` says which block it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "kernels.so"
+        command = [*_compiler(), "-O1", "-w", "-shared", "-fPIC", "-xc", "-", "-o", str(library)]
+        text = _CUDA_IN_C + source.replace('extern "C" ', "")
+        subprocess.run(command, input=text, text=True, check=True)
+        return ctypes.CDLL(str(library))
+
+
+def _compiler() -> list[str]:
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
+        raise Unavailable(f"there is no C compiler: {compiler[0]}")
+    return compiler
 
 
 def find_headers() -> Path:

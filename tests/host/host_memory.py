@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 import weakref
 from contextlib import contextmanager
 
 import numpy as np
 
+import build
 from dnnffi.arrays import Architecture, compute_dtype, dtype_object
 
 POISON = 0xA5  # what nobody wrote is seen in results
@@ -162,6 +164,20 @@ class HostMemory:
             return 0
 
         self.enqueue(work, ())
+
+    def kernel(self, source, name):
+        """A CUDA kernel that takes any number of threads a block, run with one."""
+        library = build.kernels(re.sub("#define THREADS .*", "#define THREADS 1", source))
+        function = library[name]
+
+        def work(grid, arguments):
+            across, down = (*grid, 1)[:2]
+            for x, y in itertools.product(range(across), range(down)):
+                library.set_block(x, y, across, down)
+                function(*map(ctypes.c_longlong, arguments))
+            return 0
+
+        return lambda grid, threads, arguments: self.enqueue(work, (grid, arguments))
 
     def _allocate(self, size):
         raw = (ctypes.c_char * size)()

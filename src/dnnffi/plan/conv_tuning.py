@@ -16,7 +16,7 @@ from dnnffi.plan.store import Store
 from dnnffi.plan.tolerance import tolerance
 from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, ConvProblem
 
-BUDGET = 3.0
+BUDGET = 8.0
 """Seconds after which no further candidate is begun. Some are compiled when they are made."""
 
 _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch

@@ -7,8 +7,10 @@ three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
+from dnnffi.arrays import MemoryWithGraphs
+from dnnffi.backends.cudnn.depthwise import DepthwiseWeights, fits
 from dnnffi.backends.cudnn.graph import build
 from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, Knob
@@ -52,6 +54,10 @@ _GRAPHS: dict[tuple[str, bool], tuple[str, tuple[str, ...]]] = {
 }
 
 
+OWN = -1
+"""The engine of a `Choice` that is a kernel of dnnffi's."""
+
+
 class Choice(NamedTuple):
     """A plan in what it takes to make it again."""
 
@@ -72,15 +78,58 @@ class Choice(NamedTuple):
         return cls(bool(fused), int(engine), tuple((knob, int(set_to)) for knob, set_to in knobs))
 
     def __str__(self) -> str:
+        if self.engine == OWN:
+            return "dnnffi's kernel"
         knobs = "".join(f" {knob}={value}" for knob, value in self.knobs)
         return f"engine {self.engine}{knobs}{'' if self.fused else ' and array code'}"
 
 
-class ConvExecutor:
-    """One problem by one plan, for the thread that made it.
+class ConvExecutor(Protocol):
+    """What runs one problem, for the thread that made it."""
 
-    ``fused`` says whether bias, residual and activation are in the plan, or there are none; where
-    it is False they are the caller's to add. ``workspace_bytes`` is what `run_at` needs.
+    fused: bool
+    """Whether bias, residual and activation are computed too, or there are none."""
+    info: Any
+    """What a report says of it, by ``str``."""
+    workspace_bytes: int
+    """What `run_at` needs."""
+    choice: Choice
+
+    def run_at(self, addresses: tuple[int, ...]) -> None:
+        """Run on the current stream.
+
+        ``addresses`` are those of what the operation reads in the order of
+        `ConvProblem.argument_shapes` (without bias and residual where they are not fused or there
+        are none), of the result, and of the workspace or 0. Raises `CudnnError`,
+        `UnsupportedError`.
+        """
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class OwnExecutor:
+    """A kernel of dnnffi's, which is a candidate where candidates are measured."""
+
+    fused = True
+    choice = Choice(True, OWN, ())
+
+    def __init__(self, problem: ConvProblem, device: int, memory: MemoryWithGraphs) -> None:
+        self.info: Any = DepthwiseWeights(problem, device, memory)
+        self.workspace_bytes: int = self.info.workspace_bytes
+
+    def run_at(self, addresses: tuple[int, ...]) -> None:
+        """Run on the current stream."""
+        self.info.run_at(addresses)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class GraphExecutor:
+    """One problem by one plan of cuDNN's (``cudnnBackendExecute``).
+
+    Where it is not ``fused``, bias, residual and activation are the caller's to add.
     """
 
     def __init__(
@@ -90,7 +139,7 @@ class ConvExecutor:
         *given, result = operands
         self.fused = graph.fused or not has_epilogue(problem)
         more = [name for name in ("bias", "residual") if name in graph.operands]
-        self.info = found.info
+        self.info: Any = found.info
         self.workspace_bytes = found.info.workspace_size
         self.choice = Choice.of(self.fused, found.info)
         self._device = device
@@ -100,13 +149,6 @@ class ConvExecutor:
         self._packs = VariantPacks(uids, library=self._library)
 
     def run_at(self, addresses: tuple[int, ...]) -> None:
-        """Run on the current stream (``cudnnBackendExecute``).
-
-        ``addresses`` are those of what the operation reads in the order of
-        `ConvProblem.argument_shapes` (without bias and residual where they are not fused or there
-        are none), of the result, and of the workspace or 0. Raises `CudnnError`,
-        `UnsupportedError`.
-        """
         execute(handle_for(self._library, self._device), self._plan, self._packs.at(addresses))
 
     def close(self) -> None:
@@ -124,8 +166,8 @@ class ConvExecutors:
     """The executors of a problem for the calling thread, best first: an iterator that makes each.
 
     First those that compute everything in one graph, then, where something follows the convolution,
-    those of the convolution alone. ``to_measure`` asks for all that cuDNN knows. ``refused`` says
-    what was left out so far and why.
+    those of the convolution alone. ``to_measure`` asks for all that cuDNN knows, and for our own.
+    ``refused`` says what was left out so far and why.
     """
 
     def __init__(
@@ -139,7 +181,9 @@ class ConvExecutors:
         self._library = library
         self._problem = problem
         self._device = device
-        self._modes, self._first = (_MEASURED_MODES, ALL) if to_measure else (MODES, FEW)
+        self._to_measure = to_measure
+        self._modes = _MEASURED_MODES if to_measure else MODES
+        self._first = ALL if to_measure else FEW
         options = problem.options
         self._allowed = Allowed(options.math, options.deterministic, options.workspace_limit)
         self._geometry = geometry_of(problem, library)
@@ -166,13 +210,24 @@ class ConvExecutors:
                 refused=self.refused,
             )
             for candidate in found:
-                yield ConvExecutor(self._device, self._problem, graph, candidate)
+                yield GraphExecutor(self._device, self._problem, graph, candidate)
+        if self._to_measure and fits(self._problem):
+            yield self._own()
+
+    def _own(self) -> OwnExecutor:
+        # CuPy's memory: without CuPy there are no convolutions here.
+        memory = cast("MemoryWithGraphs", self._library.memory)
+        return OwnExecutor(self._problem, self._device, memory)
 
     def made_again(self, choice: Choice) -> ConvExecutor:
         """The executor of a choice made before.
 
         Raises `CudnnError`, `UnsupportedError`; ``ValueError`` for a knob that is not known.
         """
+        if choice.engine == OWN:
+            if not fits(self._problem):
+                raise ValueError(f"{choice} is not for {self._problem}")
+            return self._own()
         graph = self._graph(choice.fused and has_epilogue(self._problem))
         if wrong := known_wrong(graph, choice.engine):
             raise UnsupportedError("cuDNN", self._library.version_text, wrong)
@@ -183,7 +238,7 @@ class ConvExecutors:
         handle = handle_for(self._library, self._device)
         plan = ExecutionPlan(handle, config, library=self._library)
         info = PlanInfo(*("choice", choice.engine, dict(choice.knobs), plan.workspace_size), *notes)
-        return ConvExecutor(self._device, self._problem, graph, Candidate(plan, config, info))
+        return GraphExecutor(self._device, self._problem, graph, Candidate(plan, config, info))
 
     def nothing(self) -> UnsupportedError:
         """The error where no executor is left."""

@@ -1,0 +1,138 @@
+"""The kernel for the weights of depthwise convolutions, its CUDA source run as C."""
+
+from __future__ import annotations
+
+import json
+
+import conformance_conv
+import numpy as np
+import pytest
+from conformance import deviation
+
+from dnnffi import testing
+from dnnffi.backends.cudnn.conv import OWN, Choice, ConvExecutors
+from dnnffi.backends.cudnn.depthwise import DepthwiseWeights, fits
+from dnnffi.plan import conv_tuning, store
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_options import ConvOptions
+from dnnffi.spec.conv_problem import (
+    BACKWARD_DATA,
+    BACKWARD_WEIGHTS,
+    CHANNELS_LAST,
+    FORWARD,
+    ConvProblem,
+)
+
+
+def spec_of(channels=6, many=1, kernel=(3, 3), dtype="float32", **geometry):
+    return ConvSpec(
+        in_channels=channels,
+        out_channels=channels * many,
+        kernel=kernel,
+        groups=channels,
+        dtype=dtype,
+        **geometry,
+    )
+
+
+def problem_of(spec, sizes=(9, 7), batch=3, operation=BACKWARD_WEIGHTS, **rest):
+    return ConvProblem.of(operation, spec, (batch, spec.in_channels, *sizes), **rest)
+
+
+def run(host, problem):
+    """(found, expected, the kernel)."""
+    arrays = testing.conv_inputs(problem, 0)
+    kernel = DepthwiseWeights(problem, 0, host.memory)
+    dy, x = host.asarray(arrays.dy), host.asarray(arrays.x)
+    dw = host.memory.empty(problem.spec.weight_shape, dy.dtype)
+    workspace = host.memory.empty((max(kernel.workspace_bytes, 1),), np.uint8)
+    kernel.run_at(tuple(array.data.ptr for array in (dy, x, dw, workspace)))
+    return dw, conformance_conv.expected(problem, arrays), kernel
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("spec", "sizes"),
+    [
+        ({"padding": 1}, (9, 7)),
+        ({"padding": 1, "stride": 2}, (8, 11)),
+        ({"padding": (0, 3), "stride": (2, 1), "dilation": (1, 2)}, (9, 7)),
+        ({"many": 3, "padding": 1}, (5, 6)),
+        ({"kernel": (1, 5), "padding": (0, 2)}, (4, 9)),
+        ({"kernel": (4,), "stride": 3, "padding": 2}, (17,)),
+        ({"channels": 1, "padding": 1}, (40, 30)),
+    ],
+)
+def test_the_gradient(host, dtype, spec, sizes):
+    found, expected, _ = run(host, problem_of(spec_of(dtype=dtype, **spec), sizes))
+    assert deviation(found, expected) < (1e-5 if dtype == "float32" else 1e-12)
+
+
+def test_positions_are_divided_among_blocks_where_there_are_few_channels(host):
+    problem = problem_of(spec_of(channels=2, padding=1), (40, 30), batch=9)
+    found, expected, kernel = run(host, problem)
+    assert kernel.workspace_bytes > 0
+    assert kernel.workspace_bytes % (2 * 9 * 4) == 0
+    assert deviation(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize("limit", [0, 71])
+def test_no_workspace_beyond_the_limit(host, limit):
+    options = ConvOptions(workspace_limit=limit)
+    problem = problem_of(spec_of(channels=2, padding=1), (40, 30), batch=9, options=options)
+    found, expected, kernel = run(host, problem)
+    assert kernel.workspace_bytes == 0
+    assert deviation(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        problem_of(spec_of(), operation=FORWARD),
+        problem_of(spec_of(), operation=BACKWARD_DATA),
+        problem_of(spec_of(), layout=CHANNELS_LAST),
+        problem_of(spec_of(dtype="float16")),
+        problem_of(spec_of(dtype="bfloat16")),
+        problem_of(spec_of(transposed=True)),
+        problem_of(spec_of(kernel=(2, 2, 2)), (5, 5, 5)),
+        problem_of(ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), groups=2)),
+        problem_of(spec_of(kernel=(10, 10)), (12, 12)),
+        problem_of(spec_of(kernel=(7, 7), dtype="float64"), (12, 12)),
+        problem_of(spec_of(), (2**16, 2**15)),
+    ],
+    ids=str,
+)
+def test_what_it_is_not_for(problem):
+    assert not fits(problem)
+
+
+def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypatch):
+    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    times = iter([4.0, 3.0, 2.0, 3.0, 1.0])
+    monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
+    problem = problem_of(spec_of(padding=1), options=ConvOptions(tune=True))
+    arrays = testing.conv_inputs(problem, 0)
+    engine = conv_engine(host)
+    for source in ("measured", "disk"):
+        plan = engine.plan(problem, 0)
+        assert plan.tuning.source == source
+        assert plan.tuning.choice == Choice(True, OWN, ())
+        assert "a kernel of dnnffi's; workspace" in plan.report()
+        found = plan.run(host.asarray(arrays.dy), host.asarray(arrays.x))
+        assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+        plan.close()
+        engine.clear()
+
+
+def conv_engine(host):
+    from dnnffi.plan.conv import CudnnConvEngine
+
+    host.library.conv_engine = CudnnConvEngine(host.library)
+    return host.library.conv_engine
+
+
+def test_on_disk_for_a_problem_that_it_is_not_for(host):
+    choice = Choice.read(json.loads(json.dumps(Choice(True, OWN, ()))))
+    with pytest.raises(ValueError, match="dnnffi's kernel is not for forward"):
+        ConvExecutors(host.library, problem_of(spec_of(), operation=FORWARD), 0).made_again(choice)
+    host.control.standin_reset()
