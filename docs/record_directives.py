@@ -2,8 +2,8 @@
 
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
 ``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
-``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
-call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
+``support-table`` what they showed each backend to do, ``conv-table`` what each convolves by the
+limits that the code checks, ``call-overhead`` the measured host cost of a call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
 ``bench-plans`` the host cost of its calls, ``text-record`` a file as it is. Where there is no
 record they say so.
 """
@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import conv_table
 from docutils import nodes
 from records import (
     BENCH_HEAD,
@@ -98,6 +99,13 @@ class SupportTable(SphinxDirective):
             self.env.note_dependency(str(path))
             records[backend] = json.loads(path.read_text("utf-8")) if path.exists() else None
         return [table(support_rows(records), HEAD)]
+
+
+class ConvTable(SphinxDirective):
+    """``conv-table``."""
+
+    def run(self) -> list[nodes.Node]:
+        return [table(conv_table.rows(), conv_table.HEAD)]
 
 
 class TextRecord(Record):
@@ -219,6 +227,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("memcheck-record", MemcheckRecord)
     app.add_directive("miopen-record", MiopenRecord)
     app.add_directive("support-table", SupportTable)
+    app.add_directive("conv-table", ConvTable)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("bench-targets", BenchTargets)
