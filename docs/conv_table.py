@@ -136,7 +136,7 @@ ROWS = (
 
 
 def rows() -> list[tuple[str, ...]]:
-    """One row for each of `ROWS`."""
+    """One row for each of `ROWS`, in words."""
     return [(row.words, *(cell(row, backend) for backend in BACKENDS)) for row in ROWS]
 
 

@@ -2,10 +2,10 @@
 
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
 ``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
-``support-table`` what they showed each backend to do, ``conv-table`` what each convolves by the
-limits that the code checks, ``call-overhead`` the measured host cost of a call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
+``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
+call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
 ``bench-plans`` the host cost of its calls, ``text-record`` a file as it is. Where there is no
-record they say so.
+record they say so. ``conv-table`` and ``wrong-engines`` show data of the code.
 """
 
 from __future__ import annotations
@@ -102,9 +102,10 @@ class SupportTable(SphinxDirective):
 
 
 class ConvTable(SphinxDirective):
-    """``conv-table``."""
+    """``conv-table``: the answers of the limits that the code checks."""
 
     def run(self) -> list[nodes.Node]:
+        self.env.note_reread()  # of code that no record stands for
         return [table(conv_table.rows(), conv_table.HEAD)]
 
 
