@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from conformance_conv import cells, refusal
 
+from dnnffi.backends.descriptors.checks import INT32_MAX
 from dnnffi.backends.miopen.bias import BiasGradient
 from dnnffi.backends.miopen.conv import ConvExecutor
 from dnnffi.errors import UnsupportedError
@@ -33,6 +36,14 @@ def answer(call):
 @pytest.mark.parametrize(("problem", "cell"), cells("miopen"))
 def test_a_problem(problem, cell):
     assert answer(lambda: ConvExecutor(problem, library=Nobody())) == refusal(cell)
+
+
+def test_the_most_elements_are_taken():
+    problem = cells("miopen")[-1].values[0]
+    assert prod(problem.x_shape) > INT32_MAX
+    fewer = problem._replace(batch=problem.batch - 1)
+    assert prod(fewer.x_shape) <= INT32_MAX
+    assert answer(lambda: ConvExecutor(fewer, library=Nobody())) == ""
 
 
 @pytest.mark.parametrize(("dtype", "cell"), cells("miopen", "SUMS"))
