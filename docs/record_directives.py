@@ -5,7 +5,7 @@
 ``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
 call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
 ``bench-plans`` the host cost of its calls, ``text-record`` a file as it is. Where there is no
-record they say so.
+record they say so. ``conv-table`` and ``wrong-engines`` show data of the code.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import conv_table
 from docutils import nodes
 from records import (
     BENCH_HEAD,
@@ -99,6 +100,14 @@ class SupportTable(SphinxDirective):
             self.env.note_dependency(str(path))
             records[backend] = json.loads(path.read_text("utf-8")) if path.exists() else None
         return [table(support_rows(records), HEAD)]
+
+
+class ConvTable(SphinxDirective):
+    """``conv-table``: the answers of the limits that the code checks."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_reread()  # of code that no record stands for
+        return [table(conv_table.rows(), conv_table.HEAD)]
 
 
 class TextRecord(Record):
@@ -220,6 +229,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("memcheck-record", MemcheckRecord)
     app.add_directive("miopen-record", MiopenRecord)
     app.add_directive("support-table", SupportTable)
+    app.add_directive("conv-table", ConvTable)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("bench-targets", BenchTargets)

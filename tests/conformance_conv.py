@@ -7,13 +7,17 @@ oracle of the reference is the definition, `by_definition`.
 from __future__ import annotations
 
 import itertools
+import runpy
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from conformance import deviation, tolerance
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.errors import UnsupportedError
 from dnnffi.plan.conv_plans import ReferencePlan
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -27,6 +31,9 @@ from dnnffi.spec.conv_problem import (
     ConvProblem,
     memory_layout,
 )
+
+TABLE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "conv_table.py"))
+"""What the documentation says that each backend convolves."""
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 GROUPINGS = ("whole", "groups", "depthwise")
@@ -175,6 +182,38 @@ def check(case, asarray=np.asarray, backend=None):
     error = deviation(found, expected(problem, arrays))
     allowed = tolerance(problem)
     assert error <= allowed, f"relative error {error:.3g}, allowed {allowed:.3g}"
+
+
+def cells(backend, limits="LIMITS"):
+    """The problems of the documentation's table and what it says of each, as parameters."""
+    return [
+        pytest.param(one, TABLE["cell"](row, backend), id=f"{row.words}-{number}")
+        for row in TABLE["ROWS"]
+        if row.limits is TABLE[limits]
+        for number, one in enumerate(row.asked)
+    ]
+
+
+def can_be_run(cells):
+    """Those that fit into memory."""
+    return [one for one in cells if one.values[0].batch < 2**10]
+
+
+def refusal(cell):
+    """The limit that a cell tells, or nothing."""
+    kind, colon, limit = cell.partition(": ")
+    assert (kind, bool(colon)) in {("no", True), ("yes", False), ("ignored", False)}
+    return limit
+
+
+def check_cell(problem, cell, asarray=np.asarray, backend=None):
+    """The call is refused as the table says, or right."""
+    if limit := refusal(cell):
+        with pytest.raises(UnsupportedError) as caught:
+            run(problem, testing.conv_inputs(problem, 0), asarray, backend)
+        assert caught.value.limit == limit
+    else:
+        check(Case(problem, 0), asarray, backend)
 
 
 def told_layout(problem, arrays):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dnnffi import testing
+from dnnffi.spec.conv_options import ConvOptions
 
 MATRIX = conformance_conv.matrix()
 
@@ -14,6 +15,20 @@ MATRIX = conformance_conv.matrix()
 @pytest.mark.parametrize("case", MATRIX, ids=str)
 def test_matrix(case):
     conformance_conv.check(case)
+
+
+@pytest.mark.parametrize(
+    ("problem", "cell"), conformance_conv.can_be_run(conformance_conv.cells("reference"))
+)
+def test_what_the_documentation_says(problem, cell):
+    conformance_conv.check_cell(problem, cell)
+    if cell == "ignored":
+        arrays = testing.conv_inputs(problem, 0)
+        found, plain = (
+            conformance_conv.run(one, arrays)
+            for one in (problem, problem._replace(options=ConvOptions()))
+        )
+        np.testing.assert_array_equal(found, plain)
 
 
 @pytest.mark.parametrize(

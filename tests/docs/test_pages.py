@@ -13,6 +13,9 @@ import pytest
 import verification
 from conformance import CUDNN, MIOPEN
 
+from dnnffi.backends.cudnn import conv_limits as cudnn
+from dnnffi.backends.limits import Limit
+from dnnffi.backends.miopen import conv_limits as miopen
 from dnnffi.spec.options import VENDOR_ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +39,7 @@ TARGET = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 
 records = runpy.run_path(str(ROOT / "docs" / "records.py"))
 support = runpy.run_path(str(ROOT / "docs" / "support_table.py"))
+conv = runpy.run_path(str(ROOT / "docs" / "conv_table.py"))
 
 
 def read(page):
@@ -173,6 +177,74 @@ def test_the_rows_of_the_table_are_of_words_and_tests_that_there_are():
         for test in row.cudnn + row.miopen:
             path, _, name = test.partition("::")
             assert f"def {name}(" in read(path), test
+
+
+def test_the_table_of_convolutions_quotes_the_limits():
+    rows = {words: cells for words, *cells in conv["rows"]()}
+    assert {len(cells) for cells in rows.values()} == {len(conv["HEAD"]) - 1}
+    assert len(rows) == len(conv["ROWS"])
+    assert rows["float64"] == [
+        "yes",
+        "no: convolutions are float16, bfloat16, float32, not float64; cudnn and reference have it",
+        "yes",
+    ]
+    padding = "output_padding must be smaller than stride, (1, 1); got (1, 1); reference has it"
+    assert rows["Transposed, an output padding of the stride or more"] == [
+        *(f"no: {padding}", f"no: {padding}"),
+        "yes",
+    ]
+    assert rows['"math": "strict"'][2] == "ignored"
+    assert rows["In one kernel: bias, residual and ReLU"] == [
+        *("if the library has a kernel", "no: a fusion plan has no residual"),
+        "-",
+    ]
+    refused = [{words for words in rows if rows[words][n].startswith("no:")} for n in range(3)]
+    assert refused == [
+        {
+            "Transposed, an output padding of the stride or more",
+            "Without CuPy",
+            *(f"Without CuPy: gradient of a bias, {dtype}" for dtype in conv["DTYPES"]),
+        },
+        {
+            "float64",
+            "Bias, residual and ReLU, bfloat16",
+            "Transposed, an output padding of the stride or more",
+            '"math": "strict"',
+            '"math": "fast"',
+            "An array of more than 2147483647 elements",
+            "In one kernel: bias, residual and ReLU",
+            *(
+                f"In one kernel: bias and ReLU, {what}"
+                for what in (
+                    *("float16", "channels last", "three dimensions"),
+                    *("transposed", "deterministic"),
+                )
+            ),
+            *(f"Without CuPy: gradient of a bias, {dtype}" for dtype in ("bfloat16", "float64")),
+        },
+        set(),
+    ]
+
+
+def test_every_limit_of_convolutions_is_in_the_table():
+    # In one row each, of problems that are refused alike.
+    cells = [cell for _, *cells in conv["rows"]() for cell in cells]
+    assert not any(cell.startswith("in part") for cell in cells)
+    for limits in (
+        *(cudnn.LIMITS, cudnn.ALLOCATOR),
+        *(miopen.LIMITS, miopen.FUSION, miopen.BIAS_GRADIENT),
+    ):
+        for limit in limits:
+            assert any(limit.words.partition("{")[0] in cell for cell in cells), limit.words
+
+
+def test_limits_that_differ_are_no_whole_answer():
+    limits = (Limit(lambda asked: asked > 1, "at most 1, not {asked}", "ask for less"),)
+    row = conv["Row"]("numbers", (1, 2, 3), {"cudnn": limits})
+    assert conv["cell"](row, "cudnn") == (
+        "in part: at most 1, not 2; ask for less; at most 1, not 3; ask for less"
+    )
+    assert conv["cell"](row._replace(asked=(3,)), "cudnn") == "no: at most 1, not 3; ask for less"
 
 
 def test_what_a_run_showed_is_what_its_tests_kept():

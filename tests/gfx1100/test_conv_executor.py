@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conformance import deviation
-from conformance_conv import arguments, expected
+from conformance_conv import arguments, cells, expected, refusal
 from gfx1100.convolutions import problem_of, spec_of
 from gfx1100.hip_arrays import DlpackArray
 
@@ -146,6 +146,22 @@ def test_bfloat16_has_the_convolution_alone(miopen, added):
     with pytest.raises(UnsupportedError, match=message):
         ConvExecutor(problem_of(spec=spec_of(dtype="bfloat16"), **added), library=miopen.library)
     assert sum(miopen.watched.calls.values()) == before
+
+
+@pytest.mark.parametrize(
+    ("problem", "cell"), [one for one in cells("miopen") if not refusal(one.values[1])]
+)
+def test_what_the_documentation_says(miopen, problem, cell):
+    """What it says no to is in ``tests/backends/miopen/test_conv_limits.py``."""
+    found, wanted, _ = run(miopen, problem)
+    assert deviation(found, wanted) < ALLOWED[problem.spec.dtype]
+
+
+@pytest.mark.parametrize(("problem", "cell"), cells("miopen", "FUSION"))
+def test_a_fusion_plan_is_asked_for_as_the_documentation_says(miopen, problem, cell):
+    ConvExecutor(problem, library=miopen.library).close()
+    asked = miopen.watched.calls["miopenCreateFusionPlan"]
+    assert asked == (cell == "if the library has a kernel")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

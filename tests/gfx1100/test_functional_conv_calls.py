@@ -25,6 +25,8 @@ from gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemory
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.backends.limits import limit_of
+from dnnffi.backends.miopen.conv_limits import FUSION
 from dnnffi.errors import DnnffiError, MiopenError, UnsupportedError
 from dnnffi.foreign import using
 from dnnffi.foreign.runtime import RuntimeCallError
@@ -495,6 +497,7 @@ def test_what_is_not_fused(miopen, name):
     allowed = 5e-3 if problem.spec.dtype == "float16" else 1e-5
     assert deviation(found, expected(problem, testing.conv_inputs(problem, 0))) < allowed
     assert miopen.watched.calls["miopenCreateFusionPlan"] == 0
+    assert f"kernels of their own ({limit_of(FUSION, problem)})" in plan_of(miopen).report()
 
 
 def test_what_has_no_fused_kernel_is_composed(miopen):
@@ -502,7 +505,7 @@ def test_what_has_no_fused_kernel_is_composed(miopen):
     assert_right(conv(miopen, problem), problem)
     assert miopen.watched.calls["miopenCompileFusionPlan"] == 1
     assert "FusionPlan" not in miopen.watched.live()
-    assert "kernels of their own" in plan_of(miopen).report()
+    assert "kernels of their own (MIOpen has no kernel for all of it)" in plan_of(miopen).report()
 
 
 def test_an_operator_that_cannot_be_fused_is_composed(miopen, injected):

@@ -10,3 +10,10 @@ import pytest
 def test_matrix(shared_host, case):
     conformance_conv.check(case, shared_host.asarray, "cudnn")
     assert shared_host.violation == ""
+
+
+@pytest.mark.parametrize(
+    ("problem", "cell"), conformance_conv.can_be_run(conformance_conv.cells("cudnn"))
+)
+def test_what_the_documentation_says(shared_host, problem, cell):
+    conformance_conv.check_cell(problem, cell, shared_host.asarray, "cudnn")

@@ -6,11 +6,13 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from conformance_conv import TABLE, refusal
 
 from dnnffi.arrays import CupyMemory, kind
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
-from dnnffi.errors import LibraryNotFoundError
+from dnnffi.errors import LibraryNotFoundError, UnsupportedError
+from dnnffi.plan import conv
 from dnnffi.plan.engines import CudnnEngine, MiopenEngine, engine
 
 
@@ -58,3 +60,18 @@ def test_an_array_of_the_other_platform(monkeypatch, is_hip, own, other, message
     assert taken.place("x", array) == 3
     with pytest.raises(TypeError, match=message):
         engine(other, array).place("x", array)
+
+
+@pytest.mark.parametrize("name", ["cudnn", "miopen"])
+def test_convolutions_without_cupy_are_as_the_documentation_says(monkeypatch, name):
+    (row,) = (row for row in TABLE["ROWS"] if row.limits is TABLE["ALLOCATOR"])
+    limit = refusal(TABLE["cell"](row, name))
+    made = object()
+    networks = SimpleNamespace(name=name, library=SimpleNamespace(conv_engine=made))
+    monkeypatch.setattr(conv, "engine_without_cupy", lambda backend, x: networks)
+    if limit:
+        with pytest.raises(UnsupportedError) as caught:
+            conv.conv_engine_without_cupy(name, None)
+        assert caught.value.limit == limit
+    else:
+        assert conv.conv_engine_without_cupy(name, None) is made

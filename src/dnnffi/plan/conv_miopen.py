@@ -9,8 +9,10 @@ import threading
 from typing import Any
 
 from dnnffi.arrays import Array, in_layout
+from dnnffi.backends.limits import limit_of
 from dnnffi.backends.miopen.bias import BiasGradient
 from dnnffi.backends.miopen.conv import ConvExecutor, Found, Solution
+from dnnffi.backends.miopen.conv_limits import FUSION
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.ordinary import Ordinary, packed_strides
 from dnnffi.errors import MiopenError, UnsupportedError
@@ -186,7 +188,8 @@ class MiopenConvPlan(ConvPlan):
         parts = ["residual"] * problem.residual + ["bias"] * problem.bias
         what = " and ".join(filter(None, [*parts, problem.activation]))
         if what:
-            lines.append(f"{what}: kernels of their own")
+            why = limit_of(FUSION, problem) or "MIOpen has no kernel for all of it"
+            lines.append(f"{what}: kernels of their own ({why})")
         if not self._searched:
             return "\n".join([*lines, "the first call will measure"])
         lines.append(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from dnnffi.arrays import MemoryWithGraphs
+from dnnffi.backends.cudnn.conv_limits import LIMITS
 from dnnffi.backends.cudnn.depthwise import DepthwiseWeights, fits
 from dnnffi.backends.cudnn.graph import build
 from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph
@@ -29,6 +30,7 @@ from dnnffi.backends.cudnn.graph.plans import (
 )
 from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.limits import check_limits
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.conv_problem import (
     BACKWARD_DATA,
@@ -186,7 +188,8 @@ class ConvExecutors:
         self._first = ALL if to_measure else FEW
         options = problem.options
         self._allowed = Allowed(options.math, options.deterministic, options.workspace_limit)
-        self._geometry = geometry_of(problem, library)
+        check_limits(LIMITS, problem, "cuDNN", library)
+        self._geometry = geometry_of(problem)
         self.refused: list[Refusal] = []
         self._executors = self._all()
 
@@ -271,21 +274,13 @@ class ConvExecutors:
         )
 
 
-def geometry_of(problem: ConvProblem, library: Library) -> Geometry:
+def geometry_of(problem: ConvProblem) -> Geometry:
     """The ordinary convolution of a problem, its arrays without gaps."""
     spec = problem.spec
     last = problem.layout == CHANNELS_LAST
     large, small = problem.x_shape, problem.y_shape
     if spec.transposed:
         large, small = small, large
-        for index, more in enumerate(spec.output_padding):
-            if more >= spec.stride[index]:
-                raise UnsupportedError(
-                    "cuDNN",
-                    library.version_text,
-                    f"needs an output_padding below the stride; got {more} for stride "
-                    f"{spec.stride[index]} in dimension {index}. backend='reference' takes it",
-                )
     x, w, y = (Layout.packed(s, channels_last=last) for s in (large, spec.weight_shape, small))
     return Geometry(x, w, y, spec.dtype, spec.stride, spec.padding, spec.dilation)
 

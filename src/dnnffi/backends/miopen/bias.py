@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dnnffi.backends.limits import check_limits
 from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.conv_limits import BIAS_GRADIENT
 from dnnffi.backends.miopen.descriptors import TensorDescriptor
 from dnnffi.backends.miopen.handle import handle_for
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.ordinary import channel_matrix
-from dnnffi.errors import UnsupportedError
 
-DATA_TYPES = ("float16", "float32")
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 
 
@@ -20,10 +20,7 @@ class BiasGradient:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str, device: int, library: Library) -> None:
-        if dtype not in DATA_TYPES:
-            known = " or ".join(DATA_TYPES)
-            limit = f"the gradient of a bias is {known}, not {dtype}; reference has it"
-            raise UnsupportedError("MIOpen", library.version_text, limit)
+        check_limits(BIAS_GRADIENT, dtype, "MIOpen", library)
         self._library, self._device = library, device
         self._problem = f"backward of a bias, dy {list(shape)} {dtype}"
         matrix, bias = channel_matrix(shape, channels_last=False)

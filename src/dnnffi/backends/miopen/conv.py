@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.enumerators import name_of
 from dnnffi.backends.handle import Handle
+from dnnffi.backends.limits import check_limits, limit_of
 from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.conv_limits import FUSION, LIMITS
 from dnnffi.backends.miopen.descriptors import (
     ActivationDescriptor,
     ActivationInfo,
@@ -29,7 +31,6 @@ from dnnffi.backends.miopen.library import Library, load
 from dnnffi.backends.miopen.ordinary import (
     Ordinary,
     channel_matrix,
-    check_supported,
     packed_strides,
 )
 from dnnffi.backends.miopen.types import CONVOLUTION_ALGORITHMS
@@ -96,7 +97,7 @@ class ConvExecutor:
         self, problem: ConvProblem, *, device: int | None = None, library: Library | None = None
     ) -> None:
         library = load() if library is None else library
-        check_supported(problem, library)
+        check_limits(LIMITS, problem, "MIOpen", library)
         self.problem = problem
         self.library = library
         self.device = library.memory.current_device() if device is None else device
@@ -163,15 +164,7 @@ class ConvExecutor:
     def _fused(self, handle: Handle) -> FusionPlan | None:
         """A compiled fusion plan, if the problem is one that MIOpen fuses and it has a kernel."""
         problem, ordinary = self.problem, self.ordinary
-        if (
-            not (problem.bias or problem.activation)
-            or problem.residual
-            or problem.spec.transposed
-            or problem.options.deterministic
-            or ordinary.dtype != "float32"
-            or ordinary.channels_last
-            or len(ordinary.padding) != 2
-        ):
+        if not (problem.bias or problem.activation) or limit_of(FUSION, problem):
             return None
         bias = None
         if problem.bias:

@@ -9,11 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from dnnffi.backends.descriptors.checks import INT32_MAX
 from dnnffi.backends.descriptors.tensor import contiguous_strides
-from dnnffi.backends.miopen.library import Library
-from dnnffi.backends.miopen.types import CONVOLUTION_DATA_TYPES
-from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import (
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,
@@ -108,30 +104,3 @@ def channel_matrix(
     if not channels_last:
         matrix = (batch, channels, positions, 1)
     return matrix, (1, channels, 1, 1)
-
-
-def check_supported(problem: ConvProblem, library: Library) -> None:
-    """Raise `UnsupportedError` for what MIOpen does not have, saying which backend has it."""
-    spec, options = problem.spec, problem.options
-    limit = ""
-    if spec.dtype not in CONVOLUTION_DATA_TYPES:
-        known = ", ".join(CONVOLUTION_DATA_TYPES)
-        limit = f"convolutions are {known}, not {spec.dtype}; cudnn and reference have it"
-    elif options.math != "default":
-        limit = f"there is no choice of math, {options.math!r} was asked for; cudnn has it"
-    elif spec.dtype == "bfloat16" and (problem.bias or problem.residual or problem.activation):
-        limit = (
-            "a convolution in bfloat16 has no bias, residual or activation; cudnn and reference "
-            "have them"
-        )
-    elif any(more >= step for more, step in zip(spec.output_padding, spec.stride, strict=True)):
-        limit = (
-            f"output_padding must be smaller than stride, {spec.stride}; got "
-            f"{spec.output_padding}; reference has it"
-        )
-    else:
-        for shape in (problem.x_shape, spec.weight_shape, problem.y_shape):
-            if prod(shape) > INT32_MAX:
-                limit = f"an array has at most {INT32_MAX} elements; {shape} has {prod(shape)}"
-    if limit:
-        raise UnsupportedError("MIOpen", library.version_text, limit)

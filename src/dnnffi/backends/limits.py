@@ -1,0 +1,57 @@
+"""What a backend does not have, as data: what its check goes through, and what the docs show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.conv_problem import ConvProblem
+
+Asked = TypeVar("Asked")
+
+
+class Limit(NamedTuple, Generic[Asked]):
+    """Something that a backend does not have.
+
+    exceeded : whether what is asked for, a problem say, is that
+    words : the limit as it is told, with ``{asked...}`` for what came
+    instead : who has it, or what to change; empty where it is done in another way
+    """
+
+    exceeded: Callable[[Asked], bool]
+    words: str
+    instead: str = ""
+
+    def told(self, asked: Asked) -> str:
+        """The limit in words, to one who asked for more."""
+        words = self.words.format(asked=asked)
+        return f"{words}; {self.instead}" if self.instead else words
+
+
+Limits = tuple[Limit[Asked], ...]
+
+
+def limit_of(limits: Iterable[Limit[Asked]], asked: Asked) -> str:
+    """The first limit that is exceeded, in words; empty where none is."""
+    return next((one.told(asked) for one in limits if one.exceeded(asked)), "")
+
+
+def check_limits(limits: Iterable[Limit[Asked]], asked: Asked, vendor: str, library: Any) -> None:
+    """Raise `UnsupportedError` with the first limit that is exceeded."""
+    if limit := limit_of(limits, asked):
+        raise UnsupportedError(vendor, library.version_text, limit)
+
+
+def _padded_beyond(problem: ConvProblem) -> bool:
+    spec = problem.spec
+    return any(more >= step for more, step in zip(spec.output_padding, spec.stride, strict=True))
+
+
+OUTPUT_PADDING: Limit[ConvProblem] = Limit(
+    _padded_beyond,
+    "output_padding must be smaller than stride, {asked.spec.stride}; got "
+    "{asked.spec.output_padding}",
+    "reference has it",
+)
+"""Of both vendors: with more, no ordinary convolution leads back to the sizes."""

@@ -1,0 +1,51 @@
+"""What MIOpen has not is refused before the library is asked, in the words of the documentation."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from conformance_conv import cells, refusal
+
+from dnnffi.backends.descriptors.checks import INT32_MAX
+from dnnffi.backends.miopen.bias import BiasGradient
+from dnnffi.backends.miopen.conv import ConvExecutor
+from dnnffi.errors import UnsupportedError
+
+
+class Asked(Exception):
+    """The library was."""
+
+
+class Nobody:
+    """A library that says when it is asked."""
+
+    version_text = "3.4.0"
+
+    def __getattr__(self, name):
+        raise Asked(name)
+
+
+def answer(call):
+    """The limit that is raised; empty where the library is asked."""
+    with pytest.raises((UnsupportedError, Asked)) as caught:
+        call()
+    return getattr(caught.value, "limit", "")
+
+
+@pytest.mark.parametrize(("problem", "cell"), cells("miopen"))
+def test_a_problem(problem, cell):
+    assert answer(lambda: ConvExecutor(problem, library=Nobody())) == refusal(cell)
+
+
+def test_the_most_elements_are_taken():
+    problem = cells("miopen")[-1].values[0]
+    assert prod(problem.x_shape) > INT32_MAX
+    fewer = problem._replace(batch=problem.batch - 1)
+    assert prod(fewer.x_shape) <= INT32_MAX
+    assert answer(lambda: ConvExecutor(fewer, library=Nobody())) == ""
+
+
+@pytest.mark.parametrize(("dtype", "cell"), cells("miopen", "SUMS"))
+def test_the_gradient_of_a_bias(dtype, cell):
+    assert answer(lambda: BiasGradient((2, 3, 4), dtype, 0, Nobody())) == refusal(cell)
