@@ -103,10 +103,10 @@ class ConvPlan:
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
         has no gaps. Stands on ``cudnnBackendExecute``.
         """
-        if self._held.closed:
-            raise ValueError("this plan is closed")
         if out is not None and self._held.again(arrays, out):
             return out
+        if self._held.closed:
+            raise ValueError("this plan is closed")
         if len(arrays) > len(self._shapes):
             raise TypeError(
                 f"a plan for {self._problem.operation} takes {', '.join(self._names)}; "
