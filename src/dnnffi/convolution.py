@@ -195,7 +195,10 @@ def conv_backward_bias(
     return reference.backward_bias(dy)
 
 
-def _backward_bias_embedded(dy: Array, found: Any, options: dict[str, Any]) -> Array:
+def _backward_bias_embedded(
+    arrays: tuple[Array, ...], found: Any, options: dict[str, Any]
+) -> Array:
+    (dy,) = arrays
     conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
@@ -307,7 +310,7 @@ def _embedded(
         first = device_array(names[0], arrays[0])
         found = conv_engine_without_cupy(backend, first)
         others = wrapped(names[1:], arrays[1:], found.library.kind)
-        return given(call(first, *others, found, rest))
+        return given(call((first, *others), found, rest))
 
 
 _OPTIONAL = ("bias", "residual")
@@ -319,14 +322,14 @@ def _run(call: Call, arrays: tuple[Any, ...], options: object) -> Array:
     if options is None:
         checked = DEFAULTS
     elif embeds(options):
-        *asked, backend = call
-        names = ARGUMENTS[call[0]]
-
-        def on_its_arrays(*given: Any) -> Array:
-            *its, found, rest = given
-            return _run((*asked, found), tuple(its), rest)
-
-        return _embedded(names, arrays, backend, options, on_its_arrays)
+        operation, *_, backend = call
+        return _embedded(
+            ARGUMENTS[operation],
+            arrays,
+            backend,
+            options,
+            lambda arrays, found, rest: _run((*call[:-1], found), arrays, rest),
+        )
     else:
         checked = conv_options(options)
     plan = signed = None
