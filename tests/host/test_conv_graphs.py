@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
+import os
 import threading
 import weakref
 from contextlib import contextmanager
@@ -427,6 +429,39 @@ def test_threads_that_call_at_the_same_time(host, monkeypatch):
         thread.join()
     assert failures == []
     assert len(host.library.conv_engine.calls) == 1
+
+
+@pytest.mark.parametrize("what", ["a known call", "a held plan"])
+def test_a_forked_child_is_told_so(host, what):
+    arrays = Arrays(host)
+    with arrays.plan() as plan:
+        out = plan.run(*arrays.given)
+        calls = {
+            "a known call": arrays.call,
+            "a held plan": lambda: plan.run(*arrays.given, out=out),
+        }
+        for _ in range(CAPTURED_AT):
+            calls[what]()
+        assert captures(host) == 1
+        fork = multiprocessing.get_context("fork")
+        results = fork.Queue()
+
+        def child():
+            try:
+                calls[what]()
+            except dnnffi.DnnffiError as error:
+                results.put(str(error))
+            else:
+                results.put("no error")
+            results.close()
+            results.join_thread()
+            os._exit(0)
+
+        process = fork.Process(target=child)
+        process.start()
+        said = results.get(timeout=60)
+        process.join()
+    assert "forked after dnnffi had used the GPU" in said
 
 
 # A held plan
