@@ -1,4 +1,4 @@
-"""Convolutions on the stand-in that are called again: replayed by addresses, known by their look."""
+"""Convolutions on the stand-in that are called again: graphs replayed, checks left out."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_workspace_that_has_moved_is_not_the_graphs(host):
     for _ in range(CAPTURED_AT):
         arrays.call()
     count, workspaces = launches(host), host.library.engine.workspaces
-    old = workspaces.buffers[0, 0]
+    (old,) = workspaces.buffers.values()
     workspaces.get(0, 0, 2 * old.nbytes)
     arrays.check(arrays.call())
     assert launches(host) == count
@@ -681,7 +681,7 @@ def test_an_array_on_another_device_than_in_a_known_call_is_refused(host):
     w = arrays.given[1].copy()
     w.device_number = 1
     host.control.standin_reset()
-    with pytest.raises(ValueError, match="^w must be where x is, 0; it is on 1$"):
+    with pytest.raises(ValueError, match=r"^w must be where x is, 0; it is on 1$"):
         arrays.call(given=[arrays.given[0], w, None, None])
     assert host.calls("*") == 0
 

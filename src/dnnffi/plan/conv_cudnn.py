@@ -227,25 +227,20 @@ class CudnnConvPlan(ConvPlan):
         except AttributeError:
             runner = self._runner()
         stream = self._current_stream()
-        capturing = stream.ptr and self._is_capturing(stream)
+        capturing = bool(stream.ptr) and self._is_capturing(stream)
         while True:
             executor = runner.executor
             try:
-                workspace, size = None, executor.workspace_bytes
-                if size:
-                    # In the caller's capture it is new: what his graph uses must be his.
-                    if capturing or not (kept or size <= MOST_SHARED_WORKSPACE):
-                        workspace = self._empty((size,), self._bytes)
-                    else:
-                        workspace = self._workspaces.get(self.device, stream.ptr, size)
-                    at = (*addresses, workspace.data.ptr)
-                else:
-                    at = (*addresses, 0)
+                size = executor.workspace_bytes
+                workspace = self._workspace(size, stream, capturing, kept) if size else None
+                at = (*addresses, 0 if workspace is None else workspace.data.ptr)
                 if capturing:
                     self._graph_memory.of_users.add(executor)
-                    self._execute(executor, arrays, at, out)
-                    return
-                graph = runner.graphs.get(at) or self._captured(runner, arrays, at, out)
+                    graph = None
+                else:
+                    graph = runner.graphs.get(at)
+                    if graph is None:
+                        graph = self._captured(runner, arrays, at, out)
                 if graph is None:
                     self._execute(executor, arrays, at, out)
                 else:
@@ -254,6 +249,15 @@ class CudnnConvPlan(ConvPlan):
             except _FAILURES as error:
                 if not self._fall(runner, error):
                     raise
+
+    def _workspace(self, size: int, stream: Any, capturing: bool, kept: bool) -> Array:
+        """A buffer: the stream's own, always at the same address, where it is small or kept.
+
+        In the caller's capture it is new: what his graph uses must be his.
+        """
+        if not capturing and (kept or size <= MOST_SHARED_WORKSPACE):
+            return self._workspaces.get(self.device, stream.ptr, size)
+        return self._empty((size,), self._bytes)
 
     def _captured(
         self, runner: _Runner, arrays: tuple[Any, ...], at: Addresses, out: Array
