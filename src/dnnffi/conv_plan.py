@@ -25,7 +25,8 @@ class ConvPlan:
 
     cuDNN's plan is kept, and its workspace, one for each stream. A call checks its arrays and
     enqueues the work on CuPy's current stream; one with ``out`` and the arrays of the call before
-    checks nothing but that. One thread at a time may use a plan.
+    checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from the fourth
+    on, except inside a capture of the caller's. One thread at a time may use a plan.
 
     Parameters
     ----------
