@@ -236,6 +236,14 @@ def test_workspaces_up_to_the_limit_are_those_of_the_stream(host, monkeypatch, l
     assert captures(host) == 1
 
 
+def test_a_held_plan_takes_any_workspace_of_the_stream(host, monkeypatch):
+    monkeypatch.setattr(conv_cudnn, "MOST_SHARED_WORKSPACE", 0)
+    arrays = Arrays(host)
+    with arrays.plan() as plan:
+        plan.run(*arrays.given)
+        assert host.library.engine.workspaces.nbytes > 0
+
+
 def test_a_workspace_that_has_moved_is_not_the_graphs(host):
     arrays = Arrays(host)
     for _ in range(CAPTURED_AT):
@@ -601,6 +609,7 @@ def test_known_calls_that_differ_in_one_thing_are_apart(host):
         Arrays(host, **spec),
         Arrays(host, **plain, options=ConvOptions(math="strict")),
     ]
+    cases[0].call()
     for _ in range(2 * CAPTURED_AT):
         for arrays in cases:
             arrays.check(arrays.call())
@@ -676,6 +685,22 @@ def test_wrong_arrays_of_a_known_call_are_refused(host, index):
         assert host.calls("*") == 0
 
 
+def test_types_of_one_size_are_told_apart(host):
+    half, brain = (
+        Arrays(host, spec=ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), dtype=dtype))
+        for dtype in ("float16", "bfloat16")
+    )
+    for _ in range(3):
+        half.check(half.call())
+    host.control.standin_reset()
+    with pytest.raises(TypeError, match=r"^w must have the dtype of x, float16; got bfloat16$"):
+        half.call(given=[half.given[0], brain.given[1], None, None])
+    assert host.calls("*") == 0
+    found = brain.call()
+    assert found.dtype.name == "bfloat16"
+    brain.check(found)
+
+
 def test_an_array_on_another_device_than_in_a_known_call_is_refused(host):
     arrays = known(host)
     w = arrays.given[1].copy()
@@ -694,8 +719,9 @@ def test_a_known_call_on_another_device_is_another(host):
         others.check(others.call())
     first, second = host.library.conv_engine.plans.values()
     assert (first.device, second.device) == (0, 1)
-    arrays.check(arrays.call())  # on its device, though it is not the current one
-    assert host.memory.device == 1
+    found = arrays.call()  # on its device, though it is not the current one
+    assert (found.device_number, host.memory.device) == (0, 1)
+    arrays.check(found)
 
 
 def test_a_view_with_gaps_of_a_known_shape_is_copied(host):
