@@ -25,7 +25,8 @@ class ConvPlan:
 
     cuDNN's plan is kept, and its workspace, one for each stream. A call checks its arrays and
     enqueues the work on CuPy's current stream; one with ``out`` and the arrays of the call before
-    checks nothing but that. One thread at a time may use a plan.
+    checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from the fourth
+    on, except inside a capture of the caller's. One thread at a time may use a plan.
 
     Parameters
     ----------
@@ -103,10 +104,10 @@ class ConvPlan:
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
         has no gaps. Stands on ``cudnnBackendExecute``.
         """
-        if self._held.closed:
-            raise ValueError("this plan is closed")
         if out is not None and self._held.again(arrays, out):
             return out
+        if self._held.closed:
+            raise ValueError("this plan is closed")
         if len(arrays) > len(self._shapes):
             raise TypeError(
                 f"a plan for {self._problem.operation} takes {', '.join(self._names)}; "

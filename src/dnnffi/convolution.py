@@ -15,12 +15,14 @@ from dnnffi.arrays import Array, as_array, import_cupy, is_foreign
 from dnnffi.embedding import Embedding, embeds, given, wrapped
 from dnnffi.foreign import device_array
 from dnnffi.plan import validate
-from dnnffi.plan.conv import ConvEngine, conv_engine, conv_engine_without_cupy
+from dnnffi.plan.conv import ConvEngine, conv_engine, conv_engine_without_cupy, known_calls
+from dnnffi.plan.conv_calls import Call
+from dnnffi.plan.conv_plans import ConvPlan
 from dnnffi.plan.engines import backend_name
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
-from dnnffi.spec.conv_options import DEFAULTS, conv_options
+from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, conv_options
 from dnnffi.spec.conv_problem import (
     ARGUMENTS,
     BACKWARD_DATA,
@@ -94,20 +96,10 @@ def conv(
     ValidationError
         With ``validate``, where the result differs from the reference's beyond rounding.
     """
-    return _forward(
-        False,
-        x,
-        w,
-        bias,
-        stride,
-        padding,
-        0,
-        dilation,
-        groups,
-        activation,
-        residual,
-        alpha,
-        backend,
+    geometry = stride, padding, dilation, 0
+    return _run(
+        (FORWARD, False, None, geometry, groups, activation, alpha, backend),
+        (x, w, bias, residual),
         options,
     )
 
@@ -139,8 +131,9 @@ def conv_backward_data(
     -------
     dx : of ``x_shape``, channels last in memory where those of dy are
     """
-    return _backward_data(
-        False, dy, w, x_shape, stride, padding, 0, dilation, groups, backend, options
+    geometry = stride, padding, dilation, 0
+    return _run(
+        (BACKWARD_DATA, False, x_shape, geometry, groups, None, 1.0, backend), (dy, w), options
     )
 
 
@@ -171,8 +164,9 @@ def conv_backward_weights(
     -------
     dw : of ``w_shape``, channels last in memory where those of dy are
     """
-    return _backward_weights(
-        False, dy, x, w_shape, stride, padding, 0, dilation, groups, backend, options
+    geometry = stride, padding, dilation, 0
+    return _run(
+        (BACKWARD_WEIGHTS, False, w_shape, geometry, groups, None, 1.0, backend), (dy, x), options
     )
 
 
@@ -201,7 +195,10 @@ def conv_backward_bias(
     return reference.backward_bias(dy)
 
 
-def _backward_bias_embedded(dy: Array, found: Any, options: dict[str, Any]) -> Array:
+def _backward_bias_embedded(
+    arrays: tuple[Array, ...], found: Any, options: dict[str, Any]
+) -> Array:
+    (dy,) = arrays
     conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
@@ -243,20 +240,10 @@ def conv_transpose(
     y : [N, K, ...], sizes (size - 1)*stride - 2*padding + dilation*(kernel - 1) + 1 +
         output_padding, in the memory layout of x
     """
-    return _forward(
-        True,
-        x,
-        w,
-        bias,
-        stride,
-        padding,
-        output_padding,
-        dilation,
-        groups,
-        activation,
-        residual,
-        alpha,
-        backend,
+    geometry = stride, padding, dilation, output_padding
+    return _run(
+        (FORWARD, True, None, geometry, groups, activation, alpha, backend),
+        (x, w, bias, residual),
         options,
     )
 
@@ -279,8 +266,9 @@ def conv_transpose_backward_data(
 
     As `conv_backward_data`, with w [C, K/groups, ...].
     """
-    return _backward_data(
-        True, dy, w, x_shape, stride, padding, output_padding, dilation, groups, backend, options
+    geometry = stride, padding, dilation, output_padding
+    return _run(
+        (BACKWARD_DATA, True, x_shape, geometry, groups, None, 1.0, backend), (dy, w), options
     )
 
 
@@ -302,147 +290,9 @@ def conv_transpose_backward_weights(
 
     As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
     """
-    return _backward_weights(
-        True, dy, x, w_shape, stride, padding, output_padding, dilation, groups, backend, options
-    )
-
-
-def _forward(
-    transposed: bool,
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
-    groups: Any,
-    activation: Any,
-    residual: Any,
-    alpha: Any,
-    backend: Any,
-    options: object,
-) -> Array:
-    if embeds(options):
-        return _embedded(
-            ARGUMENTS[FORWARD],
-            (x, w, bias, residual),
-            backend,
-            options,
-            lambda x, w, bias, residual, found, rest: _forward(
-                transposed,
-                x,
-                w,
-                bias,
-                stride,
-                padding,
-                output_padding,
-                dilation,
-                groups,
-                activation,
-                residual,
-                alpha,
-                found,
-                rest,
-            ),
-        )
-    x, w = as_array("x", x), as_array("w", w)
-    bias = None if bias is None else as_array("bias", bias)
-    residual = None if residual is None else as_array("residual", residual)
-    if activation is not None:
-        activation = check_activation(activation)
-    if alpha.__class__ is not float:
-        alpha = check_number("alpha", alpha)
-    epilogue = (activation, residual is not None, alpha, bias is not None)
+    geometry = stride, padding, dilation, output_padding
     return _run(
-        FORWARD,
-        transposed,
-        (x, w, bias, residual),
-        x.shape,
-        w.shape,
-        (stride, padding, dilation, output_padding),
-        groups,
-        epilogue,
-        backend,
-        options,
-    )
-
-
-def _backward_data(
-    transposed: bool,
-    dy: Any,
-    w: Any,
-    x_shape: Any,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
-    groups: Any,
-    backend: Any,
-    options: object,
-) -> Array:
-    if embeds(options):
-        geometry = (stride, padding, output_padding, dilation, groups)
-        return _embedded(
-            ARGUMENTS[BACKWARD_DATA],
-            (dy, w),
-            backend,
-            options,
-            lambda dy, w, found, rest: _backward_data(
-                transposed, dy, w, x_shape, *geometry, found, rest
-            ),
-        )
-    dy, w = as_array("dy", dy), as_array("w", w)
-    return _run(
-        BACKWARD_DATA,
-        transposed,
-        (dy, w),
-        check_shape("x_shape", x_shape),
-        w.shape,
-        (stride, padding, dilation, output_padding),
-        groups,
-        _NO_EPILOGUE,
-        backend,
-        options,
-    )
-
-
-def _backward_weights(
-    transposed: bool,
-    dy: Any,
-    x: Any,
-    w_shape: Any,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
-    groups: Any,
-    backend: Any,
-    options: object,
-) -> Array:
-    if embeds(options):
-        geometry = (stride, padding, output_padding, dilation, groups)
-        return _embedded(
-            ARGUMENTS[BACKWARD_WEIGHTS],
-            (dy, x),
-            backend,
-            options,
-            lambda dy, x, found, rest: _backward_weights(
-                transposed, dy, x, w_shape, *geometry, found, rest
-            ),
-        )
-    dy, x = as_array("dy", dy), as_array("x", x)
-    return _run(
-        BACKWARD_WEIGHTS,
-        transposed,
-        (dy, x),
-        x.shape,
-        check_shape("w_shape", w_shape),
-        (stride, padding, dilation, output_padding),
-        groups,
-        _NO_EPILOGUE,
-        backend,
-        options,
+        (BACKWARD_WEIGHTS, True, w_shape, geometry, groups, None, 1.0, backend), (dy, x), options
     )
 
 
@@ -460,104 +310,111 @@ def _embedded(
         first = device_array(names[0], arrays[0])
         found = conv_engine_without_cupy(backend, first)
         others = wrapped(names[1:], arrays[1:], found.library.kind)
-        return given(call(first, *others, found, rest))
+        return given(call((first, *others), found, rest))
 
 
-_NO_EPILOGUE = (None, False, 1.0, False)
+_OPTIONAL = ("bias", "residual")
 _GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
 
 
-def _run(
-    operation: str,
-    transposed: bool,
-    arrays: tuple[Any, ...],
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    geometry: tuple[Any, ...],
-    groups: Any,
-    epilogue: tuple[Any, ...],
-    backend: Any,
-    options: object,
-) -> Array:
-    """Check, find the plan, hand over. The first of ``arrays`` decides backend and layout."""
-    first, second = arrays[:2]
-    found = conv_engine(backend, first)
-    names = ARGUMENTS[operation]
-    device = found.place(names[0], first)
-    rank = _rank(names[0], first)
-    # Before the look-up: 1 equals True and 1.0, and would find its plan.
-    for value in geometry:
-        if value.__class__ is not int:
-            sizes = tuple(
-                (one,) * rank if one.__class__ is int else per_dimension(name, one, rank, least)
-                for one, (name, least) in zip(geometry, _GEOMETRY, strict=True)
-            )
-            break
-    else:
-        sizes = _everywhere(geometry, rank)
-    if groups.__class__ is not int:
-        groups = check_integer("groups", groups)
-    checked = DEFAULTS if options is None else conv_options(options)
-    layout = _layout_of(first.shape, first.strides)
-    if layout is None and second.ndim == first.ndim:
-        layout = _layout_of(second.shape, second.strides)
-    key = (
-        operation,
-        transposed,
-        x_shape,
-        w_shape,
-        first.dtype,
-        layout,
-        sizes,
-        groups,
-        epilogue,
-        checked,
-        device,
-    )
-    plan = found.plans.find(key)
-    if plan is None:
-        _check_dtype(names[0], first)
-        stride, padding, dilation, output_padding = geometry
-        spec = ConvSpec.from_weight_shape(
-            w_shape,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            groups=groups,
-            transposed=transposed,
-            output_padding=output_padding,
-            dtype=first.dtype.name,
-            name="w_shape" if operation == BACKWARD_WEIGHTS else "w",
+def _run(call: Call, arrays: tuple[Any, ...], options: object) -> Array:
+    """Find the plan, hand over."""
+    if options is None:
+        checked = DEFAULTS
+    elif embeds(options):
+        operation, *_, backend = call
+        return _embedded(
+            ARGUMENTS[operation],
+            arrays,
+            backend,
+            options,
+            lambda arrays, found, rest: _run((*call[:-1], found), arrays, rest),
         )
-        activation, residual, alpha, bias = epilogue
-        problem = ConvProblem.of(
-            operation,
-            spec,
-            x_shape,
-            layout=layout or CHANNELS_FIRST,
-            activation=activation,
-            residual=residual,
-            alpha=alpha,
-            bias=bias,
-            options=checked,
-        )
-        # Before a library is asked for a plan.
-        _check_arrays(found, problem.argument_shapes, device, names, arrays)
-        plan = found.plans.get(key, lambda: found.prepare(problem, device))
     else:
-        _check_arrays(found, plan.argument_shapes, device, names, arrays)
-    result = plan.run(*arrays)
+        checked = conv_options(options)
+    plan = signed = None
+    calls = known_calls()
+    if calls is not None:
+        signed = calls.sign(call, checked, arrays)
+        if signed is not None:
+            plan = calls.find(signed[0])
+    if plan is not None and signed is not None:
+        result = plan.run_at(arrays, signed[1])
+    else:
+        plan, arrays = _checked(call, checked, arrays)
+        result = plan.run(*arrays)
+        if calls is not None and signed is not None and plan.takes(arrays):
+            calls.add(signed[0], plan)
     if checked.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
 
 
-@lru_cache(maxsize=1024)
-def _everywhere(geometry: tuple[int, ...], rank: int) -> tuple[tuple[int, ...], ...]:
-    return tuple((value,) * rank for value in geometry)
+def _checked(
+    call: Call, options: ConvOptions, given: tuple[Any, ...]
+) -> tuple[ConvPlan, tuple[Any, ...]]:
+    """The plan of a call, and its arrays. The first of them decides backend and layout."""
+    operation, transposed, shape, geometry, groups, activation, alpha, backend = call
+    names = ARGUMENTS[operation]
+    arrays: tuple[Any, ...] = tuple(
+        None if array is None and name in _OPTIONAL else as_array(name, array)
+        for name, array in zip(names, given, strict=True)
+    )
+    activation, alpha = check_activation(activation), check_number("alpha", alpha)
+    first, second = arrays[:2]
+    x_shape, w_shape = first.shape, second.shape
+    if operation == BACKWARD_DATA:
+        x_shape = check_shape("x_shape", shape)
+    elif operation == BACKWARD_WEIGHTS:
+        x_shape, w_shape = second.shape, check_shape("w_shape", shape)
+    found = conv_engine(backend, first)
+    device = found.place(names[0], first)
+    rank = _rank(names[0], first)
+    sizes = tuple(
+        per_dimension(name, value, rank, least)
+        for value, (name, least) in zip(geometry, _GEOMETRY, strict=True)
+    )
+    groups = check_integer("groups", groups)
+    layout = _layout_of(first.shape, first.strides)
+    if layout is None and second.ndim == first.ndim:
+        layout = _layout_of(second.shape, second.strides)
+    bias, residual = (array is not None for array in (*arrays, None, None)[2:4])
+    asked = operation, transposed, x_shape, w_shape, first.dtype, layout, sizes, groups
+    key = (*asked, activation, residual, alpha, bias, options, device)
+    plan = found.plans.find(key)
+    if plan is not None:
+        _check_arrays(found, plan.argument_shapes, device, names, arrays)
+        return plan, arrays
+    _check_dtype(names[0], first)
+    stride, padding, dilation, output_padding = geometry
+    spec = ConvSpec.from_weight_shape(
+        w_shape,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        transposed=transposed,
+        output_padding=output_padding,
+        dtype=first.dtype.name,
+        name="w_shape" if operation == BACKWARD_WEIGHTS else "w",
+    )
+    problem = ConvProblem.of(
+        operation,
+        spec,
+        x_shape,
+        layout=layout or CHANNELS_FIRST,
+        activation=activation,
+        residual=residual,
+        alpha=alpha,
+        bias=bias,
+        options=options,
+    )
+    # Before a library is asked for a plan.
+    _check_arrays(found, problem.argument_shapes, device, names, arrays)
+    return found.plans.get(key, lambda: found.prepare(problem, device)), arrays
 
 
-_layout_of = lru_cache(maxsize=1024)(memory_layout)  # on the path of every call
+_layout_of = lru_cache(maxsize=1024)(memory_layout)  # for who comes here in every call
 
 
 def _rank(name: str, array: Array) -> int:

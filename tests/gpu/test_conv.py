@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import conformance_conv
@@ -12,7 +13,9 @@ from conformance import deviation
 import dnnffi
 from dnnffi import testing
 from dnnffi.arrays import in_layout
+from dnnffi.backends.cudnn import library
 from dnnffi.plan import store
+from dnnffi.plan.conv_cudnn import CAPTURED_AT
 from dnnffi.plan.conv_plans import ReferencePlan
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -275,6 +278,175 @@ def test_in_a_cuda_graph():
         stream.synchronize()
         # Not to the bit: twice what was rounded below the smallest normal number is another one.
         np.testing.assert_allclose(y.get(), 2 * expected, rtol=1e-6, atol=2e-7)
+
+
+# Calls that come again
+
+
+def placed(problem):
+    """The arrays of a problem on the device, in its layout."""
+    values = conformance_conv.arguments(problem, testing.conv_inputs(problem, 0))
+    last = problem.layout == CHANNELS_LAST
+    return [
+        None if a is None else in_layout(cupy.asarray(a), channels_last=last and a.ndim > 1)
+        for a in values
+    ]
+
+
+def fetched(array):
+    """An array without gaps on the host, without an allocation on the device."""
+    if array is None or array.flags.c_contiguous:
+        return None if array is None else array.get()
+    return np.moveaxis(cupy.moveaxis(array, 1, -1).get(), -1, 1)
+
+
+def called(problem, given):
+    """The function for a problem, on arrays of the device."""
+    spec, operation, keywords = problem.spec, problem.operation, testing.conv_keywords(problem)
+    name = "conv_transpose" if spec.transposed else "conv"
+    if operation == FORWARD:
+        *positional, residual = given
+        return getattr(dnnffi, name)(*positional, residual=residual, **keywords)
+    shape = problem.x_shape if operation == BACKWARD_DATA else spec.weight_shape
+    return getattr(dnnffi, f"{name}_{operation}")(*given, shape, **keywords)
+
+
+def negate(array):
+    """In place and without an allocation, whatever the dtype."""
+    bits = array.view(f"u{array.itemsize}")
+    cupy.bitwise_xor(bits, bits.dtype.type(1 << (8 * array.itemsize - 1)), out=bits)
+
+
+def compare(problem, given, found):
+    """``found`` with the reference on ``given``, both on the host."""
+    doubles = (None if a is None else a.astype("f8") for a in given)
+    error = deviation(found, ReferencePlan(problem).run(*doubles))
+    assert error <= conformance_conv.tolerance(problem), reports()
+
+
+FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", testing.DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_replays_see_what_changes_in_the_arrays(operation, layout, dtype, transposed):
+    spec = with_(TYPICAL, dtype=dtype, transposed=transposed)
+    more = FUSED if operation == FORWARD else {}
+    problem = problem_of(operation, spec, layout=layout, **more)
+    given, seen = placed(problem), []
+    for call in range(2 * CAPTURED_AT):
+        # Nothing else is allocated on the device here, so that results have the same address.
+        found = fetched(called(problem, given))
+        seen.append(([fetched(a) for a in given], found))
+        negate(given[call % 2])
+    assert the_plan().graph_count >= 1, reports()
+    for values, found in seen:
+        compare(problem, values, found)
+
+
+@pytest.mark.parametrize("dtype", testing.DTYPES)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_held_plan_is_replayed(operation, dtype):
+    spec = with_(TYPICAL, dtype=dtype)
+    more = FUSED if operation == FORWARD else {}
+    problem = problem_of(operation, spec, layout=CHANNELS_LAST, **more)
+    given = placed(problem)
+    with dnnffi.ConvPlan(
+        *(spec, X_SHAPE), operation=operation, layout=CHANNELS_LAST, **more
+    ) as plan:
+        out = plan.run(*given)
+        for call in range(2 * CAPTURED_AT):
+            out[...] = 0
+            plan.run(*given, out=out)
+            compare(problem, [fetched(a) for a in given], fetched(out))
+            negate(given[call % 2])
+        assert "1 graphs, " in plan.report()
+
+
+def test_a_graph_of_the_user_behind_replays():
+    problem = problem_of(spec=with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
+    x, w, *_ = placed(problem)
+    cupy.cuda.Device().synchronize()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    pool = cupy.cuda.MemoryPool()
+    with dnnffi.ConvPlan(problem.spec, X_SHAPE, layout=CHANNELS_LAST) as plan, stream:
+        y = plan.run(x, w)
+        for _ in range(2 * CAPTURED_AT):
+            plan.run(x, w, out=y)
+            dnnffi.conv(x, w, padding=1)
+        with cupy.cuda.using_allocator(pool.malloc):
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
+            for _ in range(2 * CAPTURED_AT):
+                plan.run(x, w, out=y)
+                z = dnnffi.conv(x, w, padding=1)
+            graph = stream.end_capture()
+        before = reports()
+        negate(x)
+        for found in (y, z):
+            found[...] = 0
+        graph.launch(stream)
+        for found in (y, z):
+            compare(problem, [x.get(), w.get(), None, None], found.get())
+        negate(x)
+        compare(problem, [x.get(), w.get(), None, None], plan.run(x, w, out=y).get())
+        assert reports() == before
+
+
+def test_replays_on_two_streams_are_apart():
+    problem = problem_of(BACKWARD_WEIGHTS, with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
+    given = placed(problem)
+    cupy.cuda.Device().synchronize()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    layout = {"operation": BACKWARD_WEIGHTS, "layout": CHANNELS_LAST}
+    with dnnffi.ConvPlan(problem.spec, X_SHAPE, **layout) as plan:
+        outs = []
+        for stream in streams:
+            with stream:
+                outs.append(plan.run(*given))
+        for _ in range(5 * CAPTURED_AT):
+            for stream, out in zip(streams, outs, strict=True):
+                with stream:
+                    out[...] = 0
+                    plan.run(*given, out=out)
+        for stream, out in zip(streams, outs, strict=True):
+            stream.synchronize()
+            compare(problem, [fetched(a) for a in given], fetched(out))
+        assert "2 graphs, " in plan.report()
+
+
+def test_nothing_is_left_of_the_graphs_of_plans_that_are_gone():
+    problem = problem_of(spec=with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
+    given = placed(problem)
+    for _ in range(2 * CAPTURED_AT):
+        called(problem, given)
+    assert the_plan().graph_count >= 1
+    dnnffi.clear_plans()
+    gc.collect()
+    assert library.loaded().engine.graphs.nbytes == 0
+
+
+def test_a_call_that_looks_like_an_earlier_one_is_checked_for_what_may_differ():
+    problem = problem_of(spec=with_(TYPICAL, dtype="float16"))
+    x, w, *_ = placed(problem)
+    for _ in range(3):
+        dnnffi.conv(x, w, padding=1)
+    for arguments, keywords, error, message in (
+        ((x.astype("f4"), w), {}, TypeError, "^w must have the dtype of x"),
+        ((x, w[:, :16]), {}, ValueError, "channels"),
+        ((x, w), {"stride": True}, TypeError, "^stride must be an integer; got bool"),
+        ((x, w), {"padding": (1, True)}, TypeError, r"^padding\[1\] must be an integer; got bool"),
+        ((x, w.get()), {}, TypeError, "^w must be a CuPy array"),
+    ):
+        with pytest.raises(error, match=message):
+            dnnffi.conv(*arguments, **({"padding": 1} | keywords))
+    moved = cupy.empty(x.size + 1, x.dtype)[1:].reshape(x.shape)
+    moved[...] = x
+    gaps = cupy.empty((*X_SHAPE[:3], 2 * X_SHAPE[3]), x.dtype)[..., ::2]
+    gaps[...] = x
+    for same in (moved, gaps, in_layout(x, channels_last=True)):
+        compare(problem, [x.get(), w.get(), None, None], dnnffi.conv(same, w, padding=1).get())
 
 
 def test_a_held_plan():

@@ -17,8 +17,8 @@ class FakeGraph:
         self.launches = 0
 
 
-def replays(most=4, memory=None):
-    return Replays(GraphMemory() if memory is None else memory, most)
+def replays(most=4, memory=None, **more):
+    return Replays(GraphMemory() if memory is None else memory, most, **more)
 
 
 def call(operation, addresses):
@@ -37,6 +37,14 @@ def test_the_second_call_on_the_same_addresses_is_captured():
     operation = replays()
     assert [call(operation, (1, 2)) for _ in range(4)] == [False, True, False, False]
     assert operation.graphs[1, 2].launches == 3
+
+
+@pytest.mark.parametrize("captured_at", [1, 3, 4])
+def test_the_call_that_is_captured_can_be_chosen(captured_at):
+    operation = replays(captured_at=captured_at)
+    calls = [call(operation, (1, 2)) for _ in range(6)]
+    assert calls.index(True) + 1 == captured_at
+    assert calls.count(True) == 1
 
 
 def test_addresses_count_each_for_themselves():

@@ -1,6 +1,8 @@
-"""Workspaces shared by stream."""
+"""Workspaces by stream and thread."""
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 import pytest
@@ -44,6 +46,14 @@ def test_streams_and_devices_do_not_share(workspaces):
     buffers = [workspaces.get(device, stream, 100) for device in range(2) for stream in (0, 1, 16)]
     assert len(set(map(id, buffers))) == 6
     assert workspaces.nbytes == 600
+
+
+def test_threads_do_not_share_a_buffer_though_they_share_a_stream(workspaces):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(workspaces.get(0, 16, 100)))
+    thread.start()
+    thread.join()
+    assert workspaces.get(0, 16, 100) is not found[0]
 
 
 def test_the_stream_of_each_thread_has_no_buffer_that_is_kept(workspaces):

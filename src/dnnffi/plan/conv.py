@@ -13,6 +13,7 @@ from dnnffi.backends.cudnn import library as cudnn_library
 from dnnffi.backends.miopen import library as miopen_library
 from dnnffi.errors import UnsupportedError
 from dnnffi.plan.cache import PlanCache
+from dnnffi.plan.conv_calls import KnownCalls
 from dnnffi.plan.conv_plans import ConvPlan, EmptyPlan, ReferencePlan
 from dnnffi.plan.engines import (
     PLAN_CAPACITY,
@@ -80,13 +81,15 @@ class CudnnConvEngine(ConvEngine):
         super().__init__()
         from dnnffi.plan.conv_tuning import ConvTuner
 
-        # What the networks have is shared: which arrays are taken, and the workspaces.
+        # What the networks have is shared: which arrays are taken, the workspaces, and the
+        # memory that graphs may hold.
         self._networks: Any = engine_named("cudnn")
         self.library = library
         self.place = self._networks.place  # type: ignore[method-assign]
         # CuPy's, which has graphs.
         self._memory = cast("MemoryWithGraphs", library.memory)
         self.tuner = ConvTuner(library, self._memory, Store("conv"))
+        self.calls = KnownCalls(self._networks.ndarray)
 
     def check_device(self, device: int | None) -> int:
         found: int = self._networks.check_device(device)
@@ -95,11 +98,20 @@ class CudnnConvEngine(ConvEngine):
     def plan(self, problem: ConvProblem, device: int) -> ConvPlan:
         from dnnffi.plan.conv_cudnn import CudnnConvPlan
 
-        workspaces = self._networks.workspaces
-        return CudnnConvPlan(problem, device, self.library, self._memory, self.tuner, workspaces)
+        networks = self._networks
+        return CudnnConvPlan(
+            problem,
+            device,
+            self.library,
+            self._memory,
+            self.tuner,
+            networks.workspaces,
+            networks.graphs,
+        )
 
     def clear(self) -> None:
         super().clear()
+        self.calls.clear()
         self.tuner.clear()
 
 
@@ -156,6 +168,14 @@ def _cudnn(library: cudnn_library.Library) -> CudnnConvEngine:
     if library.conv_engine is None:
         library.conv_engine = CudnnConvEngine(library)
     return library.conv_engine  # type: ignore[no-any-return]
+
+
+def known_calls() -> KnownCalls | None:
+    """The calls that cuDNN's engine knows again, once there is one."""
+    library = cudnn_library.loaded()
+    if library is None or library.conv_engine is None:
+        return None
+    return library.conv_engine.calls  # type: ignore[no-any-return]
 
 
 @cache

@@ -1,14 +1,14 @@
-"""A convolution on cuDNN: arrays made ready, plans that fall to the next where one fails."""
+"""A convolution on cuDNN: arrays made ready, graphs replayed, plans that fall to the next."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
-from dnnffi.arrays import Array, MemoryWithGraphs
+from dnnffi.arrays import Array, Graph, MemoryWithGraphs
 from dnnffi.backends.cudnn.conv import Choice, ConvExecutor, ConvExecutors, has_epilogue
 from dnnffi.backends.cudnn.graph.geometry import Layout, is_packed, packed_strides
 from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT
@@ -17,21 +17,38 @@ from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.plan.conv_plans import ConvPlan, Held
 from dnnffi.plan.conv_tuning import ConvTuner, ConvTuning
 from dnnffi.plan.fork import guard
+from dnnffi.plan.measure import FAILURES
+from dnnffi.plan.replay import Addresses, GraphMemory, Replays
 from dnnffi.plan.workspace import Workspaces
 from dnnffi.spec.conv_problem import CHANNELS_LAST, ConvProblem
 
 _FAILURES = (CudnnError, UnsupportedError, MemoryError)
 """What a plan may fail with when it runs, so that the next is tried."""
 
+CAPTURED_AT = 4
+"""The call on the same addresses that is captured. A capture takes as long as ten or more replays
+save (H200), so what comes two or three times by chance, while a pool grows, is not worth one.
+"""
+
+MOST_SHARED_WORKSPACE = 32 * 2**20
+"""Bytes of workspace up to which a call that is no held plan's takes the stream's own buffer."""
+
 _MISALIGNED = ALIGNMENT - 1
 
 
 class _Runner:
-    """The executors of one thread: the one in use, and those to fall to."""
+    """The executors of one thread: the one in use, its graphs, and those to fall to.
 
-    def __init__(self, executor: ConvExecutor, others: Iterator[ConvExecutor]) -> None:
+    Graphs go with the thread: they may need what its handle owns.
+    """
+
+    def __init__(
+        self, executor: ConvExecutor, others: Iterator[ConvExecutor], memory: GraphMemory
+    ) -> None:
         self.executor = executor
         self.others = others
+        self.replays = Replays(memory, captured_at=CAPTURED_AT)
+        self.graphs = self.replays.graphs
 
 
 class CudnnConvPlan(ConvPlan):
@@ -42,6 +59,8 @@ class CudnnConvPlan(ConvPlan):
     next, for a failed allocation by the next that needs less.
 
     An array with gaps, in another layout, or at an address that is no multiple of 16 is copied.
+
+    Calls on addresses that keep coming are captured and replayed as CUDA graphs.
     """
 
     def __init__(
@@ -52,6 +71,7 @@ class CudnnConvPlan(ConvPlan):
         memory: MemoryWithGraphs,
         tuner: ConvTuner,
         workspaces: Workspaces,
+        graphs: GraphMemory,
     ) -> None:
         super().__init__(problem)
         self.device = device
@@ -62,8 +82,11 @@ class CudnnConvPlan(ConvPlan):
         self.memory = memory
         self._tuner = tuner
         self._workspaces = workspaces
+        self._graph_memory = graphs
+        self._captures = True
         self.current_device: Callable[[], int] = memory.current_device
         self._current_stream = memory.current_stream
+        self._is_capturing = memory.is_capturing
         self._empty = memory.empty
         self._empty_strided = memory.empty_strided
         self._dtype = memory.dtype(problem.spec.dtype)
@@ -75,6 +98,7 @@ class CudnnConvPlan(ConvPlan):
         self._result_bytes = prod(self.result_shape) * item
         self._array_strides = tuple(self._strides(shape) for shape in self.argument_shapes)
         self._local = threading.local()
+        self._runners: WeakSet[_Runner] = WeakSet()
         self._choice: Choice | None = None
         guard(self)
         self.tuning = tuner.find(problem, device)
@@ -115,12 +139,14 @@ class CudnnConvPlan(ConvPlan):
         if executor is None:
             raise executors.nothing()
         self._choice = executor.choice
-        self._local.runner = runner = _Runner(executor, executors)
+        self._local.runner = runner = _Runner(executor, executors, self._graph_memory)
+        self._runners.add(runner)
         return runner
 
     def _fall(self, runner: _Runner, error: Exception) -> bool:
         """Go on to the next executor after one has failed; False where there is none."""
         failed = runner.executor
+        runner.replays.clear()
         self.fallen.append(f"{failed.choice}: {type(error).__name__}: {error}")
         limit = failed.workspace_bytes if isinstance(error, MemoryError) else None
         for executor in runner.others:
@@ -129,7 +155,8 @@ class CudnnConvPlan(ConvPlan):
             ):
                 runner.executor = executor
                 self._choice = executor.choice
-                failed.close()
+                if failed not in self._graph_memory.of_users:
+                    failed.close()
                 return True
             executor.close()
         # Another call begins anew: there may be memory by then.
@@ -143,9 +170,22 @@ class CudnnConvPlan(ConvPlan):
         if self.current_device() != self.device:
             with self.memory.use(self.device):
                 return self.run(*arrays)
+        ready = self._ready(arrays)
+        return self.run_at(ready, [array.data.ptr for array in ready if array is not None])
+
+    def run_at(self, arrays: tuple[Any, ...], addresses: Sequence[int]) -> Array:
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.run_at(arrays, addresses)
         out = self._new_result()
-        self._run(self._ready(arrays), out, kept=False)
+        self._run(arrays, (*addresses, out.data.ptr), out, kept=False)
         return out
+
+    def takes(self, arrays: tuple[Any, ...]) -> bool:
+        return all(
+            array is None or self.fits(array, strides)
+            for array, strides in zip(arrays, self._array_strides, strict=True)
+        )
 
     def _new_result(self) -> Array:
         return self._empty_strided(
@@ -154,11 +194,6 @@ class CudnnConvPlan(ConvPlan):
 
     def _ready(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """``arrays`` without gaps, in the layout and aligned; copies of those that are not."""
-        for array, strides in zip(arrays, self._array_strides, strict=True):
-            if array is not None and (array.strides != strides or array.data.ptr & _MISALIGNED):
-                break
-        else:
-            return arrays
         return tuple(
             None if array is None else self._packed(array, strides)
             for array, strides in zip(arrays, self._array_strides, strict=True)
@@ -183,50 +218,75 @@ class CudnnConvPlan(ConvPlan):
         layout = Layout(array.shape, tuple(stride // item for stride in array.strides))
         return is_packed(layout, self._last)
 
-    def _run(self, arrays: tuple[Any, ...], out: Array, *, kept: bool) -> None:
+    def _run(
+        self, arrays: tuple[Any, ...], addresses: Addresses, out: Array, *, kept: bool
+    ) -> None:
+        """Fill ``out`` on the current device; ``addresses`` are those of ``arrays`` and its."""
         try:
             runner: _Runner = self._local.runner
         except AttributeError:
             runner = self._runner()
+        stream = self._current_stream()
+        capturing = bool(stream.ptr) and self._is_capturing(stream)
         while True:
             executor = runner.executor
             try:
-                self._execute(executor, arrays, out, kept)
+                size = executor.workspace_bytes
+                workspace = self._workspace(size, stream, capturing, kept) if size else None
+                at = (*addresses, 0 if workspace is None else workspace.data.ptr)
+                if capturing:
+                    self._graph_memory.of_users.add(executor)
+                    graph = None
+                else:
+                    graph = runner.graphs.get(at)
+                    if graph is None:
+                        graph = self._captured(runner, arrays, at, out)
+                if graph is None:
+                    self._execute(executor, arrays, at, out)
+                else:
+                    graph.launch(stream)
                 return
             except _FAILURES as error:
                 if not self._fall(runner, error):
                     raise
 
-    def _execute(
-        self, executor: ConvExecutor, arrays: tuple[Any, ...], out: Array, kept: bool
-    ) -> None:
-        workspace = self._workspace(executor.workspace_bytes, kept)
-        given = arrays if executor.fused else arrays[:2]
-        executor.run_at(
-            (
-                *[array.data.ptr for array in given if array is not None],
-                out.data.ptr,
-                0 if workspace is None else workspace.data.ptr,
-            )
-        )
-        if not executor.fused:
-            problem = self.problem
-            _, _, bias, residual = arrays
-            relu = problem.activation is not None
-            self.memory.add_epilogue(out, residual, problem.alpha, bias, relu)
-
-    def _workspace(self, size: int, kept: bool) -> Array | None:
-        """A buffer; the stream's own, always at the same address, for who holds a plan.
+    def _workspace(self, size: int, stream: Any, capturing: bool, kept: bool) -> Array:
+        """A buffer: the stream's own, always at the same address, where it is small or kept.
 
         In the caller's capture it is new: what his graph uses must be his.
         """
-        if not size:
-            return None
-        if kept:
-            stream = self._current_stream()
-            if not (stream.ptr and self.memory.is_capturing(stream)):
-                return self._workspaces.get(self.device, stream.ptr, size)
+        if not capturing and (kept or size <= MOST_SHARED_WORKSPACE):
+            return self._workspaces.get(self.device, stream.ptr, size)
         return self._empty((size,), self._bytes)
+
+    def _captured(
+        self, runner: _Runner, arrays: tuple[Any, ...], at: Addresses, out: Array
+    ) -> Graph | None:
+        """A new graph of a call that keeps coming; else None."""
+        if not self._captures or not runner.replays.due(at):
+            return None
+        executor = runner.executor
+        try:
+            graph = self.memory.capture(lambda: self._execute(executor, arrays, at, out))
+        except FAILURES:
+            self._captures = False
+            return None
+        # Kernels may go with the plan that they were compiled for.
+        graph.executor = executor
+        runner.replays.add(at, graph)
+        return graph
+
+    def _execute(
+        self, executor: ConvExecutor, arrays: tuple[Any, ...], at: Addresses, out: Array
+    ) -> None:
+        if executor.fused:
+            executor.run_at(at)
+            return
+        executor.run_at((*at[:2], *at[-2:]))
+        problem = self.problem
+        bias, residual = (*arrays, None, None)[2:4]  # whose missing end a held plan leaves out
+        relu = problem.activation is not None
+        self.memory.add_epilogue(out, residual, problem.alpha, bias, relu)
 
     # What it is
 
@@ -239,8 +299,18 @@ class CudnnConvPlan(ConvPlan):
         if tuning is None:
             return False
         self.tuning, self._choice = tuning, tuning.choice
-        self._local = threading.local()
+        self._local, self._captures = threading.local(), True
         return True
+
+    @property
+    def graph_count(self) -> int:
+        """How many CUDA graphs the plan holds, for all threads."""
+        return sum(len(runner.graphs) for runner in list(self._runners))
+
+    @property
+    def graph_bytes(self) -> int:
+        """Their device memory, as far as it could be seen."""
+        return sum(runner.replays.nbytes for runner in list(self._runners))
 
     def report(self) -> str:
         """Which plan runs, and why, in plain words."""
@@ -263,6 +333,7 @@ class CudnnConvPlan(ConvPlan):
             lines += [f"  {name}: {time:.4f}" for name, time in times]
             lines += [f"  {name}: {reason}" for name, reason in self.tuning.refused.items()]
         lines += [f"gave up {reason}" for reason in self.fallen]
+        lines.append(f"{self.graph_count} graphs, {self.graph_bytes:,} bytes")
         return "\n".join(lines)
 
     def hold(self) -> HeldConv:
@@ -270,7 +341,7 @@ class CudnnConvPlan(ConvPlan):
         return HeldConv(self)
 
     def close(self) -> None:
-        """Let go of the plans of all threads. A second call does nothing."""
+        """Let go of the plans and graphs of all threads. A second call does nothing."""
         self.closed = True
         self._local = threading.local()
 
@@ -282,32 +353,18 @@ class HeldConv(Held):
         super().__init__(plan)
         self.plan: CudnnConvPlan = plan
         self._known: tuple[Callable[[], Any], ...] = ()
-        self._out: Callable[[], Any] = _nothing
-        self._addresses: tuple[int, ...] = ()
-        self._executor: ConvExecutor | None = None
+        self._addresses: Addresses = ()
 
     def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
-        """Run on the arrays of the last call, if these are them; nothing else is checked."""
         known, plan = self._known, self.plan
-        if len(known) != len(arrays) or self._out() is not out:
+        if len(known) != len(arrays) + 1 or known[-1]() is not out:
             return False
-        for one, array in zip(known, arrays, strict=True):
+        for one, array in zip(known, arrays, strict=False):
             if one() is not array:
                 return False
-        executor = self._executor
-        runner = getattr(plan._local, "runner", None)
-        if (
-            executor is None
-            or runner is None
-            or runner.executor is not executor
-            or plan.current_device() != plan.device
-        ):
+        if plan.current_device() != plan.device:
             return False
-        workspace = plan._workspace(executor.workspace_bytes, True)
-        try:
-            executor.run_at((*self._addresses, 0 if workspace is None else workspace.data.ptr))
-        except _FAILURES:
-            return False  # what `run` does about it
+        plan._run(arrays, self._addresses, out, kept=True)
         return True
 
     def run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
@@ -326,15 +383,12 @@ class HeldConv(Held):
         self._known = ()
         given = (*arrays, *(None,) * (len(plan.argument_shapes) - len(arrays)))
         ready = plan._ready(given)
-        plan._run(ready, out, kept=True)
-        executor = plan._runner().executor
-        taken_as_they_are = all(a is b for a, b in zip(ready, given, strict=True))
-        if arrays and taken_as_they_are and executor.fused:
-            self._addresses = tuple(a.data.ptr for a in (*given, out) if a is not None)
-            self._executor = executor
+        addresses = tuple(a.data.ptr for a in (*ready, out) if a is not None)
+        plan._run(ready, addresses, out, kept=True)
+        if arrays and all(a is b for a, b in zip(ready, given, strict=True)):
+            self._addresses = addresses
             # Weak, so that a plan keeps no array of its caller's alive.
-            self._known = tuple(_nothing if a is None else ref(a) for a in arrays)
-            self._out = ref(out)
+            self._known = tuple(_nothing if a is None else ref(a) for a in (*arrays, out))
         return out
 
     def autotune(self) -> None:
@@ -345,7 +399,7 @@ class HeldConv(Held):
     def close(self) -> None:
         """Let go of everything."""
         super().close()
-        self._known, self._executor = (), None
+        self._known = ()
         self.plan.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dnnffi.arrays import Array, array_module, in_layout
@@ -23,6 +24,14 @@ class ConvPlan:
         ``arrays`` are those of `ConvProblem.argument_shapes`, of these shapes and the spec's dtype,
         with any strides; bias and residual are None where the problem has none.
         """
+        raise NotImplementedError
+
+    def takes(self, arrays: tuple[Any, ...]) -> bool:
+        """Whether `run_at` takes arrays of these shapes and strides."""
+        return False
+
+    def run_at(self, arrays: tuple[Any, ...], addresses: Sequence[int]) -> Array:
+        """`run` on arrays that are as `takes` wants them, and lie at ``addresses``."""
         raise NotImplementedError
 
     def report(self) -> str:

@@ -2,8 +2,8 @@
 
 A graph reads and writes fixed addresses. In a loop an allocator hands out the same few again and
 again, so a call is looked up by its addresses: a known set replays, and nothing is copied. A set
-that comes a second time is captured. Who brings new addresses in every call is not served by this
-and pays one look-up.
+that keeps coming is captured. Who brings new addresses in every call is not served by this and pays
+one look-up.
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ class GraphMemory:
 class Replays:
     """The graphs of one operation. `graphs` is what the path of a call looks into."""
 
-    def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS) -> None:
+    def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
         self.graphs: dict[Addresses, Graph] = {}
         self._memory = memory
         self._most = most
+        self._captured_at = captured_at
         self._seen: dict[Addresses, int] = {}
         self._lock = threading.Lock()
         finalize(self, memory.forget, id(self)).atexit = False
@@ -80,16 +81,17 @@ class Replays:
     def due(self, addresses: Addresses) -> bool:
         """Whether a call on ``addresses``, which no graph knows, is to be captured.
 
-        On its second call; where the operation has all the graphs it may have, once the addresses
-        came more often than those of the graph that is launched least.
+        On call ``captured_at`` with them; where the operation has all the graphs it may have, once
+        they came more often than those of the graph that is launched least.
         """
         with self._lock:
             if len(self._seen) >= _MOST_SEEN and addresses not in self._seen:
                 self._seen.clear()
             count = self._seen[addresses] = self._seen.get(addresses, 0) + 1
             if len(self.graphs) < self._most:
-                return count >= 2
-            return count > 2 + min(graph.launches for graph in self.graphs.values())
+                return count >= self._captured_at
+            least = min(graph.launches for graph in self.graphs.values())
+            return count > self._captured_at + least
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
         """Keep a graph; where there are too many, the one that is launched least goes."""

@@ -1,9 +1,14 @@
-"""Workspaces: one for each stream, shared by all plans, since a stream runs one call at a time."""
+"""Workspaces: one for each stream of a thread, shared by all plans.
+
+A stream runs one call after the other if one thread uses it. Two threads may put the kernels of
+their calls on it in turns, so each has a workspace of its own.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from threading import get_ident
 
 from dnnffi.arrays import Array, Memory
 
@@ -13,7 +18,7 @@ PER_THREAD_STREAM = 2
 
 
 class Workspaces:
-    """Buffers by device and stream, as large as the largest call so far needed.
+    """Buffers by device, stream and thread, as large as the largest call so far needed.
 
     That a call finds its workspace where the last call had it lets it replay a graph.
     """
@@ -22,16 +27,17 @@ class Workspaces:
         self._memory = memory
         self._byte = memory.dtype("uint8")
         self._lock = threading.Lock()
-        self.buffers: OrderedDict[tuple[int, int], Array] = OrderedDict()
+        self.buffers: OrderedDict[tuple[int, int, int], Array] = OrderedDict()
 
     def get(self, device: int, stream: int, nbytes: int) -> Array:
-        """The buffer of a stream of the current device, of at least ``nbytes`` bytes."""
-        buffer = self.buffers.get((device, stream))
+        """The thread's buffer for a stream of the current device, of at least ``nbytes`` bytes."""
+        key = device, stream, get_ident()
+        buffer = self.buffers.get(key)
         if buffer is None or buffer.nbytes < nbytes:
             buffer = self._memory.empty((nbytes,), self._byte)
             if stream != PER_THREAD_STREAM:
                 with self._lock:
-                    self.buffers[device, stream] = buffer
+                    self.buffers[key] = buffer
                     while len(self.buffers) > _MOST_STREAMS:
                         self.buffers.popitem(last=False)
         return buffer
