@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from dnnffi.arrays import Array, MemoryWithGraphs, place
 from dnnffi.backends.cudnn import library as cudnn_library
+from dnnffi.backends.cudnn.conv_limits import ALLOCATOR
+from dnnffi.backends.limits import limit_of
 from dnnffi.backends.miopen import library as miopen_library
 from dnnffi.errors import UnsupportedError
 from dnnffi.plan.cache import PlanCache
@@ -142,11 +144,7 @@ def conv_engine_without_cupy(backend: str | None, x: Array) -> Any:
     networks = engine_without_cupy(backend, x)
     if networks.name == "miopen":
         return _miopen(networks)
-    raise UnsupportedError(
-        "cuDNN",
-        "",
-        "convolutions take CuPy arrays, without options['allocator']",
-    )
+    raise UnsupportedError("cuDNN", "", limit_of(ALLOCATOR, x))
 
 
 def _miopen(networks: Any) -> ConvEngine:

@@ -26,8 +26,8 @@ _FAILURES = (CudnnError, UnsupportedError, MemoryError)
 """What a plan may fail with when it runs, so that the next is tried."""
 
 CAPTURED_AT = 4
-"""The call on the same addresses that is captured. A capture takes as long as ten or more replays
-save (H200), so what comes two or three times by chance, while a pool grows, is not worth one.
+"""The call on the same addresses that is captured. A capture takes as long as many replays
+save, so what comes two or three times by chance, while a pool grows, is not worth one.
 """
 
 MOST_SHARED_WORKSPACE = 32 * 2**20
