@@ -44,8 +44,9 @@ def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
     if shape.lengths:
         function = partial(function, lengths=shape.lengths)
     inputs = (xp.asarray(data.x), hx, weights)
+    about = _about_the_newest_plan if place == "gpu" else None
     if not training:
-        return ModelDef(inputs, [weights], function)
+        return ModelDef(inputs, [weights], function, about=about)
     dy = xp.asarray(data.dy)
     return ModelDef(
         inputs,
@@ -53,7 +54,18 @@ def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
         function,
         lambda outputs: (outputs[2], dy),
         lambda ctx, gradient: ctx.backward(gradient),
+        about,
     )
+
+
+def _about_the_newest_plan() -> dict[str, Any]:
+    """The algorithm that a call runs by, and its buffers."""
+    way = dnnffi.cached_plans()[-1].way
+    return {
+        "algorithm": way.main.algorithm,
+        "workspace_bytes": way.workspace_bytes,
+        "reserve_bytes": way.reserve_bytes,
+    }
 
 
 def _held(
