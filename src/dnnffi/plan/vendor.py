@@ -455,7 +455,8 @@ class VendorPlan:
     @property
     def staged_bytes(self) -> int:
         """Device memory that is held for copies."""
-        return 0 if self._staging is None else self._staging[0].nbytes
+        staging = self._staging  # once: another thread may drop it
+        return 0 if staging is None else staging[0].nbytes
 
     @property
     def graph_count(self) -> int:
