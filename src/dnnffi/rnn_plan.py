@@ -87,7 +87,8 @@ class RNNPlan:
             generator = self._engine.generator(dropout_state, self._device)
         self._held = self._engine.plan(problem, self._device, generator).hold()
         # Only its checks are used, which need none of the arrays.
-        self._call = Call(self._engine, spec, self._device, None, None, None, [])
+        takes = self._held.plan.takes
+        self._call = Call(self._engine, spec, self._device, takes, None, None, None, [])
         self._weights: RNNWeights | None = None
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 

@@ -664,7 +664,7 @@ def test_wrong_arguments_of_a_held_plan_never_reach_the_library(host):
         before = host.calls("cudnnRNNForward")
         for error, match, arguments, keywords in (
             (ValueError, "x must have shape", (x[:-1], None, weights), {}),
-            (TypeError, "x must have dtype", (x.astype("f4"), None, weights), {}),
+            (TypeError, "x must have the dtype", (x.astype("f4"), None, weights), {}),
             (TypeError, "x must be a", (np.array(x).tolist(), None, weights), {}),
             (TypeError, "weights must be an RNNWeights", (x, None, weights.flat), {}),
             (ValueError, "weights are those of", (x, None, weights_of(host, GRU)), {}),
