@@ -155,7 +155,7 @@ def _run(
     x = as_array("x", x)
     found = engine(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
-    h_0, c_0 = pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+    h_0, c_0 = pair(spec, hx, "hx" if mode == "lstm" else "h_0", ("h_0", "c_0"))
     if batch_first.__class__ is not bool:
         # Before the look-up: 1 equals True, and would find its plan.
         batch_first = check_flag("batch_first", batch_first)

@@ -40,7 +40,9 @@ class Call(NamedTuple):
 
     def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
         """As `array`; None stays None."""
-        return None if value is None else self.array(name, value, shape)
+        if value is None or self.takes(value, shape):
+            return value
+        return self.array(name, value, shape)
 
     def check_weights(self) -> None:
         """Raise unless separate weight arrays are where the backend wants them."""

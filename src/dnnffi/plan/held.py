@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import call, is_
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -220,12 +221,8 @@ class _LastChecked:
 
     def addresses(self, arrays: tuple[Any, ...], executor: Any) -> tuple[int, ...]:
         """Addresses of ``arrays``, which ``executor`` has checked now or before."""
-        if executor is self._executor():
-            for known, array in zip(self._arrays, arrays, strict=True):
-                if known() is not array:
-                    break
-            else:
-                return self._addresses
+        if executor is self._executor() and all(map(is_, map(call, self._arrays), arrays)):
+            return self._addresses
         self._addresses = self._check(executor)(*arrays)
         # Weak, so that a plan keeps no array of its caller's alive.
         self._arrays = tuple(_nothing if array is None else ref(array) for array in arrays)

@@ -291,7 +291,8 @@ class VendorPlan:
     ) -> None:
         """Backward data on checked addresses, by the executor that ran the forward."""
         executor: Any = context.executor
-        check_before_data(context, executor)
+        if context.phase is not Phase.FORWARD:
+            check_before_data(context, executor)
         if self._replays(way, executor, stream):
             graph = self._graph(
                 self._datas,
@@ -316,7 +317,8 @@ class VendorPlan:
     ) -> None:
         """Backward weights on checked addresses, by the executor that ran the forward."""
         executor: Any = context.executor
-        check_before_weights(context, executor)
+        if context.phase is not Phase.DATA:
+            check_before_weights(context, executor)
         if self._replays(way, executor, stream):
             graph = self._graph(
                 self._weights,
@@ -335,7 +337,8 @@ class VendorPlan:
     ) -> None:
         """Both backwards: as one graph, in which cuDNN lets them overlap (9.19, H200)."""
         executor: Any = context.executor
-        check_before_data(context, executor)
+        if context.phase is not Phase.FORWARD:
+            check_before_data(context, executor)
 
         def both() -> None:
             executor.backward_data_at(data, context)
