@@ -28,17 +28,19 @@ from records import (
     conv_layers,
     conv_layers_head,
     gpu_rows,
+    measured_on,
     memcheck_rows,
     miopen_rows,
     overhead_rows,
     plan_rows,
-    source_hash,
     target_rows,
 )
 from sphinx.util.docutils import SphinxDirective
 from support_table import HEAD, RECORD_FILES, support_rows
 
 from dnnffi.backends.cudnn.graph.known_wrong import TABLE
+from dnnffi.bench.summary import PHASE_WORDS
+from dnnffi.cli.machine import source_hash
 
 
 class Record(SphinxDirective):
@@ -128,7 +130,7 @@ class CallOverhead(Record):
         record = json.loads(text)
         return [
             table(overhead_rows(record), OVERHEAD_HEAD),
-            nodes.paragraph(text=f"Measured on: {_machine(record)}."),
+            nodes.paragraph(text=measured_on(record, source_hash())),
         ]
 
 
@@ -151,14 +153,15 @@ class BenchRecord(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
-        return [
-            self.table(record),
-            nodes.paragraph(text=f"Measured on: {_machine(record)}."),
-        ]
+        return [*self.tables(record), nodes.paragraph(text=measured_on(record, source_hash()))]
 
-    def table(self, record: dict[str, Any]) -> nodes.table:
-        """The figures of every shape."""
-        return table(bench_rows(record), BENCH_HEAD)
+    def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
+        """The figures of every shape, a table for each phase."""
+        found: list[nodes.Node] = []
+        for phase, words in PHASE_WORDS.items():
+            found.append(nodes.paragraph(text=f"{words.capitalize()}:"))
+            found.append(table(bench_rows(record, phase), BENCH_HEAD))
+        return found
 
     def missing(self, name: str) -> list[nodes.Node]:
         return [nodes.paragraph(text="Not measured yet.")]
@@ -167,8 +170,8 @@ class BenchRecord(Record):
 class BenchPlans(BenchRecord):
     """``bench-plans``."""
 
-    def table(self, record: dict[str, Any]) -> nodes.table:
-        return table(plan_rows(record), PLAN_HEAD)
+    def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
+        return [table(plan_rows(record), PLAN_HEAD)]
 
 
 class ConvBench(Record):
@@ -181,7 +184,7 @@ class ConvBench(Record):
         return [
             table(conv_aims(record), CONV_HEAD),
             table(conv_layers(record), conv_layers_head(record)),
-            nodes.paragraph(text=f"Measured on: {_machine(record)}."),
+            nodes.paragraph(text=measured_on(record, source_hash())),
         ]
 
     def missing(self, name: str) -> list[nodes.Node]:
@@ -202,10 +205,6 @@ class WrongEngines(SphinxDirective):
             for one in TABLE
         ]
         return [table(rows, ("Operation", "Engine", "Layout", "Why"))]
-
-
-def _machine(record: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in record["machine"].items())
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.table:

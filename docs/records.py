@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from dnnffi.bench.summary import NOT_MEASURED, OURS, PHASE_WORDS, figures, targets
+from dnnffi.bench.summary import (
+    CAPTURED,
+    EAGER,
+    FUNCTIONS,
+    GRAPH,
+    NOT_MEASURED,
+    OURS,
+    PHASE_WORDS,
+    RAW,
+    figures,
+    targets,
+)
 
 DOCS = Path(__file__).resolve().parent
-SOURCE = DOCS.parent / "src" / "dnnffi"
 RECORDS = DOCS / "verification"
-
-
-def source_hash() -> str:
-    """SHA-256 over the names and contents of the package's sources, as the tests record it."""
-    digest = hashlib.sha256()
-    for path in sorted(SOURCE.rglob("*.py")):
-        digest.update(path.relative_to(DOCS.parent).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def gpu_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
@@ -88,8 +88,17 @@ def overhead_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-TARGET_HEAD = ("What", "Against", "Aim", "Measured", "Reached")
-_PEER_WORDS = {"torch eager": "PyTorch", "torch graph": "PyTorch in a CUDA graph", "": "-"}
+def measured_on(record: dict[str, Any], source: str) -> str:
+    """The machine of a benchmark in words, and whether it ran the source as it is now."""
+    machine = dict(record["machine"])
+    found = machine.pop("src_sha256", None)
+    which = {None: "a source whose hash it does not have", source: "this source"}
+    of = which.get(found, "another state of the source")
+    return f"A record of {of}: {', '.join(f'{name} {value}' for name, value in machine.items())}."
+
+
+TARGET_HEAD = ("What", "Against", "Aim", "dnnffi", "Reached", "cuDNN alone", "The functions")
+_PEER_WORDS = {EAGER: "PyTorch", GRAPH: "PyTorch in a CUDA graph", "": "-"}
 
 
 def target_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
@@ -97,7 +106,10 @@ def target_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
     found = targets({"shapes": [], "rows": []} if record is None else record)
     words = {None: "-", True: "yes", False: "no"}
     return [
-        (one.what, _PEER_WORDS[one.against], one.aim, one.measured, words[one.reached])
+        (
+            *(one.what, _PEER_WORDS[one.against], one.aim, one.measured, words[one.reached]),
+            *(one.raw or "-", one.functions or "-"),
+        )
         for one in found
     ]
 
@@ -110,27 +122,30 @@ PLAN_HEAD = (
 
 def plan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     """One row a shape: host microseconds of each way of calling, in both phases."""
-    columns = [(model, phase) for phase in PHASE_WORDS for model in (*OURS, "torch eager")]
+    columns = [(model, phase) for phase in PHASE_WORDS for model in (*OURS, EAGER)]
     found = [(figures(record, model, phase, "host_us"), 1) for model, phase in columns]
     return _by_shape(record, found)
 
 
-_BENCH_MODELS = {"dnnffi": "dnnffi", "torch eager": "PyTorch", "torch graph": "graph"}
-BENCH_HEAD = (
-    "Shape",
-    *(f"{words}, {name}" for words in PHASE_WORDS.values() for name in _BENCH_MODELS.values()),
-    "host µs, dnnffi",
-    "host µs, PyTorch",
-)
+_BENCH_MODELS = {
+    FUNCTIONS: "dnnffi",
+    CAPTURED: "RNNPlan.capture",
+    RAW: "cuDNN alone",
+    EAGER: "PyTorch",
+    GRAPH: "PyTorch in a graph",
+}
+BENCH_HEAD = ("Shape", *_BENCH_MODELS.values(), "host µs, dnnffi", "host µs, PyTorch")
 
 
-def bench_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One row a shape: milliseconds of both phases, and host microseconds of inference."""
-    columns = [
-        *((model, phase, "ms", 3) for phase in PHASE_WORDS for model in _BENCH_MODELS),
-        *((model, "inference", "host_us", 1) for model in ("dnnffi", "torch eager")),
-    ]
-    return _by_shape(record, [(figures(record, *column[:3]), column[3]) for column in columns])
+def bench_rows(record: dict[str, Any], phase: str) -> list[tuple[str, ...]]:
+    """One row a shape: milliseconds of a phase, and host microseconds."""
+    return _by_shape(
+        record,
+        [
+            *((figures(record, model, phase), 3) for model in _BENCH_MODELS),
+            *((figures(record, model, phase, "host_us"), 1) for model in (FUNCTIONS, EAGER)),
+        ],
+    )
 
 
 def _by_shape(

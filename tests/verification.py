@@ -5,7 +5,6 @@ A ``conftest.py`` takes the hooks from here and calls `write` at the end of a ru
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -13,18 +12,11 @@ from pathlib import Path
 import conformance
 import pytest
 
+from dnnffi.cli.machine import source_hash
+
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs" / "verification"
 CHECKED, REFUSED = "checked", "refused"
-
-
-def source_hash():
-    """SHA-256 over the names and contents of the package's sources, in order."""
-    digest = hashlib.sha256()
-    for path in sorted((ROOT / "src" / "dnnffi").rglob("*.py")):
-        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         UnsupportedError,
         ValidationError,
     )
-    from dnnffi.plans import cached_plans, clear_plans
+    from dnnffi.plan.engines import HeldMemory
+    from dnnffi.plans import cached_plans, clear_plans, held_memory
     from dnnffi.rnn import (
         Gradients,
         RNNContext,
@@ -76,7 +77,8 @@ _MODULES = {
         "UnsupportedError",
         "ValidationError",
     ),
-    "dnnffi.plans": ("cached_plans", "clear_plans"),
+    "dnnffi.plan.engines": ("HeldMemory",),
+    "dnnffi.plans": ("cached_plans", "clear_plans", "held_memory"),
     "dnnffi.rnn": (
         "Gradients",
         "RNNContext",
@@ -108,6 +110,7 @@ __all__ = [
     "DnnffiError",
     "DropoutState",
     "Gradients",
+    "HeldMemory",
     "LibraryNotFoundError",
     "MiopenError",
     "Parameter",
@@ -131,6 +134,7 @@ __all__ = [
     "conv_transpose_backward_weights",
     "gru",
     "gru_forward",
+    "held_memory",
     "lstm",
     "lstm_forward",
     "rnn_relu",

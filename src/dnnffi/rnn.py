@@ -15,7 +15,7 @@ from dnnffi.embedding import Embedding, given, wrapped, wrapped_weights
 from dnnffi.errors import ContextError
 from dnnffi.foreign import device_array
 from dnnffi.plan import validate
-from dnnffi.plan.call import Call, fits, pair
+from dnnffi.plan.call import Call, pair
 from dnnffi.plan.engines import engine, engine_without_cupy, weights_of
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.options import DEFAULTS, EMBEDDING, RNNOptions, rnn_options
@@ -39,6 +39,9 @@ class Gradients(NamedTuple):
     x: Array | None
     hx: Any
     weights: Any
+
+
+_GRADIENTS = frozenset(Gradients._fields)
 
 
 class RNNContext:
@@ -80,7 +83,7 @@ class RNNContext:
             wanted = frozenset((need,) if isinstance(need, str) else need)
         except TypeError:
             raise TypeError(f"need must be names out of x, hx, weights; got {need!r}") from None
-        if unknown := wanted - {"x", "hx", "weights"}:
+        if unknown := wanted - _GRADIENTS:
             raise ValueError(f"need: unknown {sorted(map(str, unknown))}; known are x, hx, weights")
         check_flag("retain", retain)
         call, plan = self._call, self._plan
@@ -152,7 +155,7 @@ def _run(
     x = as_array("x", x)
     found = engine(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
-    h_0, c_0 = pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+    h_0, c_0 = pair(spec, hx, "hx" if mode == "lstm" else "h_0", ("h_0", "c_0"))
     if batch_first.__class__ is not bool:
         # Before the look-up: 1 equals True, and would find its plan.
         batch_first = check_flag("batch_first", batch_first)
@@ -180,15 +183,14 @@ def _run(
     if plan is None:
         problem = _problem(spec, x, batch_first, lengths, batch_sizes, checked, training, dropout)
         plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
-    ndarray = found.ndarray
+    takes = plan.takes
     if not (
         weights.__class__ is RNNWeights
-        and x.__class__ is ndarray
-        and x._c_contiguous
-        and (h_0 is None or fits(h_0, ndarray, plan.h_shape))
-        and (c_0 is None or fits(c_0, ndarray, plan.c_shape))
+        and takes(x, plan.x_shape)
+        and (h_0 is None or takes(h_0, plan.h_shape))
+        and (c_0 is None or takes(c_0, plan.c_shape))
     ):
-        call = Call(found, spec, device, x, h_0, c_0, weights)
+        call = Call(found, spec, device, takes, x, h_0, c_0, weights)
         x = call.array("x", x, plan.x_shape)
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)
@@ -197,7 +199,7 @@ def _run(
     native = found.native(weights, spec)
     if not training and not checked.validate:
         return plan.infer(x, h_0, c_0, native)  # type: ignore[no-any-return]
-    call = Call(found, spec, device, x, h_0, c_0, weights)
+    call = Call(found, spec, device, takes, x, h_0, c_0, weights)
     if training:
         *results, saved = plan.forward(x, h_0, c_0, native)
         results.append(RNNContext(call, plan, saved))

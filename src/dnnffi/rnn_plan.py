@@ -86,8 +86,10 @@ class RNNPlan:
         if problem.dropout and spec.num_layers > 1:
             generator = self._engine.generator(dropout_state, self._device)
         self._held = self._engine.plan(problem, self._device, generator).hold()
+        self._spec, self._has_cell = spec, spec.has_cell
         # Only its checks are used, which need none of the arrays.
-        self._call = Call(self._engine, spec, self._device, None, None, None, [])
+        takes = self._held.plan.takes
+        self._call = Call(self._engine, spec, self._device, takes, None, None, None, [])
         self._weights: RNNWeights | None = None
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 
@@ -109,13 +111,13 @@ class RNNPlan:
         contiguous. For training what the backwards need is kept in the plan, until the next
         forward. Stands on ``cudnnRNNForward``.
         """
-        spec = self.problem.spec
-        h_0, c_0 = pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+        cell = self._has_cell
+        h_0, c_0 = pair(self._spec, hx, "hx" if cell else "h_0", ("h_0", "c_0"))
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
         y, h_n, c_n = self._held.forward(x, h_0, c_0, native, given)
         self._weights = weights
-        return (y, (h_n, c_n)) if spec.has_cell else (y, h_n)
+        return (y, (h_n, c_n)) if cell else (y, h_n)
 
     def backward_data(self, dy: Array | None = None, dhx: Any = None, out: Any = None) -> Any:
         """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
@@ -159,7 +161,7 @@ class RNNPlan:
     def _gradients(self, dy: Array | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
         """(dy, dh_n, dc_n) made ready, and the arrays of ``out``."""
         plan = self._held.plan
-        dh_n, dc_n = pair(plan.problem.spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
+        dh_n, dc_n = pair(self._spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
         given = None if out is None else self._out(out, ("dx", "dh_0", "dc_0"))
         call = self._call
         return (
@@ -170,7 +172,7 @@ class RNNPlan:
 
     def _of_data(self, results: tuple[Any, ...]) -> Any:
         dx, dh_0, dc_0 = results
-        return (dx, (dh_0, dc_0)) if self.problem.spec.has_cell else (dx, dh_0)
+        return (dx, (dh_0, dc_0)) if self._has_cell else (dx, dh_0)
 
     def _check_out_weights(self, out: RNNWeights | None) -> None:
         if out is None:
@@ -229,14 +231,15 @@ class RNNPlan:
     def _inputs(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: RNNWeights
     ) -> tuple[Any, ...]:
-        problem, engine = self.problem, self._engine
+        spec = self._spec
         if not isinstance(weights, RNNWeights):
             raise TypeError(f"weights must be an RNNWeights; got {type(weights).__name__}")
-        if weights.spec is not problem.spec and weights.spec != problem.spec:
-            raise ValueError(f"weights are those of {weights.spec}; the plan is for {problem.spec}")
-        native = engine.native(weights, problem.spec)
+        if weights.spec is not spec and weights.spec != spec:
+            raise ValueError(f"weights are those of {weights.spec}; the plan is for {spec}")
+        native = self._engine.native(weights, spec)
         plan, call = self._held.plan, self._call
-        x = call.array("x", x, plan.x_shape)
+        if not plan.takes(x, plan.x_shape):
+            x = call.array("x", x, plan.x_shape)
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)
         return x, h_0, c_0, native
@@ -246,13 +249,12 @@ class RNNPlan:
         known, arrays = self._known_out.get(parts[0], (None, ()))
         if out is known:  # a tuple cannot have changed
             return arrays
-        problem = self.problem
-        cell = problem.spec.has_cell
+        cell = self._has_cell
         form = f"({parts[0]}, ({parts[1]}, {parts[2]}))" if cell else f"({parts[0]}, {parts[1]})"
         if not isinstance(out, tuple | list) or len(out) != 2:
             raise TypeError(f"out must be {form}")
         first, state = out
-        h, c = pair(problem.spec, state, "out[1]", (parts[1], parts[2]))
+        h, c = pair(self._spec, state, "out[1]", (parts[1], parts[2]))
         plan = self._held.plan
         shapes = (plan.y_shape if parts[0] == "y" else plan.x_shape, plan.h_shape, plan.c_shape)
         for part, array, shape in zip(parts, (first, h, c), shapes, strict=True):

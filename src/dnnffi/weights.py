@@ -48,6 +48,13 @@ class RNNWeights:
         self.layout: WeightLayout = layout
         self._arrays: tuple[Array, ...] | None = None
 
+    @classmethod
+    def of_result(cls, flat: Array, layout: WeightLayout) -> Self:
+        """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
+        made = cls.__new__(cls)
+        made.buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
+        return made
+
     @property
     def flat(self) -> Array:
         """The buffer [layout.size], of the spec's dtype: written to in place, not replaced.

@@ -46,7 +46,7 @@ def clock(monkeypatch):
     return made
 
 
-def creator(name, log, *, fail_at=None, error=RuntimeError, **keywords):
+def creator(name, log, *, fail_at=None, error=RuntimeError, about=None, **keywords):
     """A model that notes its calls; the call number ``fail_at`` raises, 0 when it is made."""
 
     def create(shape, data, place, training):
@@ -61,7 +61,7 @@ def creator(name, log, *, fail_at=None, error=RuntimeError, **keywords):
 
         if fail_at == 0:
             raise error(f"{name} fails")
-        return ModelDef((), [], forward)
+        return ModelDef((), [], forward, about=about)
 
     return Creator(name, "array", create, **keywords)
 
@@ -70,6 +70,14 @@ def test_a_row_has_medians_memory_and_calls(clock):
     (row, trained) = Runner("cpu", SETTINGS).rows(SHAPE, [creator("a", [])])
     assert row == Row(SHAPE.name, "a", "inference", ms=4.0, host_us=7.0, peak_bytes=50, calls=5)
     assert trained.phase == "training"
+
+
+def test_a_model_says_more_of_itself_behind_its_warm_up(clock):
+    log = []
+    made = creator("a", log, about=lambda: {"calls": len(log)})
+    (row, _) = Runner("cpu", SETTINGS).rows(SHAPE, [made])
+    assert row.about["calls"] >= SETTINGS.warm_up
+    assert row.as_json()["about"] == row.about
 
 
 def test_models_take_turns(clock):

@@ -32,8 +32,15 @@ RECORD = {
         row("one", "torch eager", "training", ms=5.0, peak_bytes=100),
         row("two", "dnnffi", "training", ms=1.0, peak_bytes=50),
         row("two", "torch eager", "training", ms=2.5, peak_bytes=100),
+        row("one", "dnnffi plan captured", ms=1.2, host_us=3.0),
+        row("one", "cudnn raw", ms=1.25, host_us=2.0),
     ],
 }
+
+
+def beside(record=RECORD):
+    """The aims by what and against whom, without these two."""
+    return {(one.what, one.against): one[2:] for one in targets(record)}
 
 
 def test_ratios_are_of_shapes_that_both_have():
@@ -55,34 +62,80 @@ def test_a_comparison_has_geometric_mean_and_worst():
 
 def test_nothing_in_common_is_no_comparison():
     assert compare(RECORD, "dnnffi", "jax", "inference") is None
-    assert {(one.peer, one.phase) for one in comparisons(RECORD)} == {
-        ("torch eager", "inference"), ("torch eager", "training"), ("torch graph", "inference")
-    }  # fmt: skip
+    assert {(one.model, one.peer, one.phase) for one in comparisons(RECORD)} == {
+        *(("dnnffi", "torch eager", phase) for phase in ("inference", "training")),
+        *(
+            (model, peer, "inference")
+            for model in ("dnnffi plan captured", "cudnn raw")
+            for peer in ("torch eager", "torch graph")
+        ),
+        ("dnnffi", "torch graph", "inference"),
+    }
 
 
 def test_aims_beside_what_was_measured():
-    found = {
-        (one.what, one.against): (one.aim, one.measured, one.reached) for one in targets(RECORD)
-    }
+    found = beside()
     assert found["inference, geometric mean", "torch eager"] == (
-        ">= 1.8x", "2.00x over 2 shapes", True
-    )  # fmt: skip
-    assert found["inference, geometric mean", "torch graph"] == (
-        ">= 1.15x", "1.50x over 1 shape", True
+        ">= 1.8x", "2.00x over 2 shapes", True, "3.20x over 1 shape", ""
     )  # fmt: skip
     assert found["forward + backward, geometric mean", "torch eager"] == (
-        ">= 2.2x", "2.50x over 2 shapes", True
+        ">= 2.2x", "2.50x over 2 shapes", True, "not measured", ""
     )  # fmt: skip
-    assert found["forward + backward, geometric mean", "torch graph"][1:] == ("not measured", None)
-    assert found["any single shape", "torch eager"] == (">= 1.0x", "1.00x (two, inference)", True)
+    assert found["any single shape", "torch eager"][:3] == (
+        ">= 1.0x", "1.00x (two, inference)", True
+    )  # fmt: skip
     assert found["rows of different length, PyTorch's packing counted", "torch eager"] == (
-        ">= 3.0x", "3.50x (rows, inference)", True
+        ">= 3.0x", "3.50x (rows, inference)", True, "not measured", ""
     )  # fmt: skip
     assert found["host cost of a call, tuned, same arrays", ""] == (
-        "<= 15 µs", "14.5 µs (median over 2 shapes; most 20.0 µs)", True
+        "<= 15 µs", "14.5 µs (median over 2 shapes; most 20.0 µs)", True,
+        "2.0 µs (median over 1 shape; most 2.0 µs)", "",
     )  # fmt: skip
+    assert found["host cost of a plan's replay", ""][1] == (
+        "3.0 µs (median over 1 shape; most 3.0 µs)"
+    )
     assert found["peak device memory, forward + backward", "torch eager"] == (
-        "<= 1.1x", "at most 1.10x (one)", True
+        "<= 1.1x", "at most 1.10x (one)", True, "not measured", ""
+    )  # fmt: skip
+
+
+def test_a_graph_is_compared_with_a_captured_plan_and_the_library_and_the_functions_are_beside():
+    found = beside()
+    assert found["inference, geometric mean", "torch graph"] == (
+        ">= 1.15x", "1.25x over 1 shape", True, "1.20x over 1 shape", "1.50x over 1 shape"
+    )  # fmt: skip
+    assert found["any single shape", "torch graph"] == (
+        ">= 0.97x", "1.25x (one, inference)", True,
+        "1.20x (one, inference)", "1.50x (one, inference)",
+    )  # fmt: skip
+    assert found["forward + backward, geometric mean", "torch graph"] == (
+        ">= 1.07x", "not measured", None, "not measured", "not measured"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "held", "words"),
+    [
+        ("standard", 1 << 20, "workspace and reserve space of standard: 1.5 MiB"),
+        (
+            "persist_static",
+            2 << 20,
+            "workspace and reserve space of persist_static: 2.5 MiB; of standard: 1.5 MiB",
+        ),
+    ],
+)
+def test_memory_says_the_buffers_of_the_algorithm(algorithm, held, words):
+    half = 1 << 19
+    own = {"algorithm": algorithm, "workspace_bytes": half, "reserve_bytes": held}
+    standard = {"ms": 1.0, "workspace_bytes": half, "reserve_bytes": 1 << 20}
+    rows = [
+        row("one", "dnnffi", "training", peak_bytes=2, about=own),
+        row("one", "torch eager", "training", peak_bytes=1),
+        row("one", "cudnn raw", "training", about={"algorithms": {"standard": standard}}),
+    ]
+    found = beside({"shapes": [shape("one")], "rows": rows})
+    assert found["peak device memory, forward + backward", "torch eager"] == (
+        "<= 1.1x", "at most 2.00x (one)", False, words, ""
     )  # fmt: skip
 
 
@@ -125,7 +178,7 @@ def test_plain_text_is_aligned(monkeypatch, capsys):
     assert lines[0] == "Inference"
     assert lines[1].startswith("shape  model")
     assert lines[2].index("dnnffi") == lines[1].index("model")
-    assert lines[-1].startswith("dnnffi against torch graph")
+    assert lines[-1].startswith("cudnn raw against torch graph")
 
 
 def test_a_table_of_rich_on_a_terminal(monkeypatch, capsys):

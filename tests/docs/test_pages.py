@@ -76,10 +76,6 @@ def test_versions_of_the_support_table_are_those_checked():
         assert f"{version}.".startswith(f"{row}.")
 
 
-def test_sources_are_hashed_as_the_record_does():
-    assert records["source_hash"]() == verification.source_hash()
-
-
 RECORD = {
     "date": "2026-01-02",
     "device": "Some GPU",
@@ -306,7 +302,21 @@ def test_aims_without_a_record_are_not_measured():
     rows = records["target_rows"](None)
     assert all(len(row) == len(records["TARGET_HEAD"]) for row in rows)
     assert {row[3] for row in rows} == {"not measured"}
-    assert ("any single shape", "PyTorch", ">= 1.0x", "not measured", "-") in rows
+    expected = ("any single shape", "PyTorch", ">= 1.0x", "not measured", "-", "not measured", "-")
+    assert expected in rows
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "a source whose hash it does not have"),
+        ({"src_sha256": "abc"}, "this source"),
+        ({"src_sha256": "abd"}, "another state of the source"),
+    ],
+)
+def test_a_benchmark_says_of_which_source_it_is(more, words):
+    found = records["measured_on"]({"machine": {"device": "Some GPU"} | more}, "abc")
+    assert found == f"A record of {words}: device Some GPU."
 
 
 def test_a_benchmark_of_convolutions_in_tables():
@@ -349,21 +359,23 @@ def test_a_benchmark_in_a_table():
         "shapes": [{"name": "one"}],
         "rows": [
             {"shape": "one", "model": "dnnffi", "phase": "inference", "ms": 0.5, "host_us": 8.04},
+            {"shape": "one", "model": "cudnn raw", "phase": "inference", "ms": 0.25},
             {"shape": "one", "model": "torch graph", "phase": "training", "ms": 1.25},
         ],
     }
-    (row,) = records["bench_rows"](record)
+    (row,) = records["bench_rows"](record, "inference")
     assert dict(zip(records["BENCH_HEAD"], row, strict=True)) == {
         "Shape": "one",
-        "inference, dnnffi": "0.500",
-        "inference, PyTorch": "not measured",
-        "inference, graph": "not measured",
-        "forward + backward, dnnffi": "not measured",
-        "forward + backward, PyTorch": "not measured",
-        "forward + backward, graph": "1.250",
+        "dnnffi": "0.500",
+        "RNNPlan.capture": "not measured",
+        "cuDNN alone": "0.250",
+        "PyTorch": "not measured",
+        "PyTorch in a graph": "not measured",
         "host µs, dnnffi": "8.0",
         "host µs, PyTorch": "not measured",
     }
+    (row,) = records["bench_rows"](record, "training")
+    assert row == ("one", *["not measured"] * 4, "1.250", *["not measured"] * 2)
 
 
 def test_host_costs_of_plans_in_a_table():
@@ -393,7 +405,8 @@ def test_a_record_that_is_there_can_be_shown(kind):
     if kind == "call_overhead":
         assert records["overhead_rows"](record)
     elif kind == "bench_rnn":
-        assert len(records["bench_rows"](record)) == len(record["shapes"])
+        for phase in ("inference", "training"):
+            assert len(records["bench_rows"](record, phase)) == len(record["shapes"])
         assert len(records["plan_rows"](record)) == len(record["shapes"])
         assert records["target_rows"](record)
     else:

@@ -21,7 +21,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 # This script's own folder is on the path.
 from conftest import environment
-from verification import RECORDS, ROOT, source_hash
+from verification import RECORDS, ROOT
+
+from dnnffi.cli.machine import source_hash
 
 RECORD = RECORDS / "memcheck.json"
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench_models import SHAPES, fitting, host, run
 
-from dnnffi.bench import array_models, clocks
+from dnnffi.bench import array_models, clocks, raw_models
 from dnnffi.bench.shapes import Shape
 from dnnffi.cli import main
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 DROPOUT = "array dropout"  # draws other masks on each
 CASES = [
     (creator, name)
-    for creator in array_models.CREATORS
+    for creator in (*array_models.CREATORS, *raw_models.CREATORS)
     for name in fitting(creator)
     if creator.name != DROPOUT and not creator.unavailable
 ]
@@ -106,3 +106,7 @@ def test_the_command_on_a_gpu(tmp_path):
     measured = [row for row in rows if row["model"] == "dnnffi"]
     assert len(measured) == 10  # five shapes, two phases
     assert all(row["ms"] > 0 and row["host_us"] > 0 and row["peak_bytes"] > 0 for row in measured)
+    assert all(row["about"]["algorithm"] for row in measured)
+    raw = [row["about"]["algorithms"]["standard"] for row in rows if row["model"] == "cudnn raw"]
+    assert len(raw) == 10
+    assert all(one["ms"] > 0 and one["workspace_bytes"] > 0 for one in raw)

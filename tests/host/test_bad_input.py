@@ -96,6 +96,16 @@ def test_executor_refuses_a_wrong_array(host, setup, call, name, wrong, error):
     getattr(setup, call)()  # and the context is as before
 
 
+@pytest.mark.parametrize("name", NAMES["forward"])
+def test_executor_refuses_a_wrong_array_among_those_it_knows(host, setup, name):
+    setup.prepare("forward")
+    setup.forward()
+    array = too_small(host, setup.buffers[name])
+    with pytest.raises(ValueError, match=rf"^{name} must"):
+        setup.forward(**{name: array})
+    assert host.calls("cudnnRNNForward") == 1
+
+
 @pytest.mark.parametrize(("call", "name"), [(c, n) for c, names in NAMES.items() for n in names])
 def test_executor_refuses_an_array_of_another_device(host, call, name):
     host.memory.devices = 2

@@ -664,7 +664,7 @@ def test_wrong_arguments_of_a_held_plan_never_reach_the_library(host):
         before = host.calls("cudnnRNNForward")
         for error, match, arguments, keywords in (
             (ValueError, "x must have shape", (x[:-1], None, weights), {}),
-            (TypeError, "x must have dtype", (x.astype("f4"), None, weights), {}),
+            (TypeError, "x must have the dtype", (x.astype("f4"), None, weights), {}),
             (TypeError, "x must be a", (np.array(x).tolist(), None, weights), {}),
             (TypeError, "weights must be an RNNWeights", (x, None, weights.flat), {}),
             (ValueError, "weights are those of", (x, None, weights_of(host, GRU)), {}),
@@ -778,6 +778,28 @@ def test_cached_plans_can_be_seen_and_forgotten(host):
     lstm(x, None, weights, options={"tune": "auto"})
     (plan,) = dnnffi.cached_plans()
     assert plan.choice is None, "what was measured is forgotten too"
+
+
+def test_memory_of_all_plans_is_shown(host):
+    assert "cudnn" not in dnnffi.held_memory()  # it was not used
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    # On new addresses in every call: through copies, as they cost little here.
+    kept = run_on_new_addresses(host, weights, 3 * CALLS_BEFORE_TUNING)
+    with held(host, options={"tune": "now"}) as own:
+        out = own.forward(x, None, weights)
+        for _ in range(3):
+            own.forward(x, None, weights, out=out)
+        plans = [the_plan(host), own._held.plan]
+        found = dnnffi.held_memory()["cudnn"]
+        assert found.graphs == sum(plan.graph_bytes for plan in plans) > plans[0].graph_bytes > 0
+        assert found.copies == sum(plan.staged_bytes for plan in plans) > 0
+        (buffer,) = host.library.engine.workspaces.buffers.values()
+        assert found.workspaces == buffer.nbytes > 0
+    del plans, own, kept, out
+    dnnffi.clear_plans()
+    gc.collect()
+    assert dnnffi.held_memory()["cudnn"] == (0, 0, 0)
 
 
 # What the plans do not hold yet

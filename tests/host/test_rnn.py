@@ -277,6 +277,27 @@ def test_gradients_have_the_form_of_the_weights(host):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("gaps", ["x", "h_0", "c_0", "dy", "dh_n", "dc_n"])
+def test_an_array_with_gaps_gives_what_its_copy_gives(host, gaps):
+    rng = np.random.default_rng(2)
+    shapes = {"x": SPEC.x_shape(5, 3), "dy": SPEC.y_shape(5, 3)}
+    shapes |= dict.fromkeys(("h_0", "c_0", "dh_n", "dc_n"), SPEC.h_shape(3))
+    arrays = {name: host.asarray(rng.standard_normal(shape)) for name, shape in shapes.items()}
+    weights = weights_of(host, SPEC)
+
+    def run(x, h_0, c_0, dy, dh_n, dc_n):
+        y, state, ctx = dnnffi.lstm_forward(x, (h_0, c_0), weights, backend="cudnn")
+        grads = ctx.backward(dy, (dh_n, dc_n))
+        inferred, _ = dnnffi.lstm(x, (h_0, c_0), weights, backend="cudnn")
+        return [inferred, y, *state, grads.x, *grads.hx, grads.weights.flat]
+
+    expected = run(**arrays)
+    wide = host.asarray(np.repeat(arrays[gaps], 2, axis=-1))
+    arrays[gaps] = wide[..., ::2]
+    for one, other in zip(run(**arrays), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_retain(host):
     w, x = weights_of(host, SPEC), input_of(host, SPEC)
     y, _, ctx = dnnffi.lstm_forward(x, None, w, backend="cudnn")

@@ -104,8 +104,8 @@ class ScriptedExecutor:
         self._kernels, self._script = kernels, script
         kernels.open += 1
 
-    def check_inputs(self, x, h_0, c_0, weights):
-        return tuple(address_of(array) for array in (x, h_0, c_0, weights))
+    def check_forward(self, *arrays):
+        return tuple(address_of(array) for array in arrays)
 
     def forward_at(self, addresses, context=None, *, ordered=True):
         _, y, _, h_n, _, c_n, _, _ = addresses

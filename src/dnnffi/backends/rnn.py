@@ -164,8 +164,31 @@ class RNNExecutor(ABC):
         `StatusError`.
         """
         y, h_n, c_n = out
-        addresses = self.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        # Arrays that were checked before are known again: buffers are used many times.
+        seen = self._seen.get(id(y), _NOTHING_SEEN)
+        x_of, y_of, h_0_of, h_n_of, c_0_of, c_n_of, weights_of, workspace_of, addresses = seen
+        if not (
+            x_of() is x
+            and y_of() is y
+            and h_0_of() is h_0
+            and h_n_of() is h_n
+            and c_0_of() is c_0
+            and c_n_of() is c_n
+            and weights_of() is weights
+            and workspace_of() is workspace
+        ):
+            arrays = (x, y, h_0, h_n, c_0, c_n, weights, workspace)
+            addresses = self.check_forward(*arrays)
+            self._remember(arrays, addresses)
         self.forward_at(addresses, context)
+
+    def _remember(self, arrays: tuple[Array | None, ...], addresses: tuple[int, ...]) -> None:
+        # Weak: an executor is not to keep its caller's buffers alive. The id is only a place to
+        # look; that it is still the same array, the reference tells.
+        references = (_nothing if array is None else ref(array) for array in arrays)
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen[id(arrays[1])] = (*references, addresses)
 
     def check_forward(
         self,
@@ -178,27 +201,11 @@ class RNNExecutor(ABC):
         weights: Array,
         workspace: Array,
     ) -> tuple[int, ...]:
-        """Addresses of the arrays of `forward`, in this order, each checked.
-
-        Arrays that were checked before are known again: buffers are used many times.
-        """
-        seen = self._seen.get(id(y), _NOTHING_SEEN)
-        if (
-            seen[0]() is x
-            and seen[1]() is y
-            and seen[2]() is h_0
-            and seen[3]() is h_n
-            and seen[4]() is c_0
-            and seen[5]() is c_n
-            and seen[6]() is weights
-            and seen[7]() is workspace
-        ):
-            known: tuple[int, ...] = seen[8]
-            return known
+        """Addresses of the arrays of `forward`, in this order, each checked."""
         x_at, y_at = self._address("x", x, self._x_size), self._address("y", y, self._y_size)
         h_0_at, c_0_at = self._states(("h_0", "c_0"), h_0, c_0)
         h_n_at, c_n_at = self._states(("h_n", "c_n"), h_n, c_n)
-        weights_at = self._address("weights", weights, self.weight_size)
+        weights_at = self.check_weights(weights)
         workspace_at = self._buffer("workspace", workspace, self.least_workspace_bytes)
         check_apart(
             (
@@ -214,25 +221,11 @@ class RNNExecutor(ABC):
                 self._span("weights", weights_at, self.weight_size),
             ),
         )
-        addresses = (x_at, y_at, h_0_at, h_n_at, c_0_at, c_n_at, weights_at, workspace_at)
-        # Weak: an executor is not to keep its caller's buffers alive. The id is only a place to
-        # look; that it is still the same array, the reference tells.
-        arrays = (x, y, h_0, h_n, c_0, c_n, weights, workspace)
-        references = (_nothing if array is None else ref(array) for array in arrays)
-        if len(self._seen) >= _MOST_SEEN:
-            self._seen.clear()
-        self._seen[id(y)] = (*references, addresses)
-        return addresses
+        return (x_at, y_at, h_0_at, h_n_at, c_0_at, c_n_at, weights_at, workspace_at)
 
-    def check_inputs(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
-    ) -> tuple[int, int, int, int]:
-        """Addresses of (x, h_0, c_0, weights), checked as `forward` does."""
-        return (
-            self._address("x", x, self._x_size),
-            *self._states(("h_0", "c_0"), h_0, c_0),
-            self._address("weights", weights, self.weight_size),
-        )
+    def check_weights(self, weights: Array) -> int:
+        """Address of the flat weights, checked as `forward` does."""
+        return self._address("weights", weights, self.weight_size)
 
     @abstractmethod
     def forward_at(
@@ -311,15 +304,6 @@ class RNNExecutor(ABC):
         )
         self.backward_data_at(addresses, context)
 
-    def check_gradients(
-        self, dy: Array, dh_n: Array | None, dc_n: Array | None
-    ) -> tuple[int, int, int]:
-        """Addresses of (dy, dh_n, dc_n), checked as `backward_data` does."""
-        return (
-            self._address("dy", dy, self._y_size),
-            *self._states(("dh_n", "dc_n"), dh_n, dc_n),
-        )
-
     def check_backward_data(
         self,
         y: Array,
@@ -335,14 +319,12 @@ class RNNExecutor(ABC):
         workspace: Array,
     ) -> tuple[int, ...]:
         """Addresses of the arrays of `backward_data`, in this order, each checked."""
-        dy_at, dh_n_at, dc_n_at = self.check_gradients(dy, dh_n, dc_n)
         return (
             self._address("y", y, self._y_size),
-            dy_at,
+            self._address("dy", dy, self._y_size),
             *self._states(("h_0", "c_0"), h_0, c_0),
-            dh_n_at,
-            dc_n_at,
-            self._address("weights", weights, self.weight_size),
+            *self._states(("dh_n", "dc_n"), dh_n, dc_n),
+            self.check_weights(weights),
             self._address("dx", dx, self._x_size),
             *self._states(("dh_0", "dc_0"), dh_0, dc_0),
             self._buffer("workspace", workspace, self.least_workspace_bytes),

@@ -13,6 +13,7 @@ from dnnffi.arrays import Array, import_cupy
 from dnnffi.bench import layer_norm, lstms
 from dnnffi.bench.model import Creator, Data, Limits, ModelDef
 from dnnffi.bench.shapes import Shape
+from dnnffi.plan.vendor import VendorPlan
 from dnnffi.rnn import Gradients
 
 DROPOUT = 0.4  # between the layers, as fastrnns has it
@@ -44,8 +45,9 @@ def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
     if shape.lengths:
         function = partial(function, lengths=shape.lengths)
     inputs = (xp.asarray(data.x), hx, weights)
+    about = _about_the_newest_plan if place == "gpu" else None
     if not training:
-        return ModelDef(inputs, [weights], function)
+        return ModelDef(inputs, [weights], function, about=about)
     dy = xp.asarray(data.dy)
     return ModelDef(
         inputs,
@@ -53,7 +55,19 @@ def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
         function,
         lambda outputs: (outputs[2], dy),
         lambda ctx, gradient: ctx.backward(gradient),
+        about,
     )
+
+
+def _about_the_newest_plan() -> dict[str, Any]:
+    """The algorithm that a call runs by, and its buffers."""
+    *_, newest = (plan for plan in dnnffi.cached_plans() if isinstance(plan, VendorPlan))
+    way = newest.way
+    return {
+        "algorithm": way.main.algorithm,
+        "workspace_bytes": way.workspace_bytes,
+        "reserve_bytes": way.reserve_bytes,
+    }
 
 
 def _held(

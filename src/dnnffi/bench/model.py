@@ -23,7 +23,7 @@ class ModelDef(NamedTuple):
     and in training perhaps more behind them. ``backward(*backward_setup(outputs))`` gives
     `Gradients` of sum(dy * y) with respect to x, the states and ``params``. The gradient dy was
     drawn when the model was made, so that no random numbers are timed. ``backward`` is None in a
-    model for inference.
+    model for inference. ``about()`` is what the record says of it besides, behind the warm-up.
     """
 
     inputs: tuple[Any, ...]
@@ -31,6 +31,7 @@ class ModelDef(NamedTuple):
     forward: Callable[..., Any]
     backward_setup: Callable[[Any], tuple[Any, ...]] | None = None
     backward: Callable[..., Gradients] | None = None
+    about: Callable[[], dict[str, Any]] | None = None
 
     def step(self) -> Callable[[], Any]:
         """One call of all there is: forward, and backward where the model has it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import dnnffi
 from dnnffi.bench.clocks import Clock, clock_for
-from dnnffi.bench.model import Creator, Data, draw
+from dnnffi.bench.model import Creator, Data, ModelDef, draw
 from dnnffi.bench.shapes import Shape
 
 PHASES = ("inference", "training")
@@ -55,6 +55,7 @@ class Row:
     host_us : microseconds until a call returns
     peak_bytes : the most memory in use during a call, above that before the model was made
     calls : in a turn
+    about : what the model says of itself
     skipped : why it was not tried
     failed : how it failed
     """
@@ -66,6 +67,7 @@ class Row:
     host_us: float | None = None
     peak_bytes: int | None = None
     calls: int | None = None
+    about: dict[str, Any] | None = None
     skipped: str = ""
     failed: str = ""
 
@@ -82,6 +84,7 @@ class _Contender:
     clock: Clock
     call: Callable[[], Any]
     peak_bytes: int | None
+    about: dict[str, Any] | None = None
     calls: int = 1
     ms: list[float] = field(default_factory=list)
     host_us: list[float] = field(default_factory=list)
@@ -150,6 +153,7 @@ class Runner:
                 host_us=statistics.median(contender.host_us),
                 peak_bytes=contender.peak_bytes,
                 calls=contender.calls,
+                about=contender.about,
             )
         return rows
 
@@ -168,7 +172,8 @@ class Runner:
             making = clock.peak(make)
         else:
             make()
-        call = made[0].step()
+        model: ModelDef = made[0]
+        call = model.step()
         start = time.perf_counter()
         for count in range(settings.warm_up):
             if creator.tunes:
@@ -183,7 +188,8 @@ class Runner:
             peak = max(running, making or 0) - before
         ms = clock.time(call, 3)[0]
         calls = min(200, max(1, math.ceil(settings.seconds * 1e3 / max(ms, 1e-3))))
-        return _Contender(creator, clock, call, peak, calls)
+        about = None if model.about is None else model.about()
+        return _Contender(creator, clock, call, peak, about, calls)
 
     def _turn(self, contender: _Contender) -> bool:
         clock, call = contender.clock, contender.call

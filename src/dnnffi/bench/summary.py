@@ -6,13 +6,16 @@ Works on the record as JSON has it, so that the documentation reads a committed 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Record = Mapping[str, Any]
 
-OURS = ("dnnffi", "dnnffi plan", "dnnffi plan captured")
-PEERS = ("torch eager", "torch graph", "jax")
+FUNCTIONS, CAPTURED = "dnnffi", "dnnffi plan captured"
+OURS = (FUNCTIONS, "dnnffi plan", CAPTURED)
+RAW = "cudnn raw"  # what the library reaches without dnnffi
+EAGER, GRAPH = "torch eager", "torch graph"
+PEERS = (EAGER, GRAPH, "jax")
 PHASE_WORDS = {"inference": "inference", "training": "forward + backward"}
 
 
@@ -43,7 +46,7 @@ class Comparison(NamedTuple):
         )
 
 
-def figures(record: Record, model: str, phase: str, key: str = "ms") -> dict[str, float]:
+def figures(record: Record, model: str, phase: str, key: str = "ms") -> dict[str, Any]:
     """``key`` of the measured rows of ``model``, by the name of the shape."""
     return {
         row["shape"]: row[key]
@@ -82,10 +85,10 @@ def compare(
 
 
 def comparisons(record: Record) -> list[Comparison]:
-    """Each of dnnffi's ways of calling against each peer, in each phase."""
+    """Each of dnnffi's ways of calling, and the library alone, against each peer, in each phase."""
     found = (
         compare(record, model, peer, phase)
-        for model in OURS
+        for model in (*OURS, RAW)
         for peer in PEERS
         for phase in PHASE_WORDS
     )
@@ -93,87 +96,144 @@ def comparisons(record: Record) -> list[Comparison]:
 
 
 class Target(NamedTuple):
-    """One aim beside what was measured. Texts; ``reached`` is None where nothing was measured."""
+    """One aim beside what was measured. Texts; ``reached`` is None where nothing was measured.
+
+    ``raw`` is what the library alone reaches in the same run, or what it asks for; ``functions``
+    what dnnffi's functions reach where ``measured`` is of a captured plan. Empty where there is
+    nothing to say.
+    """
 
     what: str
     against: str
     aim: str
     measured: str
     reached: bool | None
+    raw: str = ""
+    functions: str = ""
 
 
 NOT_MEASURED = "not measured"
+Figure = tuple[str, float] | None
+"""A figure in words, and the number that an aim is compared with."""
 
 
 def targets(record: Record) -> list[Target]:
-    """The aims for an H200, beside what the record has of the set "performance"."""
+    """The aims for an H200, beside what the record has of the set "performance".
+
+    What is replayed on fixed arrays is compared with what is: `RNNPlan.capture` with PyTorch's
+    graph, the functions with PyTorch as it is called.
+    """
     inside = [shape for shape in record["shapes"] if "performance" in shape["sets"]]
     equal = [shape["name"] for shape in inside if not shape["lengths"]]
     varying = [shape["name"] for shape in inside if shape["lengths"]]
-    eager, graph = "torch eager", "torch graph"
+    packing = "rows of different length, PyTorch's packing counted"
     return [
-        _mean(record, "inference", eager, 1.8, equal),
-        _mean(record, "inference", graph, 1.15, equal),
-        _mean(record, "training", eager, 2.2, equal),
-        _mean(record, "training", graph, 1.07, equal),
-        _worst(record, eager, 1.0, equal),
-        _worst(record, graph, 0.97, equal),
-        _varying(record, eager, 3.0, varying),
-        _host(record, "dnnffi", "host cost of a call, tuned, same arrays", 15, equal),
-        _host(record, "dnnffi plan captured", "host cost of a plan's replay", 8, equal),
-        _memory(record, eager, 1.1, equal),
+        _mean(record, "inference", EAGER, 1.8, equal),
+        _mean(record, "inference", GRAPH, 1.15, equal),
+        _mean(record, "training", EAGER, 2.2, equal),
+        _mean(record, "training", GRAPH, 1.07, equal),
+        _worst(record, "any single shape", EAGER, 1.0, equal),
+        _worst(record, "any single shape", GRAPH, 0.97, equal),
+        _worst(record, packing, EAGER, 3.0, varying),
+        _host(record, FUNCTIONS, "host cost of a call, tuned, same arrays", 15, equal),
+        _host(record, CAPTURED, "host cost of a plan's replay", 8, equal),
+        _memory(record, 1.1, equal),
     ]
 
 
+def _ratio_target(what: str, peer: str, aim: float, by_model: Callable[[str], Figure]) -> Target:
+    found = by_model(CAPTURED if peer == GRAPH else FUNCTIONS)
+    return _target(
+        what,
+        peer,
+        f">= {aim}x",
+        found,
+        found is not None and found[1] >= aim,
+        by_model(RAW),
+        by_model(FUNCTIONS) if peer == GRAPH else ("", 0),
+    )
+
+
+def _target(
+    what: str,
+    peer: str,
+    aim: str,
+    found: Figure,
+    reached: bool,
+    raw: Figure,
+    functions: Figure = ("", 0),
+) -> Target:
+    measured, beside, called = (
+        NOT_MEASURED if figure is None else figure[0] for figure in (found, raw, functions)
+    )
+    return Target(what, peer, aim, measured, None if found is None else reached, beside, called)
+
+
 def _mean(record: Record, phase: str, peer: str, aim: float, shapes: Sequence[str]) -> Target:
-    what = f"{PHASE_WORDS[phase]}, geometric mean"
-    found = compare(record, "dnnffi", peer, phase, shapes)
-    if found is None:
-        return Target(what, peer, f">= {aim}x", NOT_MEASURED, None)
-    text = f"{found.mean:.2f}x over {found.over}"
-    return Target(what, peer, f">= {aim}x", text, found.mean >= aim)
+    def by_model(model: str) -> Figure:
+        found = compare(record, model, peer, phase, shapes)
+        return None if found is None else (f"{found.mean:.2f}x over {found.over}", found.mean)
+
+    return _ratio_target(f"{PHASE_WORDS[phase]}, geometric mean", peer, aim, by_model)
 
 
-def _smallest(what: str, peer: str, aim: float, found: Mapping[tuple[str, str], float]) -> Target:
-    if not found:
-        return Target(what, peer, f">= {aim}x", NOT_MEASURED, None)
-    (phase, shape), ratio = min(found.items(), key=lambda item: item[1])
-    text = f"{ratio:.2f}x ({shape}, {PHASE_WORDS[phase]})"
-    return Target(what, peer, f">= {aim}x", text, ratio >= aim)
+def _worst(record: Record, what: str, peer: str, aim: float, shapes: Sequence[str]) -> Target:
+    def by_model(model: str) -> Figure:
+        found = {
+            (phase, shape): ratio
+            for phase in PHASE_WORDS
+            for shape, ratio in ratios(record, model, peer, phase, shapes).items()
+        }
+        if not found:
+            return None
+        (phase, shape), ratio = min(found.items(), key=lambda item: item[1])
+        return f"{ratio:.2f}x ({shape}, {PHASE_WORDS[phase]})", ratio
 
-
-def _by_phase(record: Record, peer: str, shapes: Sequence[str]) -> dict[tuple[str, str], float]:
-    return {
-        (phase, shape): ratio
-        for phase in PHASE_WORDS
-        for shape, ratio in ratios(record, "dnnffi", peer, phase, shapes).items()
-    }
-
-
-def _worst(record: Record, peer: str, aim: float, shapes: Sequence[str]) -> Target:
-    return _smallest("any single shape", peer, aim, _by_phase(record, peer, shapes))
-
-
-def _varying(record: Record, peer: str, aim: float, shapes: Sequence[str]) -> Target:
-    what = "rows of different length, PyTorch's packing counted"
-    return _smallest(what, peer, aim, _by_phase(record, peer, shapes))
+    return _ratio_target(what, peer, aim, by_model)
 
 
 def _host(record: Record, model: str, what: str, aim: float, shapes: Sequence[str]) -> Target:
-    found = figures(record, model, "inference", "host_us")
-    values = [found[shape] for shape in shapes if shape in found]
-    if not values:
-        return Target(what, "", f"<= {aim} µs", NOT_MEASURED, None)
-    median = statistics.median(values)
-    text = f"{median:.1f} µs (median over {len(values)} shapes; most {max(values):.1f} µs)"
-    return Target(what, "", f"<= {aim} µs", text, median <= aim)
+    def by_model(model: str) -> Figure:
+        found = figures(record, model, "inference", "host_us")
+        values = [found[shape] for shape in shapes if shape in found]
+        if not values:
+            return None
+        median = statistics.median(values)
+        over = f"median over {len(values)} shape{'s' * (len(values) > 1)}"
+        return f"{median:.1f} µs ({over}; most {max(values):.1f} µs)", median
+
+    found = by_model(model)
+    reached = found is not None and found[1] <= aim
+    return _target(what, "", f"<= {aim} µs", found, reached, by_model(RAW))
 
 
-def _memory(record: Record, peer: str, aim: float, shapes: Sequence[str]) -> Target:
+def _memory(record: Record, aim: float, shapes: Sequence[str]) -> Target:
     what = "peak device memory, forward + backward"
-    found = ratios(record, peer, "dnnffi", "training", shapes, "peak_bytes")
+    found = ratios(record, EAGER, FUNCTIONS, "training", shapes, "peak_bytes")
     if not found:
-        return Target(what, peer, f"<= {aim}x", NOT_MEASURED, None)
+        return _target(what, EAGER, f"<= {aim}x", None, False, None)
     worst = max(found, key=lambda shape: found[shape])
-    text = f"at most {found[worst]:.2f}x ({worst})"
-    return Target(what, peer, f"<= {aim}x", text, found[worst] <= aim)
+    return _target(
+        what,
+        EAGER,
+        f"<= {aim}x",
+        (f"at most {found[worst]:.2f}x ({worst})", found[worst]),
+        found[worst] <= aim,
+        _buffers(record, worst),
+    )
+
+
+def _buffers(record: Record, shape: str) -> Figure:
+    """The algorithm that trains on a shape, and the buffers that the library wants for it."""
+    own = figures(record, FUNCTIONS, "training", "about").get(shape)
+    raw = figures(record, RAW, "training", "about").get(shape)
+    if own is None or raw is None:
+        return None
+    standard = raw["algorithms"]["standard"]
+    held, least = (
+        (one["workspace_bytes"] + one["reserve_bytes"]) / 2**20 for one in (own, standard)
+    )
+    text = f"workspace and reserve space of {own['algorithm']}: {held:.1f} MiB"
+    if own["algorithm"] != "standard":
+        text += f"; of standard: {least:.1f} MiB"
+    return text, held

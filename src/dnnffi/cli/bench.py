@@ -215,9 +215,9 @@ def _peer_creators(asked: tuple[str, ...] | None, place: str) -> dict[str, tuple
 
 
 def _creators(of_peers: Iterable[Sequence[Creator]], pattern: str | None) -> list[Creator]:
-    from dnnffi.bench import array_models
+    from dnnffi.bench import array_models, raw_models
 
-    found = [*array_models.CREATORS, *chain.from_iterable(of_peers)]
+    found = [*array_models.CREATORS, *raw_models.CREATORS, *chain.from_iterable(of_peers)]
     if pattern:
         found = [creator for creator in found if _occurs(pattern, creator.name)]
         if not found:

@@ -1,24 +1,39 @@
-"""What the figures of a run belong to: the device and the versions."""
+"""What the figures of a run belong to: the device, the versions and the source."""
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib
 import platform
 import subprocess
+from pathlib import Path
 from typing import Any
 
 from dnnffi.cli import probe
 
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def source_hash(package: Path = PACKAGE) -> str:
+    """SHA-256 over the names and contents of the package's sources, in order."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        # Named as in the repository, so that an installed package of the same source has its hash.
+        digest.update(b"src/dnnffi/" + path.relative_to(package).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
 
 def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
-    """Device and versions, of the packages in use alone."""
+    """Device and versions, of the packages in use alone, and the hash of the source."""
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": "CPU",
         "python": platform.python_version(),
         "numpy": probe.package("numpy").version,
         "dnnffi": probe.package("dnnffi").version,
+        "src_sha256": source_hash(),
     }
     if place == "gpu":
         import cupy

@@ -21,6 +21,9 @@ class PlanCache(Generic[T]):
         self.capacity = capacity
         self._plans: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.Lock()
+        # The dictionary's own, because it is on the path of every call.
+        self.find: Callable[[Hashable], T | None] = self._plans.get
+        """The plan for a key, or None."""
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The plan for ``key``, made by ``make()`` if there is none."""
@@ -34,10 +37,6 @@ class PlanCache(Generic[T]):
             while len(self._plans) > self.capacity:
                 self._plans.popitem(last=False)
         return plan
-
-    def find(self, key: Hashable) -> T | None:
-        """The plan for ``key``, or None: one look-up, on the path of every call."""
-        return self._plans.get(key)
 
     def values(self) -> list[T]:
         """The plans, oldest first."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnffi.arrays import Array, as_array
 from dnnffi.plan.engines import Engine
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
 
 class Call(NamedTuple):
-    """The arrays of one call, and the engine that takes them."""
+    """The arrays of one call, the engine, and which arrays the plan ``takes`` as they are."""
 
     engine: Engine
     spec: RNNSpec
     device: int
+    takes: Callable[[Any, tuple[int, ...]], bool]
     x: Array
     h_0: Array | None
     c_0: Array | None
@@ -23,7 +26,7 @@ class Call(NamedTuple):
 
     def array(self, name: str, value: object, shape: tuple[int, ...]) -> Array:
         """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
-        if fits(value, self.engine.ndarray, shape):
+        if self.takes(value, shape):
             return value
         array = as_array(name, value)
         self._check_place(name, array)
@@ -37,7 +40,9 @@ class Call(NamedTuple):
 
     def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
         """As `array`; None stays None."""
-        return None if value is None else self.array(name, value, shape)
+        if value is None or self.takes(value, shape):
+            return value
+        return self.array(name, value, shape)
 
     def check_weights(self) -> None:
         """Raise unless separate weight arrays are where the backend wants them."""
@@ -51,18 +56,15 @@ class Call(NamedTuple):
             if isinstance(self.weights, RNNWeights):
                 return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)
             return gradient
-        packed = RNNWeights(gradient, self.spec, backend=self.engine.name)
-        return packed if isinstance(self.weights, RNNWeights) else self.engine.separate(packed)
+        if isinstance(self.weights, RNNWeights):
+            return RNNWeights.of_result(gradient, self.weights.layout)
+        layout = weight_layout(self.spec, self.engine.name)
+        return self.engine.separate(RNNWeights.of_result(gradient, layout))
 
     def _check_place(self, name: str, array: Array) -> None:
         device = self.engine.place(name, array)
         if device != self.device:
             raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
-
-
-def fits(array: Any, ndarray: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a vendor's plan takes an array as it is; that checks dtype and device."""
-    return array.__class__ is ndarray and array._c_contiguous and array.shape == shape
 
 
 def pair(

@@ -21,10 +21,8 @@ class Executor(Protocol):
     weight_size: int
     generator: Any
 
-    def check_inputs(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
-    ) -> tuple[int, int, int, int]:
-        """Addresses of the inputs of forward."""
+    def check_weights(self, weights: Array) -> int:
+        """Address of the flat weights."""
 
     @property
     def check_forward(self) -> Callable[..., tuple[int, ...]]:
@@ -34,11 +32,6 @@ class Executor(Protocol):
         self, addresses: tuple[int, ...], context: Context | None = None, *, ordered: bool = True
     ) -> None:
         """Forward on addresses."""
-
-    def check_gradients(
-        self, dy: Array, dh_n: Array | None, dc_n: Array | None
-    ) -> tuple[int, int, int]:
-        """Addresses of the gradients that come from outside."""
 
     @property
     def check_backward_data(self) -> Callable[..., tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import call, is_
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -33,6 +34,7 @@ class HeldPlan:
         self._given: tuple[Array, State, State, Array, Array] | None = None
         self._context: Context | None = None
         self._captured: WeakSet[Any] = WeakSet()
+        self._forward = _LastChecked(lambda executor: executor.check_forward)
         self._data = _LastChecked(lambda executor: executor.check_backward_data)
         self._weights = _LastChecked(lambda executor: executor.check_backward_weights)
 
@@ -52,14 +54,16 @@ class HeldPlan:
             out = self._empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out
         way = plan.way
-        workspace = plan.workspace(way, kept=True)
-        addresses = way.main.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
+        stream = plan.own_stream()
+        arrays = (x, y, h_0, h_n, c_0, c_n, weights, plan.workspace(way, stream, kept=True))
+        addresses = self._forward.addresses(arrays, way.main)
         if self._training:
             self._context = None  # whatever happens now, what an earlier forward left is gone
             self._given = x, h_0, c_0, weights, y
-            self._context = plan.run_forward(way, addresses, self._reserve_space(way))
+            reserve = self._reserve_space(way)
+            self._context = plan.run_forward(way, addresses, stream, reserve)
         else:
-            plan.run_forward(way, addresses)
+            plan.run_forward(way, addresses, stream)
         return out
 
     def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
@@ -68,8 +72,10 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward_data(dy, dh_n, dc_n, out)
-        context, arrays = self._data_arrays(dy, dh_n, dc_n, out)
-        plan.run_backward_data(plan.way, self._data.addresses(arrays, context.executor), context)
+        stream = plan.own_stream()
+        context, arrays = self._data_arrays(dy, dh_n, dc_n, out, stream)
+        addresses = self._data.addresses(arrays, context.executor)
+        plan.run_backward_data(plan.way, addresses, context, stream)
         return arrays[7:10]
 
     def backward_weights(
@@ -80,9 +86,10 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward_weights(weights, out, accumulate)
-        context, out, arrays = self._weight_arrays(weights, out, accumulate)
+        stream = plan.own_stream()
+        context, out, arrays = self._weight_arrays(weights, out, stream, accumulate)
         addresses = self._weights.addresses(arrays, context.executor)
-        plan.run_backward_weights(plan.way, addresses, context, accumulate)
+        plan.run_backward_weights(plan.way, addresses, context, stream, accumulate)
         return out
 
     def backward(
@@ -99,18 +106,20 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward(dy, dh_n, dc_n, weights, out, out_weights)
-        context, data = self._data_arrays(dy, dh_n, dc_n, out)
-        _, out_weights, arrays = self._weight_arrays(weights, out_weights)
+        stream = plan.own_stream()
+        context, data = self._data_arrays(dy, dh_n, dc_n, out, stream)
+        _, out_weights, arrays = self._weight_arrays(weights, out_weights, stream)
         plan.run_backward(
             plan.way,
             self._data.addresses(data, context.executor),
             self._weights.addresses(arrays, context.executor),
             context,
+            stream,
         )
         return data[7:10], out_weights
 
     def _data_arrays(
-        self, dy: State, dh_n: State, dc_n: State, out: Triple | None
+        self, dy: State, dh_n: State, dc_n: State, out: Triple | None, stream: Any
     ) -> tuple[Context, tuple[Any, ...]]:
         """The context, and the arrays of backward data: whoever calls keeps them alive."""
         plan = self.plan
@@ -120,21 +129,24 @@ class HeldPlan:
         if out is None:
             out = self._empty(plan.x_shape), *plan.states()
         executor: Any = context.executor
-        workspace = plan.backward_workspace(plan.way, executor, kept=True)
+        workspace = plan.backward_workspace(plan.way, executor, stream, kept=True)
         return context, (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
 
     def _weight_arrays(
-        self, weights: RNNWeights | None, out: RNNWeights | None, accumulate: bool = False
+        self,
+        weights: RNNWeights | None,
+        out: RNNWeights | None,
+        stream: Any,
+        accumulate: bool = False,
     ) -> tuple[Context, RNNWeights, tuple[Any, ...]]:
         """The context, the gradient, and the arrays of backward weights, likewise."""
         plan = self.plan
         context, (x, h_0, _, _, y) = self._filled()
         if out is None:
             assert weights is not None
-            flat = self._empty((weights.layout.size,))
-            out = RNNWeights(flat, weights.spec, backend=weights.backend)
+            out = RNNWeights.of_result(self._empty((weights.layout.size,)), weights.layout)
         executor: Any = context.executor
-        workspace = plan.backward_workspace(plan.way, executor, kept=True, accumulate=accumulate)
+        workspace = plan.backward_workspace(plan.way, executor, stream, True, accumulate)
         return context, out, (x, h_0, y, out.buffer, workspace)
 
     def autotune(self) -> None:
@@ -209,12 +221,8 @@ class _LastChecked:
 
     def addresses(self, arrays: tuple[Any, ...], executor: Any) -> tuple[int, ...]:
         """Addresses of ``arrays``, which ``executor`` has checked now or before."""
-        if executor is self._executor():
-            for known, array in zip(self._arrays, arrays, strict=True):
-                if known() is not array:
-                    break
-            else:
-                return self._addresses
+        if executor is self._executor() and all(map(is_, map(call, self._arrays), arrays)):
+            return self._addresses
         self._addresses = self._check(executor)(*arrays)
         # Weak, so that a plan keeps no array of its caller's alive.
         self._arrays = tuple(_nothing if array is None else ref(array) for array in arrays)

@@ -67,6 +67,10 @@ class ReferencePlan:
             "clip_nan": problem.options.clip_nan,
         }
 
+    def takes(self, array: object, shape: tuple[int, ...]) -> bool:
+        """Never: it takes arrays of any kind, so that each has to be looked at."""
+        return False
+
     def infer(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Sequence[Array]
     ) -> tuple[Array, Array, Array | None]:

@@ -175,9 +175,7 @@ class Trial:
         y, h_n = memory.empty(problem.y_shape, dtype), memory.empty(problem.h_shape, dtype)
         c_n = memory.empty(problem.c_shape, dtype) if cell else None
         workspace = memory.empty((executor.least_workspace_bytes,), byte)
-        x_at, h_0_at, c_0_at, weights_at = executor.check_inputs(x, h_0, c_0, weights)
-        ends = (0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr)
-        self._forward = (x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at, *ends)
+        self._forward = executor.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
         self._results = [y, h_n, c_n]
         self._kept: list[Any] = [x, h_0, c_0, weights, workspace]
         self._context: Context | None = None

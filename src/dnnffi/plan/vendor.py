@@ -85,13 +85,15 @@ class VendorPlan:
         self.choice: Choice | None = None
         self._kernels = kernels
         self.memory: Any = memory  # with graphs where there is a tuner
-        self._empty = memory.empty
+        self._empty, self._empty_pair = memory.empty, memory.empty_pair
         self._workspaces = workspaces or Workspaces(memory)
         self._workspace = self._workspaces.get
         self.current_device = memory.current_device
         self._current_stream = memory.current_stream
         self._dtype = memory.dtype(problem.spec.dtype)
         self._bytes = memory.dtype("uint8")
+        self._ndarray = memory.ndarray
+        self._only_device = memory.device_count() == 1
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
         self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
         self._has_cell = problem.spec.has_cell
@@ -125,7 +127,7 @@ class VendorPlan:
         if tuner is None or not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._capturing():
+            if self.own_stream() is None:
                 return False
             self.countdown = 0
             choice = tuner.measure(self.problem, self.device)
@@ -161,26 +163,37 @@ class VendorPlan:
 
     # One operation: replayed, captured and replayed, or run
 
-    def workspace(self, way: Way, kept: bool = False) -> Array:
-        """The buffer for a forward on the current stream.
+    def own_stream(self) -> Any:
+        """The current stream; None where the caller captures it, so that calls go into his graph.
+
+        A call asks once.
+        """
+        stream = self._current_stream()
+        return None if stream.ptr and self.memory.is_capturing(stream) else stream
+
+    def workspace(self, way: Way, stream: Any, kept: bool = False) -> Array:
+        """The buffer for a forward on `own_stream`.
 
         The stream's own, always at the same address, for one that a graph may replay or whose
         caller wants to be known again (``kept``); else a new one. Where the caller is capturing it
         is new too: what his graph uses must be his.
         """
-        stream = self._current_stream()
-        shared = kept or way.replayed is not None
-        if not shared or (stream.ptr and self.memory.is_capturing(stream)):
+        if stream is None or not (kept or way.replayed is not None):
             return self._empty((way.workspace_bytes,), self._bytes)
         return self._workspace(self.device, stream.ptr, way.workspace_bytes)
 
     def backward_workspace(
-        self, way: Way, executor: Executor, kept: bool = False, accumulate: bool = False
+        self,
+        way: Way,
+        executor: Executor,
+        stream: Any,
+        kept: bool = False,
+        accumulate: bool = False,
     ) -> Array:
         """The buffer for the backwards of ``executor``, likewise."""
         nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
         if nbytes <= way.workspace_bytes:
-            return self.workspace(way, kept)
+            return self.workspace(way, stream, kept)
         return self._empty((nbytes,), self._bytes)
 
     def _graph(
@@ -212,18 +225,14 @@ class VendorPlan:
             replays.clear()
         self._staging = None
 
-    def _capturing(self) -> bool:
-        stream = self._current_stream()
-        return bool(stream.ptr) and self.memory.is_capturing(stream)
-
     def run_forward(
-        self, way: Way, addresses: Addresses, reserve: Array | None = None
+        self, way: Way, addresses: Addresses, stream: Any, reserve: Array | None = None
     ) -> Context | None:
         """Forward on checked addresses, in the order of the executor's ``forward_at``."""
         executor, replayed = way.direct, way.replayed
         if replayed is not None:
             context = None if reserve is None else Context(replayed, reserve)
-            if self._capturing():
+            if stream is None:
                 executor = replayed  # in the caller's graph what is fastest in a graph
                 self._graph_memory.of_users.add(replayed)
             else:
@@ -234,11 +243,11 @@ class VendorPlan:
                     lambda: replayed.forward_at(addresses, context, ordered=False),
                 )
                 if graph is not None:
-                    self._launch_in_order(graph)
+                    self._launch_in_order(graph, stream)
                     if context is not None:
                         context.phase = Phase.FORWARD
                     return context
-                if way.staged and self._run_staged(replayed, addresses):
+                if way.staged and self._run_staged(replayed, addresses, stream):
                     return None
         context = None if reserve is None else Context(executor, reserve)
         if executor.least_workspace_bytes > way.workspace_bytes:
@@ -247,12 +256,11 @@ class VendorPlan:
         executor.forward_at(addresses, context)
         return context
 
-    def _run_staged(self, executor: Executor, addresses: Addresses) -> bool:
+    def _run_staged(self, executor: Executor, addresses: Addresses, stream: Any) -> bool:
         """Inference through the plan's own arrays; False where that cannot be done now.
 
         They are of one stream, the first one, since another could overwrite what it still reads.
         """
-        stream = self._current_stream()
         with self._staging_lock:
             if self._staging is None:
                 try:
@@ -271,18 +279,21 @@ class VendorPlan:
             staging.run(graph, addresses, stream)
             return True
 
-    def _launch_in_order(self, graph: Graph) -> None:
+    def _launch_in_order(self, graph: Graph, stream: Any) -> None:
         if self._generator is None:
-            graph.launch(self._current_stream())
+            graph.launch(stream)
         else:
             with self._generator:
-                graph.launch(self._current_stream())
+                graph.launch(stream)
 
-    def run_backward_data(self, way: Way, addresses: Addresses, context: Context) -> None:
+    def run_backward_data(
+        self, way: Way, addresses: Addresses, context: Context, stream: Any
+    ) -> None:
         """Backward data on checked addresses, by the executor that ran the forward."""
         executor: Any = context.executor
-        check_before_data(context, executor)
-        if self._replays(way, executor):
+        if context.phase is not Phase.FORWARD:
+            check_before_data(context, executor)
+        if self._replays(way, executor, stream):
             graph = self._graph(
                 self._datas,
                 (*addresses, context.reserve.data.ptr),
@@ -290,19 +301,25 @@ class VendorPlan:
                 lambda: executor.backward_data_at(addresses, context),
             )
             if graph is not None:
-                graph.launch(self._current_stream())
+                graph.launch(stream)
                 context.phase = Phase.DATA
                 return
             context.phase = Phase.FORWARD  # a capture that failed has moved it
         executor.backward_data_at(addresses, context)
 
     def run_backward_weights(
-        self, way: Way, addresses: Addresses, context: Context, accumulate: bool = False
+        self,
+        way: Way,
+        addresses: Addresses,
+        context: Context,
+        stream: Any,
+        accumulate: bool = False,
     ) -> None:
         """Backward weights on checked addresses, by the executor that ran the forward."""
         executor: Any = context.executor
-        check_before_weights(context, executor)
-        if self._replays(way, executor):
+        if context.phase is not Phase.DATA:
+            check_before_weights(context, executor)
+        if self._replays(way, executor, stream):
             graph = self._graph(
                 self._weights,
                 (*addresses, context.reserve.data.ptr, int(accumulate)),
@@ -310,66 +327,81 @@ class VendorPlan:
                 lambda: executor.backward_weights_at(addresses, context, accumulate),
             )
             if graph is not None:
-                graph.launch(self._current_stream())
+                graph.launch(stream)
                 context.phase = Phase.SPENT
                 return
         executor.backward_weights_at(addresses, context, accumulate)
 
-    def run_backward(self, way: Way, data: Addresses, weights: Addresses, context: Context) -> None:
+    def run_backward(
+        self, way: Way, data: Addresses, weights: Addresses, context: Context, stream: Any
+    ) -> None:
         """Both backwards: as one graph, in which cuDNN lets them overlap (9.19, H200)."""
         executor: Any = context.executor
-        check_before_data(context, executor)
+        if context.phase is not Phase.FORWARD:
+            check_before_data(context, executor)
 
         def both() -> None:
             executor.backward_data_at(data, context)
             executor.backward_weights_at(weights, context)
 
-        if self._replays(way, executor):
+        if self._replays(way, executor, stream):
             key = (*data, *weights, context.reserve.data.ptr)
             graph = self._graph(self._backwards, key, executor, both)
             if graph is not None:
-                graph.launch(self._current_stream())
+                graph.launch(stream)
                 context.phase = Phase.SPENT
                 return
             context.phase = Phase.FORWARD
         both()
 
-    def _replays(self, way: Way, executor: Executor) -> bool:
+    def _replays(self, way: Way, executor: Executor, stream: Any) -> bool:
         if executor is not way.replayed:
             return False
-        if self._capturing():
+        if stream is None:
             self._graph_memory.of_users.add(executor)
             return False
         return True
 
     # The functional API
 
+    def takes(self, array: Array, shape: tuple[int, ...]) -> bool:
+        """Whether a call can use an array as it is: contiguous, of this shape, dtype and device."""
+        return (
+            array.__class__ is self._ndarray
+            and array._c_contiguous
+            and array.shape == shape
+            and array.dtype == self._dtype
+            and (self._only_device or array.data.device_id == self.device)
+        )
+
     def infer(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
     ) -> tuple[Array, Array, Array | None]:
-        """(y, h_n, c_n)."""
+        """(y, h_n, c_n) of arrays that it `takes`; the weights are checked here."""
         if self.current_device() != self.device:
             with self.memory.use(self.device):
                 return self.infer(x, h_0, c_0, weights)
         if self.countdown:
             self.count()
         way = self.way
-        x_at, h_0_at, c_0_at, weights_at = way.direct.check_inputs(x, h_0, c_0, weights)
+        weights_at = way.direct.check_weights(weights)
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
-        stream = self._current_stream()
-        capturing = stream.ptr and self.memory.is_capturing(stream)
-        if capturing or way.replayed is None:
-            workspace = self._empty((way.workspace_bytes,), self._bytes)
-        else:
-            workspace = self._workspace(self.device, stream.ptr, way.workspace_bytes)
+        stream = self.own_stream()
+        workspace = self.workspace(way, stream)
         addresses = (
-            *(x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at),
-            *(0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr),
+            x.data.ptr,
+            y.data.ptr,
+            0 if h_0 is None else h_0.data.ptr,
+            h_n.data.ptr,
+            0 if c_0 is None else c_0.data.ptr,
+            0 if c_n is None else c_n.data.ptr,
+            weights_at,
+            workspace.data.ptr,
         )
-        graph = self.forward_graphs.get(addresses)
-        if graph is None or capturing or graph.executor is not way.replayed:
-            self.run_forward(way, addresses)
+        graph = None if stream is None else self.forward_graphs.get(addresses)
+        if graph is None or graph.executor is not way.replayed:
+            self.run_forward(way, addresses, stream)
         else:
             graph.launch(stream)
         return y, h_n, c_n
@@ -377,8 +409,7 @@ class VendorPlan:
     def states(self) -> tuple[Array, Array | None]:
         """New (h_n, c_n), or (dh_0, dc_0)."""
         if self._has_cell:
-            h, c = self.memory.empty_pair(self.h_shape, self.c_shape, self._dtype)
-            return h, c
+            return self._empty_pair(self.h_shape, self.c_shape, self._dtype)
         return self._empty(self.h_shape, self._dtype), None
 
     def forward(
@@ -391,16 +422,23 @@ class VendorPlan:
         if self.countdown:
             self.count()
         way = self.way
-        x_at, h_0_at, c_0_at, weights_at = way.direct.check_inputs(x, h_0, c_0, weights)
+        weights_at = way.direct.check_weights(weights)
         reserve = self._empty((way.reserve_bytes,), self._bytes)
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
-        workspace = self.workspace(way)
+        stream = self.own_stream()
+        workspace = self.workspace(way, stream)
         addresses = (
-            *(x_at, y.data.ptr, h_0_at, h_n.data.ptr, c_0_at),
-            *(0 if c_n is None else c_n.data.ptr, weights_at, workspace.data.ptr),
+            x.data.ptr,
+            y.data.ptr,
+            0 if h_0 is None else h_0.data.ptr,
+            h_n.data.ptr,
+            0 if c_0 is None else c_0.data.ptr,
+            0 if c_n is None else c_n.data.ptr,
+            weights_at,
+            workspace.data.ptr,
         )
-        context = self.run_forward(way, addresses, reserve)
+        context = self.run_forward(way, addresses, stream, reserve)
         assert context is not None
         return y, h_n, c_n, Saved((x, h_0, c_0, weights, y), addresses, context)
 
@@ -424,25 +462,32 @@ class VendorPlan:
         executor: Any = context.executor
         if dy is None:
             dy = self.memory.zeros(self.y_shape, self._dtype)
-        dy_at, dh_n_at, dc_n_at = executor.check_gradients(dy, dh_n, dc_n)
         dx = self._empty(self.x_shape, self._dtype)
         dh_0, dc_0 = self.states()
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
         way = self.way
-        workspace = self.backward_workspace(way, executor)
+        stream = self.own_stream()
+        workspace = self.backward_workspace(way, executor, stream)
         x_at, y_at, h_0_at, _, c_0_at, _, weights_at, _ = saved.addresses
         data = (
-            *(y_at, dy_at, h_0_at, c_0_at, dh_n_at, dc_n_at, weights_at),
-            *(dx.data.ptr, dh_0.data.ptr, 0 if dc_0 is None else dc_0.data.ptr),
+            y_at,
+            dy.data.ptr,
+            h_0_at,
+            c_0_at,
+            0 if dh_n is None else dh_n.data.ptr,
+            0 if dc_n is None else dc_n.data.ptr,
+            weights_at,
+            dx.data.ptr,
+            dh_0.data.ptr,
+            0 if dc_0 is None else dc_0.data.ptr,
             workspace.data.ptr,
         )
         if dweights is None:
-            self.run_backward_data(way, data, context)
+            self.run_backward_data(way, data, context, stream)
         else:
-            self.run_backward(
-                way, data, (x_at, h_0_at, y_at, dweights.data.ptr, workspace.data.ptr), context
-            )
+            weights = (x_at, h_0_at, y_at, dweights.data.ptr, workspace.data.ptr)
+            self.run_backward(way, data, weights, context, stream)
         return dx, dh_0, dc_0, dweights
 
     # What it is
@@ -455,7 +500,8 @@ class VendorPlan:
     @property
     def staged_bytes(self) -> int:
         """Device memory that is held for copies."""
-        return 0 if self._staging is None else self._staging[0].nbytes
+        staging = self._staging  # once: another thread may drop it
+        return 0 if staging is None else staging[0].nbytes
 
     @property
     def graph_count(self) -> int:
