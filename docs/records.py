@@ -73,18 +73,22 @@ def _environment_rows(record: dict[str, Any], source: str) -> list[tuple[str, st
     ]
 
 
-OVERHEAD_HEAD = ("Problem", "C call", "executor", "dnnffi.lstm and its like", "PyTorch")
+OVERHEAD_HEAD = (
+    *("Problem", "C call", "executor", "dnnffi.lstm and its like", "of it allocations"),
+    *("of it the launch", "PyTorch"),
+)
 
 
 def overhead_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """One row a problem: microseconds of the C call, and how far each way of calling lies above."""
+    """One row a problem: microseconds of the C call, of the executor above it, and of the rest."""
     rows = []
     for row in record["rows"]:
-        above = [
-            f"{row[key] - row['raw']:+.1f}" if key in row else "not measured"
-            for key in ("executor", "functional", "torch")
+        calls = [
+            f"{row[key]:.1f}" if key in row else NOT_MEASURED
+            for key in ("functional", "allocations", "launch", "torch")
         ]
-        rows.append((row["problem"], f"{row['raw']:.1f}", *above))
+        above = f"{row['executor'] - row['raw']:+.1f}"
+        rows.append((row["problem"], f"{row['raw']:.1f}", above, *calls))
     return rows
 
 

@@ -21,6 +21,7 @@ BUDGET = 8.0
 
 _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
 _LAUNCH_MS = 0.05  # what a call may take longer than its kernels
+_HOPELESS = 1.5  # times slower than the best in a first graph, which is many calls
 _COMPARED = 2**17  # elements of a result: candidates are many, and copies to the host slow
 
 
@@ -154,8 +155,7 @@ def tune(
 
 def _time(call: Callable[[], None], memory: MemoryWithGraphs, best: float) -> float:
     """Milliseconds of a call, of several in a graph where that can be captured."""
-    once = memory.elapsed(call)
-    if once > HOPELESS * best + _LAUNCH_MS:
+    if (once := memory.elapsed(call)) > HOPELESS * best + _LAUNCH_MS:
         return once
 
     def calls() -> None:
@@ -167,7 +167,8 @@ def _time(call: Callable[[], None], memory: MemoryWithGraphs, best: float) -> fl
     except FAILURES:
         return median_time(call, memory, best)
     stream = memory.current_stream()
-    per_graph = median_time(lambda: graph.launch(stream), memory, best * _GRAPHED_CALLS)
+    best_graph = best * _GRAPHED_CALLS
+    per_graph = median_time(lambda: graph.launch(stream), memory, best_graph, _HOPELESS)
     return per_graph / _GRAPHED_CALLS
 
 

@@ -15,7 +15,7 @@ _BATCHES = 3  # times of a candidate, of which the median counts
 _BATCH_MS = 2.0  # as many calls as fill this make a batch
 _MOST_CALLS = 20
 HOPELESS = 3.0
-"""Times slower than the best so far: measured no further."""
+"""Times slower than the best so far, in the first call: measured no further."""
 
 _MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
 
@@ -25,10 +25,15 @@ FAILURES = (DnnffiError, MemoryError, RuntimeError)
 """What a candidate may fail with: refused, too large for the memory left, failed on the device."""
 
 
-def median_time(call: Callable[[], object], memory: MemoryWithGraphs, best: float) -> float:
+def median_time(
+    call: Callable[[], object],
+    memory: MemoryWithGraphs,
+    best: float,
+    hopeless: float = HOPELESS,
+) -> float:
     """Milliseconds of a call; of one that is far from ``best``, a first guess."""
     once = memory.elapsed(call)
-    if once > HOPELESS * best:
+    if once > hopeless * best:
         return once
     count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))
 
