@@ -23,10 +23,10 @@ from dnnffi.spec.conv_problem import (
 class ConvPlan:
     """One operation of one convolution with everything that depends on it made once.
 
-    cuDNN's plan is kept, and its workspace, one for each stream of a thread. A call checks its arrays and
-    enqueues the work on CuPy's current stream; one with ``out`` and the arrays of the call before
-    checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from the fourth
-    on, except inside a capture of the caller's. One thread at a time may use a plan.
+    cuDNN's plan is kept, and its workspace, one for each stream of a thread. A call checks its
+    arrays and enqueues the work on CuPy's current stream; one with ``out`` and the arrays of the
+    call before checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from
+    the fourth on, except inside a capture of the caller's. One thread at a time may use a plan.
 
     Parameters
     ----------
