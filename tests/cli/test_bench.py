@@ -6,8 +6,10 @@ import pytest
 
 from dnnffi.bench import array_models, runner
 from dnnffi.bench.model import Creator
+from dnnffi.bench.suites import SUITES
 from dnnffi.cli import bench, main, probe
 
+RNN = SUITES["rnn"]
 ONE = "tiny rnn"  # one shape of the set tiny
 SHORT = ["bench", "rnn", "--device", "cpu", "--quick", "--rounds", "1", "--warm-up", "1"]
 
@@ -139,7 +141,7 @@ def test_a_bad_argument_is_refused(arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_something_other_than_rnn_is_refused(capsys):
+def test_something_that_cannot_be_measured_is_refused(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["bench", "conv"])
     assert stop.value.code == 2
@@ -174,7 +176,7 @@ def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeyp
     monkeypatch.setattr(probe, "absent", lambda *names: [])
     assert main([*SHORT, "--only", ONE, "--peers", "torch"]) == 1
     assert "--peers torch: half installed" in failure(capsys)
-    assert bench._peer_creators(None, "gpu") == {}
+    assert bench._peer_creators(RNN, None, "gpu") == {}
     assert capsys.readouterr().out == (
         "torch is left out: half installed\njax is left out: half installed\n"
     )
@@ -188,8 +190,8 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
 
 def test_defaults_by_place(monkeypatch):
     options = bench.argparse.Namespace(shapes=None, only=None)
-    assert set(bench._shapes(options, "gpu").values()) == {("performance",)}
-    assert set(bench._shapes(options, "cpu").values()) == {("tiny",)}
+    assert set(bench._shapes(RNN, options, "gpu").values()) == {("performance",)}
+    assert set(bench._shapes(RNN, options, "cpu").values()) == {("tiny",)}
     monkeypatch.setattr(probe, "absent", lambda *names: ["jax"])
-    assert bench._peers(None, "gpu") == ("torch",)
-    assert bench._peers(None, "cpu") == ()
+    assert bench._peers(RNN, None, "gpu") == ("torch",)
+    assert bench._peers(RNN, None, "cpu") == ()
