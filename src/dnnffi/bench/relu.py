@@ -11,10 +11,14 @@ import numpy as np
 from dnnffi.arrays import Array
 from dnnffi.bench.kernels import WIDE
 
-# C for one element, as in `dnnffi.bench.kernels`.
-SOURCES: dict[str, tuple[str, str]] = {
-    "one": ("T y, T a", "dx = (A)y > 0 ? a : (T)(A)0;"),
-    "two": ("T y, T a, T b", "dx = (A)y > 0 ? (T)((A)a + (A)b) : (T)(A)0;"),
+# As in `dnnffi.bench.kernels`: (inputs, outputs, C for one element).
+SOURCES: dict[str, tuple[str, str, str]] = {
+    "relu_backward": ("T y, T a", "T dx", "dx = (A)y > 0 ? a : (T)(A)0;"),
+    "relu_backward_sum": (
+        "T y, T a, T b",
+        "T dx",
+        "dx = (A)y > 0 ? (T)((A)a + (A)b) : (T)(A)0;",
+    ),
 }
 
 
@@ -31,14 +35,12 @@ def relu_backward(xp: ModuleType, y: Array, a: Array, b: Array | None = None) ->
     arrays = [array for array in (y, a, b, dx) if array is not None]
     if not y.flags.c_contiguous:
         arrays = [array.transpose(0, *range(2, array.ndim), 1) for array in arrays]
-    _kernel(xp, "one" if b is None else "two")(*arrays)
+    _kernel(xp, "relu_backward" if b is None else "relu_backward_sum")(*arrays)
     return dx
 
 
 @cache
 def _kernel(cupy: Any, name: str) -> Any:
-    inputs, text = SOURCES[name]
-    text = f"typedef dnnffi_wide<T>::type A; {text}"
-    return cupy.ElementwiseKernel(
-        inputs, "T dx", text, f"dnnffi_relu_backward_{name}", preamble=WIDE
-    )
+    inputs, outputs, text = SOURCES[name]
+    text = "typedef dnnffi_wide<T>::type A; " + text
+    return cupy.ElementwiseKernel(inputs, outputs, text, f"dnnffi_{name}", preamble=WIDE)

@@ -1,7 +1,9 @@
-"""Image CNNs of PyTorch: its functions as they are called, after a search, and in a CUDA graph."""
+"""Image CNNs of PyTorch: its functions as called, traced, after a search, and in a CUDA graph."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +19,7 @@ from dnnffi.bench.torch_models import PLACES, device, in_a_graph
 _FUNCTIONS: Any = torch.nn.functional
 
 
-def scores(network: ResNet, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+def scores(network: ResNet, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
     """[N, V] from pictures [N, C, H, W]."""
 
     def convolve(conv: Conv, x: torch.Tensor) -> torch.Tensor:
@@ -38,9 +40,18 @@ def scores(network: ResNet, x: torch.Tensor, weights: list[torch.Tensor]) -> tor
 
 
 def eager(
-    shape: ImageShape, data: ImageData, place: str, training: bool, *, search: bool = False
+    shape: ImageShape,
+    data: ImageData,
+    place: str,
+    training: bool,
+    *,
+    search: bool = False,
+    trace: bool = False,
 ) -> ModelDef:
-    """As its functions are called; with ``search`` after ``torch.backends.cudnn.benchmark``."""
+    """As its functions are called; with ``torch.backends.cudnn.benchmark`` as ``search`` says.
+
+    With ``trace`` through ``torch.jit.trace``.
+    """
     cudnn: Any = torch.backends.cudnn
     network = shape.network
     order = torch.channels_last if shape.channels_last else torch.contiguous_format
@@ -52,23 +63,31 @@ def eager(
             made = made.contiguous(memory_format=order)
         return made.requires_grad_(gradient)
 
-    weights = [upload(array, training) for array in data.weights]
+    x, weights = upload(data.x), [upload(array, training) for array in data.weights]
+
+    def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return scores(network, x, weights)
+
+    if trace:
+        with warnings.catch_warnings():
+            # That torch.jit is old is why it is here.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            run = torch.jit.trace(run, (x, *weights), check_trace=False)
 
     def forward(x: torch.Tensor) -> tuple[torch.Tensor]:
         # One switch for all models of the process.
         cudnn.benchmark = search
-        return (scores(network, x, weights),)
+        return (run(x, *weights),)
 
-    inputs = (upload(data.x),)
     if not training:
-        return ModelDef(inputs, weights, forward)
+        return ModelDef((x,), weights, forward)
     dy = upload(data.dy)
 
     def backward(y: torch.Tensor) -> list[torch.Tensor]:
         cudnn.benchmark = search
         return list(torch.autograd.grad(y, weights, dy))
 
-    return ModelDef(inputs, weights, forward, lambda outputs: outputs, backward)
+    return ModelDef((x,), weights, forward, lambda outputs: outputs, backward)
 
 
 def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
@@ -81,5 +100,6 @@ CREATORS = (
     Creator(
         "torch benchmark", "torch", partial(eager, search=True), ImageLimits(places=PLACES[1:])
     ),
+    Creator("torch traced", "torch", partial(eager, trace=True), ImageLimits(places=PLACES)),
     Creator("torch graph", "torch", captured, ImageLimits(places=PLACES[1:]), captures=True),
 )
