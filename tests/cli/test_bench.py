@@ -49,6 +49,28 @@ def test_bench_beside_torch_shows_ratios(tmp_path, capsys):
     assert picture.exists()
 
 
+def test_image_cnns_beside_torch(tmp_path, capsys):
+    pytest.importorskip("torch")
+    record, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    arguments = ["--json", str(record), "--plot", str(picture), "--peers", "torch"]
+    assert main(["bench", "cnn", *SHORT[2:], "--only", "tiny resnet18", *arguments]) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    (shape,) = found["shapes"]
+    assert (shape["arch"], shape["layout"], shape["sets"]) == (
+        *("resnet18", "channels_first"),
+        ["tiny"],
+    )
+    measured = {(row["model"], row["phase"]) for row in found["rows"] if "ms" in row}
+    models = ("dnnffi", "torch eager", "torch traced")
+    phases = ("inference", "training")
+    assert measured == {(model, phase) for model in models for phase in phases}
+    assert not [row for row in found["rows"] if "failed" in row]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    out = capsys.readouterr().out
+    assert "dnnffi against torch eager, forward + backward" in out
+    assert "Not measured: dnnffi tuned (1 x needs a GPU)" in out
+
+
 def test_models_can_be_picked(capsys):
     assert main([*SHORT, "--only", "tiny lstm*1 uni", "--models", "array p*bias"]) == 0
     out = capsys.readouterr().out
@@ -141,9 +163,24 @@ def test_a_bad_argument_is_refused(arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_something_that_cannot_be_measured_is_refused(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shapes", "fastrnns"], "unknown set of shapes 'fastrnns'; known are imagenet, tiny"),
+        (["--peers", "jax"], "unknown peer 'jax'; known are torch, none"),
+    ],
+)
+def test_what_only_recurrent_networks_have_is_refused(arguments, words, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "conv"])
+        main(["bench", "cnn", *arguments])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", [["conv"], []])
+def test_something_that_cannot_be_measured_is_refused(what):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *what])
     assert stop.value.code == 2
 
 
@@ -192,6 +229,9 @@ def test_defaults_by_place(monkeypatch):
     options = bench.argparse.Namespace(shapes=None, only=None)
     assert set(bench._shapes(RNN, options, "gpu").values()) == {("performance",)}
     assert set(bench._shapes(RNN, options, "cpu").values()) == {("tiny",)}
+    images = SUITES["cnn"]
+    assert set(bench._shapes(images, options, "gpu").values()) == {("imagenet",)}
+    assert set(bench._shapes(images, options, "cpu").values()) == {("tiny",)}
     monkeypatch.setattr(probe, "absent", lambda *names: ["jax"])
     assert bench._peers(RNN, None, "gpu") == ("torch",)
     assert bench._peers(RNN, None, "cpu") == ()

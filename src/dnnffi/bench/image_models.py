@@ -58,7 +58,8 @@ class _Network:
         For one call: what a block has saved is let go of behind it.
         """
         found: list[Any] = [None] * len(self.weights)
-        d_means = self._backward(self._net.scores, saved.means, dy[:, :, None, None], found)
+        d_scores = dy.reshape(*dy.shape, 1, 1)
+        d_means = self._backward(self._net.scores, saved.means, d_scores, found)
         height, width = saved.maps[-1][-1].shape[2:]
         terms = [d_means / (height * width)]
         for block in reversed(self._net.blocks):

@@ -16,7 +16,7 @@ OURS = (FUNCTIONS, "dnnffi plan", CAPTURED)
 RAW = "cudnn raw"  # what the library reaches without dnnffi
 EAGER, GRAPH = "torch eager", "torch graph"
 PEERS = (EAGER, "torch benchmark", GRAPH, "jax")
-OF_IMAGES = ("dnnffi tuned", "dnnffi captured")
+OF_IMAGES = ("dnnffi tuned", "dnnffi captured")  # besides the functions
 PHASE_WORDS = {"inference": "inference", "training": "forward + backward"}
 
 
