@@ -100,8 +100,8 @@ def test_a_graph_of_torch_gives_what_torch_gives(training):
 
 
 IMAGES = {
-    "resnet18": ImageShape("resnet18", "float64", "channels_first", 2, 20, width=8),
-    "resnet50": ImageShape("resnet50", "float64", "channels_last", 2, 20, width=8),
+    "resnet18": ImageShape("resnet18", "float64", "channels_first", 4, 40, width=16),
+    "resnet50": ImageShape("resnet50", "float64", "channels_last", 4, 40, width=16),
 }
 
 
@@ -111,12 +111,22 @@ def image_results(create, shape, place, training=True):
     return [array.astype("float64") for array in host([outputs[0], *(gradients or ())])]
 
 
-def check_images(found, expected, limit):
-    """A ReLU near 0 may switch by rounding, so arrays are compared by their norms."""
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert one.shape == other.shape
-        assert np.linalg.norm(one - other) <= limit * np.linalg.norm(other)
+def check_images(found, expected, *, rounded=False):
+    """Every array to the last digits; where much is rounded the scores, and gradients coarsely.
+
+    By rounding a ReLU near 0 lets a gradient through or not. In float16 on NumPy that puts most
+    gradients off by hundredths, and the scores by a thousandth.
+    """
+    assert [one.shape for one in found] == [one.shape for one in expected]
+    off = [
+        np.linalg.norm(one - other) / np.linalg.norm(other)
+        for one, other in zip(found, expected, strict=True)
+    ]
+    if not rounded:
+        assert max(off) <= 1e-9
+        return
+    assert off[0] <= 0.01
+    assert np.median(off) <= 0.15
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
@@ -124,11 +134,11 @@ def check_images(found, expected, limit):
 @pytest.mark.parametrize("creator", image_models.CREATORS, ids=lambda creator: creator.name)
 def test_image_cnns_on_cupy_give_what_numpy_gives(creator, arch, dtype):
     exact = IMAGES[arch]
-    limit = {"float64": 1e-9, "float32": 0.1, "float16": 0.1}[dtype]  # float32 may be TF32
+    rounded = dtype != "float64"  # float32 may be TF32
     expected = image_results(image_models.functions, exact, "cpu")
     shape = replace(exact, dtype=dtype)
-    check_images(image_results(creator.create, shape, "gpu"), expected, limit)
-    check_images(image_results(creator.create, shape, "gpu", False), expected[:1], limit)
+    check_images(image_results(creator.create, shape, "gpu"), expected, rounded=rounded)
+    check_images(image_results(creator.create, shape, "gpu", False), expected[:1], rounded=rounded)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -158,7 +168,7 @@ def test_image_cnns_of_torch_give_what_torch_gives(name, training):
     (creator,) = [one for one in torch_image_models.CREATORS if one.name == name]
     expected = image_results(torch_image_models.eager, IMAGES["resnet18"], "gpu", training)
     found = image_results(creator.create, IMAGES["resnet18"], "gpu", training)
-    check_images(found, expected, 1e-9)
+    check_images(found, expected)
 
 
 def test_image_cnns_by_the_command_on_a_gpu(tmp_path):
