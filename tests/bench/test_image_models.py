@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from bench_models import check, host
 
+import dnnffi
 from dnnffi.arrays import in_layout
 from dnnffi.bench import image_models, relu
 from dnnffi.bench.images import ImageShape
@@ -79,6 +81,40 @@ def test_the_layout_changes_no_result_and_is_kept(name):
 def test_tuned_computes_the_same():
     shape = SHAPES["resnet18"]
     check(results(image_models.tuned, shape), results(image_models.functions, shape))
+
+
+def test_captured_replays_the_tuned_model(monkeypatch):
+    launched = []
+
+    def capture_step(step):
+        return SimpleNamespace(launch=lambda: launched.append(1), result=step())
+
+    memory = SimpleNamespace(capture_step=capture_step)
+    engines = {"cudnn": SimpleNamespace(library=SimpleNamespace(memory=memory))}
+    monkeypatch.setattr(image_models, "conv_engine_named", engines.__getitem__)
+    shape = SHAPES["resnet18"]
+    check(results(image_models.captured, shape), results(image_models.tuned, shape))
+    assert launched == [1]
+
+
+def test_tuned_has_called_everything_before_it_is_timed(monkeypatch):
+    options = []
+    for name in ("conv", "conv_backward_data", "conv_backward_weights"):
+        function = getattr(dnnffi, name)
+
+        def call(*arrays, function=function, **keywords):
+            options.append((function.__name__, keywords["options"]))
+            return function(*arrays, **keywords)
+
+        monkeypatch.setattr(dnnffi, name, call)
+    shape = SHAPES["resnet18"]
+    image_models.tuned(shape, shape.draw(), "cpu", True)
+    assert {name for name, _ in options} == {
+        *("conv", "conv_backward_data", "conv_backward_weights")
+    }
+    assert all(asked == {"tune": True} for _, asked in options)
+    convs = len(shape.network.convs)
+    assert len(options) == 3 * convs - 1  # nobody asks for the gradient of the pictures
 
 
 def test_what_a_forward_saved_is_let_go_of_by_the_backward():

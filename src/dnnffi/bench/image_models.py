@@ -159,7 +159,8 @@ def tuned(shape: ImageShape, data: ImageData, place: str, training: bool) -> Mod
 def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
     """The tuned model in one CUDA graph: forward, or forward and all gradients."""
     model = tuned(shape, data, place, training)
-    graph = conv_engine_named("cudnn").library.memory.capture_step(model.once)  # type: ignore[attr-defined]
+    engine: Any = conv_engine_named("cudnn")
+    graph = engine.library.memory.capture_step(model.once)
     return model.replayed(graph.launch, graph.result)
 
 
