@@ -84,6 +84,8 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) benchmarks/conv.py --json docs/verification/bench_conv.json
 	$(run) -m dnnffi bench rnn --device gpu --shapes performance \
 		--json docs/verification/bench_rnn.json $(BENCH_ARGS)
+	$(run) -m dnnffi bench cnn --device gpu --shapes imagenet --rounds 5 --warm-up 10 \
+		--json docs/verification/bench_cnn.json
 
 clean: ## Remove the virtual environment and everything built
 	rm -rf .venv build dist docs/_build docs/_generated demo-output

@@ -4,8 +4,9 @@
 ``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
 ``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
 call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
-``bench-plans`` the host cost of its calls, ``text-record`` a file as it is. Where there is no
-record they say so. ``conv-table`` and ``wrong-engines`` show data of the code.
+``bench-plans`` the host cost of its calls, ``bench-images`` the times of image CNNs,
+``text-record`` a file as it is. Where there is no record they say so. ``conv-table`` and
+``wrong-engines`` show data of the code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import conv_table
 from docutils import nodes
 from records import (
     BENCH_HEAD,
+    BENCH_MODELS,
     CONV_HEAD,
+    IMAGE_HEAD,
+    IMAGE_MODELS,
     OVERHEAD_HEAD,
     PLAN_HEAD,
     RECORDS,
@@ -150,6 +154,8 @@ class BenchRecord(Record):
     """``bench-record``."""
 
     file = "bench_rnn.json"
+    head = BENCH_HEAD
+    models = tuple(BENCH_MODELS)
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
@@ -160,7 +166,7 @@ class BenchRecord(Record):
         found: list[nodes.Node] = []
         for phase, words in PHASE_WORDS.items():
             found.append(nodes.paragraph(text=f"{words.capitalize()}:"))
-            found.append(table(bench_rows(record, phase), BENCH_HEAD))
+            found.append(table(bench_rows(record, phase, self.models), self.head))
         return found
 
     def missing(self, name: str) -> list[nodes.Node]:
@@ -172,6 +178,14 @@ class BenchPlans(BenchRecord):
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
         return [table(plan_rows(record), PLAN_HEAD)]
+
+
+class BenchImages(BenchRecord):
+    """``bench-images``."""
+
+    file = "bench_cnn.json"
+    head = IMAGE_HEAD
+    models = IMAGE_MODELS
 
 
 class ConvBench(Record):
@@ -233,6 +247,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)
+    app.add_directive("bench-images", BenchImages)
     app.add_directive("conv-bench", ConvBench)
     app.add_directive("wrong-engines", WrongEngines)
     app.add_directive("bench-plans", BenchPlans)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -12,6 +13,7 @@ from dnnffi.bench.summary import (
     FUNCTIONS,
     GRAPH,
     NOT_MEASURED,
+    OF_IMAGES,
     OURS,
     PHASE_WORDS,
     RAW,
@@ -131,22 +133,27 @@ def plan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     return _by_shape(record, found)
 
 
-_BENCH_MODELS = {
+BENCH_MODELS = {
     FUNCTIONS: "dnnffi",
     CAPTURED: "RNNPlan.capture",
     RAW: "cuDNN alone",
     EAGER: "PyTorch",
     GRAPH: "PyTorch in a graph",
 }
-BENCH_HEAD = ("Shape", *_BENCH_MODELS.values(), "host µs, dnnffi", "host µs, PyTorch")
+_HOSTS = ("host µs, dnnffi", "host µs, PyTorch")
+BENCH_HEAD = ("Shape", *BENCH_MODELS.values(), *_HOSTS)
+IMAGE_MODELS = (FUNCTIONS, *OF_IMAGES, EAGER, "torch benchmark", "torch traced", GRAPH)
+IMAGE_HEAD = ("Shape", *IMAGE_MODELS, *_HOSTS)
 
 
-def bench_rows(record: dict[str, Any], phase: str) -> list[tuple[str, ...]]:
-    """One row a shape: milliseconds of a phase, and host microseconds."""
+def bench_rows(
+    record: dict[str, Any], phase: str, models: Iterable[str] = BENCH_MODELS
+) -> list[tuple[str, ...]]:
+    """One row a shape: milliseconds of a phase by ``models``, and host microseconds."""
     return _by_shape(
         record,
         [
-            *((figures(record, model, phase), 3) for model in _BENCH_MODELS),
+            *((figures(record, model, phase), 3) for model in models),
             *((figures(record, model, phase, "host_us"), 1) for model in (FUNCTIONS, EAGER)),
         ],
     )

@@ -7,7 +7,6 @@ from itertools import chain
 import numpy as np
 
 from dnnffi.bench import array_models
-from dnnffi.bench.model import draw
 from dnnffi.bench.shapes import Shape
 
 ONE = Shape("lstm", "float64", 4, 3, 2, 5)
@@ -41,7 +40,7 @@ def host(value):
 
 def run(create, shape, *, place="cpu", training=True, **keywords):
     """Outputs (y, states, perhaps more) and, in training, the gradients."""
-    model = create(shape, draw(shape, seed=1), place, training, **keywords)
+    model = create(shape, shape.draw(seed=1), place, training, **keywords)
     outputs = model.forward(*model.inputs)
     if not training:
         return outputs, None

@@ -9,10 +9,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from dnnffi.bench import kernels
+from dnnffi.bench import kernels, relu
 
 BATCH, HIDDEN = 3, 5
 WIDE = {"gx", "gh", "gates", "d_gates"}
+SOURCES = kernels.SOURCES | relu.SOURCES
 
 
 def parameters(text):
@@ -23,7 +24,7 @@ def parameters(text):
 
 def function(name):
     """A C function that does for every element what the kernel does for one."""
-    inputs, outputs, text = kernels.SOURCES[name]
+    inputs, outputs, text = SOURCES[name]
     arguments, names = ["long long count", "long long hidden"], []
     for raw, parameter in parameters(inputs) + parameters(outputs):
         arguments.append(f"double *{parameter if raw else parameter + '_all'}")
@@ -51,13 +52,18 @@ def compiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     source = folder / "kernels.c"
     head = "#include <math.h>\ntypedef double T;\ntypedef double A;\n"
-    source.write_text(head + "\n".join(map(function, kernels.SOURCES)))
+    source.write_text(head + "\n".join(map(function, SOURCES)))
     library = folder / "kernels.so"
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-Wall", "-Werror", str(source), "-o", str(library), "-lm"],
         check=True,
     )
     return ctypes.CDLL(str(library))
+
+
+def run(compiled, name, *arrays):
+    pointers = [array.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for array in arrays]
+    getattr(compiled, name)(ctypes.c_longlong(BATCH * HIDDEN), ctypes.c_longlong(HIDDEN), *pointers)
 
 
 @pytest.mark.parametrize("name", kernels.SOURCES)
@@ -74,7 +80,19 @@ def test_c_and_numpy_say_the_same(compiled, name):
     written = [array(parameter) for _, parameter in parameters(outputs)]
     expected = [out.copy() for out in written]
     getattr(kernels.kernels(np), name)(*given, *expected)
-    pointers = [out.ctypes.data_as(ctypes.POINTER(ctypes.c_double)) for out in (*given, *written)]
-    getattr(compiled, name)(ctypes.c_longlong(BATCH * HIDDEN), ctypes.c_longlong(HIDDEN), *pointers)
+    run(compiled, name, *given, *written)
     for out, right in zip(written, expected, strict=True):
         np.testing.assert_allclose(out, right, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "terms"), [("relu_backward", 1), ("relu_backward_sum", 2)])
+def test_c_and_numpy_let_a_gradient_through_a_relu_alike(compiled, name, terms):
+    rng = np.random.default_rng(0)
+    y = np.maximum(rng.standard_normal((BATCH, HIDDEN, 1, 1)), 0)
+    gradients = [rng.standard_normal(y.shape) for _ in range(terms)]
+    found = np.empty_like(y)
+    run(compiled, name, y, *gradients, found)
+    expected = np.where(y > 0, sum(gradients), 0)
+    assert 0 < np.count_nonzero(expected) < y.size
+    assert np.array_equal(relu.relu_backward(np, y, *gradients), expected)
+    assert np.array_equal(found, expected)

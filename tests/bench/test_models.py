@@ -10,7 +10,7 @@ from bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, f
 
 import dnnffi
 from dnnffi.bench import array_models
-from dnnffi.bench.model import Limits, draw
+from dnnffi.bench.limits import Limits
 from dnnffi.bench.shapes import Shape
 
 OTHERWISE = {"array simple", "array layer norm", "array dropout"}  # have tests of their own
@@ -37,7 +37,7 @@ def test_every_creator_is_tested():
 
 
 def test_simple_gives_the_last_state_and_its_gradient():
-    data = draw(ONE, seed=1)
+    data = ONE.draw(seed=1)
     (h, c, _), found = run(array_models.simple, ONE)
     _, (h_n, c_n), ctx = dnnffi.lstm_forward(data.x, (data.h_0, data.c_0), data.weights)
     expected = ctx.backward(dhx=(data.dy[-1:], None))
@@ -49,7 +49,7 @@ def test_simple_gives_the_last_state_and_its_gradient():
 
 
 def test_dropout_by_given_masks():
-    data = draw(TWO, seed=1)
+    data = TWO.draw(seed=1)
     rng = np.random.default_rng(2)
     masks = [(rng.random((4, 3, 5)) > 0.4) / 0.6 for _ in range(2)]
     outputs, found = run(array_models.stacked, TWO, dropout=0.4, masks=masks)
@@ -76,7 +76,7 @@ def test_dropout_by_given_masks():
 def test_dropout_draws_new_masks_and_none_in_inference():
     shape = Shape("lstm", "float64", 40, 10, 5, 5, layers=2)
     create = partial(array_models.stacked, dropout=0.4)
-    model = create(shape, draw(shape), "cpu", True)
+    model = create(shape, shape.draw(), "cpu", True)
     (one,), (other,) = (model.forward(*model.inputs)[2][1] for _ in range(2))
     assert not np.array_equal(one, other)
     assert set(np.unique(one)) == {0, 1 / 0.6}
@@ -85,7 +85,7 @@ def test_dropout_draws_new_masks_and_none_in_inference():
 
 
 def test_layer_norm_by_finite_differences():
-    data = draw(ONE, seed=1)
+    data = ONE.draw(seed=1)
     rng = np.random.default_rng(3)
     model = array_models.normalised(ONE, data, "cpu", True)
     for param in model.params[2:]:  # scales and shifts begin at ones and zeros
@@ -143,11 +143,11 @@ def test_limits_say_why_a_shape_does_not_fit(limits, place, shape, why):
 
 def test_drawn_arrays_are_the_same_for_a_seed_and_repeat_only_when_large():
     small = Shape("lstm", "float32", 3, 2, 4, 5)
-    one, other = draw(small, seed=7), draw(small, seed=7)
+    one, other = small.draw(seed=7), small.draw(seed=7)
     assert np.array_equal(one.x, other.x)
     assert len(np.unique(one.x)) == one.x.size
     assert abs(one.weights[0]).max() <= 5**-0.5
-    large = draw(Shape("rnn_tanh", "float16", 3, 700, 512, 4))
+    large = Shape("rnn_tanh", "float16", 3, 700, 512, 4).draw()
     flat = large.x.reshape(-1)
     assert flat.size > 1 << 20
     assert np.array_equal(flat[1 << 20 :], flat[: flat.size - (1 << 20)])

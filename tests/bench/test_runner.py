@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dnnffi.bench import runner
-from dnnffi.bench.model import Creator, Limits, ModelDef
+from dnnffi.bench.limits import Limits
+from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.runner import Row, Runner, Settings
 from dnnffi.bench.shapes import Shape
 

@@ -14,7 +14,7 @@ def test_every_shape_of_a_set_is_a_network_and_there_once(name):
 
 
 def test_different_shapes_have_different_names():
-    names = [shape.name for shape in shapes_of(SETS)]
+    names = [shape.name for shape in shapes_of(SETS, SETS)]
     assert len(set(names)) == len(names)
 
 
@@ -54,13 +54,15 @@ def test_deepbench_is_complete():
 
 
 def test_a_shape_for_training_in_one_set_is_for_training_in_all():
-    (shape,) = [s for s in shapes_of(["deepbench", "performance"]) if "f16 50 1 1536" in s.name]
+    (shape,) = [
+        s for s in shapes_of(["deepbench", "performance"], SETS) if "f16 50 1 1536" in s.name
+    ]
     assert shape.training
-    (shape,) = [s for s in shapes_of(["deepbench"]) if "f16 50 1 1536" in s.name]
+    (shape,) = [s for s in shapes_of(["deepbench"], SETS) if "f16 50 1 1536" in s.name]
     assert not shape.training
 
 
 def test_a_shape_of_two_sets_comes_once_and_knows_both():
-    found = shapes_of(["fastrnns", "performance"])
+    found = shapes_of(["fastrnns", "performance"], SETS)
     assert found[VARYING] == ("performance", "fastrnns")
     assert len(found) == len({*FASTRNNS, *PERFORMANCE})

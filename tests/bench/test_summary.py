@@ -73,6 +73,15 @@ def test_nothing_in_common_is_no_comparison():
     }
 
 
+def test_image_cnns_are_compared_with_pytorch_before_and_after_its_search():
+    ours = ("dnnffi", "dnnffi tuned", "dnnffi captured")
+    peers = ("torch eager", "torch benchmark", "torch graph")
+    record = {"rows": [row("one", model) for model in (*ours, *peers)]}
+    assert [(one.model, one.peer) for one in comparisons(record)] == [
+        (model, peer) for model in ours for peer in peers
+    ]
+
+
 def test_aims_beside_what_was_measured():
     found = beside()
     assert found["inference, geometric mean", "torch eager"] == (

@@ -6,8 +6,10 @@ import pytest
 
 from dnnffi.bench import array_models, runner
 from dnnffi.bench.model import Creator
+from dnnffi.bench.suites import SUITES
 from dnnffi.cli import bench, main, probe
 
+RNN = SUITES["rnn"]
 ONE = "tiny rnn"  # one shape of the set tiny
 SHORT = ["bench", "rnn", "--device", "cpu", "--quick", "--rounds", "1", "--warm-up", "1"]
 
@@ -45,6 +47,28 @@ def test_bench_beside_torch_shows_ratios(tmp_path, capsys):
     assert "x torch eager" in out
     assert "dnnffi against torch eager, forward + backward" in out
     assert picture.exists()
+
+
+def test_image_cnns_beside_torch(tmp_path, capsys):
+    pytest.importorskip("torch")
+    record, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    arguments = ["--json", str(record), "--plot", str(picture), "--peers", "torch"]
+    assert main(["bench", "cnn", *SHORT[2:], "--only", "tiny resnet18", *arguments]) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    (shape,) = found["shapes"]
+    assert (shape["arch"], shape["layout"], shape["sets"]) == (
+        *("resnet18", "channels_first"),
+        ["tiny"],
+    )
+    measured = {(row["model"], row["phase"]) for row in found["rows"] if "ms" in row}
+    models = ("dnnffi", "torch eager", "torch traced")
+    phases = ("inference", "training")
+    assert measured == {(model, phase) for model in models for phase in phases}
+    assert not [row for row in found["rows"] if "failed" in row]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    out = capsys.readouterr().out
+    assert "dnnffi against torch eager, forward + backward" in out
+    assert "Not measured: dnnffi tuned (1 x needs a GPU)" in out
 
 
 def test_models_can_be_picked(capsys):
@@ -139,9 +163,24 @@ def test_a_bad_argument_is_refused(arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_something_other_than_rnn_is_refused(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shapes", "fastrnns"], "unknown set of shapes 'fastrnns'; known are imagenet, tiny"),
+        (["--peers", "jax"], "unknown peer 'jax'; known are torch, none"),
+    ],
+)
+def test_what_only_recurrent_networks_have_is_refused(arguments, words, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["bench", "conv"])
+        main(["bench", "cnn", *arguments])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", [["conv"], []])
+def test_something_that_cannot_be_measured_is_refused(what):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", *what])
     assert stop.value.code == 2
 
 
@@ -174,7 +213,7 @@ def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeyp
     monkeypatch.setattr(probe, "absent", lambda *names: [])
     assert main([*SHORT, "--only", ONE, "--peers", "torch"]) == 1
     assert "--peers torch: half installed" in failure(capsys)
-    assert bench._peer_creators(None, "gpu") == {}
+    assert bench._peer_creators(RNN, None, "gpu") == {}
     assert capsys.readouterr().out == (
         "torch is left out: half installed\njax is left out: half installed\n"
     )
@@ -188,8 +227,11 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
 
 def test_defaults_by_place(monkeypatch):
     options = bench.argparse.Namespace(shapes=None, only=None)
-    assert set(bench._shapes(options, "gpu").values()) == {("performance",)}
-    assert set(bench._shapes(options, "cpu").values()) == {("tiny",)}
+    assert set(bench._shapes(RNN, options, "gpu").values()) == {("performance",)}
+    assert set(bench._shapes(RNN, options, "cpu").values()) == {("tiny",)}
+    images = SUITES["cnn"]
+    assert set(bench._shapes(images, options, "gpu").values()) == {("imagenet",)}
+    assert set(bench._shapes(images, options, "cpu").values()) == {("tiny",)}
     monkeypatch.setattr(probe, "absent", lambda *names: ["jax"])
-    assert bench._peers(None, "gpu") == ("torch",)
-    assert bench._peers(None, "cpu") == ()
+    assert bench._peers(RNN, None, "gpu") == ("torch",)
+    assert bench._peers(RNN, None, "cpu") == ()

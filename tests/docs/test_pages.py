@@ -30,6 +30,7 @@ RECORD_FILES = (
     "memcheck.json",
     "call_overhead.json",
     "bench_rnn.json",
+    "bench_cnn.json",
     "bench_conv.json",
 )
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
@@ -378,6 +379,22 @@ def test_a_benchmark_in_a_table():
     assert row == ("one", *["not measured"] * 4, "1.250", *["not measured"] * 2)
 
 
+def test_a_benchmark_of_images_in_a_table():
+    row = {"shape": "one", "phase": "inference"}
+    record = {
+        "shapes": [{"name": "one"}],
+        "rows": [
+            row | {"model": "dnnffi", "ms": 0.5, "host_us": 8.04},
+            row | {"model": "dnnffi tuned", "ms": 0.25, "host_us": 9.0},
+            row | {"model": "torch graph", "ms": 1.25, "host_us": 3.0},
+        ],
+    }
+    (row,) = records["bench_rows"](record, "inference", records["IMAGE_MODELS"])
+    absent = "not measured"
+    assert row == ("one", "0.500", "0.250", *[absent] * 4, "1.250", "8.0", absent)
+    assert len(row) == len(records["IMAGE_HEAD"])
+
+
 def test_host_costs_of_plans_in_a_table():
     row = {"shape": "one", "ms": 0.5}
     record = {
@@ -396,7 +413,9 @@ def test_host_costs_of_plans_in_a_table():
     assert len(measured) == 6
 
 
-@pytest.mark.parametrize("kind", ["gpu", "miopen", "memcheck", "call_overhead", "bench_rnn"])
+@pytest.mark.parametrize(
+    "kind", ["gpu", "miopen", "memcheck", "call_overhead", "bench_rnn", "bench_cnn"]
+)
 def test_a_record_that_is_there_can_be_shown(kind):
     path = records["RECORDS"] / f"{kind}.json"
     if not path.exists():
@@ -404,6 +423,9 @@ def test_a_record_that_is_there_can_be_shown(kind):
     record = json.loads(path.read_text(encoding="utf-8"))
     if kind == "call_overhead":
         assert records["overhead_rows"](record)
+    elif kind == "bench_cnn":
+        rows = records["bench_rows"](record, "training", records["IMAGE_MODELS"])
+        assert len(rows) == len(record["shapes"])
     elif kind == "bench_rnn":
         for phase in ("inference", "training"):
             assert len(records["bench_rows"](record, phase)) == len(record["shapes"])

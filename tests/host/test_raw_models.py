@@ -29,7 +29,7 @@ def test_the_library_alone_gives_what_the_reference_gives(host, name, training):
 
 
 def made(shape, training=True):
-    return raw_models.raw(shape, bench_models.draw(shape), "gpu", training)
+    return raw_models.raw(shape, shape.draw(), "gpu", training)
 
 
 def timed(monkeypatch, times):
@@ -97,7 +97,7 @@ def test_without_the_standard_algorithm_there_is_no_model(host):
 
 
 def test_a_call_of_dnnffi_says_its_algorithm_and_buffers(host):
-    data = bench_models.draw(bench_models.ONE)
+    data = bench_models.ONE.draw()
     arrays = [host.asarray(array) for array in data.weights]
     weights = dnnffi.RNNWeights.pack(
         arrays, bench_models.ONE.spec, backend="cudnn", out=host.memory.empty((180,), "float64")

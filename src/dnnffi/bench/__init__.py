@@ -1,1 +1,1 @@
-"""The fastrnns suite: recurrent networks of dnnffi and of its peers, timed side by side."""
+"""The fastrnns suite: networks of dnnffi and of its peers, timed side by side."""

@@ -11,8 +11,9 @@ import numpy as np
 import dnnffi
 from dnnffi.arrays import Array, import_cupy
 from dnnffi.bench import layer_norm, lstms
-from dnnffi.bench.model import Creator, Data, Limits, ModelDef
-from dnnffi.bench.shapes import Shape
+from dnnffi.bench.limits import Limits
+from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.shapes import Data, Shape
 from dnnffi.plan.vendor import VendorPlan
 from dnnffi.rnn import Gradients
 
@@ -322,11 +323,12 @@ _LSTM = Limits(
 )
 
 CREATORS = (
-    Creator("dnnffi", "array", functional, always=True, tunes=True),
+    Creator("dnnffi", "array", functional, Limits(), always=True, tunes=True),
     Creator(
         "dnnffi plan",
         "array",
         plan,
+        Limits(),
         always=True,
         tunes=True,
     ),

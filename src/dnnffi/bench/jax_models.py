@@ -10,8 +10,9 @@ import numpy as np
 from jax.experimental import rnn
 
 import dnnffi
-from dnnffi.bench.model import Creator, Data, Limits, ModelDef
-from dnnffi.bench.shapes import Shape
+from dnnffi.bench.limits import Limits
+from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.shapes import Data, Shape
 from dnnffi.rnn import Gradients
 
 

@@ -185,7 +185,7 @@ SOURCES: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-_WIDE = """
+WIDE = """
 template <typename T> struct dnnffi_wide { typedef float type; };
 template <> struct dnnffi_wide<double> { typedef double type; };
 """
@@ -200,7 +200,7 @@ def _cupy_kernels(cupy: Any) -> Any:
             outputs,
             "typedef dnnffi_wide<T>::type A; const long long element = i;" + text,
             f"dnnffi_lstm_{name}",
-            preamble=_WIDE,
+            preamble=WIDE,
         )
         setattr(made, name, _with_hidden(kernel, inputs.count(",")))
     return made

@@ -5,33 +5,55 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 
-from dnnffi.arrays import Array, dtype_object
-from dnnffi.bench.shapes import Shape
-from dnnffi.rnn import Gradients
-from dnnffi.spec.rnn import GATES
+class Problem(Protocol):
+    """What is measured: a network and the size of its input.
+
+    Hashable. ``training`` says whether forward and backward are measured too, or inference alone.
+    """
+
+    @property
+    def name(self) -> str:
+        """One line that no other problem has."""
+
+    @property
+    def training(self) -> bool:
+        """Whether forward and backward are measured too, or inference alone."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by name, and the name, for the record of a run."""
+
+    def draw(self, seed: int = 0) -> Any:
+        """Random arrays on the host, from which every model of it is made."""
 
 
 class ModelDef(NamedTuple):
     """A network with its arrays, ready to be called.
 
-    ``forward(*inputs)`` gives the outputs: ``y, (h_n, c_n)``, or ``y, h_n`` without a cell state,
-    and in training perhaps more behind them. ``backward(*backward_setup(outputs))`` gives
-    `Gradients` of sum(dy * y) with respect to x, the states and ``params``. The gradient dy was
-    drawn when the model was made, so that no random numbers are timed. ``backward`` is None in a
-    model for inference. ``about()`` is what the record says of it besides, behind the warm-up.
+    ``forward(*inputs)`` gives the outputs: of a recurrent network ``y, (h_n, c_n)``, or ``y, h_n``
+    without a cell state; of an image CNN its scores alone; in training perhaps more behind them.
+    ``backward(*backward_setup(outputs))`` gives the gradients of sum(dy * y), where y is the first
+    output: of a recurrent network `Gradients` with respect to x, the states and ``params``, of an
+    image CNN a list, with respect to ``params``. The gradient dy was drawn when the model was made,
+    so that no random numbers are timed. ``backward`` is None in a model for inference. ``about()``
+    is what the record says of it besides, behind the warm-up.
     """
 
     inputs: tuple[Any, ...]
     params: list[Any]
     forward: Callable[..., Any]
     backward_setup: Callable[[Any], tuple[Any, ...]] | None = None
-    backward: Callable[..., Gradients] | None = None
+    backward: Callable[..., Any] | None = None
     about: Callable[[], dict[str, Any]] | None = None
+
+    def once(self) -> tuple[Any, Any]:
+        """The outputs and, where the model has a backward, the gradients; else None."""
+        outputs = self.forward(*self.inputs)
+        if self.backward_setup is None or self.backward is None:
+            return outputs, None
+        return outputs, self.backward(*self.backward_setup(outputs))
 
     def step(self) -> Callable[[], Any]:
         """One call of all there is: forward, and backward where the model has it."""
@@ -40,83 +62,37 @@ class ModelDef(NamedTuple):
         if setup is None or backward is None:
             return forward
 
-        def train() -> Gradients:
+        def train() -> Any:
             return backward(*setup(forward()))
 
         return train
 
+    def replayed(self, launch: Callable[[], object], results: tuple[Any, Any]) -> ModelDef:
+        """The model whose calls were captured in a graph that ``launch`` runs.
 
-class Data(NamedTuple):
-    """Host arrays of one problem; every model of it is made from the same."""
+        Launching it is all that forward does. ``results`` are outputs and gradients in the arrays
+        of the graph.
+        """
+        outputs, gradients = results
 
-    x: Array  # [T, B, I]
-    h_0: Array  # [L*D, B, H]
-    c_0: Array | None  # [L*D, B, H]
-    weights: list[Array]  # in PyTorch's order
-    dy: Array  # [T, B, H*D]
+        def forward(*inputs: Any) -> Any:
+            launch()
+            return outputs
 
-
-# More numbers than this are repeated: drawing 10^8 of them would take longer than the measuring.
-_DRAWN = 1 << 20
-
-
-def draw(shape: Shape, seed: int = 0) -> Data:
-    """Random arrays of the shape's dtype: inputs normal, weights uniform within 1/sqrt(H)."""
-    spec = shape.spec
-    rng = np.random.default_rng(seed)
-    dtype = dtype_object(shape.dtype)
-
-    def normal(size: tuple[int, ...]) -> Array:
-        count = min(_DRAWN, int(np.prod(size)))
-        return np.resize(rng.standard_normal(count, "float32").astype(dtype), size)
-
-    def uniform(size: tuple[int, ...]) -> Array:
-        count = min(_DRAWN, int(np.prod(size)))
-        bound = 1 / sqrt(spec.hidden_size)
-        return np.resize(rng.uniform(-bound, bound, count).astype(dtype), size)
-
-    return Data(
-        normal(spec.x_shape(shape.steps, shape.batch)),
-        normal(spec.h_shape(shape.batch)),
-        normal(spec.c_shape(shape.batch)) if spec.has_cell else None,
-        [uniform(parameter.shape) for parameter in spec.parameter_shapes()],
-        normal(spec.y_shape(shape.steps, shape.batch)),
-    )
+        if self.backward is None:
+            return ModelDef(self.inputs, self.params, forward)
+        return ModelDef(self.inputs, self.params, forward, lambda _: (), lambda: gradients)
 
 
-class Limits(NamedTuple):
-    """On what a creator works. ``lengths`` is whether it takes ("may"), needs or refuses them."""
+class Fits(Protocol):
+    """On what a creator works."""
 
-    modes: tuple[str, ...] = tuple(GATES)
-    dtypes: tuple[str, ...] = ("float16", "float32")
-    places: tuple[str, ...] = ("cpu", "gpu")
-    layers: int | None = None  # at most
-    both_directions: bool = True
-    lengths: str = "may"
-
-    def why_not(self, shape: Shape, place: str) -> str:
+    def why_not(self, shape: Any, place: str) -> str:
         """Why ``shape`` is not for it on ``place``, "cpu" or "gpu"; empty if it is."""
-        if place not in self.places:
-            return "needs a GPU" if place == "cpu" else "its library sees no GPU"
-        if shape.mode not in self.modes:
-            return f"{' and '.join(self.modes)} only"
-        if shape.dtype not in self.dtypes:
-            return f"{' and '.join(self.dtypes)} only"
-        if self.layers is not None and shape.layers > self.layers:
-            return f"at most {self.layers} layer{'s' * (self.layers > 1)}"
-        if shape.directions == 2 and not self.both_directions:
-            return "one direction only"
-        if self.lengths == "refuses" and shape.lengths:
-            return "rows of equal length only"
-        if self.lengths == "needs" and not shape.lengths:
-            return "rows of different length only"
-        return ""
 
 
-ANY = Limits()
-
-Create = Callable[[Shape, Data, str, bool], ModelDef]
-"""(shape, data, place, training) -> model; place is "cpu" or "gpu"."""
+Create = Callable[[Any, Any, str, bool], ModelDef]
+"""(problem, what its `draw` gave, place, training) -> model; place is "cpu" or "gpu"."""
 
 
 @dataclass(frozen=True)
@@ -126,18 +102,20 @@ class Creator:
     ``library`` is whose arrays and clock it has: "array" (CuPy on a GPU, else NumPy), "torch" or
     "jax". ``always`` is False for networks that are of interest on the shapes of fastrnns alone.
     ``tunes`` says that the first calls look for the fastest way; ``captures`` that the model is
-    captured in a graph while it is made.
+    captured in a graph while it is made. Without ``limits`` it takes every problem.
     """
 
     name: str
     library: str
     create: Create
-    limits: Limits = ANY
+    limits: Fits | None = None
     always: bool = False
     tunes: bool = False
     captures: bool = False
     unavailable: str = ""
 
-    def why_not(self, shape: Shape, place: str) -> str:
+    def why_not(self, shape: Problem, place: str) -> str:
         """Why ``shape`` cannot be measured with it; empty if it can."""
-        return self.unavailable or self.limits.why_not(shape, place)
+        if self.unavailable or self.limits is None:
+            return self.unavailable
+        return self.limits.why_not(shape, place)

@@ -11,8 +11,9 @@ from typing import Any
 import dnnffi
 from dnnffi.arrays import Array
 from dnnffi.backends.context import Context
-from dnnffi.bench.model import Creator, Data, Limits, ModelDef
-from dnnffi.bench.shapes import Shape
+from dnnffi.bench.limits import Limits
+from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.shapes import Data, Shape
 from dnnffi.plan.candidates import Executor
 from dnnffi.plan.engines import engine_named
 from dnnffi.plan.measure import FAILURES, Results, disagreement, ends, median_time

@@ -13,8 +13,7 @@ from typing import Any
 
 import dnnffi
 from dnnffi.bench.clocks import Clock, clock_for
-from dnnffi.bench.model import Creator, Data, ModelDef, draw
-from dnnffi.bench.shapes import Shape
+from dnnffi.bench.model import Creator, ModelDef, Problem
 
 PHASES = ("inference", "training")
 """Forward alone, and forward with both backwards."""
@@ -98,12 +97,12 @@ class Runner:
         self.settings = settings
         self._clocks: dict[str, Clock] = {}
 
-    def rows(self, shape: Shape, creators: Sequence[Creator]) -> Iterator[Row]:
+    def rows(self, shape: Problem, creators: Sequence[Creator]) -> Iterator[Row]:
         """The rows of one problem, inference before training."""
         phases = PHASES if shape.training else PHASES[:1]
         skipped = {creator: creator.why_not(shape, self.place) for creator in creators}
         able = [creator for creator in creators if not skipped[creator]]
-        data = draw(shape) if able else None
+        data = shape.draw() if able else None
         for phase in phases:
             found = {} if data is None else self._race(shape, data, able, phase)
             for creator in creators:
@@ -119,7 +118,7 @@ class Runner:
         return self._clocks[creator.library]
 
     def _race(
-        self, shape: Shape, data: Data, creators: Sequence[Creator], phase: str
+        self, shape: Problem, data: Any, creators: Sequence[Creator], phase: str
     ) -> dict[Creator, Row]:
         """All of ``creators`` on one problem, in turns, so that drift hits all alike."""
         rows: dict[Creator, Row] = {}
@@ -157,7 +156,7 @@ class Runner:
             )
         return rows
 
-    def _enter(self, shape: Shape, data: Data, creator: Creator, phase: str) -> _Contender:
+    def _enter(self, shape: Problem, data: Any, creator: Creator, phase: str) -> _Contender:
         """Make the model, warm it up, measure its memory, and find how many calls fill a turn."""
         clock, settings = self._clock(creator), self.settings
         before = clock.used()

@@ -1,4 +1,4 @@
-"""The problems that are measured, as data.
+"""The recurrent networks that are measured, as data.
 
 Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directions.
 """
@@ -6,13 +6,26 @@ Symbols: T time steps, B batch, I input size, H hidden size, L layers, D directi
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from math import sqrt
+from typing import Any, NamedTuple, TypeVar
 
+from dnnffi.arrays import Array
+from dnnffi.bench.drawing import Drawing
 from dnnffi.spec.rnn import RNNSpec
 
-_SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+
+
+class Data(NamedTuple):
+    """Host arrays of one problem; every model of it is made from the same."""
+
+    x: Array  # [T, B, I]
+    h_0: Array  # [L*D, B, H]
+    c_0: Array | None  # [L*D, B, H]
+    weights: list[Array]  # in PyTorch's order
+    dy: Array  # [T, B, H*D]
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Shape:
         steps = f"{min(self.lengths)}-{max(self.lengths)}" if self.lengths else self.steps
         direction = "bi" if self.directions == 2 else "uni"
         return (
-            f"{self.mode} {_SHORT[self.dtype]} {steps} {self.batch} {self.input_size} "
+            f"{self.mode} {SHORT[self.dtype]} {steps} {self.batch} {self.input_size} "
             f"{self.hidden_size} {self.layers} {direction}"
         )
 
@@ -70,6 +83,18 @@ class Shape:
             "directions": self.directions,
             "lengths": self.lengths,
         }
+
+    def draw(self, seed: int = 0) -> Data:
+        """Inputs normal, weights uniform within 1/sqrt(H)."""
+        spec, drawing = self.spec, Drawing(self.dtype, seed)
+        bound = 1 / sqrt(spec.hidden_size)
+        return Data(
+            drawing.normal(spec.x_shape(self.steps, self.batch)),
+            drawing.normal(spec.h_shape(self.batch)),
+            drawing.normal(spec.c_shape(self.batch)) if spec.has_cell else None,
+            [drawing.uniform(parameter.shape, bound) for parameter in spec.parameter_shapes()],
+            drawing.normal(spec.y_shape(self.steps, self.batch)),
+        )
 
 
 def _drawn_lengths(least: int, end: int, batch: int) -> tuple[int, ...]:
@@ -185,11 +210,16 @@ SETS: dict[str, tuple[Shape, ...]] = {
 }
 
 
-def shapes_of(sets: Iterable[str]) -> dict[Shape, tuple[str, ...]]:
-    """The shapes of ``sets``, each once, with those of the sets that it is in."""
-    found: dict[Shape, tuple[str, ...]] = {}
-    asked = set(sets)
-    for name in [name for name in SETS if name in asked]:
-        for shape in SETS[name]:
+Named = TypeVar("Named")
+
+
+def shapes_of(
+    asked: Iterable[str], sets: Mapping[str, tuple[Named, ...]]
+) -> dict[Named, tuple[str, ...]]:
+    """The shapes of the ``asked`` out of ``sets``, each once, with those of the asked it is in."""
+    found: dict[Named, tuple[str, ...]] = {}
+    asked = set(asked)
+    for name in [name for name in sets if name in asked]:
+        for shape in sets[name]:
             found[shape] = (*found.get(shape, ()), name)
     return found

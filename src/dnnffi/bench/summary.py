@@ -15,7 +15,8 @@ FUNCTIONS, CAPTURED = "dnnffi", "dnnffi plan captured"
 OURS = (FUNCTIONS, "dnnffi plan", CAPTURED)
 RAW = "cudnn raw"  # what the library reaches without dnnffi
 EAGER, GRAPH = "torch eager", "torch graph"
-PEERS = (EAGER, GRAPH, "jax")
+PEERS = (EAGER, "torch benchmark", GRAPH, "jax")
+OF_IMAGES = ("dnnffi tuned", "dnnffi captured")  # besides the functions
 PHASE_WORDS = {"inference": "inference", "training": "forward + backward"}
 
 
@@ -88,7 +89,7 @@ def comparisons(record: Record) -> list[Comparison]:
     """Each of dnnffi's ways of calling, and the library alone, against each peer, in each phase."""
     found = (
         compare(record, model, peer, phase)
-        for model in (*OURS, RAW)
+        for model in (*OURS, *OF_IMAGES, RAW)
         for peer in PEERS
         for phase in PHASE_WORDS
     )

@@ -12,18 +12,20 @@ import torch
 from dnnffi.arrays import Array
 from dnnffi.bench import layer_norm, torch_script
 from dnnffi.bench.array_models import DROPOUT
-from dnnffi.bench.model import Creator, Data, Limits, ModelDef
-from dnnffi.bench.shapes import Shape
+from dnnffi.bench.limits import Limits
+from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.shapes import Data, Shape
 from dnnffi.rnn import Gradients
 
 
-def _device(place: str) -> str:
+def device(place: str) -> str:
+    """What PyTorch calls "cpu" or "gpu"."""
     return "cuda" if place == "gpu" else "cpu"
 
 
 def _tensor(array: Array, place: str, gradient: bool) -> torch.Tensor:
     # A copy, on the CPU too: no two models share an array.
-    return torch.tensor(array, device=_device(place)).requires_grad_(gradient)
+    return torch.tensor(array, device=device(place)).requires_grad_(gradient)
 
 
 def _states(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
@@ -61,7 +63,7 @@ def _module(shape: Shape, data: Data, place: str, training: bool) -> Any:
         shape.hidden_size,
         shape.layers,
         bidirectional=shape.directions == 2,
-        device=_device(place),
+        device=device(place),
         dtype=getattr(torch, shape.dtype),
     )
     with torch.no_grad():
@@ -96,36 +98,26 @@ def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """The eager model in one CUDA graph: forward, or forward and backward together.
+    """The eager model in one CUDA graph."""
+    return in_a_graph(eager(shape, data, place, training))
+
+
+def in_a_graph(model: ModelDef) -> ModelDef:
+    """``model`` in one CUDA graph: forward, or forward and backward together.
 
     Replaying it is all that forward does; the gradients lie in the arrays that it was captured
     with.
     """
-    model = eager(shape, data, place, training)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-
-    def step() -> tuple[Any, Any]:
-        outputs = model.forward(*model.inputs)
-        if model.backward is None or model.backward_setup is None:
-            return outputs, None
-        return outputs, model.backward(*model.backward_setup(outputs))
-
     with torch.cuda.stream(stream):
         for _ in range(3):
-            step()
+            model.once()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs, gradients = step()
-
-    def forward(*inputs: Any) -> Any:
-        graph.replay()
-        return outputs
-
-    if not training:
-        return ModelDef(model.inputs, model.params, forward)
-    return ModelDef(model.inputs, model.params, forward, lambda outputs: (), lambda: gradients)
+        results = model.once()
+    return model.replayed(graph.replay, results)
 
 
 def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:
@@ -162,8 +154,8 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
 
 
 _FUNCTIONS = {"dropout": "multilayer"}
-_PLACES = ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
-_ANY = Limits(places=_PLACES)
+PLACES = ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
+_ANY = Limits(places=PLACES)
 _LSTM = _ANY._replace(modes=("lstm",), layers=1, both_directions=False, lengths="refuses")
 _VARIANTS = {
     "plain": _LSTM,
@@ -182,7 +174,7 @@ CREATORS = (
         "torch graph",
         "torch",
         captured,
-        Limits(places=_PLACES[1:], lengths="refuses"),
+        Limits(places=PLACES[1:], lengths="refuses"),
         always=True,
         captures=True,
     ),

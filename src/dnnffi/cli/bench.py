@@ -1,4 +1,4 @@
-"""``dnnffi bench``: recurrent networks of dnnffi and of its peers, timed side by side."""
+"""``dnnffi bench``: networks of dnnffi and of its peers, timed side by side."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnffi.bench.shapes import SETS, Shape, shapes_of
+from dnnffi.bench.shapes import shapes_of
+from dnnffi.bench.suites import SUITES, Suite
 from dnnffi.cli.command import INTERRUPTED, CommandError
 
 if TYPE_CHECKING:
-    from dnnffi.bench.model import Creator
+    from dnnffi.bench.model import Creator, Problem
     from dnnffi.bench.runner import Settings
 
 NAME = "bench"
-HELP = "measure recurrent networks beside PyTorch and JAX"
+HELP = "measure networks beside PyTorch and JAX"
 DESCRIPTION = (
-    "Measure recurrent networks on the GPU, or on the CPU where there is none: milliseconds of a "
-    "call in a loop, of inference and of forward with backward, host time and peak memory, beside "
-    "the peers that are installed."
+    "Measure networks on the GPU, or on the CPU where there is none: milliseconds of a call in a "
+    "loop, of inference and of forward with backward, host time and peak memory, beside the peers "
+    "that are installed."
 )
-PEERS = ("torch", "jax")
-# Networks other than the plain call of a library are measured on these sets alone, if not named.
-_ALL_MODELS_ON = frozenset({"fastrnns", "tiny"})
 
 
 def _names(known: Sequence[str], what: str) -> Any:
@@ -57,19 +55,26 @@ _positive.__name__ = "int"  # argparse names it in its message
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("what", choices=("rnn",), help="what to measure")
+    subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for what, suite in SUITES.items():
+        words = f"measure {suite.networks}"
+        _add_arguments(subparsers.add_parser(what, help=words, description=DESCRIPTION), suite)
+
+
+def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
     parser.add_argument(
         "--shapes",
-        type=_names((*SETS, "all"), "set of shapes"),
+        type=_names((*suite.sets, "all"), "set of shapes"),
         metavar="SETS",
-        help=f"out of {', '.join(SETS)}, or all, with commas (default: performance on a GPU, tiny "
-        "on a CPU, all with --only)",
+        help=f"out of {', '.join(suite.sets)}, or all, with commas (default: {suite.on_gpu} on a "
+        f"GPU, {suite.on_cpu} on a CPU, all with --only)",
     )
     parser.add_argument(
         "--peers",
-        type=_names((*PEERS, "none"), "peer"),
+        type=_names((*suite.peers, "none"), "peer"),
         metavar="PEERS",
-        help="torch, jax, both with a comma, or none (default: those installed, on a CPU none)",
+        help=f"out of {', '.join(suite.peers)}, with commas, or none (default: those installed, on "
+        "a CPU none)",
     )
     parser.add_argument(
         "--only",
@@ -100,10 +105,11 @@ def run(options: argparse.Namespace) -> int:
         path = getattr(options, name)
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             raise CommandError(f"--{name} {path}: not a file in a folder that is there")
+    suite = SUITES[options.what]
     place = _place(options.device)
-    chosen = _shapes(options, place)
-    by_peer = _peer_creators(options.peers, place)
-    creators = _creators(by_peer.values(), options.models)
+    chosen = _shapes(suite, options, place)
+    by_peer = _peer_creators(suite, options.peers, place)
+    creators = _creators(suite, by_peer.values(), options.models)
     if options.plot and probe.absent("matplotlib"):
         print(f"--plot is skipped: it needs matplotlib. Install: {probe.INSTALL_DEMO}")
         options.plot = None
@@ -124,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
                 wanted = [
                     creator
                     for creator in creators
-                    if creator.always or options.models or not _ALL_MODELS_ON.isdisjoint(sets)
+                    if creator.always or options.models or not suite.all_models_on.isdisjoint(sets)
                 ]
                 record["rows"] += [row.as_json() for row in runner.rows(shape, wanted)]
                 if options.json:
@@ -166,12 +172,12 @@ def _settings(options: argparse.Namespace, place: str) -> Settings:
     return replace(settings, **{name: n for name, n in given.items() if n is not None})
 
 
-def _peers(asked: tuple[str, ...] | None, place: str) -> tuple[str, ...]:
+def _peers(suite: Suite, asked: tuple[str, ...] | None, place: str) -> tuple[str, ...]:
     from dnnffi.cli import probe
 
     if asked is None:
-        absent = probe.absent(*PEERS)
-        return () if place == "cpu" else tuple(peer for peer in PEERS if peer not in absent)
+        absent = probe.absent(*suite.peers)
+        return () if place == "cpu" else tuple(peer for peer in suite.peers if peer not in absent)
     if "none" in asked:
         if len(asked) > 1:
             raise CommandError(f"--peers: none stands alone; got {','.join(asked)}")
@@ -181,11 +187,13 @@ def _peers(asked: tuple[str, ...] | None, place: str) -> tuple[str, ...]:
     return asked
 
 
-def _shapes(options: argparse.Namespace, place: str) -> dict[Shape, tuple[str, ...]]:
+def _shapes(
+    suite: Suite, options: argparse.Namespace, place: str
+) -> dict[Problem, tuple[str, ...]]:
     sets = options.shapes
     if sets is None:
-        sets = ("all",) if options.only else ("performance" if place == "gpu" else "tiny",)
-    found = shapes_of(SETS if "all" in sets else sets)
+        sets = ("all",) if options.only else (suite.on_gpu if place == "gpu" else suite.on_cpu,)
+    found = shapes_of(suite.sets if "all" in sets else sets, suite.sets)
     if options.only:
         found = {
             shape: names
@@ -197,16 +205,18 @@ def _shapes(options: argparse.Namespace, place: str) -> dict[Shape, tuple[str, .
     return found
 
 
-def _peer_creators(asked: tuple[str, ...] | None, place: str) -> dict[str, tuple[Creator, ...]]:
+def _peer_creators(
+    suite: Suite, asked: tuple[str, ...] | None, place: str
+) -> dict[str, tuple[Creator, ...]]:
     """The models of each peer. One that was not asked for may be broken, and is then left out."""
     from dnnffi.cli import probe
 
     # Before JAX is imported: else it takes most of the GPU's memory when it is first used.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     found = {}
-    for peer in _peers(asked, place):
+    for peer in _peers(suite, asked, place):
         try:
-            found[peer] = import_module(f"dnnffi.bench.{peer}_models").CREATORS
+            found[peer] = _creators_in(suite.peers[peer])
         except Exception as error:  # a broken installation fails in ways of its own
             if asked:
                 raise CommandError(f"--peers {peer}: {probe.one_line(error)}", code=1) from error
@@ -214,14 +224,19 @@ def _peer_creators(asked: tuple[str, ...] | None, place: str) -> dict[str, tuple
     return found
 
 
-def _creators(of_peers: Iterable[Sequence[Creator]], pattern: str | None) -> list[Creator]:
-    from dnnffi.bench import array_models, raw_models
-
-    found = [*array_models.CREATORS, *raw_models.CREATORS, *chain.from_iterable(of_peers)]
+def _creators(
+    suite: Suite, of_peers: Iterable[Sequence[Creator]], pattern: str | None
+) -> list[Creator]:
+    found = list(chain(*map(_creators_in, suite.models), *of_peers))
     if pattern:
         found = [creator for creator in found if _occurs(pattern, creator.name)]
         if not found:
             raise CommandError(f"--models {pattern}: no model has that in its name")
+    return found
+
+
+def _creators_in(module: str) -> tuple[Creator, ...]:
+    found: tuple[Creator, ...] = import_module(f"dnnffi.bench.{module}").CREATORS
     return found
 
 

@@ -1,0 +1,171 @@
+"""Image CNNs on `dnnffi.conv`: CuPy on a GPU, NumPy elsewhere."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import dnnffi
+from dnnffi.arrays import Array, in_layout
+from dnnffi.bench.array_models import array_package
+from dnnffi.bench.images import ImageData, ImageShape
+from dnnffi.bench.limits import ImageLimits
+from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.relu import relu_backward
+from dnnffi.bench.resnet import Block, Conv
+from dnnffi.plan.conv import conv_engine_named
+
+Options = dict[str, Any] | None
+
+
+class _Saved(NamedTuple):
+    """What a forward leaves for the backward."""
+
+    maps: list[list[Array]]  # of each block: its input, and what each convolution made
+    means: Array  # [N, C, 1, 1]
+
+
+class _Network:
+    """A network with its weights: forward, and the gradients written by hand."""
+
+    def __init__(
+        self, xp: ModuleType, shape: ImageShape, weights: list[Array], options: Options
+    ) -> None:
+        self._xp = xp
+        self._net = shape.network
+        self._options = options
+        self.weights = weights
+
+    def scores(self, x: Array) -> tuple[Array]:
+        """[N, V] from pictures [N, C, H, W]. Keeps no more than the next convolution reads."""
+        for block in self._net.blocks:
+            x = self._block(block, x, None)
+        return (self._scores(self._means(x)),)
+
+    def forward(self, x: Array) -> tuple[Array, _Saved]:
+        """The scores, and what `gradients` needs."""
+        kept = []
+        for block in self._net.blocks:
+            maps = [x]
+            x = self._block(block, x, maps)
+            kept.append(maps)
+        means = self._means(x)
+        return self._scores(means), _Saved(kept, means)
+
+    def gradients(self, saved: _Saved, dy: Array) -> list[Array]:
+        """Of sum(dy * scores), with respect to the weights and biases in their order.
+
+        For one call: what a block has saved is let go of behind it.
+        """
+        found: list[Any] = [None] * len(self.weights)
+        d_scores = dy.reshape(*dy.shape, 1, 1)
+        d_means = self._backward(self._net.scores, saved.means, d_scores, found)
+        height, width = saved.maps[-1][-1].shape[2:]
+        terms = [d_means / (height * width)]
+        for block in reversed(self._net.blocks):
+            maps = saved.maps.pop()
+            terms = self._block_backward(block, maps, terms, found, first=not saved.maps)
+        return found
+
+    def _conv(
+        self, conv: Conv, x: Array, residual: Array | None = None, activation: str | None = None
+    ) -> Array:
+        w, bias = self.weights[2 * conv.number : 2 * conv.number + 2]
+        return dnnffi.conv(
+            x, w, bias, residual=residual, activation=activation, **self._keywords(conv)
+        )
+
+    def _keywords(self, conv: Conv) -> dict[str, Any]:
+        return {"stride": conv.stride, "padding": conv.padding, "options": self._options}
+
+    def _block(self, block: Block, x: Array, kept: list[Array] | None) -> Array:
+        residual = None
+        if block.residual:
+            residual = x if block.around is None else self._conv(block.around, x)
+        for conv in block.convs:
+            last = conv is block.convs[-1]
+            x = self._conv(conv, x, residual if last else None, "relu")
+            if kept is not None:
+                kept.append(x)
+        return x
+
+    def _means(self, features: Array) -> Array:
+        return features.mean(axis=(2, 3), keepdims=True)
+
+    def _scores(self, means: Array) -> Array:
+        return self._conv(self._net.scores, means).reshape(len(means), -1)
+
+    def _block_backward(
+        self, block: Block, maps: list[Array], terms: list[Array], found: list[Any], *, first: bool
+    ) -> list[Array]:
+        """The terms of the gradient of the block's input, from those of its output.
+
+        The first block's input are the pictures, whose gradient nobody asks for.
+        """
+        dy = added = relu_backward(self._xp, maps[-1], *terms)
+        dx: Any = None
+        for number in reversed(range(len(block.convs))):
+            x, wanted = maps[number], not first or number > 0
+            dx = self._backward(block.convs[number], x, dy, found, wanted=wanted)
+            if number:
+                dy = relu_backward(self._xp, x, dx)
+        if not block.residual:
+            return [dx]
+        if block.around is not None:
+            added = self._backward(block.around, maps[0], added, found)
+        return [dx, added]
+
+    def _backward(
+        self, conv: Conv, x: Array, dy: Array, found: list[Any], *, wanted: bool = True
+    ) -> Any:
+        """The gradient of x, where it is wanted; that of weights and bias into ``found``."""
+        w, keywords = self.weights[2 * conv.number], self._keywords(conv)
+        found[2 * conv.number] = dnnffi.conv_backward_weights(dy, x, w.shape, **keywords)
+        found[2 * conv.number + 1] = dnnffi.conv_backward_bias(dy)
+        return dnnffi.conv_backward_data(dy, w, x.shape, **keywords) if wanted else None
+
+
+def functions(
+    shape: ImageShape, data: ImageData, place: str, training: bool, *, options: Options = None
+) -> ModelDef:
+    """``dnnffi.conv`` and its gradients: bias, residual and ReLU in the call of a forward."""
+    xp = array_package(place)
+
+    def upload(array: Array) -> Array:
+        array = xp.asarray(array)
+        return in_layout(array, channels_last=shape.channels_last) if array.ndim > 1 else array
+
+    network = _Network(xp, shape, [upload(array) for array in data.weights], options)
+    inputs = (upload(data.x),)
+    if not training:
+        return ModelDef(inputs, network.weights, network.scores)
+    dy = xp.asarray(data.dy)
+    return ModelDef(
+        inputs,
+        network.weights,
+        network.forward,
+        lambda outputs: (outputs[1], dy),
+        network.gradients,
+    )
+
+
+def tuned(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
+    """The same, by what is fastest; it is looked for while the model is made."""
+    model = functions(shape, data, place, training, options={"tune": True})
+    model.once()
+    return model
+
+
+def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
+    """The tuned model in one CUDA graph: forward, or forward and all gradients."""
+    model = tuned(shape, data, place, training)
+    engine: Any = conv_engine_named("cudnn")
+    graph = engine.library.memory.capture_step(model.once)
+    return model.replayed(graph.launch, graph.result)
+
+
+CREATORS = (
+    Creator("dnnffi", "array", functions, ImageLimits()),
+    Creator("dnnffi tuned", "array", tuned, ImageLimits(places=("gpu",))),
+    Creator("dnnffi captured", "array", captured, ImageLimits(places=("gpu",)), captures=True),
+)

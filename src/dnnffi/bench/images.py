@@ -1,0 +1,108 @@
+"""The image CNNs that are measured, as data. Symbols: N pictures, C channels, V kinds of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any, NamedTuple
+
+from dnnffi.arrays import Array, in_layout
+from dnnffi.bench.drawing import Drawing
+from dnnffi.bench.resnet import COLOURS, ResNet, resnet
+from dnnffi.bench.shapes import SHORT
+from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST
+
+_IN_WORDS = {CHANNELS_FIRST: "first", CHANNELS_LAST: "last"}
+# What a block adds to its input is drawn smaller: without normalisation float16 would overflow.
+_ADDED = 0.25
+
+
+class ImageData(NamedTuple):
+    """Host arrays of one problem; every model of it is made from the same."""
+
+    x: Array  # [N, C, H, W], in the shape's layout
+    weights: list[Array]  # weights and bias of each convolution, weights in the shape's layout
+    dy: Array  # [N, V]
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """One problem: a network of `dnnffi.bench.resnet`, and its pictures.
+
+    arch : "resnet18" or "resnet50"
+    layout : "channels_first" or "channels_last": how pictures and weights lie in memory
+    batch : number of pictures
+    size : their height and width
+    width : channels behind the first convolution
+    training : whether forward and backward are measured too, or inference alone
+    """
+
+    arch: str
+    dtype: str
+    layout: str
+    batch: int
+    size: int
+    width: int = 64
+    training: bool = field(default=True, compare=False)
+
+    @property
+    def name(self) -> str:
+        """Network, dtype, batch, size, width, and where the channels lie."""
+        return (
+            f"{self.arch} {SHORT[self.dtype]} {self.batch} {self.size} {self.width} "
+            f"{_IN_WORDS[self.layout]}"
+        )
+
+    @property
+    def network(self) -> ResNet:
+        """The network."""
+        return resnet(self.arch, self.width)
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels are innermost in memory."""
+        return self.layout == CHANNELS_LAST
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by name, for the record of a run."""
+        return {
+            "name": self.name,
+            "arch": self.arch,
+            "dtype": self.dtype,
+            "layout": self.layout,
+            "batch": self.batch,
+            "size": self.size,
+            "width": self.width,
+        }
+
+    def draw(self, seed: int = 0) -> ImageData:
+        """Normal; weights with a deviation that keeps the size of what goes through a ReLU."""
+        network, drawing = self.network, Drawing(self.dtype, seed)
+        added = {block.convs[-1] for block in network.blocks if block.residual}
+        weights: list[Array] = []
+        x = drawing.normal((self.batch, COLOURS, self.size, self.size))
+        for conv in network.convs:
+            deviation = sqrt(2 / (conv.in_channels * conv.kernel**2))
+            if conv in added:
+                deviation *= _ADDED
+            w = drawing.normal(conv.weight_shape, deviation)
+            weights.append(in_layout(w, channels_last=self.channels_last))
+            weights.append(drawing.normal((conv.out_channels,), 0.1))
+        dy = drawing.normal((self.batch, network.scores.out_channels))
+        return ImageData(in_layout(x, channels_last=self.channels_last), weights, dy)
+
+
+# The sizes of fastrnns, in the layout that suits each type best.
+IMAGENET = tuple(
+    ImageShape(arch, dtype, layout, 32, 224)
+    for arch in ("resnet18", "resnet50")
+    for dtype, layout in (("float32", CHANNELS_FIRST), ("float16", CHANNELS_LAST))
+)
+
+# For a look at the command, and for its tests.
+TINY = (
+    ImageShape("resnet18", "float32", CHANNELS_FIRST, 2, 8, width=4),
+    ImageShape("resnet50", "float32", CHANNELS_LAST, 2, 8, width=2),
+)
+
+SETS: dict[str, tuple[ImageShape, ...]] = {"imagenet": IMAGENET, "tiny": TINY}

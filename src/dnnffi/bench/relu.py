@@ -1,0 +1,46 @@
+"""The derivative of a ReLU, with the sum in front of it, in one kernel."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from dnnffi.arrays import Array
+from dnnffi.bench.kernels import WIDE
+
+# As in `dnnffi.bench.kernels`: (inputs, outputs, C for one element).
+SOURCES: dict[str, tuple[str, str, str]] = {
+    "relu_backward": ("T y, T a", "T dx", "dx = (A)y > 0 ? a : (T)(A)0;"),
+    "relu_backward_sum": (
+        "T y, T a, T b",
+        "T dx",
+        "dx = (A)y > 0 ? (T)((A)a + (A)b) : (T)(A)0;",
+    ),
+}
+
+
+def relu_backward(xp: ModuleType, y: Array, a: Array, b: Array | None = None) -> Array:
+    """The sum of the gradients ``a`` and ``b`` [N, C, ...] where y, which a ReLU made, is positive.
+
+    In the memory layout of y. ``a`` may be [N, C, 1, 1], for all elements of a channel.
+    """
+    dx = xp.empty_like(y)
+    if xp is np:
+        np.multiply(a if b is None else a + b, y > 0, out=dx)
+        return dx
+    # CuPy goes through arrays in the order of their axes: that of the memory is the fastest.
+    arrays = [array for array in (y, a, b, dx) if array is not None]
+    if not y.flags.c_contiguous:
+        arrays = [array.transpose(0, *range(2, array.ndim), 1) for array in arrays]
+    _kernel(xp, "relu_backward" if b is None else "relu_backward_sum")(*arrays)
+    return dx
+
+
+@cache
+def _kernel(cupy: Any, name: str) -> Any:
+    inputs, outputs, text = SOURCES[name]
+    text = "typedef dnnffi_wide<T>::type A; " + text
+    return cupy.ElementwiseKernel(inputs, outputs, text, f"dnnffi_{name}", preamble=WIDE)

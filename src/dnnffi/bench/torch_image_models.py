@@ -1,0 +1,105 @@
+"""Image CNNs of PyTorch: its functions as called, traced, after a search, and in a CUDA graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from dnnffi.arrays import Array
+from dnnffi.bench.images import ImageData, ImageShape
+from dnnffi.bench.limits import ImageLimits
+from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.resnet import Conv, ResNet
+from dnnffi.bench.torch_models import PLACES, device, in_a_graph
+
+_FUNCTIONS: Any = torch.nn.functional
+
+
+def scores(network: ResNet, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """[N, V] from pictures [N, C, H, W]."""
+
+    def convolve(conv: Conv, x: torch.Tensor) -> torch.Tensor:
+        w, bias = weights[2 * conv.number : 2 * conv.number + 2]
+        return _FUNCTIONS.conv2d(x, w, bias, conv.stride, conv.padding)
+
+    for block in network.blocks:
+        residual = x
+        if block.around is not None:
+            residual = convolve(block.around, x)
+        for conv in block.convs:
+            x = convolve(conv, x)
+            if conv is block.convs[-1] and block.residual:
+                x += residual
+            x = _FUNCTIONS.relu(x, inplace=True)
+    matrix, bias = weights[-2:]
+    return _FUNCTIONS.linear(x.mean((2, 3)), matrix.flatten(1), bias)
+
+
+def eager(
+    shape: ImageShape,
+    data: ImageData,
+    place: str,
+    training: bool,
+    *,
+    search: bool = False,
+    trace: bool = False,
+) -> ModelDef:
+    """As its functions are called; with ``torch.backends.cudnn.benchmark`` as ``search`` says.
+
+    With ``trace`` through ``torch.jit.trace``.
+    """
+    cudnn: Any = torch.backends.cudnn
+    network = shape.network
+    order = torch.channels_last if shape.channels_last else torch.contiguous_format
+
+    def upload(array: Array, gradient: bool = False) -> torch.Tensor:
+        # A copy, on the CPU too: no two models share an array.
+        made = torch.tensor(array, device=device(place))
+        if made.ndim == 4:
+            made = made.contiguous(memory_format=order)
+        return made.requires_grad_(gradient)
+
+    x, weights = upload(data.x), [upload(array, training) for array in data.weights]
+
+    def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return scores(network, x, weights)
+
+    if trace:
+        with warnings.catch_warnings():
+            # That torch.jit is old is why it is here.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            run = torch.jit.trace(run, (x, *weights), check_trace=False)
+
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor]:
+        # One switch for all models of the process.
+        cudnn.benchmark = search
+        return (run(x, *weights),)
+
+    if not training:
+        return ModelDef((x,), weights, forward)
+    dy = upload(data.dy)
+
+    def backward(y: torch.Tensor) -> list[torch.Tensor]:
+        cudnn.benchmark = search
+        return list(torch.autograd.grad(y, weights, dy))
+
+    return ModelDef((x,), weights, forward, lambda outputs: outputs, backward)
+
+
+def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
+    """The model with the search, in one CUDA graph."""
+    return in_a_graph(eager(shape, data, place, training, search=True))
+
+
+CREATORS = (
+    Creator("torch eager", "torch", eager, ImageLimits(places=PLACES)),
+    Creator(
+        "torch benchmark", "torch", partial(eager, search=True), ImageLimits(places=PLACES[1:])
+    ),
+    Creator("torch traced", "torch", partial(eager, trace=True), ImageLimits(places=PLACES)),
+    Creator("torch graph", "torch", captured, ImageLimits(places=PLACES[1:]), captures=True),
+)
