@@ -89,6 +89,8 @@ def backward_weights(spec: ConvSpec, dy: Array, x: Array) -> Array:
 def backward_bias(dy: Array) -> Array:
     """Gradient by the bias [K]: the sum of dy over all but its channels."""
     axes = (0, *range(2, dy.ndim))
+    if dy.dtype.name == "float16":  # without a copy of dy
+        return dy.sum(axis=axes, dtype="float32").astype(dy.dtype)
     return _up(dy).sum(axis=axes).astype(dy.dtype, copy=False)
 
 
