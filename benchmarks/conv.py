@@ -1,6 +1,10 @@
 """Convolutions of known networks beside PyTorch: kernels, host cost of a call, first calls.
 
     python benchmarks/conv.py [--quick] [--sets resnet50 ...] [--configs f16 ...] [--json FILE]
+    python benchmarks/conv.py --join PART PART ... --json FILE
+
+With several GPUs the sets may be measured in parts, one on each GPU; `--join` makes one record of
+the parts' kernels, and takes the rest from the first.
 
 Kernels: a tuned `dnnffi.ConvPlan` and PyTorch with ``benchmark=True``, each captured in a CUDA
 graph of ten calls, medians of turns that they take. Host: until a call returns, on a drained
@@ -16,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import cupy
@@ -39,8 +44,8 @@ CONFIGS = {
 }
 OPERATIONS = ("forward", "backward_data", "backward_weights")
 CALLS = 10  # in a graph
-TURNS = 9
-TURN_MS = 3.0
+TURNS = 7
+TURN_MS = 2.0
 
 
 class Problem:
@@ -263,13 +268,28 @@ def first_calls() -> list[dict[str, Any]]:
     return rows[1:]  # the first of all loads libraries
 
 
+def joined(parts: list[str]) -> dict[str, Any]:
+    """One record of several that were measured on one machine."""
+    first, *others = (json.loads(Path(part).read_text()) for part in parts)
+    for other in others:
+        if other["machine"] != first["machine"]:
+            raise SystemExit(f"not of one machine: {first['machine']}, {other['machine']}")
+        first["kernels"] += other["kernels"]
+    return first
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three layers in f16")
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     parser.add_argument("--configs", nargs="*", choices=CONFIGS, default=list(CONFIGS))
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    parser.add_argument("--join", nargs="+", metavar="PART", help="records of one machine")
     arguments = parser.parse_args()
+    if arguments.join:
+        with open(arguments.json, "w") as file:
+            json.dump(joined(arguments.join), file, indent=1)
+        return
     record: dict[str, Any] = {"machine": machine("gpu", ("torch",) if torch is not None else ())}
     print(", ".join(f"{key} {value}" for key, value in record["machine"].items()), flush=True)
 

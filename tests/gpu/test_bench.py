@@ -166,9 +166,11 @@ def test_image_cnns_of_torch_give_what_torch_gives(name, training):
     from dnnffi.bench import torch_image_models
 
     (creator,) = [one for one in torch_image_models.CREATORS if one.name == name]
-    expected = image_results(torch_image_models.eager, IMAGES["resnet18"], "gpu", training)
-    found = image_results(creator.create, IMAGES["resnet18"], "gpu", training)
-    check_images(found, expected)
+    # PyTorch 2.11 could not capture these networks in float64.
+    rounded = name == "torch graph"
+    shape = replace(IMAGES["resnet18"], dtype="float32" if rounded else "float64")
+    expected = image_results(torch_image_models.eager, shape, "gpu", training)
+    check_images(image_results(creator.create, shape, "gpu", training), expected, rounded=rounded)
 
 
 def test_image_cnns_by_the_command_on_a_gpu(tmp_path):

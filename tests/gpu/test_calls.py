@@ -286,7 +286,7 @@ def test_arrays_of_another_device_are_refused():
         assert expected.device.id == 1
     with pytest.raises(ValueError, match="weights must be on device 0"):
         dnnffi.lstm(x, None, w1)
-    with pytest.raises(ValueError, match="h_0 must be on device 0"):
+    with pytest.raises(ValueError, match="h_0 must be on the device of x, 0; it is on 1"):
         dnnffi.lstm(x, (h1, h1), w)
     # From another current device: the arrays decide where it runs.
     found = dnnffi.lstm(x1, None, w1)[0]

@@ -12,7 +12,7 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.arrays import in_layout
+from dnnffi.arrays import dtype_object, in_layout
 from dnnffi.backends.cudnn import library
 from dnnffi.plan import store
 from dnnffi.plan.conv_cudnn import CAPTURED_AT
@@ -176,6 +176,20 @@ def test_tuned_now_and_found_on_disk(tmp_path, monkeypatch):
             assert again.report().splitlines()[1:2] == plan.report().splitlines()[1:2]
             dnnffi.clear_plans()
     assert len(list(tmp_path.rglob("*.json"))) == 6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("shape", [(3, 5, 37, 29), (2, 64, 70), (1, 3, 1, 1), (4, 7, 5, 6, 3)])
+def test_the_gradient_of_a_bias(dtype, channels_last, shape):
+    values = np.random.default_rng(0).standard_normal(shape).astype(dtype_object(dtype))
+    dy = in_layout(cupy.asarray(values), channels_last=channels_last)
+    found = dnnffi.conv_backward_bias(dy)
+    assert found.dtype == dy.dtype
+    expected = values.astype("float64").sum(axis=(0, *range(2, len(shape))))
+    off = np.abs(cupy.asnumpy(found).astype("float64") - expected).max()
+    digits = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-14}[dtype]
+    assert off <= digits * np.abs(values.astype("float64")).sum()
 
 
 def test_no_workspace_allowed():

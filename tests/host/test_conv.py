@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from functools import partial
 
@@ -218,8 +219,58 @@ def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypa
     monkeypatch.setattr(conv_tuning, "ends", wrong_in_the_second)
     check(host, problem_of(options=ConvOptions(tune=True)))
     tuning = the_plan(host).tuning
-    assert "differ from the first plan's" in tuning.refused["engine 2"]
+    assert "differ from those of most" in tuning.refused["engine 2"]
     assert "engine 2" not in tuning.times
+
+
+def test_what_most_find_is_right_not_what_the_first_finds(host, folder, monkeypatch):
+    ends, calls = conv_tuning.ends, []
+
+    def wrong_in_the_first(array):
+        calls.append(len(calls))
+        return [2 * part for part in ends(array)] if len(calls) == 1 else ends(array)
+
+    monkeypatch.setattr(conv_tuning, "ends", wrong_in_the_first)
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    tuning = the_plan(host).tuning
+    assert "differ from those of most" in tuning.refused["engine 1 tile_size=3"]
+    assert set(tuning.times) == {"engine 1 tile_size=2", "engine 2", "engine 3"}
+
+
+def test_those_near_the_fastest_are_measured_in_turns(host, folder, monkeypatch):
+    costs(monkeypatch, 1.0, 1.09, 1.05, 1.2)
+    asked = []
+
+    def in_turns(trial, executors, choices, memory):
+        asked.append(list(choices))
+        return {"engine 1 tile_size=3": 3.0, "engine 2": 2.5, "engine 3": 2.6}
+
+    monkeypatch.setattr(conv_tuning, "_in_turns", in_turns)
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    assert asked == [["engine 1 tile_size=3", "engine 3", "engine 2"]]
+    assert engine_of(host) == 2  # though "engine 1 tile_size=2" took 1.2 at its own time
+
+
+def test_plans_taking_turns_have_their_median(host, folder, monkeypatch):
+    costs(monkeypatch, 1.0, 1.0, 9.0, 9.0)
+    elapsed = iter([5.0, 1.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 9.0, 3.0])
+
+    def of_the_turns(calls):
+        calls()
+        return next(elapsed) if "_in_turns" in names_of_callers() else 1.0
+
+    monkeypatch.setattr(host.memory, "elapsed", of_the_turns)
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    times = the_plan(host).tuning.times
+    assert (times["engine 1 tile_size=3"], times["engine 2"]) == (0.2, 0.3)
+
+
+def names_of_callers():
+    frame, names = sys._getframe(1), []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
 
 
 def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypatch):
@@ -232,7 +283,7 @@ def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypat
     monkeypatch.setattr(conv_tuning.ConvTrial, "call", nothing_by_the_second)
     check(host, problem_of(options=ConvOptions(tune=True)))
     assert calls == [1, 2, 3, 1]
-    assert "differ from the first plan's" in the_plan(host).tuning.refused["engine 2"]
+    assert "differ from those of most" in the_plan(host).tuning.refused["engine 2"]
 
 
 def test_a_file_of_another_version_is_not_believed(host, folder):

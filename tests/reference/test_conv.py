@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnffi import ConvSpec, testing
-from dnnffi.arrays import dtype_object
+from dnnffi.arrays import dtype_object, in_layout
 from dnnffi.reference.conv import backward_bias, backward_data, backward_weights, forward
 
 seeds = st.integers(0, 2**32 - 1)
@@ -238,3 +238,16 @@ def test_a_long_sum_of_16_bits_does_not_stop_growing():
 def test_float32_stays_float32(problem, seed):
     arrays = testing.conv_inputs(problem, seed)
     assert conformance_conv.run(problem, arrays).dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("shape", [(3, 5, 37, 29), (2, 6, 64), (1, 3, 1, 33), (1, 1, 1, 1)])
+def test_the_gradient_of_a_bias_in_steps(dtype, channels_last, shape):
+    values = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    found = backward_bias(in_layout(values, channels_last=channels_last))
+    expected = values.astype("float64").sum(axis=(0, *range(2, len(shape))))
+    assert found.dtype == values.dtype
+    digits = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}[dtype]
+    largest = np.abs(values.astype("float64")).sum(axis=(0, *range(2, len(shape))))
+    assert (np.abs(found - expected) <= digits * largest).all()

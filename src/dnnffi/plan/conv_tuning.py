@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from statistics import median
 from typing import Any, NamedTuple
 
 from dnnffi.arrays import Array, MemoryWithGraphs
@@ -22,6 +23,7 @@ BUDGET = 8.0
 _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
 _LAUNCH_MS = 0.05  # what a call may take longer than its kernels
 _HOPELESS = 1.5  # times slower than the best in a first graph, which is many calls
+_NEAR, _FINALISTS, _TURNS = 1.1, 5, 5  # who is within so much of the best is measured again
 _COMPARED = 2**17  # elements of a result: candidates are many, and copies to the host slow
 
 
@@ -103,14 +105,14 @@ def tune(
 ) -> ConvTuning | None:
     """Measure the plans of a problem, or None where not one ran.
 
-    A plan counts if its result agrees with that of the first, the heuristics' best, within the
-    dtype's rounding. Runs on the current stream and waits for it. What is needed is allocated, and
-    given back at the end.
+    A plan counts if its result agrees with those of most others, within the dtype's rounding; the
+    heuristics' best alone proves nothing. Runs on the current stream and waits for it. What is
+    needed is allocated, and given back at the end.
     """
     times: dict[str, float] = {}
     choices: dict[str, Choice] = {}
     refused: dict[str, str] = {}
-    expected: Results | None = None
+    alike: list[tuple[Results, list[str]]] = []
     end = clock() + budget
     with memory.use(device), memory.scratch():
         try:
@@ -126,50 +128,108 @@ def tune(
                 memory.clear(trial.result.data.ptr, trial.result.nbytes)
                 memory.elapsed(call)  # what fails late fails here
                 found = trial.found()
-                wrong = (
-                    ""
-                    if expected is None
-                    else disagreement(found, expected, tolerance(problem), "the first plan's")
-                )
-                if wrong:
-                    refused[name] = wrong
-                    continue
-                expected = found if expected is None else expected
                 times[name] = _time(call, memory, min(times.values(), default=float("inf")))
                 choices[name] = executor.choice
+                _group(alike, found, tolerance(problem)).append(name)
             except FAILURES as error:
                 refused[name] = f"{type(error).__name__}: {error}"
             finally:
                 call = None  # type: ignore[assignment]
                 executor.close()
-            if expected is not None and clock() >= end:
+            if times and clock() >= end:
                 refused["others"] = "the time for measuring was over"
                 break
+        if times:
+            _refuse(alike, times, refused, tolerance(problem))
+            final = _in_turns(trial, executors, _first(times, choices), memory)
         del trial
-    for one in executors.refused:
-        refused[f"engine {one.engine}" if one.engine is not None else one.mode] = one.reason
     if not times:
         return None
-    return ConvTuning(choices[min(times, key=times.__getitem__)], times, refused)
+    for one in executors.refused:
+        refused[f"engine {one.engine}" if one.engine is not None else one.mode] = one.reason
+    decisive = final or times
+    choice = choices[min(decisive, key=decisive.__getitem__)]
+    return ConvTuning(choice, times | final, refused)
+
+
+def _refuse(
+    alike: list[tuple[Results, list[str]]],
+    times: dict[str, float],
+    refused: dict[str, str],
+    allowed: float,
+) -> None:
+    """Move those whose results are not what most found from ``times`` to ``refused``."""
+    right, agreeing = max(alike, key=lambda group: len(group[1]))
+    for result, names in alike:
+        if names is not agreeing:
+            wrong = disagreement(result, right, allowed, "those of most")
+            for name in names:
+                refused[name] = wrong or "its results differ from those of most"
+                del times[name]
+
+
+def _group(alike: list[tuple[Results, list[str]]], found: Results, allowed: float) -> list[str]:
+    """The names of those whose results agree with ``found``; a new list where none do."""
+    for other, names in alike:
+        if not disagreement(found, other, allowed, ""):
+            return names
+    alike.append((found, []))
+    return alike[-1][1]
+
+
+def _first(times: dict[str, float], choices: dict[str, Choice]) -> dict[str, Choice]:
+    """Those between which one measurement each does not decide."""
+    fastest = sorted(times, key=times.__getitem__)
+    near = [name for name in fastest[:_FINALISTS] if times[name] <= _NEAR * times[fastest[0]]]
+    return {name: choices[name] for name in near} if len(near) > 1 else {}
+
+
+def _in_turns(
+    trial: ConvTrial,
+    executors: ConvExecutors,
+    choices: dict[str, Choice],
+    memory: MemoryWithGraphs,
+) -> dict[str, float]:
+    """Milliseconds of several plans that take turns, since clocks change from second to second."""
+    calls: dict[str, Callable[[], None]] = {}
+    made: list[ConvExecutor] = []
+    try:
+        for name, choice in choices.items():
+            made.append(executors.made_again(choice))
+            calls[name] = _captured(trial.call(made[-1]), memory)
+        turns: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(_TURNS):
+            for name, call in calls.items():
+                turns[name].append(memory.elapsed(call) / _GRAPHED_CALLS)
+    except FAILURES:
+        return {}  # then the first measurement decides
+    finally:
+        calls.clear()
+        for executor in made:
+            executor.close()
+    return {name: median(values) for name, values in turns.items()}
+
+
+def _captured(call: Callable[[], None], memory: MemoryWithGraphs) -> Callable[[], None]:
+    """What launches several calls as one graph."""
+
+    def calls() -> None:
+        for _ in range(_GRAPHED_CALLS):
+            call()
+
+    graph, stream = memory.capture(calls), memory.current_stream()
+    return lambda kept=call: graph.launch(stream)  # type: ignore[misc]
 
 
 def _time(call: Callable[[], None], memory: MemoryWithGraphs, best: float) -> float:
     """Milliseconds of a call, of several in a graph where that can be captured."""
     if (once := memory.elapsed(call)) > HOPELESS * best + _LAUNCH_MS:
         return once
-
-    def calls() -> None:
-        for _ in range(_GRAPHED_CALLS):
-            call()
-
     try:
-        graph = memory.capture(calls)
+        launch = _captured(call, memory)
     except FAILURES:
         return median_time(call, memory, best)
-    stream = memory.current_stream()
-    best_graph = best * _GRAPHED_CALLS
-    per_graph = median_time(lambda: graph.launch(stream), memory, best_graph, _HOPELESS)
-    return per_graph / _GRAPHED_CALLS
+    return median_time(launch, memory, best * _GRAPHED_CALLS, _HOPELESS) / _GRAPHED_CALLS
 
 
 class ConvTuner:
