@@ -189,9 +189,10 @@ class BenchImages(BenchRecord):
 
 
 class ConvBench(Record):
-    """``conv-bench``."""
+    """``conv-bench [FILE]``."""
 
     file = "bench_conv.json"
+    optional_arguments = 1
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
