@@ -167,7 +167,7 @@ def test_the_kernel_of_a_relu_is_what_numpy_computes(cupy, dtype, channels_last)
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", ["torch benchmark", "torch traced"])
+@pytest.mark.parametrize("name", ["torch benchmark", "torch traced", "torch graph"])
 def test_image_cnns_of_torch_give_what_torch_gives(name, training):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
