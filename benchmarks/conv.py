@@ -286,6 +286,8 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     parser.add_argument("--join", nargs="+", metavar="PART", help="records of one machine")
     arguments = parser.parse_args()
+    if arguments.join and not arguments.json:
+        parser.error("--join needs --json")
     if arguments.join:
         with open(arguments.json, "w") as file:
             json.dump(joined(arguments.join), file, indent=1)

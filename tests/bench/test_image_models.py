@@ -151,7 +151,9 @@ def test_a_replayed_model_launches_in_forward_alone(training):
             backward_setup=lambda outputs: (outputs[1],), backward=lambda saved: [saved]
         )
     assert model.once() == (("x", "saved"), ["saved"] if training else None)
-    replayed = model.replayed(lambda: launched.append(1), model.once())
+    replayed = ModelDef.of_graph(
+        model.inputs, model.params, lambda: launched.append(1), model.once()
+    )
     assert replayed.inputs == ("x",)
     assert replayed.params == ["w"]
     assert replayed.once() == model.once()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
+import itertools
 import threading
 from functools import partial
 
@@ -14,6 +14,7 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.backends.cudnn.conv import ConvExecutors
 from dnnffi.backends.cudnn.graph import known_wrong
 from dnnffi.errors import CudnnError, UnsupportedError, ValidationError
 from dnnffi.plan import conv_tuning, store
@@ -209,14 +210,19 @@ def test_another_thread_has_the_plan_of_the_first(host):
     assert sizes == [4096, 4096]
 
 
-def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypatch):
+def wrong_in(monkeypatch, number):
+    """Let the results of one candidate be twice what they are."""
     ends, calls = conv_tuning.ends, []
 
-    def wrong_in_the_second(array):
-        calls.append(len(calls))
-        return [2 * part for part in ends(array)] if len(calls) == 2 else ends(array)
+    def found(array):
+        calls.append(None)
+        return [2 * part for part in ends(array)] if len(calls) == number else ends(array)
 
-    monkeypatch.setattr(conv_tuning, "ends", wrong_in_the_second)
+    monkeypatch.setattr(conv_tuning, "ends", found)
+
+
+def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypatch):
+    wrong_in(monkeypatch, 2)
     check(host, problem_of(options=ConvOptions(tune=True)))
     tuning = the_plan(host).tuning
     assert "differ from those of most" in tuning.refused["engine 2"]
@@ -224,13 +230,7 @@ def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypa
 
 
 def test_what_most_find_is_right_not_what_the_first_finds(host, folder, monkeypatch):
-    ends, calls = conv_tuning.ends, []
-
-    def wrong_in_the_first(array):
-        calls.append(len(calls))
-        return [2 * part for part in ends(array)] if len(calls) == 1 else ends(array)
-
-    monkeypatch.setattr(conv_tuning, "ends", wrong_in_the_first)
+    wrong_in(monkeypatch, 1)
     check(host, problem_of(options=ConvOptions(tune=True)))
     tuning = the_plan(host).tuning
     assert "differ from those of most" in tuning.refused["engine 1 tile_size=3"]
@@ -251,26 +251,16 @@ def test_those_near_the_fastest_are_measured_in_turns(host, folder, monkeypatch)
     assert engine_of(host) == 2  # though "engine 1 tile_size=2" took 1.2 at its own time
 
 
-def test_plans_taking_turns_have_their_median(host, folder, monkeypatch):
-    costs(monkeypatch, 1.0, 1.0, 9.0, 9.0)
-    elapsed = iter([5.0, 1.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 9.0, 3.0])
-
-    def of_the_turns(calls):
-        calls()
-        return next(elapsed) if "_in_turns" in names_of_callers() else 1.0
-
-    monkeypatch.setattr(host.memory, "elapsed", of_the_turns)
-    check(host, problem_of(options=ConvOptions(tune=True)))
-    times = the_plan(host).tuning.times
-    assert (times["engine 1 tile_size=3"], times["engine 2"]) == (0.2, 0.3)
-
-
-def names_of_callers():
-    frame, names = sys._getframe(1), []
-    while frame is not None:
-        names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    return names
+def test_plans_taking_turns_have_their_median(host, monkeypatch):
+    problem = problem_of()
+    check(host, problem)
+    executors = ConvExecutors(host.library, problem, 0)
+    choices = {str(one.choice): one.choice for one in itertools.islice(executors, 2)}
+    turns = iter([5.0, 1.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 9.0, 3.0])
+    monkeypatch.setattr(host.memory, "elapsed", lambda call: call() or next(turns))
+    trial = conv_tuning.ConvTrial(problem, host.memory)
+    times = conv_tuning._in_turns(trial, executors, choices, host.memory)
+    assert times == {"engine 1 tile_size=3": 0.2, "engine 2": 0.3}
 
 
 def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypatch):

@@ -98,7 +98,8 @@ def test_no_workspace_beyond_the_limit(host, limit):
         problem_of(ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), groups=2)),
         problem_of(spec_of(kernel=(10, 10)), (12, 12)),
         problem_of(spec_of(kernel=(7, 7), dtype="float64"), (12, 12)),
-        problem_of(spec_of(), (2**16, 2**15)),
+        problem_of(spec_of(padding=1), (2**16, 2**15)),
+        problem_of(spec_of(padding=1), (2**15, 2**15), batch=2),
     ],
     ids=str,
 )

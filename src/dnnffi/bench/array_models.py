@@ -107,10 +107,7 @@ def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """`RNNPlan.capture`: forward, or forward and both backwards, as one CUDA graph.
-
-    Launching it is all that forward does; the gradients lie in the arrays of the graph.
-    """
+    """`RNNPlan.capture`: forward, or forward and both backwards, as one CUDA graph."""
     made, inputs = _held(shape, data, place, training)
     dy = array_package(place).asarray(data.dy)
 
@@ -122,13 +119,7 @@ def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> Model
         return outputs, Gradients(dx, dhx, dweights)
 
     graph = made.capture(step)
-
-    def forward(*inputs: Any) -> Any:
-        return graph.launch()[0]
-
-    if not training:
-        return ModelDef(inputs, [inputs[2]], forward)
-    return ModelDef(inputs, [inputs[2]], forward, lambda outputs: (), lambda: graph.result[1])
+    return ModelDef.of_graph(inputs, [inputs[2]], graph.launch, graph.result)
 
 
 def _layers(shape: Shape, data: Data, xp: Any) -> list[lstms.Weights]:

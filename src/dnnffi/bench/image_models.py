@@ -161,7 +161,7 @@ def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> 
     model = tuned(shape, data, place, training)
     engine: Any = conv_engine_named("cudnn")
     graph = engine.library.memory.capture_step(model.once)
-    return model.replayed(graph.launch, graph.result)
+    return ModelDef.of_graph(model.inputs, model.params, graph.launch, graph.result)
 
 
 CREATORS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 
 class Problem(Protocol):
@@ -67,11 +67,19 @@ class ModelDef(NamedTuple):
 
         return train
 
-    def replayed(self, launch: Callable[[], object], results: tuple[Any, Any]) -> ModelDef:
-        """The model whose calls were captured in a graph that ``launch`` runs.
+    @classmethod
+    def of_graph(
+        cls,
+        inputs: tuple[Any, ...],
+        params: list[Any],
+        launch: Callable[[], object],
+        results: tuple[Any, Any],
+        about: Callable[[], dict[str, Any]] | None = None,
+    ) -> Self:
+        """A model whose calls were captured in a graph that ``launch`` runs.
 
-        Launching it is all that forward does. ``results`` are outputs and gradients in the arrays
-        of the graph.
+        Launching it is all that forward does. ``results``, as of `once`, lie in the arrays of the
+        graph.
         """
         outputs, gradients = results
 
@@ -79,9 +87,9 @@ class ModelDef(NamedTuple):
             launch()
             return outputs
 
-        if self.backward is None:
-            return ModelDef(self.inputs, self.params, forward)
-        return ModelDef(self.inputs, self.params, forward, lambda _: (), lambda: gradients)
+        if gradients is None:
+            return cls(inputs, params, forward, about=about)
+        return cls(inputs, params, forward, lambda _: (), lambda: gradients, about)
 
 
 class Fits(Protocol):

@@ -138,29 +138,19 @@ def _fastest(problem: RNNProblem, data: Data) -> tuple[_Inputs, _Captured, dict[
 
 
 def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """The algorithm of cuDNN that is fastest here: its calls as one graph on the same arrays.
-
-    Launching it is all that forward does; the gradients lie in the arrays of the graph.
-    """
+    """The algorithm of cuDNN that is fastest here: its calls as one graph on the same arrays."""
     problem = RNNProblem.dense(
         shape.spec, shape.steps, shape.batch, lengths=shape.lengths, training=training
     )
     inputs, best, found = _fastest(problem, data)
-
-    def forward(*inputs: Any) -> Any:
-        best.launch()
-        return best.outputs
-
     hx = inputs.h_0 if inputs.c_0 is None else (inputs.h_0, inputs.c_0)
-    model = ModelDef(
+    return ModelDef.of_graph(
         (inputs.x, hx, inputs.weights),
         [inputs.weights],
-        forward,
+        best.launch,
+        (best.outputs, best.gradients),
         about=lambda: {"algorithm": best.executor.algorithm, "algorithms": found},
     )
-    if not training:
-        return model
-    return model._replace(backward_setup=lambda outputs: (), backward=lambda: best.gradients)
 
 
 CREATORS = (Creator("cudnn raw", "array", raw, Limits(places=("gpu",)), always=True),)

@@ -103,11 +103,7 @@ def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def in_a_graph(model: ModelDef) -> ModelDef:
-    """``model`` in one CUDA graph: forward, or forward and backward together.
-
-    Replaying it is all that forward does; the gradients lie in the arrays that it was captured
-    with.
-    """
+    """``model`` in one CUDA graph: forward, or forward and backward together."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -117,7 +113,7 @@ def in_a_graph(model: ModelDef) -> ModelDef:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = model.once()
-    return model.replayed(graph.replay, results)
+    return ModelDef.of_graph(model.inputs, model.params, graph.replay, results)
 
 
 def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:

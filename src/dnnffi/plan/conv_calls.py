@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import ref
 
-from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT
+from dnnffi.backends.cudnn.graph.tensor import MISALIGNED
 from dnnffi.plan.conv_plans import ConvPlan
 from dnnffi.spec.conv_options import ConvOptions
 
@@ -18,7 +18,6 @@ Key = tuple[Any, ...]
 MOST_CALLS = 1024
 """Calls that are known before they are forgotten all at once."""
 
-_MISALIGNED = ALIGNMENT - 1
 _ONLY_INTEGERS = {int}
 
 
@@ -68,7 +67,7 @@ class KnownCalls:
                 return None
             data = array.data
             address = data.ptr
-            if address & _MISALIGNED or data.device_id != device:
+            if address & MISALIGNED or data.device_id != device:
                 return None
             key.append(array.shape)
             key.append(array.strides)

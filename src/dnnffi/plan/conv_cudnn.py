@@ -11,7 +11,7 @@ from weakref import WeakSet, ref
 from dnnffi.arrays import Array, Graph, MemoryWithGraphs
 from dnnffi.backends.cudnn.conv import Choice, ConvExecutor, ConvExecutors, has_epilogue
 from dnnffi.backends.cudnn.graph.geometry import Layout, is_packed, packed_strides
-from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT
+from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, MISALIGNED
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.plan.conv_plans import ConvPlan, Held
@@ -32,8 +32,6 @@ save, so what comes two or three times by chance, while a pool grows, is not wor
 
 MOST_SHARED_WORKSPACE = 32 * 2**20
 """Bytes of workspace up to which a call that is no held plan's takes the stream's own buffer."""
-
-_MISALIGNED = ALIGNMENT - 1
 
 
 class _Runner:
@@ -208,7 +206,7 @@ class CudnnConvPlan(ConvPlan):
 
     def fits(self, array: Array, strides: tuple[int, ...]) -> bool:
         """Whether cuDNN can take an array as it is."""
-        if array.data.ptr & _MISALIGNED:
+        if array.data.ptr & MISALIGNED:
             return False
         if array.strides == strides:
             return True

@@ -110,19 +110,15 @@ class ConvExecutor(Protocol):
         """Let go of it."""
 
 
-class OwnExecutor:
+class OwnExecutor(DepthwiseWeights):
     """A kernel of dnnffi's, which is a candidate where candidates are measured."""
 
     fused = True
     choice = Choice(True, OWN, ())
 
     def __init__(self, problem: ConvProblem, device: int, memory: MemoryWithGraphs) -> None:
-        self.info: Any = DepthwiseWeights(problem, device, memory)
-        self.workspace_bytes: int = self.info.workspace_bytes
-
-    def run_at(self, addresses: tuple[int, ...]) -> None:
-        """Run on the current stream."""
-        self.info.run_at(addresses)
+        super().__init__(problem, device, memory)
+        self.info: Any = str(self)
 
     def close(self) -> None:
         """Nothing is held."""

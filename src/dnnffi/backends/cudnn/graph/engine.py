@@ -196,6 +196,6 @@ class EngineHeuristics(BackendDescriptor):
     def results(self, most: int) -> list[EngineConfig]:
         """The ``most`` best configurations, best first. Some may not be able to run.
 
-        cuDNN 9.19 takes its time for each that it gives (about 50 µs on the host of an H200).
+        cuDNN 9.19 takes its time for each that it gives.
         """
         return self._read_descriptors("results", EngineConfig, most)
