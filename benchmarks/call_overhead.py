@@ -80,9 +80,11 @@ def problem(mode: str, steps: int, batch: int, size: int, dtype: str) -> dict[st
     def run() -> None:
         executor.forward(x, h_0, c_0, flat, out=out, workspace=workspace)
 
+    pair = memory.pairs(h_0.shape, h_0.shape, y.dtype)
+
     def allocate() -> object:
-        states = memory.empty_pair(h_0.shape, h_0.shape, y.dtype) if spec.has_cell else None
-        return memory.empty(y.shape, y.dtype), states or memory.empty(h_0.shape, y.dtype)
+        states = pair() if spec.has_cell else memory.empty(h_0.shape, y.dtype)
+        return memory.empty(y.shape, y.dtype), states
 
     graph = memory.capture(run)
     calls: dict[str, Callable[[], object]] = {

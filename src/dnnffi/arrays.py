@@ -51,10 +51,10 @@ class Memory(Protocol):
     def current_stream(self) -> Any:
         """The current stream: an object with ``ptr``."""
 
-    def empty_pair(
+    def pairs(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
-    ) -> tuple[Array, Array]:
-        """Two new arrays, cheaper than one by one."""
+    ) -> Callable[[], tuple[Array, Array]]:
+        """What makes two new arrays of these shapes, cheaper than one by one."""
 
     def clear(self, address: int, nbytes: int) -> None:
         """Fill device memory with zeros, in the order of the current stream."""
@@ -170,14 +170,19 @@ class CupyMemory:
         self.current_device: Callable[[], int] = cupy.cuda.runtime.getDevice
         self.current_stream: Callable[[], Any] = cupy.cuda.get_current_stream
 
-    def empty_pair(
+    def pairs(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
-    ) -> tuple[Array, Array]:
+    ) -> Callable[[], tuple[Array, Array]]:
         # One allocation: two states are kept and dropped together as a rule.
-        item = dtype.itemsize
-        second = -(-prod(shape) * item // _ALIGNMENT) * _ALIGNMENT
-        block = self._cupy.cuda.alloc(second + prod(other) * item)
-        return self.ndarray(shape, dtype, block), self.ndarray(other, dtype, block + second)
+        second = -(-prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        nbytes = second + prod(other) * dtype.itemsize
+        alloc, ndarray = self._cupy.cuda.alloc, self.ndarray
+
+        def pair() -> tuple[Array, Array]:
+            block = alloc(nbytes)
+            return ndarray(shape, dtype, block), ndarray(other, dtype, block + second)
+
+        return pair
 
     def empty_strided(
         self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int

@@ -14,8 +14,8 @@ from dnnffi.dropout import DropoutState
 from dnnffi.embedding import Embedding, given, wrapped, wrapped_weights
 from dnnffi.errors import ContextError
 from dnnffi.foreign import device_array
-from dnnffi.plan import validate
-from dnnffi.plan.call import Call, pair
+from dnnffi.plan import rnn_calls, validate
+from dnnffi.plan.call import Call, initial_states, pair
 from dnnffi.plan.engines import engine, engine_without_cupy, weights_of
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.options import DEFAULTS, EMBEDDING, RNNOptions, rnn_options
@@ -153,40 +153,43 @@ def _run(
     else:
         checked = rnn_options(options, mode)
     x = as_array("x", x)
-    found = engine(backend, x)
-    spec, weights = weights_of(mode, weights, num_layers, bidirectional)
-    h_0, c_0 = pair(spec, hx, "hx" if mode == "lstm" else "h_0", ("h_0", "c_0"))
-    if batch_first.__class__ is not bool:
-        # Before the look-up: 1 equals True, and would find its plan.
-        batch_first = check_flag("batch_first", batch_first)
-    if lengths is not None:
-        lengths = as_integers("lengths", lengths)
-    if batch_sizes is not None:
-        batch_sizes = as_integers("batch_sizes", batch_sizes)
-    device = found.place("x", x)
-    generator = None
-    if dropout and spec.num_layers > 1:
-        generator = found.generator(dropout_state, device)
-    key = (
-        spec,
-        x.shape,
-        device,
-        batch_first,
-        lengths,
-        batch_sizes,
-        checked,
-        training,
-        dropout,
-        generator,
-    )
-    plan = found.plans.find(key)
-    if plan is None:
-        problem = _problem(spec, x, batch_first, lengths, batch_sizes, checked, training, dropout)
-        plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
+    plan: Any
+    native: list[Any]
+    known = signature = None
+    if checked is DEFAULTS and lengths is None and batch_sizes is None and not dropout:
+        signature = rnn_calls.sign(
+            x, weights, mode, training, num_layers, bidirectional, batch_first, backend
+        )
+        if signature is not None:
+            known = rnn_calls.find(weights, signature, x)
+    if known is not None:
+        found, plan, *native = known
+        spec, device = weights.spec, plan.device
+        h_0, c_0 = initial_states(spec, hx)
+    else:
+        found = engine(backend, x)
+        spec, weights = weights_of(mode, weights, num_layers, bidirectional)
+        h_0, c_0 = initial_states(spec, hx)
+        if batch_first.__class__ is not bool:
+            # Before the look-up: 1 equals True, and would find its plan.
+            batch_first = check_flag("batch_first", batch_first)
+        if lengths is not None:
+            lengths = as_integers("lengths", lengths)
+        if batch_sizes is not None:
+            batch_sizes = as_integers("batch_sizes", batch_sizes)
+        device = found.place("x", x)
+        generator = None
+        if dropout and spec.num_layers > 1:
+            generator = found.generator(dropout_state, device)
+        rest = batch_first, lengths, batch_sizes, checked, training, dropout
+        key = (spec, x.shape, device, *rest, generator)
+        plan = found.plans.find(key)
+        if plan is None:
+            problem = _problem(spec, x, *rest)
+            plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
     takes = plan.takes
     if not (
-        weights.__class__ is RNNWeights
-        and takes(x, plan.x_shape)
+        (known is not None or (weights.__class__ is RNNWeights and takes(x, plan.x_shape)))
         and (h_0 is None or takes(h_0, plan.h_shape))
         and (c_0 is None or takes(c_0, plan.c_shape))
     ):
@@ -196,15 +199,18 @@ def _run(
         c_0 = call.optional("c_0", c_0, plan.c_shape)
         if isinstance(weights, list):
             call.check_weights()
-    native = found.native(weights, spec)
+    if known is None:
+        native = [found.native(weights, spec)]
+        if signature is not None and native[0] is weights.buffer:
+            rnn_calls.add(weights, signature, found, plan)
     if not training and not checked.validate:
-        return plan.infer(x, h_0, c_0, native)  # type: ignore[no-any-return]
+        return plan.infer(x, h_0, c_0, *native)  # type: ignore[no-any-return]
     call = Call(found, spec, device, takes, x, h_0, c_0, weights)
     if training:
-        *results, saved = plan.forward(x, h_0, c_0, native)
+        *results, saved = plan.forward(x, h_0, c_0, *native)
         results.append(RNNContext(call, plan, saved))
     else:
-        results = plan.infer(x, h_0, c_0, native)
+        results = plan.infer(x, h_0, c_0, *native)
     if checked.validate:
         validate.check_forward(call, plan.problem, results[:3])
     return tuple(results)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dnnffi.arrays import Array, as_array
 from dnnffi.dropout import DropoutState
-from dnnffi.plan.call import Call, pair
+from dnnffi.plan.call import Call, initial_states, pair
 from dnnffi.plan.engines import Engine, backend_name, engine_named
 from dnnffi.spec.checks import check_flag, check_integer
 from dnnffi.spec.options import rnn_options
@@ -111,13 +111,12 @@ class RNNPlan:
         contiguous. For training what the backwards need is kept in the plan, until the next
         forward. Stands on ``cudnnRNNForward``.
         """
-        cell = self._has_cell
-        h_0, c_0 = pair(self._spec, hx, "hx" if cell else "h_0", ("h_0", "c_0"))
+        h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
         y, h_n, c_n = self._held.forward(x, h_0, c_0, native, given)
         self._weights = weights
-        return (y, (h_n, c_n)) if cell else (y, h_n)
+        return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
     def backward_data(self, dy: Array | None = None, dhx: Any = None, out: Any = None) -> Any:
         """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import Self
+from typing import Any, Self
 
 from dnnffi.arrays import (
     Array,
@@ -28,7 +28,7 @@ class RNNWeights:
     of MIOpen for an LSTM or GRU, where they are copies.
     """
 
-    __slots__ = ("_arrays", "buffer", "layout", "spec")
+    __slots__ = ("_arrays", "buffer", "known", "layout", "spec")
 
     def __init__(self, flat: Array, spec: RNNSpec, *, backend: str = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
@@ -47,12 +47,15 @@ class RNNWeights:
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[Array, ...] | None = None
+        # Calls with these weights, see `dnnffi.plan.rnn_calls`.
+        self.known: dict[tuple[Any, ...], Any] = {}
 
     @classmethod
     def of_result(cls, flat: Array, layout: WeightLayout) -> Self:
         """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
         made = cls.__new__(cls)
         made.buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
+        made.known = {}
         return made
 
     @property

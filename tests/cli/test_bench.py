@@ -187,7 +187,7 @@ def test_something_that_cannot_be_measured_is_refused(what):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--only", "transformer"], "--only transformer: no shape of all has that"),
+        (["--only", "transformer"], "--only transformer: no shape of tiny has that"),
         (["--only", ONE, "--models", "x"], "--models x: no model has that in its name"),
         (["--only", ONE, "--peers", "none,torch"], "--peers: none stands alone"),
         (["--only", ONE, "--json", "no/such/f"], "--json no/such/f: not a file in a folder that"),

@@ -144,8 +144,8 @@ class HostMemory:
         array.device_number = self.device
         return array
 
-    def empty_pair(self, shape, other, dtype):
-        return self.empty(shape, dtype), self.empty(other, dtype)
+    def pairs(self, shape, other, dtype):
+        return lambda: (self.empty(shape, dtype), self.empty(other, dtype))
 
     def empty_strided(self, shape, dtype, strides, nbytes):
         raw = self.empty((nbytes,), np.uint8)

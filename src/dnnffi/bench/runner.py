@@ -36,7 +36,7 @@ class Settings:
     warm_up_seconds: float = 1.0
     rounds: int = 11
     seconds: float = 0.02
-    host_calls: int = 8
+    host_calls: int = 20
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name, for the record of a run."""

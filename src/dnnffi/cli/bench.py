@@ -67,7 +67,7 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
         type=_names((*suite.sets, "all"), "set of shapes"),
         metavar="SETS",
         help=f"out of {', '.join(suite.sets)}, or all, with commas (default: {suite.on_gpu} on a "
-        f"GPU, {suite.on_cpu} on a CPU, all with --only)",
+        f"GPU, or all with --only; {suite.on_cpu} on a CPU)",
     )
     parser.add_argument(
         "--peers",
@@ -192,7 +192,8 @@ def _shapes(
 ) -> dict[Problem, tuple[str, ...]]:
     sets = options.shapes
     if sets is None:
-        sets = ("all",) if options.only else (suite.on_gpu if place == "gpu" else suite.on_cpu,)
+        # Not all on a CPU, even for --only: one large shape may take an hour there.
+        sets = (suite.on_cpu if place == "cpu" else "all" if options.only else suite.on_gpu,)
     found = shapes_of(suite.sets if "all" in sets else sets, suite.sets)
     if options.only:
         found = {
@@ -211,8 +212,10 @@ def _peer_creators(
     """The models of each peer. One that was not asked for may be broken, and is then left out."""
     from dnnffi.cli import probe
 
-    # Before JAX is imported: else it takes most of the GPU's memory when it is first used.
+    # Before JAX is imported: else it takes most of the GPU's memory when it is first used, and of
+    # several GPUs it leaves the last one the current device of this thread.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    os.environ.setdefault("JAX_CUDA_VISIBLE_DEVICES", "0")
     found = {}
     for peer in _peers(suite, asked, place):
         try:

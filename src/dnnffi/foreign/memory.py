@@ -104,10 +104,10 @@ class ForeignMemory:
         array.fill(0)
         return array
 
-    def empty_pair(
+    def pairs(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
-    ) -> tuple[Array, Array]:
-        return self.empty(shape, dtype), self.empty(other, dtype)
+    ) -> Callable[[], tuple[Array, Array]]:
+        return lambda: (self.empty(shape, dtype), self.empty(other, dtype))
 
     def clear(self, address: int, nbytes: int) -> None:
         self._runtime.zero(address, nbytes, _use.stream)

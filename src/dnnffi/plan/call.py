@@ -67,6 +67,13 @@ class Call(NamedTuple):
             raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
 
 
+def initial_states(spec: RNNSpec, hx: Any) -> tuple[Any, Any]:
+    """h_0 and c_0 of what a call was given for them."""
+    if hx is None:
+        return None, None
+    return pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+
+
 def pair(
     spec: RNNSpec, value: Any, name: str, parts: tuple[str, str], *, partial: bool = False
 ) -> tuple[Any, Any]:
@@ -74,13 +81,13 @@ def pair(
     if value is None:
         return None, None
     if not spec.has_cell:
-        if isinstance(value, tuple | list):
+        if isinstance(value, (tuple, list)):
             raise TypeError(
                 f"{name} must be one array: {spec.mode} has no cell state; "
                 f"got a {type(value).__name__} of {len(value)}"
             )
         return value, None
-    if not isinstance(value, tuple | list) or len(value) != 2:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise TypeError(f"{name} of an LSTM must be ({', '.join(parts)}) or None")
     h, c = value
     if not partial and (h is None or c is None):

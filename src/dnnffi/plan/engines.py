@@ -159,6 +159,8 @@ class VendorEngine(Engine):
 
     def clear(self) -> None:
         super().clear()
+        for plan in list(self._alive):
+            plan.forgotten = True
         self.workspaces.clear()
         if self.tuner is not None:
             self.tuner.clear()
@@ -408,7 +410,9 @@ def weights_of(
         spec = weights.spec
         if spec.mode != mode:
             raise ValueError(f"weights are those of {spec.mode!r}; this is {mode!r}")
-        if num_layers != 1 and check_integer("num_layers", num_layers) != spec.num_layers:
+        if num_layers.__class__ is not int:  # True and 1.0 equal 1
+            num_layers = check_integer("num_layers", num_layers)
+        if num_layers not in (1, spec.num_layers):
             raise ValueError(f"num_layers is {num_layers}; the weights have {spec.num_layers}")
         if (
             bidirectional is not False

@@ -82,10 +82,11 @@ class VendorPlan:
         self.problem = problem
         self.device = device
         self.closed = False
+        self.forgotten = False  # the plans were cleared: no new call of the functional API uses it
         self.choice: Choice | None = None
         self._kernels = kernels
         self.memory: Any = memory  # with graphs where there is a tuner
-        self._empty, self._empty_pair = memory.empty, memory.empty_pair
+        self._empty = memory.empty
         self._workspaces = workspaces or Workspaces(memory)
         self._workspace = self._workspaces.get
         self.current_device = memory.current_device
@@ -97,6 +98,8 @@ class VendorPlan:
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
         self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
         self._has_cell = problem.spec.has_cell
+        if self._has_cell:
+            self._empty_pair = memory.pairs(self.h_shape, self.c_shape, self._dtype)
         self._generator = generator
         self._tuner = tuner if problem.options.tune != "off" else None
         self.countdown = 0
@@ -374,17 +377,30 @@ class VendorPlan:
             and (self._only_device or array.data.device_id == self.device)
         )
 
+    def check_weights(self, weights: Array) -> int:
+        """The address of flat weights that it can take, else an error that names what is wrong."""
+        return self.way.direct.check_weights(weights)
+
     def infer(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
+        self,
+        x: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        weights: Array,
+        weights_at: int | None = None,
     ) -> tuple[Array, Array, Array | None]:
-        """(y, h_n, c_n) of arrays that it `takes`; the weights are checked here."""
+        """(y, h_n, c_n) of arrays that it `takes`.
+
+        Weights that came without their address are checked here.
+        """
         if self.current_device() != self.device:
             with self.memory.use(self.device):
-                return self.infer(x, h_0, c_0, weights)
+                return self.infer(x, h_0, c_0, weights, weights_at)
         if self.countdown:
             self.count()
         way = self.way
-        weights_at = way.direct.check_weights(weights)
+        if weights_at is None:
+            weights_at = self.check_weights(weights)
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
         stream = self.own_stream()
@@ -409,20 +425,26 @@ class VendorPlan:
     def states(self) -> tuple[Array, Array | None]:
         """New (h_n, c_n), or (dh_0, dc_0)."""
         if self._has_cell:
-            return self._empty_pair(self.h_shape, self.c_shape, self._dtype)
+            return self._empty_pair()
         return self._empty(self.h_shape, self._dtype), None
 
     def forward(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Array
+        self,
+        x: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        weights: Array,
+        weights_at: int | None = None,
     ) -> tuple[Array, Array, Array | None, Saved]:
-        """(y, h_n, c_n, what `backward` needs)."""
+        """(y, h_n, c_n, what `backward` needs), likewise."""
         if self.current_device() != self.device:
             with self.memory.use(self.device):
-                return self.forward(x, h_0, c_0, weights)
+                return self.forward(x, h_0, c_0, weights, weights_at)
         if self.countdown:
             self.count()
         way = self.way
-        weights_at = way.direct.check_weights(weights)
+        if weights_at is None:
+            weights_at = self.check_weights(weights)
         reserve = self._empty((way.reserve_bytes,), self._bytes)
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()

@@ -1,0 +1,184 @@
+"""Calls that look like an earlier one with the same weights: found again, and still checked."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from weakref import ref
+
+import numpy as np
+import pytest
+
+import dnnffi
+from dnnffi.plan import rnn_calls
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+STEPS, BATCH = 5, 2
+lstm = partial(dnnffi.lstm, backend="cudnn")
+
+
+def random(host, shape, seed=0, dtype="float32"):
+    return host.asarray(np.random.default_rng(seed).standard_normal(shape).astype(dtype))
+
+
+def weights_of(host, seed=0):
+    return dnnffi.RNNWeights(random(host, dnnffi.weight_layout(SPEC, "cudnn").size, seed), SPEC)
+
+
+def arrays_of(host):
+    """x, hx and weights whose call is known."""
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    hx = random(host, SPEC.h_shape(BATCH), 2), random(host, SPEC.c_shape(BATCH), 3)
+    weights = weights_of(host)
+    lstm(x, hx, weights)
+    assert len(weights.known) == 1
+    return x, hx, weights
+
+
+def computed(host):
+    return host.calls("cudnnRNNForward")
+
+
+def test_a_known_call_gives_what_the_first_gave(host, monkeypatch):
+    x, hx, weights = arrays_of(host)
+    expected = lstm(x, hx, weights)
+    monkeypatch.setattr("dnnffi.rnn.weights_of", None)  # what is known does without
+    y, (h_n, c_n) = lstm(x, hx, weights)
+    np.testing.assert_array_equal(y, expected[0])
+    np.testing.assert_array_equal(h_n, expected[1][0])
+    np.testing.assert_array_equal(c_n, expected[1][1])
+
+
+def test_a_known_call_for_training_gives_gradients(host, monkeypatch):
+    x, hx, weights = arrays_of(host)
+    train = partial(dnnffi.lstm_forward, x, hx, weights, backend="cudnn")
+    dy = random(host, (STEPS, BATCH, SPEC.hidden_size), 5)
+    expected = train()[2].backward(dy)
+    monkeypatch.setattr("dnnffi.rnn.weights_of", None)
+    found = train()[2].backward(dy)
+    np.testing.assert_array_equal(found.x, expected.x)
+    np.testing.assert_array_equal(found.weights.flat, expected.weights.flat)
+
+
+def test_calls_of_several_shapes_are_known_beside_each_other(host, monkeypatch):
+    x, hx, weights = arrays_of(host)
+    longer = random(host, SPEC.x_shape(STEPS + 1, BATCH), 4)
+    expected = lstm(longer, hx, weights)[0]
+    monkeypatch.setattr("dnnffi.rnn.weights_of", None)
+    np.testing.assert_array_equal(lstm(longer, hx, weights)[0], expected)
+    assert lstm(x, hx, weights)[0].shape == (STEPS, BATCH, SPEC.hidden_size)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error", "match"),
+    [
+        ({"num_layers": 1.0}, TypeError, "^num_layers must be an integer"),
+        ({"num_layers": True}, TypeError, "^num_layers must be an integer"),
+        ({"bidirectional": 0}, TypeError, "^bidirectional must be"),
+        ({"batch_first": 0}, TypeError, "^batch_first must be"),
+        ({"batch_first": 0.0}, TypeError, "^batch_first must be"),
+        ({"num_layers": 2}, ValueError, "^num_layers is 2; the weights have 1"),
+        ({"bidirectional": True}, ValueError, "^bidirectional is True"),
+        ({"backend": ["cudnn"]}, ValueError, "^backend must be one of"),
+        ({"lengths": [STEPS, 0]}, ValueError, "^lengths"),
+        ({"options": {"math": "exact"}}, ValueError, r"^options\['math'\]"),
+    ],
+)
+def test_what_equals_or_nearly_equals_a_known_call_is_still_looked_at(host, keywords, error, match):
+    x, hx, weights = arrays_of(host)
+    before = computed(host)
+    with pytest.raises(error, match=match):
+        dnnffi.lstm(x, hx, weights, **{"backend": "cudnn", **keywords})
+    assert computed(host) == before
+
+
+def test_wrong_arrays_of_a_known_call_are_refused(host):
+    x, (h, c), weights = arrays_of(host)
+    before = computed(host)
+    wide = random(host, x.shape, dtype="float64")
+    with pytest.raises(TypeError, match=r"^x must have the dtype of the weights, float32"):
+        lstm(wide, (h, c), weights)
+    with pytest.raises(TypeError, match=r"^x must be a CuPy array"):
+        lstm(np.array(x), (h, c), weights)
+    with pytest.raises(TypeError, match=r"^x must be a NumPy or CuPy array"):
+        lstm(None, (h, c), weights)
+    with pytest.raises(ValueError, match=r"^c_0 must have shape \(1, 2, 4\); got \(1, 1, 4\)"):
+        lstm(x, (h, c[:, :1]), weights)
+    with pytest.raises(TypeError, match=r"^h_0 must have the dtype of the weights"):
+        lstm(x, (random(host, h.shape, dtype="float64"), c), weights)
+    with pytest.raises(TypeError, match=r"^hx of an LSTM must be \(h_0, c_0\) or None"):
+        lstm(x, h, weights)
+    with pytest.raises(TypeError, match=r"^c_0 must be an array"):
+        lstm(x, (h, None), weights)
+    with pytest.raises(ValueError, match=r"weights are those of 'lstm'; this is 'gru'"):
+        dnnffi.gru(x, h, weights, backend="cudnn")
+    assert computed(host) == before
+
+
+def test_an_array_on_another_device_than_in_a_known_call_is_refused(host):
+    host.memory.devices = 2
+    x, hx, weights = arrays_of(host)
+    host.memory.device = 1
+    elsewhere = random(host, x.shape)
+    host.memory.device = 0
+    before = computed(host)
+    with pytest.raises(ValueError, match=r"^h_0 must be on the device of x, 1; it is on 0"):
+        lstm(elsewhere, hx, weights)
+    assert computed(host) == before
+
+
+def test_an_x_that_is_not_contiguous_is_copied_as_in_the_first_call(host):
+    x, hx, weights = arrays_of(host)
+    expected = lstm(x, hx, weights)[0]
+    strided = random(host, (BATCH, STEPS, SPEC.input_size)).transpose(1, 0, 2)
+    strided[...] = x
+    np.testing.assert_array_equal(lstm(strided, hx, weights)[0], expected)
+
+
+def test_another_buffer_in_the_same_weights_is_not_the_known_one(host):
+    x, hx, weights = arrays_of(host)
+    other = weights_of(host, seed=9)
+    expected = lstm(x, hx, other)[0]
+    weights.buffer = other.buffer
+    np.testing.assert_array_equal(lstm(x, hx, weights)[0], expected)
+    weights.buffer = other.buffer[:-1]
+    before = computed(host)
+    with pytest.raises(ValueError, match=r"^weights must have"):
+        lstm(x, hx, weights)
+    assert computed(host) == before
+
+
+def test_a_plan_that_was_cleared_is_not_known(host):
+    x, hx, weights = arrays_of(host)
+    plans = host.library.engine.plans
+    (before,) = plans.values()
+    dnnffi.clear_plans()
+    lstm(x, hx, weights)
+    (after,) = plans.values()
+    assert after is not before
+    (signature,) = weights.known
+    assert rnn_calls.find(weights, signature, x)[1] is after
+
+
+def test_what_is_known_keeps_no_plan(host):
+    _, _, weights = arrays_of(host)
+    (plan,) = map(ref, host.library.engine.plans.values())
+    host.library.engine.plans.clear()
+    gc.collect()
+    assert weights.known
+    assert plan() is None
+
+
+def test_only_so_many_calls_are_known(host, monkeypatch):
+    monkeypatch.setattr(rnn_calls, "MOST_CALLS", 3)
+    _, _, weights = arrays_of(host)
+    for steps in range(1, 9):
+        lstm(random(host, SPEC.x_shape(steps, BATCH)), None, weights)
+        assert 0 < len(weights.known) <= 3
+
+
+def test_a_copy_of_weights_knows_nothing(host):
+    _, _, weights = arrays_of(host)
+    assert weights.to("cudnn").known is weights.known
+    assert weights.like(weights.flat).known == {}
