@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from itertools import chain
 
 import pytest
 
@@ -211,6 +213,7 @@ def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeyp
 
     monkeypatch.setattr(bench, "import_module", broken)
     monkeypatch.setattr(probe, "absent", lambda *names: [])
+    monkeypatch.setattr(bench, "_same_device", lambda place: nullcontext())  # there is no GPU
     assert main([*SHORT, "--only", ONE, "--peers", "torch"]) == 1
     assert "--peers torch: half installed" in failure(capsys)
     assert bench._peer_creators(RNN, None, "gpu") == {}
@@ -232,6 +235,9 @@ def test_defaults_by_place(monkeypatch):
     images = SUITES["cnn"]
     assert set(bench._shapes(images, options, "gpu").values()) == {("imagenet",)}
     assert set(bench._shapes(images, options, "cpu").values()) == {("tiny",)}
+    options.only = "lstm"
+    assert set(chain(*bench._shapes(RNN, options, "gpu").values())) == set(RNN.sets)
+    assert set(bench._shapes(RNN, options, "cpu").values()) == {("tiny",)}
     monkeypatch.setattr(probe, "absent", lambda *names: ["jax"])
     assert bench._peers(RNN, None, "gpu") == ("torch",)
     assert bench._peers(RNN, None, "cpu") == ()

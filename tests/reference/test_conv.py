@@ -243,7 +243,7 @@ def test_float32_stays_float32(problem, seed):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("shape", [(3, 5, 37, 29), (2, 6, 64), (1, 3, 1, 33), (1, 1, 1, 1)])
-def test_the_gradient_of_a_bias_in_steps(dtype, channels_last, shape):
+def test_the_gradient_of_a_bias(dtype, channels_last, shape):
     values = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     found = backward_bias(in_layout(values, channels_last=channels_last))
     expected = values.astype("float64").sum(axis=(0, *range(2, len(shape))))

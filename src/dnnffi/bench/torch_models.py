@@ -111,8 +111,7 @@ def in_a_graph(model: ModelDef) -> ModelDef:
             model.once()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    # JAX has threads of its own in the same process; what they ask of CUDA would end a global one.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph):
         results = model.once()
     return ModelDef.of_graph(model.inputs, model.params, graph.replay, results)
 

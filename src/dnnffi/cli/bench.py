@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -212,19 +213,36 @@ def _peer_creators(
     """The models of each peer. One that was not asked for may be broken, and is then left out."""
     from dnnffi.cli import probe
 
-    # Before JAX is imported: else it takes most of the GPU's memory when it is first used, and of
-    # several GPUs it leaves the last one the current device of this thread.
+    # Before JAX is imported: else it takes most of the GPU's memory when it is first used.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    os.environ.setdefault("JAX_CUDA_VISIBLE_DEVICES", "0")
     found = {}
     for peer in _peers(suite, asked, place):
         try:
-            found[peer] = _creators_in(suite.peers[peer])
+            with _same_device(place):
+                found[peer] = _creators_in(suite.peers[peer])
         except Exception as error:  # a broken installation fails in ways of its own
             if asked:
                 raise CommandError(f"--peers {peer}: {probe.one_line(error)}", code=1) from error
             print(f"{peer} is left out: {probe.one_line(error)}")
     return found
+
+
+@contextmanager
+def _same_device(place: str) -> Iterator[None]:
+    """A context that ends with the current device that it began with.
+
+    Where JAX starts, it leaves the last of several GPUs the current one.
+    """
+    if place == "cpu":
+        yield
+        return
+    from cupy.cuda import runtime
+
+    device = runtime.getDevice()
+    try:
+        yield
+    finally:
+        runtime.setDevice(device)
 
 
 def _creators(

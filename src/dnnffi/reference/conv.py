@@ -21,11 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array, array_module, compute_dtype
+from dnnffi.arrays import Array, array_module, column_sums, compute_dtype
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_problem import CHANNELS_LAST, memory_layout
-
-_ROWS = 32  # of the gradient of a bias, summed in one step
 
 
 # Infinity and NaN are values here, as they are on a device: NumPy is not to warn of them.
@@ -92,20 +90,12 @@ def backward_weights(spec: ConvSpec, dy: Array, x: Array) -> Array:
 def backward_bias(dy: Array) -> Array:
     """Gradient by the bias [K]: the sum of dy over all but its channels."""
     n, channels, *sizes = dy.shape
-    compute = compute_dtype(dy.dtype)
-    given = _up(dy) if dy.dtype.name == "bfloat16" else dy  # no sum of it gives float32
-    # In steps whose reads lie one behind the other on a GPU, where one sum over all takes longer.
     if memory_layout(dy.shape, dy.strides) == CHANNELS_LAST:
-        rows = given.transpose(0, *range(2, dy.ndim), 1).reshape(n * prod(sizes), channels)
-        while len(rows) > _ROWS:
-            whole, rest = divmod(len(rows), _ROWS)
-            sums = rows[: whole * _ROWS].reshape(whole, _ROWS, channels).sum(1, dtype=compute)
-            if rest:
-                sums[0] += rows[-rest:].sum(axis=0, dtype=compute)
-            rows = sums
-    else:
-        rows = given.reshape(n, channels, prod(sizes)).sum(axis=2, dtype=compute)
-    return rows.sum(axis=0, dtype=compute).astype(dy.dtype, copy=False)
+        rows = dy.transpose(0, *range(2, dy.ndim), 1).reshape(n * prod(sizes), channels)
+        return column_sums(rows)
+    given = _up(dy) if dy.dtype.name == "bfloat16" else dy  # no sum of it gives float32
+    sums = given.reshape(n, channels, prod(sizes)).sum(axis=2, dtype=compute_dtype(dy.dtype))
+    return sums.sum(axis=0).astype(dy.dtype, copy=False)
 
 
 def _gather(spec: ConvSpec, x: Array, w: Array, outputs: Sequence[int]) -> Array:
