@@ -26,9 +26,6 @@ Array = Any
 INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
 
 _ALIGNMENT = 256  # bytes, as the driver aligns allocations
-_THREADS = 2**17  # that sum a large matrix side by side, each a few of its rows
-_FEWEST_PARTS = 32
-_CTYPES = {"float32": "float", "float64": "double"}
 
 # DLPack device types (dlpack.h): kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged, kDLROCM
 _DLPACK_CPU = 1
@@ -354,7 +351,7 @@ class StepGraph:
 def _epilogue_kernel(compute: str, residual: bool, bias: bool, relu: bool) -> Any:
     """The kernel of `CupyMemory.add_epilogue`, computing in ``compute``."""
     given = ["T a", f"T z, {compute} alpha" if residual else "", "T b" if bias else ""]
-    ctype = _CTYPES[compute]
+    ctype = {"float32": "float", "float64": "double"}[compute]
     parts = [
         f"({ctype})a",
         f"alpha * ({ctype})z" if residual else "",
@@ -368,50 +365,6 @@ def _epilogue_kernel(compute: str, residual: bool, bias: bool, relu: bool) -> An
         f"{ctype} v = {value}; y = (T)({'v < 0 ? 0 : v' if relu else 'v'});",
         "dnnffi_epilogue",
     )
-
-
-def column_sums(rows: Array) -> Array:
-    """The sums [K] over the columns of a contiguous matrix [M, K], in its dtype.
-
-    CuPy sums the types of 16 bits in float32, NumPy everything in float64.
-    """
-    dtype = rows.dtype
-    if isinstance(rows, np.ndarray):
-        if dtype.name == "bfloat16":  # has no sum in another dtype
-            rows = rows.astype(np.float32)
-        return rows.sum(axis=0, dtype=np.float64).astype(dtype)
-    cupy = import_cupy()
-    count, columns = rows.shape
-    if not count:
-        return cupy.zeros(columns, dtype)
-    some, rest = _sum_kernels(compute_dtype(dtype).name)
-    # CuPy's reduction has a block of threads for each result: many rows are too many for that.
-    parts = max(_FEWEST_PARTS, _THREADS // columns)
-    if parts < count:
-        partial = cupy.empty((parts, columns), compute_dtype(dtype))
-        some(rows.reshape(-1), rows.size, partial.size, partial)
-        rows = partial
-    sums = cupy.empty(columns, dtype)
-    rest(rows, sums, axis=0)
-    return sums
-
-
-@cache
-def _sum_kernels(compute: str) -> tuple[Any, Any]:
-    """Of a flat matrix every ``step``-th element, summed; the sum along axes of an array."""
-    cupy = import_cupy()
-    ctype = _CTYPES[compute]
-    some = cupy.ElementwiseKernel(
-        "raw T x, int64 size, int64 step",
-        f"{compute} partial",
-        f"{ctype} sum = 0; for (ptrdiff_t j = i; j < size; j += step) sum += ({ctype})x[j]; "
-        "partial = sum;",
-        "dnnffi_partial_sums",
-    )
-    rest = cupy.ReductionKernel(
-        "S x", "T y", f"({ctype})x", "a + b", "y = (T)a", "0", "dnnffi_sums", reduce_type=ctype
-    )
-    return some, rest
 
 
 @cache

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dnnffi.arrays import Array, as_array, import_cupy, is_foreign
+from dnnffi.arrays import Array, as_array, import_cupy, is_foreign, kind
 from dnnffi.embedding import Embedding, embeds, given, wrapped
 from dnnffi.foreign import device_array
-from dnnffi.plan import validate
+from dnnffi.plan import conv_bias, validate
 from dnnffi.plan.conv import ConvEngine, conv_engine, conv_engine_without_cupy, known_calls
 from dnnffi.plan.conv_calls import Call
 from dnnffi.plan.conv_plans import ConvPlan
@@ -179,9 +179,10 @@ def conv_backward_bias(
 ) -> Array:
     """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
 
-    The sum over all but the channels, by array code on the device of dy, whatever the backend. The
-    two types of 16 bits are summed in float32. With ``options["allocator"]`` there is no array
-    code, and MIOpen sums, in float16 or float32 (``miopenConvolutionBackwardBias``).
+    The sum over all but the channels, where dy is, whatever the backend: by kernels of dnnffi's own
+    on CUDA, by array code elsewhere. The two types of 16 bits are summed in float32 or higher. With
+    ``options["allocator"]`` MIOpen sums, in float16 or float32
+    (``miopenConvolutionBackwardBias``).
     """
     if embeds(options):
         return _embedded(("dy",), (dy,), backend, options, _backward_bias_embedded)
@@ -192,7 +193,7 @@ def conv_backward_bias(
     conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
-    return reference.backward_bias(dy)
+    return conv_bias.backward_bias(dy) if kind(dy) == "cuda" else reference.backward_bias(dy)
 
 
 def _backward_bias_embedded(
@@ -428,8 +429,13 @@ def _rank(name: str, array: Array) -> int:
     return rank
 
 
+@lru_cache
+def _is_convolved(dtype: Any) -> bool:
+    return dtype.name in ITEM_SIZES  # the name is slow to get
+
+
 def _check_dtype(name: str, array: Array) -> None:
-    if array.dtype.name not in ITEM_SIZES:
+    if not _is_convolved(array.dtype):
         raise TypeError(
             f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"
         )

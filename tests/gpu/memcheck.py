@@ -35,6 +35,8 @@ PARTS = [
     for mode, dtype in itertools.product(MODES, DTYPES)
 ] + [
     *(["tests/gpu/test_conv.py::test_matrix", f"-k-{dtype}-"] for dtype in DTYPES),
+    ["tests/gpu/test_conv.py", "-k", "gradient_of_a_bias"],
+    ["tests/gpu/test_depthwise.py"],
     ["tests/gpu/test_dropout.py"],
 ]
 

@@ -12,7 +12,7 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.arrays import dtype_object, in_layout
+from dnnffi.arrays import cupy_memory, dtype_object, in_layout
 from dnnffi.backends.cudnn import library
 from dnnffi.plan import store
 from dnnffi.plan.conv_cudnn import CAPTURED_AT
@@ -184,7 +184,7 @@ def test_tuned_now_and_found_on_disk(tmp_path, monkeypatch):
     "shape",
     [
         *((3, 5, 37, 29), (2, 64, 70), (1, 3, 1, 1), (4, 7, 5, 6, 3), (0, 3, 4, 4)),
-        *((8, 64, 83, 75), (3, 300, 40, 41), (2, 5000, 9, 9)),  # channels last in two kernels
+        *((8, 64, 83, 75), (3, 300, 40, 41), (2, 5000, 9, 9)),
     ],
 )
 def test_the_gradient_of_a_bias(dtype, channels_last, shape):
@@ -197,6 +197,24 @@ def test_the_gradient_of_a_bias(dtype, channels_last, shape):
     digits = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-14}[dtype]
     largest = np.abs(values.astype("float64")).sum(axis=(0, *range(2, len(shape))))
     assert (off <= digits * largest).all()
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_gradient_of_a_bias_in_a_graph_and_on_another_stream(channels_last):
+    values = np.random.default_rng(0).standard_normal((4, 64, 30, 31)).astype("f2")
+    dy = in_layout(cupy.asarray(values), channels_last=channels_last)
+    expected = dnnffi.conv_backward_bias(dy).get()
+    graph = cupy_memory().capture_step(lambda: dnnffi.conv_backward_bias(dy))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        found = graph.launch()
+    np.testing.assert_array_equal(found.get(stream=stream), expected)
+    dy *= 2
+    cupy.cuda.Device().synchronize()
+    with stream:
+        graph.launch()
+        np.testing.assert_array_equal(found.get(stream=stream), 2 * expected)
 
 
 def test_the_gradient_of_a_bias_of_a_part_of_an_array():

@@ -72,6 +72,7 @@ def build(*extra_flags: str) -> Path:
 
 _CUDA_IN_C = """
 #define __global__
+#define __device__
 #define __shared__ static
 #define __syncthreads()
 static struct { int x, y; } blockIdx, gridDim, threadIdx;

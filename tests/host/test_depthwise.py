@@ -11,7 +11,7 @@ from conformance import deviation
 
 from dnnffi import testing
 from dnnffi.backends.cudnn.conv import OWN, Choice, ConvExecutors
-from dnnffi.backends.cudnn.depthwise import DepthwiseWeights, fits
+from dnnffi.kernels.depthwise import DepthwiseWeights, fits
 from dnnffi.plan import conv_tuning, store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions

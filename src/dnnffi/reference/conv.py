@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array, array_module, column_sums, compute_dtype
+from dnnffi.arrays import Array, array_module, compute_dtype
 from dnnffi.spec.conv import ConvSpec
-from dnnffi.spec.conv_problem import CHANNELS_LAST, memory_layout
 
 
 # Infinity and NaN are values here, as they are on a device: NumPy is not to warn of them.
@@ -88,14 +87,9 @@ def backward_weights(spec: ConvSpec, dy: Array, x: Array) -> Array:
 
 @np.errstate(all="ignore")
 def backward_bias(dy: Array) -> Array:
-    """Gradient by the bias [K]: the sum of dy over all but its channels."""
-    n, channels, *sizes = dy.shape
-    if memory_layout(dy.shape, dy.strides) == CHANNELS_LAST:
-        rows = dy.transpose(0, *range(2, dy.ndim), 1).reshape(n * prod(sizes), channels)
-        return column_sums(rows)
-    given = _up(dy) if dy.dtype.name == "bfloat16" else dy  # no sum of it gives float32
-    sums = given.reshape(n, channels, prod(sizes)).sum(axis=2, dtype=compute_dtype(dy.dtype))
-    return sums.sum(axis=0).astype(dy.dtype, copy=False)
+    """Gradient by the bias [K]: the sum of dy over all but its channels, in float64."""
+    given = _up(dy) if dy.dtype.name == "bfloat16" else dy  # no sum of it gives float64
+    return given.sum(axis=(0, *range(2, dy.ndim)), dtype="float64").astype(dy.dtype)
 
 
 def _gather(spec: ConvSpec, x: Array, w: Array, outputs: Sequence[int]) -> Array:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from dnnffi.arrays import MemoryWithGraphs
 from dnnffi.backends.cudnn.conv_limits import LIMITS
-from dnnffi.backends.cudnn.depthwise import DepthwiseWeights, fits
 from dnnffi.backends.cudnn.graph import build
 from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, Knob
@@ -32,6 +31,7 @@ from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.limits import check_limits
 from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.kernels.depthwise import DepthwiseWeights, fits
 from dnnffi.spec.conv_problem import (
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,

@@ -1,0 +1,92 @@
+"""The kernels for the gradient of a bias, their CUDA source run as C."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dnnffi.arrays import dtype_object
+from dnnffi.kernels.bias import BiasGradient, fits
+from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+DIGITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 1e-6, "float64": 1e-14}
+
+
+def run(host, values, layout):
+    """The gradient of the bias of a host array [N, K, ...]."""
+    kernel = BiasGradient(values.shape, layout, values.dtype.name, 0, host.memory)
+    ordered = values if layout == CHANNELS_FIRST else np.moveaxis(values, 1, -1)
+    dy = host.asarray(np.ascontiguousarray(ordered))
+    db = host.memory.empty((values.shape[1],), values.dtype)
+    workspace = host.memory.empty((kernel.workspace_bytes,), np.uint8)
+    kernel.run_at(*(array.data.ptr for array in (dy, db, workspace)))
+    return np.array(db)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [CHANNELS_FIRST, CHANNELS_LAST])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (3, 5, 37), (2, 33, 7, 9), (1, 70, 1, 1), (4, 3, 5, 6, 7), (9, 2, 80, 31)]
+)
+def test_the_sum(host, dtype, layout, shape):
+    values = np.random.default_rng(0).standard_normal(shape).astype(dtype_object(dtype))
+    wide = values.astype("float64")
+    axes = (0, *range(2, len(shape)))
+    off = np.abs(run(host, values, layout).astype("float64") - wide.sum(axis=axes))
+    assert (off <= DIGITS[dtype] * np.abs(wide).sum(axis=axes)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_all_numbers_of_16_bits_are_read_and_rounded(host, dtype):
+    # One number a channel: the sum is the number itself.
+    values = np.arange(2**16, dtype=np.uint16).view(dtype_object(dtype)).reshape(1, -1, 1)
+    found = run(host, values, CHANNELS_FIRST)
+    expected = values.reshape(-1).astype("float32")
+    np.testing.assert_array_equal(found.astype("float32"), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_are_rounded_to_even(host, dtype):
+    random = np.random.default_rng(0)
+    # Sums of two numbers that the type cannot hold, ties and overflows and subnormals among them.
+    bits = random.integers(0, 2**16, (2, 2**16), dtype=np.uint16)
+    bits[1] = (bits[0] & 0x7F80) - random.integers(0, 2**11, 2**16, dtype=np.uint16)
+    values = bits.view(dtype_object(dtype))
+    with np.errstate(all="ignore"):
+        wide = values.astype("float32")
+        expected = (wide[0] + wide[1]).astype(values.dtype)
+    found = run(host, values[..., None], CHANNELS_LAST)
+    np.testing.assert_array_equal(found.astype("float32"), expected.astype("float32"))
+
+
+def test_infinity_and_nan_stay(host):
+    values = np.array([[1, np.inf, np.nan], [1, 2, 3]], "float16")[..., None]
+    assert run(host, values, CHANNELS_FIRST).tolist()[:2] == [2, np.inf]
+    assert np.isnan(run(host, values, CHANNELS_FIRST)[2])
+
+
+def test_many_parts_of_few_channels(host):
+    values = np.ones((2, 2, 300, 200), "float32")
+    for layout in (CHANNELS_FIRST, CHANNELS_LAST):
+        kernel = BiasGradient(values.shape, layout, "float32", 0, host.memory)
+        assert kernel.workspace_bytes > 2 * 4 * 8
+        assert run(host, values, layout).tolist() == [120000.0] * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((0, 3, 4), False),
+        ((2, 3, 4), True),
+        ((1, 3, 2**15, 2**15), True),
+        ((2**16, 1, 2**15), False),
+    ],
+)
+def test_what_it_is_for(shape, expected):
+    assert fits(shape) == expected
+
+
+def test_a_long_sum_of_16_bits_does_not_stop_growing(host):
+    # In float16 a sum of ones stays at 2048.
+    assert run(host, np.ones((3, 1, 1500), "f2"), CHANNELS_FIRST).tolist() == [4500.0]
