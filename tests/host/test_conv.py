@@ -90,6 +90,19 @@ def test_plans_are_found_and_cleared(host):
     assert host.live("backend") == 0
 
 
+def test_a_network_of_many_layers_keeps_its_plans(host):
+    w = host.memory.zeros((1, 1, 1))
+    images = [host.memory.zeros((1, 1, size)) for size in range(1, 200)]
+    for x in images:
+        conv(x, w)
+    plans = host.library.conv_engine.plans.values()
+    assert len(plans) == len(images)
+    for x in images:
+        conv(x, w)
+    again = host.library.conv_engine.plans.values()
+    assert all(one is other for one, other in zip(again, plans, strict=True))
+
+
 def test_an_empty_batch_asks_no_library(host):
     x, w = host.memory.empty((0, 4, 5, 6)), host.memory.zeros(SPEC.weight_shape)
     host.control.standin_reset()

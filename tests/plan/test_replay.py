@@ -143,36 +143,70 @@ def test_clearing_lets_go_of_graphs_and_counts():
 # Memory of all graphs
 
 
-def test_the_oldest_graph_of_any_operation_goes_where_memory_is_short():
+def idle(memory, operations):
+    """The graphs of ``operations`` were looked at and not launched since."""
+    for operation in operations:
+        for addresses, graph in operation.graphs.items():
+            held = memory._held[id(operation), addresses]
+            memory._held[id(operation), addresses] = held._replace(launches=graph.launches)
+
+
+def test_where_memory_is_short_no_graph_is_captured_that_would_push_out_one_in_use():
     memory = GraphMemory(most_bytes=250)
-    one, two = replays(memory=memory), replays(memory=memory)
-    one.add((1,), FakeGraph())
-    two.add((1,), FakeGraph())
-    one.add((2,), FakeGraph())
-    assert set(one.graphs) == {(2,)}
-    assert set(two.graphs) == {(1,)}
-    assert memory.nbytes == one.nbytes + two.nbytes == 200
+    operations = [replays(memory=memory) for _ in range(5)]
+    captures = [sum(call(operation, (1,)) for operation in operations) for _ in range(100)]
+    assert captures[:3] == [0, 3, 0]
+    assert sum(captures) == 3
+    assert [len(operation.graphs) for operation in operations] == [1, 1, 1, 0, 0]
+    assert memory.nbytes == 300
+
+
+def test_a_graph_that_is_no_longer_launched_makes_room():
+    memory = GraphMemory(most_bytes=250)
+    old, new = ([replays(memory=memory) for _ in range(3)] for _ in range(2))
+    for _ in range(50):
+        assert len([call(operation, (1,)) for operation in old]) == 3
+    steps = 0
+    while not all(operation.graphs for operation in new):
+        for operation in new:
+            call(operation, (1,))
+        steps += 1
+        assert steps < 10
+    assert [operation.graphs for operation in old] == [{}, {}, {}]
+    assert memory.nbytes == 300
 
 
 def test_as_many_graphs_go_as_the_new_one_needs():
     memory = GraphMemory(most_bytes=350)
+    one, two, three = (replays(memory=memory) for _ in range(3))
+    one.add((1,), FakeGraph(nbytes=100))
+    two.add((1,), FakeGraph(nbytes=1000))
+    idle(memory, (one, two))
+    assert memory.has_room()
+    assert (one.graphs, two.graphs, memory.nbytes) == ({}, {}, 0)
+    three.add((1,), FakeGraph())
+    assert memory.nbytes == 100
+
+
+def test_no_more_goes_than_makes_room():
+    memory = GraphMemory(most_bytes=250)
     operation = replays(memory=memory)
     for n in range(3):
         operation.add((n,), FakeGraph())
-    operation.add((3,), FakeGraph(nbytes=200))
-    assert set(operation.graphs) == {(2,), (3,)}
-    assert memory.nbytes == 300
+    idle(memory, (operation,))
+    assert memory.has_room()
+    assert set(operation.graphs) == {(1,), (2,)}
 
 
-def test_a_graph_that_is_too_large_alone_is_the_only_one():
-    memory = GraphMemory(most_bytes=250)
-    operation = replays(memory=memory)
-    operation.add((1,), FakeGraph())
-    operation.add((2,), FakeGraph(nbytes=1000))
-    assert set(operation.graphs) == {(2,)}
-    operation.add((3,), FakeGraph())
-    assert set(operation.graphs) == {(3,)}
-    assert memory.nbytes == 100
+def test_a_limit_of_no_bytes_lets_one_graph_in_at_a_time():
+    memory = GraphMemory(most_bytes=0)
+    one, two = replays(memory=memory), replays(memory=memory)
+    assert memory.has_room()
+    one.add((1,), FakeGraph())
+    idle(memory, (one,))
+    assert memory.has_room()
+    two.add((1,), FakeGraph())
+    assert (len(one.graphs), len(two.graphs)) == (0, 1)
 
 
 def test_a_graph_that_another_replaces_is_not_counted():
@@ -244,8 +278,8 @@ def test_no_lock_is_held_while_a_graph_of_another_operation_is_dropped():
             thread.join()
             super().drop(addresses)
 
-    watched, other = Watched(memory), replays(memory=memory)
+    watched = Watched(memory)
     watched.add((1,), FakeGraph())
-    other.add((1,), FakeGraph())
+    assert memory.has_room()
     assert free == [True]
     assert watched.graphs == {}

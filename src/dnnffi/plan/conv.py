@@ -18,7 +18,6 @@ from dnnffi.plan.cache import PlanCache
 from dnnffi.plan.conv_calls import KnownCalls
 from dnnffi.plan.conv_plans import ConvPlan, EmptyPlan, ReferencePlan
 from dnnffi.plan.engines import (
-    PLAN_CAPACITY,
     backend_name,
     engine,
     engine_named,
@@ -26,6 +25,9 @@ from dnnffi.plan.engines import (
 )
 from dnnffi.plan.store import Store
 from dnnffi.spec.conv_problem import ConvProblem
+
+PLAN_CAPACITY = 1024
+"""Plans kept by each backend. A network has some for each layer, and making one is slow."""
 
 
 class ConvEngine:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from typing import NamedTuple
 from weakref import finalize, ref
 
 from dnnffi.arrays import Graph
@@ -20,13 +21,26 @@ MOST_GRAPHS = 16
 """Graphs kept by each operation of a plan."""
 
 MOST_BYTES = 256 * 2**20
-"""Device memory held by all graphs of a backend; the oldest go first."""
+"""Device memory of all graphs of a backend from which on a new one needs another's place."""
 
 _MOST_SEEN = 64  # sets of addresses that are counted before the count begins anew
 
 
+class _Held(NamedTuple):
+    """A graph that is counted: whose it is, its bytes, its launches when it was last looked at."""
+
+    owner: ref[Replays]
+    nbytes: int
+    launches: int
+
+
 class GraphMemory:
-    """The graphs of all plans of one backend, oldest first, and the memory that they hold."""
+    """The graphs of all plans of one backend and the memory that they hold.
+
+    Whoever is to be captured asks `has_room`: where there is none, only a graph that was not
+    launched for a while makes room. So a network with more graphs than fit keeps those that it has,
+    instead of replacing one by the other in every step.
+    """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
@@ -34,36 +48,49 @@ class GraphMemory:
         # Executors that users have captured. Kept for good: nobody tells when such a graph is
         # gone, and it may need their kernels.
         self.of_users: set[object] = set()
-        self._held: OrderedDict[tuple[int, Addresses], tuple[ref[Replays], int]] = OrderedDict()
+        # Those that were looked at longest ago first.
+        self._held: OrderedDict[tuple[int, Addresses], _Held] = OrderedDict()
         # A plan may be collected, and so call `forget`, in the middle of anything here.
         self._lock = threading.RLock()
 
-    def add(self, replays: Replays, addresses: Addresses, nbytes: int) -> None:
-        """Count a new graph, and let go of the oldest where there are too many bytes."""
-        dropped = []
+    def has_room(self) -> bool:
+        """Whether another graph may be captured; lets go of those that make room for it."""
+        while self.nbytes >= self.most_bytes:
+            with self._lock:
+                if not self._held:
+                    break
+                key, held = next(iter(self._held.items()))
+                of_plan, addresses = held.owner(), key[1]
+                graph = None if of_plan is None else of_plan.graphs.get(addresses)
+                if graph is not None and graph.launches != held.launches:
+                    self._held[key] = held._replace(launches=graph.launches)
+                    self._held.move_to_end(key)
+                    return False
+                del self._held[key]
+                self.nbytes -= held.nbytes
+            # Without the lock: who holds the owner's may collect a plan, and so wait for this one.
+            if of_plan is not None:
+                of_plan.drop(addresses)
+        return True
+
+    def add(self, replays: Replays, addresses: Addresses, graph: Graph) -> None:
+        """Count a new graph."""
         with self._lock:
-            self._held[id(replays), addresses] = ref(replays), nbytes
-            self.nbytes += nbytes
-            while self.nbytes > self.most_bytes and len(self._held) > 1:
-                (_, oldest), (owner, freed) = self._held.popitem(last=False)
-                self.nbytes -= freed
-                dropped.append((owner, oldest))
-        # Without the lock: who holds the owner's may collect a plan, and so wait for this one.
-        for owner, oldest in dropped:
-            if (of_plan := owner()) is not None:
-                of_plan.drop(oldest)
+            self._held[id(replays), addresses] = _Held(ref(replays), graph.nbytes, graph.launches)
+            self.nbytes += graph.nbytes
 
     def remove(self, replays: Replays, addresses: Addresses) -> None:
         """Count a graph no more."""
         with self._lock:
-            _, nbytes = self._held.pop((id(replays), addresses), (None, 0))
-            self.nbytes -= nbytes
+            held = self._held.pop((id(replays), addresses), None)
+            if held is not None:
+                self.nbytes -= held.nbytes
 
     def forget(self, number: int) -> None:
         """Count the graphs of the `Replays` with this ``id`` no more: it is gone."""
         with self._lock:
             for key in [key for key in self._held if key[0] == number]:
-                self.nbytes -= self._held.pop(key)[1]
+                self.nbytes -= self._held.pop(key).nbytes
 
 
 class Replays:
@@ -82,16 +109,18 @@ class Replays:
         """Whether a call on ``addresses``, which no graph knows, is to be captured.
 
         On call ``captured_at`` with them; where the operation has all the graphs it may have, once
-        they came more often than those of the graph that is launched least.
+        they came more often than those of the graph that is launched least. And if there is memory.
         """
         with self._lock:
             if len(self._seen) >= _MOST_SEEN and addresses not in self._seen:
                 self._seen.clear()
             count = self._seen[addresses] = self._seen.get(addresses, 0) + 1
             if len(self.graphs) < self._most:
-                return count >= self._captured_at
-            least = min(graph.launches for graph in self.graphs.values())
-            return count > self._captured_at + least
+                wanted = count >= self._captured_at
+            else:
+                least = min(graph.launches for graph in self.graphs.values())
+                wanted = count > self._captured_at + least
+        return wanted and self._memory.has_room()
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
         """Keep a graph; where there are too many, the one that is launched least goes."""
@@ -108,7 +137,7 @@ class Replays:
             self.graphs[addresses] = graph
         if least is not None:
             self._memory.remove(self, least)
-        self._memory.add(self, addresses, graph.nbytes)
+        self._memory.add(self, addresses, graph)
 
     def drop(self, addresses: Addresses) -> None:
         """Let go of one graph; `GraphMemory` has already counted it out."""
