@@ -66,8 +66,8 @@ class GraphMemory:
                     self._held[key] = held._replace(launches=graph.launches)
                     self._held.move_to_end(key)
                     return False
-                del self._held[key]
-                self.nbytes -= held.nbytes
+                if self._held.pop(key, None) is not None:  # it may be collected in between
+                    self.nbytes -= held.nbytes
             # Without the lock: who holds the owner's may collect a plan, and so wait for this one.
             if of_plan is not None:
                 of_plan.drop(addresses)
