@@ -189,10 +189,9 @@ class BenchImages(BenchRecord):
 
 
 class ConvBench(Record):
-    """``conv-bench [FILE]``."""
+    """``conv-bench``."""
 
     file = "bench_conv.json"
-    optional_arguments = 1
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)

@@ -32,7 +32,6 @@ RECORD_FILES = (
     "bench_rnn.json",
     "bench_cnn.json",
     "bench_conv.json",
-    "bench_conv_all.json",
 )
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
     f"docs/verification/{name}" for name in RECORD_FILES
