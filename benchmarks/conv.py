@@ -1,6 +1,7 @@
 """Convolutions of known networks beside PyTorch: kernels, host cost of a call, first calls.
 
     python benchmarks/conv.py [--quick] [--sets resnet50 ...] [--configs f16 ...] [--json FILE]
+    python benchmarks/conv.py --only "14 5x5, f32 backward_weights" --report
     python benchmarks/conv.py --join PART PART ... --json FILE
 
 With several GPUs the sets may be measured in parts, one on each GPU; `--join` makes one record of
@@ -106,8 +107,8 @@ def torch_math(math: str, benchmark: bool) -> Iterator[None]:
         cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
 
 
-def dnnffi_graph(problem: Problem, operation: str) -> tuple[Callable[[], object], str]:
-    """What launches ten tuned calls, and which plan it is."""
+def dnnffi_graph(problem: Problem, operation: str) -> tuple[Callable[[], object], list[str]]:
+    """What launches ten tuned calls, and the plan's report."""
     plan = problem.plan(operation, tune=True)
     given = problem.given(operation)
     out = plan.run(*given)
@@ -122,7 +123,7 @@ def dnnffi_graph(problem: Problem, operation: str) -> tuple[Callable[[], object]
                 plan.run(*given, out=out)
             graph = stream.end_capture()
     kept = (plan, given, out, pool, stream)
-    return lambda kept=kept: graph.launch(), plan.report().splitlines()[1]
+    return lambda kept=kept: graph.launch(), plan.report().splitlines()
 
 
 def torch_graph(problem: Problem, operation: str) -> Callable[[], object]:
@@ -172,27 +173,41 @@ def kernel_times(graphs: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def kernels(
-    sets: dict[str, list[Layer]], configs: list[str], write: Callable[[], None], rows: list
+    sets: dict[str, list[Layer]],
+    configs: list[str],
+    only: str,
+    write: Callable[[], None],
+    rows: list,
+    report: bool,
 ):
-    """One row a layer, configuration and operation."""
+    """One row a layer, configuration and operation in whose name ``only`` occurs."""
     for set_name, layers in sets.items():
         for layer in layers:
             for config in configs:
+                named = {"set": set_name, "layer": layer.name, "config": config}
+                wanted = [one for one in OPERATIONS if only in name_of(named | {"operation": one})]
+                if not wanted:
+                    continue
                 problem = Problem(layer, config)
-                for operation in OPERATIONS:
-                    row = {"set": set_name, "layer": layer.name, "config": config}
-                    row["operation"] = operation
+                for operation in wanted:
+                    row = named | {"operation": operation}
+                    about: list[str] = []
                     try:
-                        graph, row["engine"] = dnnffi_graph(problem, operation)
+                        graph, about = dnnffi_graph(problem, operation)
+                        row["engine"] = about[1]
                         graphs = {"dnnffi": graph}
                         if torch is not None:
                             graphs["torch"] = torch_graph(problem, operation)
                         row |= kernel_times(graphs)
+                        if report and torch is not None:
+                            about += kernel_names(graphs)
                         del graph, graphs
                     except Exception as error:
                         row["error"] = f"{type(error).__name__}: {error}"[:300]
                     rows.append(row)
                     show(row)
+                    if report:
+                        print(*about, sep="\n", flush=True)
                 write()
                 del problem
                 dnnffi.clear_plans()
@@ -201,9 +216,26 @@ def kernels(
                     torch.cuda.empty_cache()
 
 
+def kernel_names(graphs: dict[str, Callable[[], object]]) -> list[str]:
+    """The kernels of each graph, by PyTorch's profiler."""
+    lines = []
+    for name, launch in graphs.items():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            launch()
+            torch.cuda.synchronize()
+        for kernel in profile.key_averages():
+            lines.append(f"{name}: {kernel.count} x {kernel.key}")
+    return lines
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """What is measured in a row."""
+    return f"{row['set']} {row['layer']}, {row['config']} {row['operation']}"
+
+
 def show(row: dict[str, Any]) -> None:
     """A line of the table."""
-    name = f"{row['set']} {row['layer']}, {row['config']} {row['operation']}"
+    name = name_of(row)
     if "error" in row:
         print(f"{name:62} {row['error']}", flush=True)
         return
@@ -283,6 +315,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three layers in f16")
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     parser.add_argument("--configs", nargs="*", choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument(
+        "--only", metavar="TEXT", help="the kernels alone, where this occurs in the line's name"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="each plan's candidates, and the kernels of both"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     parser.add_argument("--join", nargs="+", metavar="PART", help="records of one machine")
     arguments = parser.parse_args()
@@ -300,13 +338,13 @@ def main() -> None:
             with open(arguments.json, "w") as file:
                 json.dump(record, file, indent=1)
 
-    record["host"], record["first"] = host(), first_calls()
+    record["host"], record["first"] = ([], []) if arguments.only else (host(), first_calls())
     record["kernels"] = rows = []
     sets = {name: SETS[name] for name in arguments.sets}
     configs = arguments.configs
     if arguments.quick:
         sets, configs = {"quick": QUICK}, ["f16"]
-    kernels(sets, configs, write, rows)
+    kernels(sets, configs, arguments.only or "", write, rows, arguments.report)
     write()
     for config in configs:
         ratios = [
