@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
+from operator import setitem
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,6 +224,20 @@ def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeyp
     assert capsys.readouterr().out == (
         "torch is left out: half installed\njax is left out: half installed\n"
     )
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("half installed")])
+def test_a_peer_that_changes_the_current_device_finds_it_put_back(monkeypatch, error):
+    current = [1]
+    runtime = SimpleNamespace(getDevice=lambda: current[0], setDevice=partial(setitem, current, 0))
+    cuda = SimpleNamespace(runtime=runtime)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    with nullcontext() if error is None else pytest.raises(RuntimeError), bench._same_device("gpu"):
+        current[0] = 3
+        if error is not None:
+            raise error
+    assert current == [1]
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from dnnffi.arrays import dtype_object
 from dnnffi.kernels.bias import BiasGradient, fits
+from dnnffi.plan import conv_bias
 from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -90,3 +91,44 @@ def test_what_it_is_for(shape, expected):
 def test_a_long_sum_of_16_bits_does_not_stop_growing(host):
     # In float16 a sum of ones stays at 2048.
     assert run(host, np.ones((3, 1, 1500), "f2"), CHANNELS_FIRST).tolist() == [4500.0]
+
+
+@pytest.fixture
+def on_host(host, monkeypatch):
+    """The functions for CuPy arrays, on arrays of the host."""
+    conv_bias._gradient.cache_clear()
+    monkeypatch.setattr(conv_bias, "cupy_memory", lambda: host.memory)
+    yield host
+    conv_bias._gradient.cache_clear()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2)])
+def test_an_array_is_summed_where_it_is(on_host, order):
+    dy = on_host.asarray(np.arange(2 * 5 * 6 * 4, dtype="f4").reshape(2, 5, 6, 4)).transpose(order)
+    found = conv_bias.backward_bias(dy)
+    np.testing.assert_array_equal(found, np.array(dy).sum(axis=(0, 2, 3)))
+    dy += 1
+    again = conv_bias.backward_bias(dy)
+    np.testing.assert_array_equal(again, np.array(dy).sum(axis=(0, 2, 3)))
+    assert conv_bias._gradient.cache_info().hits == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "layout"),
+    [
+        ((2, 3, 4, 5), (60, 20, 5, 1), CHANNELS_FIRST),
+        ((2, 3, 4, 5), (60, 1, 15, 3), CHANNELS_LAST),
+        ((2, 3, 4, 5), (80, 20, 5, 1), None),
+        ((2, 3, 4, 5), (80, 1, 20, 4), None),
+        ((2, 3, 4, 5), (60, 20, 1, 4), None),
+        ((2, 3, 4, 5), (0, 0, 0, 0), None),
+        ((1, 3, 4), (7, 4, 1), CHANNELS_FIRST),
+        ((1, 3, 4), (7, 1, 3), CHANNELS_LAST),
+    ],
+)
+def test_only_arrays_without_gaps_are_summed_as_they_are(
+    on_host, monkeypatch, shape, strides, layout
+):
+    monkeypatch.setattr(conv_bias, "BiasGradient", lambda shape, layout, *rest: layout)
+    in_bytes = tuple(4 * stride for stride in strides)
+    assert conv_bias._gradient(shape, in_bytes, np.dtype("f4"), 0) == layout

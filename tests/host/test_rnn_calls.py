@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from functools import partial
 from weakref import ref
@@ -182,3 +183,4 @@ def test_a_copy_of_weights_knows_nothing(host):
     _, _, weights = arrays_of(host)
     assert weights.to("cudnn").known is weights.known
     assert weights.like(weights.flat).known == {}
+    assert copy.copy(weights).known == {}
