@@ -14,11 +14,11 @@ from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import (
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,
-    CHANNELS_LAST,
     FORWARD,
     OPERATIONS,
     ConvProblem,
 )
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 BACKENDS = ("cudnn", "miopen", "reference")
 HEAD = ("", "cuDNN", "MIOpen", "reference")

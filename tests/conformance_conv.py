@@ -21,16 +21,8 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.plan.conv_plans import ReferencePlan
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
-from dnnffi.spec.conv_problem import (
-    BACKWARD_DATA,
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
-    FORWARD,
-    LAYOUTS,
-    OPERATIONS,
-    ConvProblem,
-    memory_layout,
-)
+from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, memory_layout
 
 TABLE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "conv_table.py"))
 """What the documentation says that each backend convolves."""

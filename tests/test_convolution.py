@@ -14,7 +14,7 @@ from dnnffi.arrays import dtype_object, in_layout
 from dnnffi.plan import conv as plans
 from dnnffi.plan.conv import ReferenceConvEngine, conv_engine
 from dnnffi.plan.conv_plans import ReferencePlan
-from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
 
 seeds = st.integers(0, 2**32 - 1)
 rng = np.random.default_rng(0)

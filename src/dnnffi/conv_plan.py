@@ -11,13 +11,8 @@ from dnnffi.plan.engines import backend_name
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import conv_options
-from dnnffi.spec.conv_problem import (
-    ARGUMENTS,
-    CHANNELS_FIRST,
-    FORWARD,
-    RESULTS,
-    ConvProblem,
-)
+from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, RESULTS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_FIRST
 
 
 class ConvPlan:

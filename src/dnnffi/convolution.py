@@ -27,12 +27,11 @@ from dnnffi.spec.conv_problem import (
     ARGUMENTS,
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,
-    CHANNELS_FIRST,
     FORWARD,
     ConvProblem,
     check_activation,
-    memory_layout,
 )
+from dnnffi.spec.layouts import CHANNELS_FIRST, memory_layout
 
 Sizes = int | Sequence[int]
 

@@ -17,9 +17,9 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.conv import ConvExecutor
 from dnnffi.backends.miopen.descriptors import TensorDescriptor
 from dnnffi.backends.miopen.handle import Handle, handle_for
-from dnnffi.backends.miopen.ordinary import packed_strides
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, OPERATIONS
+from dnnffi.spec.conv_problem import FORWARD, OPERATIONS
+from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
 
 SIZES = {1: (9,), 2: (7, 6), 3: (4, 3, 5)}
 ALLOWED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}

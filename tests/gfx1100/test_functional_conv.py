@@ -8,7 +8,7 @@ from conformance import deviation, tolerance
 
 from dnnffi import testing
 from dnnffi.spec.conv_options import ConvOptions
-from dnnffi.spec.conv_problem import CHANNELS_FIRST
+from dnnffi.spec.layouts import CHANNELS_FIRST
 
 DTYPES = ("float32", "float16")
 

@@ -22,12 +22,11 @@ from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import (
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,
-    CHANNELS_LAST,
     FORWARD,
-    LAYOUTS,
     OPERATIONS,
     ConvProblem,
 )
+from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 
 cupy = pytest.importorskip("cupy")
 

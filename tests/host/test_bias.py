@@ -8,7 +8,7 @@ import pytest
 from dnnffi.arrays import dtype_object
 from dnnffi.kernels.bias import BiasGradient, fits
 from dnnffi.plan import conv_bias
-from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 DIGITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 1e-6, "float64": 1e-14}

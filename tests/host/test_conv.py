@@ -21,14 +21,8 @@ from dnnffi.plan import conv_tuning, store
 from dnnffi.plan.conv_cudnn import CAPTURED_AT
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
-from dnnffi.spec.conv_problem import (
-    BACKWARD_DATA,
-    CHANNELS_LAST,
-    FORWARD,
-    LAYOUTS,
-    OPERATIONS,
-    ConvProblem,
-)
+from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 
 INTERNAL_ERROR = 4000
 SPEC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), stride=(1, 2), groups=2)

@@ -24,14 +24,12 @@ from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
 from dnnffi.spec.conv_problem import (
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
     FORWARD,
-    LAYOUTS,
     OPERATIONS,
     RESULTS,
     ConvProblem,
 )
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS
 
 INTERNAL_ERROR = 4000
 SPEC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), stride=(1, 2), groups=2)

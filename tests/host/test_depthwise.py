@@ -15,13 +15,8 @@ from dnnffi.kernels.depthwise import DepthwiseWeights, fits
 from dnnffi.plan import conv_tuning, store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
-from dnnffi.spec.conv_problem import (
-    BACKWARD_DATA,
-    BACKWARD_WEIGHTS,
-    CHANNELS_LAST,
-    FORWARD,
-    ConvProblem,
-)
+from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 
 def spec_of(channels=6, many=1, kernel=(3, 3), dtype="float32", **geometry):

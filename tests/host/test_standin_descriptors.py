@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import build
 from dnnffi.backends.cudnn import library as cudnn_library
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.descriptors.tensor import contiguous_strides
 from dnnffi.errors import DnnffiError
+from dnnffi.spec.layouts import contiguous_strides
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""ConvSpec: sizes, shapes, refusals; how arrays lie in memory."""
+"""ConvSpec: sizes, shapes, refusals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from dnnffi import ConvSpec, testing
-from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
 
 
 def spec(**changes):
@@ -269,39 +267,3 @@ UNREACHABLE = {
 def test_an_output_that_no_input_gives_is_refused(changes, size):
     with pytest.raises(ValueError, match=rf"^y: no input gives size {size} in spatial dimension 0"):
         spec(**changes).input_sizes((size,))
-
-
-# Memory layouts
-
-
-def last(shape):
-    """An array of that shape [N, C, ...] with its channels innermost."""
-    return np.moveaxis(np.zeros((shape[0], *shape[2:], shape[1])), -1, 1)
-
-
-def layout(array):
-    return memory_layout(array.shape, array.strides)
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 4, 5), (2, 3, 4, 5, 6), (1, 3, 1, 5)], ids=str)
-def test_layouts_are_told_by_the_strides(shape):
-    assert layout(np.zeros(shape)) == CHANNELS_FIRST
-    assert layout(last(shape)) == CHANNELS_LAST
-
-
-@pytest.mark.parametrize("make", [np.zeros, last])
-@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (2, 3, 1, 1)], ids=str)
-def test_one_channel_or_one_element_tells_no_layout(make, shape):
-    assert layout(make(shape)) is None
-
-
-@given(st.integers(0, 3), st.integers(1, 3), st.booleans())
-def test_views_keep_the_layout_of_what_they_show(dimension, step, reverse):
-    index = [slice(None)] * 4
-    index[dimension] = slice(None, None, -step if reverse else step)
-    for make, expected in ((np.zeros, CHANNELS_FIRST), (last, CHANNELS_LAST)):
-        assert layout(make((7, 7, 7, 7))[tuple(index)]) == expected
-
-
-def test_a_broadcast_array_counts_as_channels_first():
-    assert layout(np.broadcast_to(np.zeros(1), (2, 3, 4, 5))) == CHANNELS_FIRST

@@ -10,7 +10,8 @@ from hypothesis.errors import NoSuchExample
 
 from dnnffi import ConvProblem, ConvSpec, testing
 from dnnffi.arrays import dtype_object
-from dnnffi.spec.conv_problem import LAYOUTS, OPERATIONS, memory_layout
+from dnnffi.spec.conv_problem import OPERATIONS
+from dnnffi.spec.layouts import LAYOUTS, memory_layout
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -10,7 +10,7 @@ from dnnffi.arrays import Array, in_layout
 from dnnffi.bench.drawing import Drawing
 from dnnffi.bench.resnet import COLOURS, ResNet, resnet
 from dnnffi.bench.shapes import SHORT
-from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 _IN_WORDS = {CHANNELS_FIRST: "first", CHANNELS_LAST: "last"}
 # What a block adds to its input is drawn smaller: without normalisation float16 would overflow.

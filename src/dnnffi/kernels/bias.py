@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dnnffi.arrays import MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
-from dnnffi.spec.conv_problem import CHANNELS_LAST
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 _THREADS = 256
 _LANES = 32  # threads of a block that read channels that lie one behind the other
@@ -173,7 +173,7 @@ class BiasGradient:
     def __init__(
         self,
         shape: tuple[int, ...],
-        layout: str | None,
+        layout: str,
         dtype: str,
         device: int,
         memory: MemoryWithGraphs,
@@ -182,23 +182,23 @@ class BiasGradient:
         size = prod(sizes)
         multiprocessors = memory.architecture(device).multiprocessors
         by_rows = layout == CHANNELS_LAST or size == 1
-        self._channels = channels
-        tiles = -(-channels // _LANES) if by_rows else channels
+        columns = -(-channels // _LANES)
+        tiles = columns if by_rows else channels
         readers = _THREADS // _LANES if by_rows else _THREADS
         room = -(-batch * size // (readers * _AT_ONCE))
-        self._parts = max(1, min(-(-_BLOCKS * multiprocessors // tiles), room, _MOST_PARTS))
+        parts = max(1, min(-(-_BLOCKS * multiprocessors // tiles), room, _MOST_PARTS))
         source = _source(dtype)
         self._sum = memory.kernel(source, "sums_of_rows" if by_rows else "sums_of_images")
         self._sum_parts = memory.kernel(source, "sums_of_parts")
-        self._grid = tiles, self._parts
+        self._grid, self._parts_grid = (tiles, parts), (columns, 1)
+        self._parts_sizes = parts, channels
         self._sizes = (batch * size, channels) if by_rows else (batch, channels, size)
-        self.workspace_bytes = self._parts * channels * max(4, ITEM_SIZES[dtype])
+        self.workspace_bytes = parts * channels * max(4, ITEM_SIZES[dtype])
 
     def run_at(self, dy: int, db: int, workspace: int) -> None:
         """Run on the current stream, on these addresses."""
         self._sum(self._grid, (_THREADS,), (dy, workspace, *self._sizes))
-        tiles = -(-self._channels // _LANES)
-        self._sum_parts((tiles, 1), (_THREADS,), (workspace, db, self._parts, self._channels))
+        self._sum_parts(self._parts_grid, (_THREADS,), (workspace, db, *self._parts_sizes))
 
 
 def fits(shape: tuple[int, ...]) -> bool:

@@ -10,7 +10,8 @@ from math import prod
 
 from dnnffi.arrays import MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
-from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, CHANNELS_FIRST, ConvProblem
+from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_FIRST
 
 _TYPES = {"float32": "float", "float64": "double"}
 _THREADS = 128

@@ -26,7 +26,7 @@ from dnnffi.plan.engines import (
 from dnnffi.plan.store import Store
 from dnnffi.spec.conv_problem import ConvProblem
 
-PLAN_CAPACITY = 1024
+MOST_CONV_PLANS = 1024
 """Plans kept by each backend. A network has some for each layer, and making one is slow."""
 
 
@@ -36,7 +36,7 @@ class ConvEngine:
     name: str
 
     def __init__(self) -> None:
-        self.plans: PlanCache[ConvPlan] = PlanCache(PLAN_CAPACITY)
+        self.plans: PlanCache[ConvPlan] = PlanCache(MOST_CONV_PLANS)
 
     def check_device(self, device: int | None) -> Any:
         """The place that device ``device`` is, or the current one where it is None."""

@@ -8,7 +8,7 @@ from typing import Any
 from dnnffi.arrays import Array, cupy_memory, in_layout
 from dnnffi.kernels.bias import BiasGradient, fits
 from dnnffi.reference import conv as reference
-from dnnffi.spec.conv_problem import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, is_packed, memory_layout
 
 
 def backward_bias(dy: Array) -> Array:
@@ -35,20 +35,8 @@ def _gradient(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int
 ) -> BiasGradient | None:
     """The kernels for an array, or None if there are gaps in it."""
-    for layout, order in (
-        (CHANNELS_FIRST, range(len(shape))),
-        (CHANNELS_LAST, (0, *range(2, len(shape)), 1)),
-    ):
-        if _is_dense([shape[axis] for axis in order], [strides[axis] for axis in order], dtype):
+    elements = tuple(stride // dtype.itemsize for stride in strides)
+    for layout in (CHANNELS_FIRST, CHANNELS_LAST):
+        if is_packed(shape, elements, layout == CHANNELS_LAST):
             return BiasGradient(shape, layout, dtype.name, device, cupy_memory())
     return None
-
-
-def _is_dense(shape: list[int], strides: list[int], dtype: Any) -> bool:
-    """Whether the elements lie one behind the other, in the order of the axes."""
-    expected = dtype.itemsize
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True

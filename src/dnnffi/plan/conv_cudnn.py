@@ -10,7 +10,6 @@ from weakref import WeakSet, ref
 
 from dnnffi.arrays import Array, Graph, MemoryWithGraphs
 from dnnffi.backends.cudnn.conv import Choice, ConvExecutor, ConvExecutors, has_epilogue
-from dnnffi.backends.cudnn.graph.geometry import Layout, is_packed, packed_strides
 from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, MISALIGNED
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.errors import CudnnError, UnsupportedError
@@ -20,7 +19,8 @@ from dnnffi.plan.fork import guard
 from dnnffi.plan.measure import FAILURES
 from dnnffi.plan.replay import Addresses, GraphMemory, Replays
 from dnnffi.plan.workspace import Workspaces
-from dnnffi.spec.conv_problem import CHANNELS_LAST, ConvProblem
+from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST, is_packed, packed_strides
 
 _FAILURES = (CudnnError, UnsupportedError, MemoryError)
 """What a plan may fail with when it runs, so that the next is tried."""
@@ -110,8 +110,6 @@ class CudnnConvPlan(ConvPlan):
     def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Those of an array without gaps, in bytes."""
         item = self._dtype.itemsize
-        if len(shape) == 1:
-            return (item,)
         return tuple(stride * item for stride in packed_strides(shape, self._last))
 
     # Executors
@@ -213,8 +211,8 @@ class CudnnConvPlan(ConvPlan):
         if array.ndim < 3:
             return bool(array.shape[0] == 1)
         item = self._dtype.itemsize
-        layout = Layout(array.shape, tuple(stride // item for stride in array.strides))
-        return is_packed(layout, self._last)
+        strides = tuple(stride // item for stride in array.strides)
+        return is_packed(array.shape, strides, self._last)
 
     def _run(
         self, arrays: tuple[Any, ...], addresses: Addresses, out: Array, *, kept: bool

@@ -14,13 +14,14 @@ from dnnffi.backends.miopen.bias import BiasGradient
 from dnnffi.backends.miopen.conv import ConvExecutor, Found, Solution
 from dnnffi.backends.miopen.conv_limits import FUSION
 from dnnffi.backends.miopen.library import Library
-from dnnffi.backends.miopen.ordinary import Ordinary, packed_strides
+from dnnffi.backends.miopen.ordinary import Ordinary
 from dnnffi.errors import MiopenError, UnsupportedError
 from dnnffi.plan.cache import PlanCache
-from dnnffi.plan.conv import ConvEngine
+from dnnffi.plan.conv import MOST_CONV_PLANS, ConvEngine
 from dnnffi.plan.conv_plans import ConvPlan, EmptyPlan
-from dnnffi.plan.engines import PLAN_CAPACITY, VendorEngine
-from dnnffi.spec.conv_problem import CHANNELS_LAST, ConvProblem
+from dnnffi.plan.engines import VendorEngine
+from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
 
 _Searches = PlanCache[Found]
 
@@ -61,7 +62,7 @@ class MiopenConvPlan(ConvPlan):
 
     def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Those of an array without gaps, in bytes."""
-        strides = packed_strides(shape, self._last) if len(shape) > 1 else (1,)
+        strides = packed_strides(shape, self._last)
         return tuple(stride * self._dtype.itemsize for stride in strides)
 
     def _search_key(self) -> tuple[Ordinary, int, int | None]:
@@ -233,8 +234,8 @@ class MiopenConvEngine(ConvEngine):
         super().__init__()
         self.library: Any = networks.library
         self.place = networks.place  # type: ignore[method-assign]
-        self.searches: _Searches = PlanCache(8 * PLAN_CAPACITY)
-        self.bias_gradients: PlanCache[BiasGradient] = PlanCache(PLAN_CAPACITY)
+        self.searches: _Searches = PlanCache(MOST_CONV_PLANS)
+        self.bias_gradients: PlanCache[BiasGradient] = PlanCache(MOST_CONV_PLANS)
 
     def clear(self) -> None:
         """Forget plans and what was measured."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from dnnffi.arrays import Array, array_module, in_layout
 from dnnffi.reference import conv as reference
-from dnnffi.spec.conv_problem import BACKWARD_DATA, CHANNELS_LAST, FORWARD, ConvProblem
+from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 
 class ConvPlan:

@@ -15,7 +15,8 @@ from dnnffi.backends.cudnn.library import Library
 from dnnffi.plan.measure import FAILURES, HOPELESS, Filler, Results, disagreement, ends, median_time
 from dnnffi.plan.store import Store
 from dnnffi.plan.tolerance import tolerance
-from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, ConvProblem
+from dnnffi.spec.conv_problem import FORWARD, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 BUDGET = 8.0
 """Seconds after which no further candidate is begun. Some are compiled when they are made."""

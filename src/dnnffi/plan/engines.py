@@ -37,7 +37,7 @@ from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
-PLAN_CAPACITY = 128
+MOST_PLANS = 128
 """Plans kept by each backend. One holds a few descriptors and no device memory."""
 
 
@@ -60,7 +60,7 @@ class Engine:
     ndarray: Any = None  # the class of arrays that its plans take as they are
 
     def __init__(self) -> None:
-        self.plans: PlanCache[Any] = PlanCache(PLAN_CAPACITY)
+        self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self._default_states: dict[int, DropoutState] = {}
         self._lock = threading.Lock()
 

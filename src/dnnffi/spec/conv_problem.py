@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 from dnnffi.spec.checks import check_number
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
+from dnnffi.spec.layouts import CHANNELS_FIRST, LAYOUTS
 
 FORWARD = "forward"
 BACKWARD_DATA = "backward_data"
@@ -23,10 +24,6 @@ ARGUMENTS = {
 
 RESULTS = {FORWARD: "y", BACKWARD_DATA: "dx", BACKWARD_WEIGHTS: "dw"}
 """What each operation gives."""
-
-CHANNELS_FIRST = "channels_first"
-CHANNELS_LAST = "channels_last"
-LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)
 
 ACTIVATIONS = ("relu",)
 
@@ -148,15 +145,3 @@ def check_activation(activation: object) -> str | None:
     if activation is None or (isinstance(activation, str) and activation in ACTIVATIONS):
         return activation
     raise ValueError(f"activation must be 'relu' or None; got {activation!r}")
-
-
-def memory_layout(shape: Sequence[int], strides: Sequence[int]) -> str | None:
-    """How an array [N, C, ...] lies in memory, by its strides; gaps between elements may be.
-
-    None where it may count as either: one channel, or one element a channel.
-    """
-    pairs = zip(shape[2:], strides[2:], strict=True)
-    spatial = [abs(stride) for size, stride in pairs if size > 1]
-    if shape[1] == 1 or not spatial:
-        return None
-    return CHANNELS_LAST if abs(strides[1]) < min(spatial) else CHANNELS_FIRST

@@ -12,7 +12,8 @@ from dnnffi.arrays import dtype_object, in_layout
 from dnnffi.spec.conv import RANKS, ConvSpec
 from dnnffi.spec.conv_options import FINDS, MATHS
 from dnnffi.spec.conv_options import conv_options as checked_options
-from dnnffi.spec.conv_problem import CHANNELS_LAST, FORWARD, LAYOUTS, OPERATIONS, ConvProblem
+from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 from dnnffi.testing.draw import DTYPES, either
 
 _HostArray = np.ndarray[Any, Any]

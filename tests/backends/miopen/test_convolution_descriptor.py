@@ -17,11 +17,12 @@ from dnnffi.backends.miopen.descriptors import (
     ConvolutionInfo,
     TensorDescriptor,
 )
-from dnnffi.backends.miopen.ordinary import Ordinary, packed_strides
+from dnnffi.backends.miopen.ordinary import Ordinary
 from dnnffi.backends.miopen.types import CONVOLUTION_MODES, FIND_MODES
 from dnnffi.errors import MiopenError
 from dnnffi.spec.conv import ConvSpec
-from dnnffi.spec.conv_problem import LAYOUTS, OPERATIONS, ConvProblem
+from dnnffi.spec.conv_problem import OPERATIONS, ConvProblem
+from dnnffi.spec.layouts import LAYOUTS, packed_strides
 
 
 def problems():

@@ -32,13 +32,8 @@ from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.limits import check_limits
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.kernels.depthwise import DepthwiseWeights, fits
-from dnnffi.spec.conv_problem import (
-    BACKWARD_DATA,
-    BACKWARD_WEIGHTS,
-    CHANNELS_LAST,
-    FORWARD,
-    ConvProblem,
-)
+from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 _MEASURED_MODES = ("a", "b", "fallback")
 """The heuristics asked where candidates are measured."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import ClassVar, NamedTuple, Self
 
 from dnnffi.arrays import Array
 from dnnffi.backends.descriptors.base import Descriptor
 from dnnffi.backends.descriptors.checks import INT32_MAX, data_type, integer, sizes
 from dnnffi.backends.library import VendorLibrary
+from dnnffi.spec.layouts import contiguous_strides
 from dnnffi.spec.sequences import as_integers
 
 MAX_DIMS = 8
@@ -106,11 +106,6 @@ def padded_shape(shape: tuple[int, ...], min_rank: object, least: int) -> tuple[
             f"got {list(shape)}"
         )
     return padded
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a C-contiguous array, in elements."""
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:

@@ -28,14 +28,11 @@ from dnnffi.backends.miopen.descriptors import (
 from dnnffi.backends.miopen.fusion import FusionPlan
 from dnnffi.backends.miopen.handle import handle_for
 from dnnffi.backends.miopen.library import Library, load
-from dnnffi.backends.miopen.ordinary import (
-    Ordinary,
-    channel_matrix,
-    packed_strides,
-)
+from dnnffi.backends.miopen.ordinary import Ordinary, channel_matrix
 from dnnffi.backends.miopen.types import CONVOLUTION_ALGORITHMS
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.conv_problem import CHANNELS_LAST, ConvProblem
+from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
 
 _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _GEMM = "gemm"

@@ -7,7 +7,8 @@ from math import prod
 from dnnffi.backends.descriptors.checks import INT32_MAX
 from dnnffi.backends.limits import OUTPUT_PADDING, Limit, Limits
 from dnnffi.backends.miopen.types import CONVOLUTION_DATA_TYPES
-from dnnffi.spec.conv_problem import CHANNELS_LAST, ConvProblem
+from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 
 def _most_elements(problem: ConvProblem) -> int:

@@ -9,14 +9,8 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from dnnffi.backends.descriptors.tensor import contiguous_strides
-from dnnffi.spec.conv_problem import (
-    BACKWARD_DATA,
-    BACKWARD_WEIGHTS,
-    CHANNELS_LAST,
-    FORWARD,
-    ConvProblem,
-)
+from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST
 
 
 class Direction(NamedTuple):
@@ -83,15 +77,6 @@ class Ordinary(NamedTuple):
             problem.layout == CHANNELS_LAST,
             problem.options.deterministic,
         )
-
-
-def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
-    """Strides of [N, C, ...] without gaps, in elements."""
-    if not channels_last:
-        return contiguous_strides(shape)
-    n, c, *sizes = shape
-    outer, *inner, channel = contiguous_strides((n, *sizes, c))
-    return (outer, channel, *inner)
 
 
 def channel_matrix(

@@ -38,9 +38,9 @@ from dnnffi.backends.cudnn.graph.types import (
     REORDERINGS,
 )
 from dnnffi.backends.cudnn.types import DATA_TYPES
-from dnnffi.backends.descriptors.tensor import contiguous_strides
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.layouts import contiguous_strides
 
 REFUSED = (TypeError, ValueError)
 INT64 = 2**63

@@ -12,14 +12,9 @@ from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES, FORMATS
 from dnnffi.backends.descriptors import tensor
 from dnnffi.backends.descriptors.checks import choice, data_type, sizes
-from dnnffi.backends.descriptors.tensor import (
-    MAX_DIMS,
-    TensorInfo,
-    array_layout,
-    contiguous_strides,
-    padded_shape,
-)
+from dnnffi.backends.descriptors.tensor import MAX_DIMS, TensorInfo, array_layout, padded_shape
 from dnnffi.backends.enumerators import name_of
+from dnnffi.spec.layouts import packed_strides
 
 
 class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
@@ -114,7 +109,7 @@ class FilterDescriptor(Descriptor):
         """
         dtype, shape, strides = array_layout(array, DATA_TYPES)
         info = _filter(dtype, shape, format, min_rank)
-        wanted = _format_strides(shape, info.format)
+        wanted = packed_strides(shape, info.format == "NHWC")
         if any(n > 1 and a != b for n, a, b in zip(shape, strides, wanted, strict=True)):
             raise ValueError(
                 f"array: a filter {list(shape)} in {format} has strides {list(wanted)}; "
@@ -157,12 +152,3 @@ def _filter(dtype: object, shape: object, format: object, min_rank: object) -> F
         choice("format", format, FORMATS),
         padded_shape(sizes("shape", shape), min_rank, least=3),
     )
-
-
-def _format_strides(shape: tuple[int, ...], format: str) -> tuple[int, ...]:
-    """Strides of a filter [K, C, ...] without gaps."""
-    if format == "NCHW" or len(shape) < 2:
-        return contiguous_strides(shape)
-    k, c, *spatial = shape
-    k_stride, *spatial_strides, c_stride = contiguous_strides((k, *spatial, c))
-    return (k_stride, c_stride, *spatial_strides)

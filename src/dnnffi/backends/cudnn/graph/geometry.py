@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from dnnffi.backends.descriptors.tensor import contiguous_strides
+from dnnffi.spec.layouts import is_packed, packed_strides
 
 
 class Layout(NamedTuple):
@@ -57,27 +57,9 @@ class Geometry(NamedTuple):
     def channels_last(self) -> bool:
         """Whether an operand has channels last, where the strides can tell."""
         return any(
-            is_packed(layout, True) and not is_packed(layout, False)
+            is_packed(*layout, True) and not is_packed(*layout, False)
             for layout in (self.x, self.w, self.y)
         )
-
-
-def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
-    """Strides of an array [N, C, ...] without gaps."""
-    if not channels_last:
-        return contiguous_strides(shape)
-    n, c, *spatial = shape
-    n_stride, *spatial_strides, c_stride = contiguous_strides((n, *spatial, c))
-    return (n_stride, c_stride, *spatial_strides)
-
-
-def is_packed(layout: Layout, channels_last: bool) -> bool:
-    """Whether there are no gaps. Strides of dimensions of 1, which nobody steps, may be any."""
-    packed = packed_strides(layout.shape, channels_last)
-    return all(
-        size == 1 or stride == wanted
-        for size, stride, wanted in zip(layout.shape, layout.strides, packed, strict=True)
-    )
 
 
 def is_dense(layout: Layout) -> bool:
@@ -93,7 +75,7 @@ def canonical(layout: Layout, channels_last: bool) -> Layout:
     describe the memory, ``channels_last`` decides.
     """
     for last in (channels_last, not channels_last):
-        if is_packed(layout, last):
+        if is_packed(*layout, last):
             return Layout(layout.shape, packed_strides(layout.shape, last))
     strides = tuple(
         stride if size > 1 else max(stride, 1)

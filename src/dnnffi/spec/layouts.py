@@ -1,0 +1,45 @@
+"""How arrays lie in memory: their strides, in elements unless said otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+CHANNELS_FIRST = "channels_first"
+CHANNELS_LAST = "channels_last"
+LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a C-contiguous array."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
+    """Strides of an array [N, C, ...] without gaps; a vector has but one."""
+    if not channels_last or len(shape) < 2:
+        return contiguous_strides(shape)
+    n, c, *spatial = shape
+    n_stride, *spatial_strides, c_stride = contiguous_strides((n, *spatial, c))
+    return (n_stride, c_stride, *spatial_strides)
+
+
+def is_packed(shape: tuple[int, ...], strides: tuple[int, ...], channels_last: bool) -> bool:
+    """Whether there are no gaps. Strides of dimensions of 1, which nobody steps, may be any."""
+    packed = packed_strides(shape, channels_last)
+    return all(
+        size == 1 or stride == wanted
+        for size, stride, wanted in zip(shape, strides, packed, strict=True)
+    )
+
+
+def memory_layout(shape: Sequence[int], strides: Sequence[int]) -> str | None:
+    """How an array [N, C, ...] lies, by its strides in any unit; gaps between elements may be.
+
+    None where it may count as either: one channel, or one element a channel.
+    """
+    pairs = zip(shape[2:], strides[2:], strict=True)
+    spatial = [abs(stride) for size, stride in pairs if size > 1]
+    if shape[1] == 1 or not spatial:
+        return None
+    return CHANNELS_LAST if abs(strides[1]) < min(spatial) else CHANNELS_FIRST
