@@ -213,12 +213,12 @@ class WrongEngines(SphinxDirective):
             (
                 one.operation.replace("_", " "),
                 str(one.engine),
-                "channels last" if one.channels_last else "channels first",
+                one.when,
                 one.reason,
             )
             for one in TABLE
         ]
-        return [table(rows, ("Operation", "Engine", "Layout", "Why"))]
+        return [table(rows, ("Operation", "Engine", "For", "Why"))]
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.table:

@@ -141,6 +141,14 @@ def test_strict_float32_is_precise(operation, layout):
     checked(problem_of(operation, layout=layout, options=options), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_strict_float32_is_precise_where_cudnn_likes_a_transform(operation, size):
+    spec = ConvSpec(in_channels=128, out_channels=128, kernel=(size, size), padding=size // 2)
+    options = ConvOptions(math="strict")
+    checked(problem_of(operation, spec, (8, 128, 28, 28), options=options), tolerance=5e-5)
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_default_float32_may_use_tf32(operation):
     checked(problem_of(operation, layout=CHANNELS_LAST), tolerance=3e-3)

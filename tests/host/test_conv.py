@@ -355,7 +355,7 @@ def test_an_engine_that_is_known_to_be_wrong_is_not_used(host, folder, monkeypat
     check(host, problem_of(options=ConvOptions(tune=True)))
     assert engine_of(host) == 2
     host.library.conv_engine.clear()
-    wrong = tuple(known_wrong.KnownWrong("forward", e, False, "is wrong") for e in (1, 2))
+    wrong = tuple(known_wrong.KnownWrong("forward", e, "is wrong", False) for e in (1, 2))
     monkeypatch.setattr(known_wrong, "TABLE", wrong)
     check(host, problem_of())  # what is on disk does not count against it
     assert engine_of(host) == 3

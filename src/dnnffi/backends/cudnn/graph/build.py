@@ -53,7 +53,7 @@ class ConvolutionGraph(NamedTuple):
     """A graph, its operands in the order in which addresses are passed, and their uids.
 
     ``operation`` is the name of the function that built it; ``fused`` whether it is more than that
-    one operation.
+    one operation; ``kernel`` has the spatial sizes of the weights.
     """
 
     graph: OperationGraph
@@ -63,6 +63,7 @@ class ConvolutionGraph(NamedTuple):
     operation: str
     channels_last: bool
     fused: bool
+    kernel: tuple[int, ...]
 
 
 def forward(
@@ -294,4 +295,5 @@ class _Builder:
         return ConvolutionGraph(
             *(graph, operands, uids, self._geometry.dtype),
             *(operation, self._channels_last, len(self._operations) > 1),
+            self._geometry.w.shape[2:],
         )
