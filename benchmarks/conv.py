@@ -8,9 +8,11 @@ With several GPUs the sets may be measured in parts, one on each GPU; `--join` m
 the parts' kernels, and takes the rest from the first.
 
 Kernels: a tuned `dnnffi.ConvPlan` and PyTorch with ``benchmark=True``, each captured in a CUDA
-graph of ten calls, medians of turns that they take. Host: until a call returns, on a drained
-device. First calls: of problems that the process has not seen, heuristics only, with the libraries
-warm; who is first may have to load a kernel, so they take turns in that too.
+graph of ten calls, medians of turns that they take. All that is done on several sets of arrays,
+since a kernel may take a fifth longer on other addresses. In strict float32 the errors of both are
+recorded too: how far results are from one in float64, relative to its norm. Host: until a call
+returns, on a drained device. First calls: of problems that the process has not seen, heuristics
+only, with the libraries warm; who is first may have to load a kernel, so they take turns in that.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 from call_overhead import host_times
@@ -45,7 +47,8 @@ CONFIGS = {
 }
 OPERATIONS = ("forward", "backward_data", "backward_weights")
 CALLS = 10  # in a graph
-TURNS = 7
+PLACES = 3  # sets of arrays
+TURNS = 3  # with each
 TURN_MS = 2.0
 
 
@@ -82,16 +85,26 @@ class Problem:
             options={"math": self.math, "tune": tune},
         )
 
-    def torch_call(self, operation: str) -> Callable[[], Any]:
+    def torch_call(self, operation: str, *, float64: bool = False) -> Callable[[], Any]:
         """PyTorch's call."""
         x, w, dy = (torch.from_dlpack(array) for array in (self.x, self.w, self.dy))
+        if float64:
+            x, w, dy = x.double(), w.double(), dy.double()
         spec = self.spec
         keywords = (list(spec.stride), list(spec.padding), list(spec.dilation))
         if operation == "forward":
             return lambda: torch.nn.functional.conv2d(x, w, None, *keywords, spec.groups)
         mask = [operation == "backward_data", operation == "backward_weights", False]
-        backward = torch.ops.aten.convolution_backward
-        return lambda: backward(dy, x, w, None, *keywords, False, [0, 0], spec.groups, mask)
+        backward, number = torch.ops.aten.convolution_backward, mask.index(True)
+        return lambda: backward(dy, x, w, None, *keywords, False, [0, 0], spec.groups, mask)[number]
+
+    def errors(self, operation: str, results: dict[str, Any]) -> dict[str, float]:
+        """How far results are from PyTorch's in float64."""
+        exact = self.torch_call(operation, float64=True)().flatten()
+        return {
+            name: float((torch.as_tensor(result).flatten() - exact).norm() / exact.norm())
+            for name, result in results.items()
+        }
 
 
 @contextmanager
@@ -107,8 +120,15 @@ def torch_math(math: str, benchmark: bool) -> Iterator[None]:
         cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = before
 
 
-def dnnffi_graph(problem: Problem, operation: str) -> tuple[Callable[[], object], list[str]]:
-    """What launches ten tuned calls, and the plan's report."""
+class Captured(NamedTuple):
+    """Ten calls: what launches them, and where their result is."""
+
+    launch: Callable[[], object]
+    result: Any
+
+
+def dnnffi_graph(problem: Problem, operation: str) -> tuple[Captured, list[str]]:
+    """Tuned calls, and the plan's report."""
     plan = problem.plan(operation, tune=True)
     given = problem.given(operation)
     out = plan.run(*given)
@@ -123,11 +143,11 @@ def dnnffi_graph(problem: Problem, operation: str) -> tuple[Callable[[], object]
                 plan.run(*given, out=out)
             graph = stream.end_capture()
     kept = (plan, given, out, pool, stream)
-    return lambda kept=kept: graph.launch(), plan.report().splitlines()
+    return Captured(lambda kept=kept: graph.launch(), out), plan.report().splitlines()
 
 
-def torch_graph(problem: Problem, operation: str) -> Callable[[], object]:
-    """What launches ten calls of PyTorch, searched for."""
+def torch_graph(problem: Problem, operation: str) -> Captured:
+    """Calls of PyTorch, searched for."""
     with torch_math(problem.math, benchmark=True):
         call = problem.torch_call(operation)
         stream = torch.cuda.Stream()
@@ -139,18 +159,16 @@ def torch_graph(problem: Problem, operation: str) -> Callable[[], object]:
         with torch.cuda.graph(graph):
             for _ in range(CALLS):
                 result = call()
-        results = [r for r in (result if isinstance(result, tuple) else (result,)) if r is not None]
-        for array in results:
-            array.zero_()
+        result.zero_()
         # On PyTorch's current stream, which is the null stream as CuPy's is.
         graph.replay()
-        if not all(bool(array.any()) for array in results):
+        if not bool(result.any()):
             raise RuntimeError("the graph of PyTorch has computed nothing")
-    return graph.replay
+    return Captured(graph.replay, result)
 
 
-def kernel_times(graphs: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Microseconds of a call in each graph, medians of turns."""
+def kernel_times(graphs: dict[str, Captured]) -> dict[str, list[float]]:
+    """Microseconds of a call in each graph, in turns."""
     first, last = cupy.cuda.Event(), cupy.cuda.Event()
 
     def elapsed(launch: Callable[[], object], count: int) -> float:
@@ -163,13 +181,33 @@ def kernel_times(graphs: dict[str, Callable[[], object]]) -> dict[str, float]:
 
     times: dict[str, list[float]] = {name: [] for name in graphs}
     counts = {}
-    for name, launch in graphs.items():
+    for name, (launch, _) in graphs.items():
         elapsed(launch, 1)
         counts[name] = max(1, min(200, int(TURN_MS / max(elapsed(launch, 1), 1e-3))))
     for _ in range(TURNS):
-        for name, launch in graphs.items():
+        for name, (launch, _) in graphs.items():
             times[name].append(elapsed(launch, counts[name]) / CALLS * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
+
+
+def measured(problems: list[Problem], operation: str, report: bool) -> tuple[dict, list[str]]:
+    """A row's figures, of the same problem on several sets of arrays; what is to be said of it."""
+    row: dict[str, Any] = {}
+    times: dict[str, list[float]] = {}
+    about: list[str] = []
+    for problem in problems:
+        graph, about = dnnffi_graph(problem, operation)
+        row["engine"] = about[1]
+        graphs = {"dnnffi": graph}
+        if torch is not None:
+            graphs["torch"] = torch_graph(problem, operation)
+        for name, found in kernel_times(graphs).items():
+            times.setdefault(name, []).extend(found)
+    if torch is not None and problem.math == "strict":
+        row["errors"] = problem.errors(operation, {n: one.result for n, one in graphs.items()})
+    if torch is not None and report:
+        about += kernel_names(graphs)
+    return row | {name: statistics.median(values) for name, values in times.items()}, about
 
 
 def kernels(
@@ -188,20 +226,13 @@ def kernels(
                 wanted = [one for one in OPERATIONS if only in name_of(named | {"operation": one})]
                 if not wanted:
                     continue
-                problem = Problem(layer, config)
+                problems = [Problem(layer, config) for _ in range(PLACES)]
                 for operation in wanted:
                     row = named | {"operation": operation}
                     about: list[str] = []
                     try:
-                        graph, about = dnnffi_graph(problem, operation)
-                        row["engine"] = about[1]
-                        graphs = {"dnnffi": graph}
-                        if torch is not None:
-                            graphs["torch"] = torch_graph(problem, operation)
-                        row |= kernel_times(graphs)
-                        if report and torch is not None:
-                            about += kernel_names(graphs)
-                        del graph, graphs
+                        figures, about = measured(problems, operation, report)
+                        row |= figures
                     except Exception as error:
                         row["error"] = f"{type(error).__name__}: {error}"[:300]
                     rows.append(row)
@@ -209,17 +240,17 @@ def kernels(
                     if report:
                         print(*about, sep="\n", flush=True)
                 write()
-                del problem
+                del problems
                 dnnffi.clear_plans()
                 cupy.get_default_memory_pool().free_all_blocks()
                 if torch is not None:
                     torch.cuda.empty_cache()
 
 
-def kernel_names(graphs: dict[str, Callable[[], object]]) -> list[str]:
+def kernel_names(graphs: dict[str, Captured]) -> list[str]:
     """The kernels of each graph, by PyTorch's profiler."""
     lines = []
-    for name, launch in graphs.items():
+    for name, (launch, _) in graphs.items():
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             launch()
             torch.cuda.synchronize()
@@ -241,9 +272,9 @@ def show(row: dict[str, Any]) -> None:
         return
     ratio = row.get("torch", float("nan")) / row["dnnffi"]
     torch_us = row.get("torch", float("nan"))
-    print(
-        f"{name:62} {row['dnnffi']:9.1f} {torch_us:9.1f} {ratio:6.2f}  {row['engine']}", flush=True
-    )
+    errors = "".join(f" {value:.0e}" for value in row.get("errors", {}).values())
+    figures = f"{row['dnnffi']:9.1f} {torch_us:9.1f} {ratio:6.2f}"
+    print(f"{name:62} {figures}{errors}  {row['engine']}", flush=True)
 
 
 def host() -> list[dict[str, Any]]:

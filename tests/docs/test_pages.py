@@ -355,6 +355,29 @@ def test_a_benchmark_of_convolutions_in_tables():
     assert all(len(one) == len(records["CONV_HEAD"]) for one in records["conv_aims"](record))
 
 
+def test_strict_convolutions_are_shown_with_the_errors_of_both():
+    row = {"set": "vgg16", "layer": "5x5", "config": "f32", "operation": "forward"}
+    precise, not_precise = {"dnnffi": 2e-6, "torch": 3e-6}, {"dnnffi": 4e-6, "torch": 7.7e-4}
+    record = {
+        "kernels": [
+            row | {"dnnffi": 10.0, "torch": 9.6, "errors": precise},
+            row | {"dnnffi": 10.0, "torch": 4.0, "errors": not_precise, "layer": "7x7"},
+        ],
+        "host": [],
+        "first": [],
+    }
+    assert records["conv_layers"](record) == [
+        ("vgg16 5x5", "10.0 (0.96)"),
+        ("vgg16 7x7", "10.0 (0.40; error 8e-04)"),
+    ]
+    ratio = "kernels, PyTorch's time over dnnffi's, f32"
+    assert records["conv_aims"](record)[1:] == [
+        (f"{ratio}, lowest", ">= 0.95", "0.40", "no"),
+        (f"{ratio}, lowest where both are precise", ">= 0.95", "0.96", "yes"),
+        ("error, largest, f32", "<= 1e-04", "4e-06; PyTorch 8e-04", "yes"),
+    ]
+
+
 def test_a_benchmark_in_a_table():
     record = {
         "shapes": [{"name": "one"}],
