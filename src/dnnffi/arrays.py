@@ -162,7 +162,6 @@ class CupyMemory:
         cupy = import_cupy()
         self._cupy = cupy
         self._local = threading.local()
-        self._beside_null: dict[int, Any] = {}
         self.kind = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
         self.ndarray: Any = cupy.ndarray
         # The class itself allocates, at four fifths of the cost of cupy.empty.
@@ -251,7 +250,6 @@ class CupyMemory:
 
     def capture(self, record: Callable[[], object]) -> Graph:
         runtime = self._cupy.cuda.runtime
-        for_null = self._for_null()
         free, _ = runtime.memGetInfo()
         # A stream of our own: the caller's may be the null stream, which cannot be captured. Kept,
         # because a library may remember it.
@@ -269,7 +267,7 @@ class CupyMemory:
             graph = stream.end_capture()
         graph.upload(stream)
         stream.synchronize()
-        return CudaGraph(graph, for_null, max(0, free - runtime.memGetInfo()[0]))
+        return CudaGraph(graph, max(0, free - runtime.memGetInfo()[0]))
 
     def capture_step(self, step: Callable[[], Any]) -> StepGraph:
         cupy = self._cupy
@@ -286,20 +284,7 @@ class CupyMemory:
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
-        launched = CudaGraph(graph, self._for_null())
-        return StepGraph(launched, self.current_stream, result, (pool, stream, step))
-
-    def _for_null(self) -> Any:
-        """The stream on which graphs run that are launched on the current device's null stream.
-
-        On the null stream itself a graph may begin up to 60 µs after the one before. A blocking
-        stream is kept in order with it by CUDA, both ways. It is one for all threads: two would not
-        be in order with each other.
-        """
-        device = self.current_device()
-        if device not in self._beside_null:
-            self._beside_null.setdefault(device, self._cupy.cuda.Stream())
-        return self._beside_null[device]
+        return StepGraph(graph, result, (pool, stream, step))
 
     def elapsed(self, calls: Callable[[], object]) -> float:
         start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
@@ -328,26 +313,22 @@ class CupyMemory:
 class CudaGraph:
     """A CUDA graph that CuPy captured."""
 
-    def __init__(self, graph: Any, for_null: Any, nbytes: int = 0) -> None:
+    def __init__(self, graph: Any, nbytes: int) -> None:
         self._graph = graph
-        self._for_null = for_null
         self.nbytes = nbytes
         self.launches = 0
         self.executor: Any = None
 
     def launch(self, stream: Any) -> None:
         self.launches += 1
-        self._graph.launch(stream if stream.ptr else self._for_null)
+        self._graph.launch(stream)
 
 
 class StepGraph:
     """A captured step: `launch` runs it again. Keeps alive what the step refers to."""
 
-    def __init__(
-        self, graph: Graph, current_stream: Callable[[], Any], result: Any, kept: object
-    ) -> None:
-        self._graph: Graph | None = graph
-        self._current_stream = current_stream
+    def __init__(self, graph: Any, result: Any, kept: object) -> None:
+        self._graph = graph
         self._kept = kept
         self.result = result
 
@@ -358,7 +339,7 @@ class StepGraph:
         """
         if self._graph is None:
             raise ValueError("the plan of this graph is closed")
-        self._graph.launch(self._current_stream())
+        self._graph.launch()
         return self.result
 
     def close(self) -> None:

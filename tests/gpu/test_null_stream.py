@@ -119,6 +119,23 @@ def test_who_waits_for_the_null_stream_waits_for_the_graph(replayed, wait):
     assert replayed.is_right(found)
 
 
+def test_a_graph_waits_for_what_a_blocking_stream_did_before(replayed):
+    with cupy.cuda.Stream():
+        replayed.write()
+    replayed.run()
+    assert replayed.is_right(replayed.y)
+
+
+def test_what_a_blocking_stream_does_next_waits_for_the_graph(replayed):
+    replayed.write()
+    replayed.run()
+    other = cupy.cuda.Stream()
+    with other:
+        found = replayed.y.copy()
+    other.synchronize()
+    assert replayed.is_right(found)
+
+
 def test_a_copy_to_the_host_waits_for_the_graph(replayed):
     replayed.write()
     replayed.run()
