@@ -245,29 +245,64 @@ def test_what_most_find_is_right_not_what_the_first_finds(host, folder, monkeypa
 
 
 def test_those_near_the_fastest_are_measured_in_turns(host, folder, monkeypatch):
-    costs(monkeypatch, 1.0, 1.09, 1.05, 1.2)
+    costs(monkeypatch, 1.0, 1.19, 1.05, 1.3)
     asked = []
 
-    def in_turns(trial, executors, choices, memory):
+    def in_turns(trial, executors, choices):
         asked.append(list(choices))
         return {"engine 1 tile_size=3": 3.0, "engine 2": 2.5, "engine 3": 2.6}
 
     monkeypatch.setattr(conv_tuning, "_in_turns", in_turns)
     check(host, problem_of(options=ConvOptions(tune=True)))
     assert asked == [["engine 1 tile_size=3", "engine 3", "engine 2"]]
-    assert engine_of(host) == 2  # though "engine 1 tile_size=2" took 1.2 at its own time
+    assert engine_of(host) == 2  # though "engine 1 tile_size=2" took 1.3 at its own time
 
 
-def test_plans_taking_turns_have_their_median(host, monkeypatch):
+def finalists(host):
+    """A trial, executors and choices of two of them."""
     problem = problem_of()
     check(host, problem)
     executors = ConvExecutors(host.library, problem, 0)
     choices = {str(one.choice): one.choice for one in itertools.islice(executors, 2)}
-    turns = iter([5.0, 1.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 9.0, 3.0])
+    return conv_tuning.ConvTrial(problem, host.memory), executors, choices
+
+
+def test_plans_taking_turns_have_the_mean_of_several_places(host, monkeypatch):
+    turns = iter([5.0, 1.0, 2.0, 3.0, *[4.0, 3.0, 9.0, 1.0], *[3.0, 2.5, 3.0, 2.0]])
     monkeypatch.setattr(host.memory, "elapsed", lambda call: call() or next(turns))
-    trial = conv_tuning.ConvTrial(problem, host.memory)
-    times = conv_tuning._in_turns(trial, executors, choices, host.memory)
-    assert times == {"engine 1 tile_size=3": 0.2, "engine 2": 0.3}
+    times = conv_tuning._in_turns(*finalists(host))
+    assert times == pytest.approx({"engine 1 tile_size=3": 0.3, "engine 2": 0.4 / 3})
+    assert next(turns, None) is None
+
+
+def test_the_places_are_different_ones(host, monkeypatch):
+    seen, turns = [], conv_tuning._turns
+
+    def kept(trial, executors):
+        seen.append(trial)
+        return turns(trial, executors)
+
+    monkeypatch.setattr(conv_tuning, "_turns", kept)
+    conv_tuning._in_turns(*finalists(host))
+    addresses = {trial.arrays[0].data.ptr for trial in seen}
+    assert len(seen) == len(addresses) == 3
+
+
+def test_without_memory_for_another_place_the_first_decides(host, monkeypatch):
+    def none(trial):
+        raise MemoryError("no more of it")
+
+    monkeypatch.setattr(conv_tuning.ConvTrial, "elsewhere", none)
+    monkeypatch.setattr(conv_tuning, "_turns", lambda trial, executors: dict.fromkeys(executors, 2))
+    assert set(conv_tuning._in_turns(*finalists(host)).values()) == {2}
+
+
+def test_what_fails_in_turns_leaves_it_to_the_first_measurement(host, monkeypatch):
+    def fails(trial, executors):
+        raise CudnnError("function", 1, "STATUS")
+
+    monkeypatch.setattr(conv_tuning, "_turns", fails)
+    assert conv_tuning._in_turns(*finalists(host)) == {}
 
 
 def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypatch):

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from statistics import median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from dnnffi.arrays import Array, MemoryWithGraphs
@@ -24,7 +24,8 @@ BUDGET = 8.0
 _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
 _LAUNCH_MS = 0.05  # what a call may take longer than its kernels
 _HOPELESS = 1.5  # times slower than the best in a first graph, which is many calls
-_NEAR, _FINALISTS, _TURNS = 1.1, 5, 5  # who is within so much of the best is measured again
+_NEAR, _FINALISTS = 1.2, 8  # who is within so much of the best is measured again,
+_PLACES, _TURNS = 3, 2  # on so many sets of arrays, so often on each
 _COMPARED = 2**17  # elements of a result: candidates are many, and copies to the host slow
 
 
@@ -46,7 +47,7 @@ class ConvTrial:
 
     def __init__(self, problem: ConvProblem, memory: MemoryWithGraphs) -> None:
         self._problem = problem
-        self._memory = memory
+        self.memory = memory
         self._last = problem.layout == CHANNELS_LAST
         fill = Filler(memory, memory.dtype(problem.spec.dtype))
         self.arrays = [self._image(shape, fill) for shape in problem.argument_shapes]
@@ -66,6 +67,10 @@ class ConvTrial:
         # Odd, so that it meets all channels.
         return ends(flat[:: flat.size // _COMPARED | 1])
 
+    def elsewhere(self) -> ConvTrial:
+        """The same on other memory."""
+        return ConvTrial(self._problem, self.memory)
+
     def _image(self, shape: tuple[int, ...], fill: Filler) -> Array:
         if len(shape) == 1 or not self._last:
             return fill(shape)
@@ -75,7 +80,7 @@ class ConvTrial:
 
     def call(self, executor: ConvExecutor) -> Callable[[], None]:
         """What runs an executor once, on a workspace of its own."""
-        memory, problem = self._memory, self._problem
+        memory, problem = self.memory, self._problem
         size = executor.workspace_bytes
         workspace = memory.empty((size,), memory.dtype("uint8")) if size else None
         given = self.arrays if executor.fused else self.arrays[:2]
@@ -142,7 +147,7 @@ def tune(
                 break
         if times:
             _refuse(alike, times, refused, tolerance(problem))
-            final = _in_turns(trial, executors, _first(times, choices), memory)
+            final = _in_turns(trial, executors, _first(times, choices))
         del trial
     if not times:
         return None
@@ -186,29 +191,41 @@ def _first(times: dict[str, float], choices: dict[str, Choice]) -> dict[str, Cho
 
 
 def _in_turns(
-    trial: ConvTrial,
-    executors: ConvExecutors,
-    choices: dict[str, Choice],
-    memory: MemoryWithGraphs,
+    trial: ConvTrial, executors: ConvExecutors, choices: dict[str, Choice]
 ) -> dict[str, float]:
-    """Milliseconds of several plans that take turns, since clocks change from second to second."""
-    calls: dict[str, Callable[[], None]] = {}
-    made: list[ConvExecutor] = []
+    """Milliseconds of several plans, means over sets of arrays that lie in different places.
+
+    Where they lie makes up to a fifth of a plan's time, and of each plan's another. On each set the
+    plans take turns, since clocks change from second to second. Empty where nothing could be
+    measured: then the first measurement decides.
+    """
+    found: list[dict[str, float]] = []
+    made: dict[str, ConvExecutor] = {}
+    trials = [trial]
     try:
         for name, choice in choices.items():
-            made.append(executors.made_again(choice))
-            calls[name] = _captured(trial.call(made[-1]), memory)
-        turns: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(_TURNS):
-            for name, call in calls.items():
-                turns[name].append(memory.elapsed(call) / _GRAPHED_CALLS)
+            made[name] = executors.made_again(choice)
+        for place in range(_PLACES if made else 0):
+            if place:
+                trials.append(trial.elsewhere())  # while the others stay where they are
+            found.append(_turns(trials[place], made))
     except FAILURES:
-        return {}  # then the first measurement decides
+        pass  # no memory for more, say
     finally:
-        calls.clear()
-        for executor in made:
+        for executor in made.values():
             executor.close()
-    return {name: median(values) for name, values in turns.items()}
+    return {name: fmean(times[name] for times in found) for name in choices} if found else {}
+
+
+def _turns(trial: ConvTrial, executors: dict[str, ConvExecutor]) -> dict[str, float]:
+    """Milliseconds of several plans on one set of arrays."""
+    memory = trial.memory
+    calls = {name: _captured(trial.call(one), memory) for name, one in executors.items()}
+    turns: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_TURNS):
+        for name, call in calls.items():
+            turns[name].append(memory.elapsed(call) / _GRAPHED_CALLS)
+    return {name: min(values) for name, values in turns.items()}
 
 
 def _captured(call: Callable[[], None], memory: MemoryWithGraphs) -> Callable[[], None]:
