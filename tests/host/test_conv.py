@@ -288,6 +288,21 @@ def test_the_places_are_different_ones(host, monkeypatch):
     assert len(seen) == len(addresses) == 3
 
 
+def test_plans_taking_turns_share_a_workspace(host, monkeypatch):
+    call, given = conv_tuning.ConvTrial.call, []
+
+    def kept(trial, executor, workspace):
+        given.append((workspace.data.ptr, workspace.nbytes, executor.workspace_bytes))
+        return call(trial, executor, workspace)
+
+    monkeypatch.setattr(conv_tuning.ConvTrial, "call", kept)
+    conv_tuning._in_turns(*finalists(host))
+    assert len(given) == 6
+    for (at, nbytes, one), (beside, _, other) in zip(given[::2], given[1::2], strict=True):
+        assert at == beside
+        assert nbytes == max(one, other) > 0
+
+
 def test_without_memory_for_another_place_the_first_decides(host, monkeypatch):
     def none(trial):
         raise MemoryError("no more of it")
@@ -308,9 +323,9 @@ def test_what_fails_in_turns_leaves_it_to_the_first_measurement(host, monkeypatc
 def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypatch):
     call, calls = conv_tuning.ConvTrial.call, []
 
-    def nothing_by_the_second(trial, executor):
+    def nothing_by_the_second(trial, executor, workspace):
         calls.append(executor.choice.engine)
-        return (lambda: None) if len(calls) == 2 else call(trial, executor)
+        return (lambda: None) if len(calls) == 2 else call(trial, executor, workspace)
 
     monkeypatch.setattr(conv_tuning.ConvTrial, "call", nothing_by_the_second)
     check(host, problem_of(options=ConvOptions(tune=True)))

@@ -78,16 +78,18 @@ class ConvTrial:
         made = fill((n, *spatial, c))
         return made.transpose(0, made.ndim - 1, *range(1, made.ndim - 1))
 
-    def call(self, executor: ConvExecutor) -> Callable[[], None]:
-        """What runs an executor once, on a workspace of its own."""
+    def workspace(self, size: int) -> Array | None:
+        """A buffer of ``size`` bytes; None for none."""
+        return self.memory.empty((size,), self.memory.dtype("uint8")) if size else None
+
+    def call(self, executor: ConvExecutor, workspace: Array | None) -> Callable[[], None]:
+        """What runs an executor once; ``workspace`` has at least the bytes that it needs."""
         memory, problem = self.memory, self._problem
-        size = executor.workspace_bytes
-        workspace = memory.empty((size,), memory.dtype("uint8")) if size else None
         given = self.arrays if executor.fused else self.arrays[:2]
         addresses = (
             *(array.data.ptr for array in given if array is not None),
             self.result.data.ptr,
-            0 if workspace is None else workspace.data.ptr,
+            workspace.data.ptr if workspace is not None and executor.workspace_bytes else 0,
         )
         _, _, bias, residual = (*self.arrays, None, None)[:4]
 
@@ -129,7 +131,7 @@ def tune(
         for executor in executors:
             name = str(executor.choice)
             try:
-                call = trial.call(executor)
+                call = trial.call(executor, trial.workspace(executor.workspace_bytes))
                 # What others wrote is not to count as this one's.
                 memory.clear(trial.result.data.ptr, trial.result.nbytes)
                 memory.elapsed(call)  # what fails late fails here
@@ -220,7 +222,8 @@ def _in_turns(
 def _turns(trial: ConvTrial, executors: dict[str, ConvExecutor]) -> dict[str, float]:
     """Milliseconds of several plans on one set of arrays."""
     memory = trial.memory
-    calls = {name: _captured(trial.call(one), memory) for name, one in executors.items()}
+    workspace = trial.workspace(max(one.workspace_bytes for one in executors.values()))
+    calls = {name: _captured(trial.call(e, workspace), memory) for name, e in executors.items()}
     turns: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_TURNS):
         for name, call in calls.items():
