@@ -20,6 +20,7 @@ from dnnffi.bench.summary import (
     figures,
     targets,
 )
+from dnnffi.plan.tolerance import TOLERANCES
 
 DOCS = Path(__file__).resolve().parent
 RECORDS = DOCS / "verification"
@@ -175,7 +176,7 @@ def _by_shape(
 
 
 CONV_HEAD = ("What", "Aim", "Measured", "Reached")
-PRECISE = 1e-4  # what tuning takes for strict float32; TF32 is about seven times as far off
+PRECISE = TOLERANCES["float32", "strict"]  # TF32 is about seven times as far off
 
 
 def conv_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:

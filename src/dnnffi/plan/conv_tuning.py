@@ -197,17 +197,19 @@ def _in_turns(
 ) -> dict[str, float]:
     """Milliseconds of several plans, means over sets of arrays that lie in different places.
 
-    Where they lie makes up to a fifth of a plan's time, and of each plan's another. On each set the
-    plans take turns, since clocks change from second to second. Empty where nothing could be
+    A plan's time depends on where they lie, by up to a fifth. On each set the plans take turns, since
+    clocks change from second to second. Empty where there is nothing to decide, or nothing could be
     measured: then the first measurement decides.
     """
+    if not choices:
+        return {}
     found: list[dict[str, float]] = []
     made: dict[str, ConvExecutor] = {}
     trials = [trial]
     try:
         for name, choice in choices.items():
             made[name] = executors.made_again(choice)
-        for place in range(_PLACES if made else 0):
+        for place in range(_PLACES):
             if place:
                 trials.append(trial.elsewhere())  # while the others stay where they are
             found.append(_turns(trials[place], made))
