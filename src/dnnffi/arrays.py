@@ -324,9 +324,9 @@ class CupyMemory:
 class NullStream:
     """The rows of graphs on a device's legacy null stream, which are kept short.
 
-    Of different graphs with nothing else between them on that stream each begins late, by a
-    microsecond for every one in the row. Any other work ends the row; ``work`` is the least there
-    is.
+    Of different graphs of a vendor's kernels, with nothing else between them on that stream, each
+    begins late, by a microsecond for every one in the row. ``work``, whatever it is, ends the row.
+    Threads count together; a count that one of them loses makes a row longer.
     """
 
     _MOST_IN_A_ROW = 3  # different ones: a step of one network's functions pays nothing
@@ -339,7 +339,7 @@ class NullStream:
 
     def lengthen(self) -> int:
         """Make room for another graph in the row, or begin a new one; returns its number."""
-        if self._length == self._MOST_IN_A_ROW:
+        if self._length >= self._MOST_IN_A_ROW:  # above it where two threads were here at once
             self._work()
             self._length = 0
             self.row += 1
