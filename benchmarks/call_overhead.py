@@ -21,11 +21,11 @@ from importlib.util import find_spec
 import cupy
 
 import dnnffi
-from dnnffi.arrays import cupy_memory
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn.handle import handle_for
-from dnnffi.backends.cudnn.rnn import RNNExecutor
+from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
 from dnnffi.cli.machine import machine
+from dnnffi.device.cupy import cupy_memory
 
 BATCHES = 60
 CALLS = 20

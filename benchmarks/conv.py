@@ -31,8 +31,8 @@ from call_overhead import host_times
 from conv_layers import QUICK, SETS, Layer
 
 import dnnffi
-from dnnffi.arrays import in_layout
 from dnnffi.cli.machine import machine
+from dnnffi.device.arrays import in_layout
 
 try:
     import torch

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dnnffi.backends.cudnn import conv_limits as cudnn
-from dnnffi.backends.limits import Limits, limit_of
 from dnnffi.backends.miopen import conv_limits as miopen
+from dnnffi.backends.vendor.limits import Limits, limit_of
 from dnnffi.spec.conv import RANKS, ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import (

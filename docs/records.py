@@ -20,7 +20,7 @@ from dnnffi.bench.summary import (
     figures,
     targets,
 )
-from dnnffi.plan.tolerance import TOLERANCES
+from dnnffi.execution.tolerance import TOLERANCES
 
 DOCS = Path(__file__).resolve().parent
 RECORDS = DOCS / "verification"

@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 
 import dnnffi
-from dnnffi.arrays import import_cupy
 from dnnffi.cli import probe
 from dnnffi.cli.charmodel import Alphabet, CharModel, windows
 from dnnffi.cli.demo import read_text
 from dnnffi.cli.learning import Adam, clip_by_norm
+from dnnffi.device.cupy import import_cupy
 
 RATE = 4e-3
 CHARACTERS = 2_000_000

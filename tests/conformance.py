@@ -12,7 +12,8 @@ import numpy as np
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.arrays import dtype_object, to_host
+from dnnffi.device.arrays import to_host
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem

@@ -17,8 +17,8 @@ from conformance import deviation, tolerance
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.convolution.plans import ReferencePlan
 from dnnffi.errors import UnsupportedError
-from dnnffi.plan.conv_plans import ReferencePlan
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvProblem

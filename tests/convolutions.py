@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnffi.arrays import dtype_object, to_host
 from dnnffi.backends.cudnn.graph import VariantPack, build, execute
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
+from dnnffi.device.arrays import to_host
+from dnnffi.device.dtypes import dtype_object
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 """Of the largest magnitude, where float32 is computed in float32."""

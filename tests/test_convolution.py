@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.arrays import dtype_object, in_layout
-from dnnffi.plan import conv as plans
-from dnnffi.plan.conv import ReferenceConvEngine, conv_engine
-from dnnffi.plan.conv_plans import ReferencePlan
+from dnnffi.convolution import engines as plans
+from dnnffi.convolution.engines import ReferenceConvEngine, conv_engine
+from dnnffi.convolution.plans import ReferencePlan
+from dnnffi.device.arrays import in_layout
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
 
 seeds = st.integers(0, 2**32 - 1)
@@ -333,15 +334,15 @@ def test_a_stream_needs_an_allocator():
 
 @pytest.mark.parametrize(("kind", "name"), [("cuda", "cudnn"), ("rocm", "miopen")])
 def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch, kind, name):
-    monkeypatch.setattr("dnnffi.plan.engines.kind", lambda array: kind)
+    monkeypatch.setattr("dnnffi.rnn.engines.kind", lambda array: kind)
     asked = []
 
     def named(name):
         asked.append(name)
         raise dnnffi.UnsupportedError(name, "", "is not asked further")
 
-    monkeypatch.setattr("dnnffi.plan.engines.engine_named", named)
-    monkeypatch.setattr("dnnffi.plan.conv.conv_engine_named", named)
+    monkeypatch.setattr("dnnffi.rnn.engines.engine_named", named)
+    monkeypatch.setattr("dnnffi.convolution.engines.conv_engine_named", named)
     with pytest.raises(dnnffi.UnsupportedError, match="not asked further"):
         dnnffi.conv(X, W, groups=2)
     assert asked == [name]

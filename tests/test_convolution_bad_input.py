@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.plan.conv import conv_engine
+from dnnffi.convolution.engines import conv_engine
 
 # N = 2, C = 4, K = 6, two groups, images of 5 x 7, kernels of 3 x 3 with padding 1, in float32
 

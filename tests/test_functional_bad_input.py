@@ -16,7 +16,7 @@ import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
-from dnnffi.plan import engines
+from dnnffi.rnn import engines
 
 # T = 4 steps, B = 3 rows, I = 3, H = 5, in float32
 

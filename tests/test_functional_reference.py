@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
-from dnnffi.plan import engines
-from dnnffi.plan.reference import HostGenerator, ReferencePlan
-from dnnffi.plan.validate import relative_deviation
 from dnnffi.reference import rnn as reference
+from dnnffi.rnn import engines
+from dnnffi.rnn.reference import HostGenerator, ReferencePlan
+from dnnffi.rnn.validate import relative_deviation
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi import RNNSpec, RNNWeights, UnsupportedError, testing, weight_layout
-from dnnffi.arrays import dtype_object
+from dnnffi.device.dtypes import dtype_object
 
 backends = st.sampled_from(["cudnn", "torch"])
 all_backends = st.sampled_from(["cudnn", "miopen", "torch"])

@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dnnffi.conv_plan import ConvPlan
-    from dnnffi.convolution import (
+    from dnnffi.convolution.functions import (
         conv,
         conv_backward_bias,
         conv_backward_data,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         conv_transpose_backward_data,
         conv_transpose_backward_weights,
     )
+    from dnnffi.convolution.plan import ConvPlan
     from dnnffi.dropout import DropoutState
     from dnnffi.errors import (
         ContextError,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
         UnsupportedError,
         ValidationError,
     )
-    from dnnffi.plan.engines import HeldMemory
     from dnnffi.plans import cached_plans, clear_plans, held_memory
-    from dnnffi.rnn import (
+    from dnnffi.rnn.engines import HeldMemory
+    from dnnffi.rnn.functions import (
         Gradients,
         RNNContext,
         gru,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         rnn_tanh,
         rnn_tanh_forward,
     )
-    from dnnffi.rnn_plan import RNNPlan
+    from dnnffi.rnn.plan import RNNPlan
     from dnnffi.spec.conv import ConvSpec
     from dnnffi.spec.conv_problem import ConvProblem
     from dnnffi.spec.problem import RNNProblem
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
-    "dnnffi.conv_plan": ("ConvPlan",),
-    "dnnffi.convolution": (
+    "dnnffi.convolution.plan": ("ConvPlan",),
+    "dnnffi.convolution.functions": (
         "conv",
         "conv_backward_bias",
         "conv_backward_data",
@@ -77,9 +77,9 @@ _MODULES = {
         "UnsupportedError",
         "ValidationError",
     ),
-    "dnnffi.plan.engines": ("HeldMemory",),
+    "dnnffi.rnn.engines": ("HeldMemory",),
     "dnnffi.plans": ("cached_plans", "clear_plans", "held_memory"),
-    "dnnffi.rnn": (
+    "dnnffi.rnn.functions": (
         "Gradients",
         "RNNContext",
         "gru",
@@ -91,7 +91,7 @@ _MODULES = {
         "rnn_tanh",
         "rnn_tanh_forward",
     ),
-    "dnnffi.rnn_plan": ("RNNPlan",),
+    "dnnffi.rnn.plan": ("RNNPlan",),
     "dnnffi.spec.conv": ("ConvSpec",),
     "dnnffi.spec.conv_problem": ("ConvProblem",),
     "dnnffi.spec.problem": ("RNNProblem",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import add
 from typing import Any
 
-from dnnffi.plan.conv import all_conv_engines
-from dnnffi.plan.engines import HeldMemory, all_engines
+from dnnffi.convolution.engines import all_conv_engines
+from dnnffi.rnn.engines import HeldMemory, all_engines
 
 
 def cached_plans() -> tuple[Any, ...]:

@@ -6,16 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, Self
 
-from dnnffi.arrays import (
-    Array,
-    address,
-    array_module,
-    array_over,
-    as_array,
-    dtype_object,
-    is_foreign,
-    to_host,
-)
+from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import Array
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Block, WeightLayout, weight_layout
 
@@ -47,7 +40,7 @@ class RNNWeights:
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[Array, ...] | None = None
-        # Calls with these weights, see `dnnffi.plan.rnn_calls`.
+        # Calls with these weights, see `dnnffi.rnn.known_calls`.
         self.known: dict[tuple[Any, ...], Any] = {}
 
     @classmethod
@@ -65,7 +58,7 @@ class RNNWeights:
         Without CuPy it is the object that was given for it.
         """
         buffer = self.buffer
-        return buffer.owner if is_foreign(buffer.__class__) else buffer
+        return buffer.owner if is_external(buffer.__class__) else buffer
 
     @flat.setter
     def flat(self, value: Array) -> None:
@@ -105,7 +98,7 @@ class RNNWeights:
                     f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
                 )
         if out is None:
-            if is_foreign(arrays[0].__class__):
+            if is_external(arrays[0].__class__):
                 arrays = [to_host(array) for array in arrays]
             out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
@@ -172,7 +165,7 @@ class RNNWeights:
         if backend == self.backend:
             return self
         buffer = self.buffer
-        if is_foreign(buffer.__class__):
+        if is_external(buffer.__class__):
             buffer = to_host(buffer)
         flat = array_module(buffer).empty(layout.size, buffer.dtype)
         for source, target, size in self.layout.moves_to(layout):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dnnffi.backends.resource import Resource
+from dnnffi.backends.vendor.resource import Resource
 
 
 class Native:
@@ -116,7 +116,7 @@ def test_what_could_not_be_made_is_not_destroyed(native):
 def test_nothing_is_destroyed_at_exit():
     # The driver may be gone by then.
     code = (
-        "from dnnffi.backends.resource import Resource\n"
+        "from dnnffi.backends.vendor.resource import Resource\n"
         "kept = Resource(lambda: 1, lambda pointer: print('destroyed', flush=True))\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -11,11 +11,11 @@ import pytest
 from bench_models import check, host
 
 import dnnffi
-from dnnffi.arrays import in_layout
 from dnnffi.bench import image_models, relu
 from dnnffi.bench.images import ImageShape
 from dnnffi.bench.limits import ImageLimits
 from dnnffi.bench.model import ModelDef
+from dnnffi.device.arrays import in_layout
 
 # Pictures so small that the last stages see one element of them.
 SHAPES = {

@@ -14,8 +14,8 @@ import verification
 from conformance import CUDNN, MIOPEN
 
 from dnnffi.backends.cudnn import conv_limits as cudnn
-from dnnffi.backends.limits import Limit
 from dnnffi.backends.miopen import conv_limits as miopen
+from dnnffi.backends.vendor.limits import Limit
 from dnnffi.spec.options import VENDOR_ALGORITHMS
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from gfx1100 import joint
 from gfx1100.hip_arrays import DlpackArray
 
-from dnnffi.backends.handle import close_handles
 from dnnffi.backends.miopen import library as miopen
+from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.foreign import device_array, using
 
 LAUNCHES = b"launch"

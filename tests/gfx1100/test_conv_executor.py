@@ -14,7 +14,7 @@ from gfx1100.hip_arrays import DlpackArray
 
 from dnnffi import testing
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.conv import ConvExecutor
+from dnnffi.backends.miopen.conv_executor import ConvExecutor
 from dnnffi.backends.miopen.descriptors import TensorDescriptor
 from dnnffi.backends.miopen.handle import Handle, handle_for
 from dnnffi.errors import UnsupportedError

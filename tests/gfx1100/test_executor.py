@@ -9,7 +9,7 @@ from buffers import NAMES, SHARED, Setup
 from conformance import MIOPEN, Case, problem_of
 from gfx1100.hip_arrays import DlpackArray
 
-from dnnffi.backends.miopen.rnn import RNNExecutor
+from dnnffi.backends.miopen.rnn_executor import RNNExecutor
 from dnnffi.errors import ContextError, MiopenError, UnsupportedError
 from dnnffi.foreign import DeviceArray, device_array
 from dnnffi.spec.options import RNNOptions
@@ -240,7 +240,7 @@ def test_more_than_65536_rows_in_all(miopen, layout, steps, batch):
 
 def test_the_sum_of_the_biases_over_many_rows_stays_in_the_workspace(setups, monkeypatch):
     # MIOpen writes behind the workspace that it asks for. Nothing is rounded up here, to see it.
-    monkeypatch.setattr("dnnffi.backends.miopen.rnn.aligned", lambda nbytes: nbytes)
+    monkeypatch.setattr("dnnffi.backends.miopen.rnn_executor.aligned", lambda nbytes: nbytes)
     spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=9)
     setup = setups(problem=RNNProblem.packed(spec, (8193,), training=True))
     executor, workspace = setup.executor, setup.buffers["workspace"]

@@ -14,6 +14,7 @@ from gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemory
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.miopen.dropout import Generator, mixed
+from dnnffi.device.external.runtime import RuntimeCallError
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import (
     ContextError,
@@ -23,8 +24,7 @@ from dnnffi.errors import (
     UnsupportedError,
 )
 from dnnffi.foreign import DeviceArray
-from dnnffi.foreign.runtime import RuntimeCallError
-from dnnffi.plan import engines
+from dnnffi.rnn import engines
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)

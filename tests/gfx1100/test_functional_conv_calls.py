@@ -25,12 +25,12 @@ from gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemory
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.limits import limit_of
 from dnnffi.backends.miopen.conv_limits import FUSION
+from dnnffi.backends.vendor.limits import limit_of
+from dnnffi.convolution.miopen import MiopenConvPlan
+from dnnffi.device.external.runtime import RuntimeCallError
 from dnnffi.errors import DnnffiError, MiopenError, UnsupportedError
 from dnnffi.foreign import using
-from dnnffi.foreign.runtime import RuntimeCallError
-from dnnffi.plan.conv_miopen import MiopenConvPlan
 
 UNKNOWN_ERROR, NOT_IMPLEMENTED, UNSUPPORTED = 7, 6, 8
 LAUNCH_FAILED = 719
@@ -354,7 +354,7 @@ def test_another_thread_runs_what_was_searched(miopen):
     found = []
 
     def run():
-        from dnnffi.backends.handle import close_handles
+        from dnnffi.backends.vendor.handle import close_handles
 
         with using(DlpackArray):
             found.append(conv(miopen, options=SEARCH).get())
@@ -468,7 +468,7 @@ def test_a_fusion_plan_is_compiled_for_each_handle(miopen, injected):
     conv(miopen, problem)
 
     def run():
-        from dnnffi.backends.handle import close_handles
+        from dnnffi.backends.vendor.handle import close_handles
 
         with using(DlpackArray):
             conv(miopen, problem)

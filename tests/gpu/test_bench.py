@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from bench_models import SHAPES, fitting, host, run
 
-from dnnffi.arrays import in_layout
 from dnnffi.bench import array_models, clocks, image_models, raw_models, relu
 from dnnffi.bench.images import ImageShape
 from dnnffi.bench.shapes import Shape
 from dnnffi.cli import main
+from dnnffi.device.arrays import in_layout
 
 pytestmark = pytest.mark.gpu
 

@@ -12,9 +12,10 @@ from conformance import Case, problem_of
 
 import dnnffi
 from dnnffi.backends.cudnn import library
-from dnnffi.backends.cudnn.rnn import RNNExecutor
+from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
 from dnnffi.errors import ContextError, PerformanceWarning, UnsupportedError
-from dnnffi.plan import engines, vendor
+from dnnffi.rnn import engines
+from dnnffi.rnn import vendor_plan as vendor
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 

@@ -12,11 +12,13 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.arrays import cupy_memory, dtype_object, in_layout
 from dnnffi.backends.cudnn import library
-from dnnffi.plan import store
-from dnnffi.plan.conv_cudnn import CAPTURED_AT
-from dnnffi.plan.conv_plans import ReferencePlan
+from dnnffi.convolution.cudnn import CAPTURED_AT
+from dnnffi.convolution.plans import ReferencePlan
+from dnnffi.device.arrays import in_layout
+from dnnffi.device.cupy import cupy_memory
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import (
@@ -107,7 +109,8 @@ def test_what_is_fused_is_one_graph_in_half_precision():
 
 @pytest.mark.parametrize("dtype", testing.DTYPES)
 def test_the_kernel_for_what_cannot_be_fused(dtype):
-    from dnnffi.arrays import cupy_memory, dtype_object
+    from dnnffi.device.cupy import cupy_memory
+    from dnnffi.device.dtypes import dtype_object
 
     memory = cupy_memory()
     rng = np.random.default_rng(0)

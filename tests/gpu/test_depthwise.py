@@ -7,8 +7,8 @@ import pytest
 from conformance import deviation
 
 from dnnffi import testing
-from dnnffi.arrays import cupy_memory
-from dnnffi.kernels.depthwise import DepthwiseWeights
+from dnnffi.backends.own.depthwise import DepthwiseWeights
+from dnnffi.device.cupy import cupy_memory
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem

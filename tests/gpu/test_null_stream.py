@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.arrays import cupy_memory
+from dnnffi.device.cupy import cupy_memory
 
 cupy = pytest.importorskip("cupy")
 

@@ -11,10 +11,10 @@ import pytest
 from conformance import Case, problem_of
 
 import dnnffi
-from dnnffi.arrays import cupy_memory
+from dnnffi.device.cupy import cupy_memory
 from dnnffi.dropout import DropoutState
-from dnnffi.plan import tuning
-from dnnffi.plan.vendor import CALLS_BEFORE_TUNING
+from dnnffi.rnn import tuning
+from dnnffi.rnn.vendor_plan import CALLS_BEFORE_TUNING
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 

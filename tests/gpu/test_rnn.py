@@ -10,7 +10,7 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn.algorithm import known_wrong
-from dnnffi.backends.cudnn.rnn import RNNExecutor
+from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem

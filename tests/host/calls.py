@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 
 import build
-from dnnffi.arrays import dtype_object
 from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 

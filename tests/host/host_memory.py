@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 
 import build
-from dnnffi.arrays import Architecture, compute_dtype, dtype_object
+from dnnffi.device.dtypes import compute_dtype, dtype_object
+from dnnffi.device.interface import Architecture
 
 POISON = 0xA5  # what nobody wrote is seen in results
 
@@ -107,7 +108,7 @@ class RecordedLibrary:
 
 
 class HostMemory:
-    """`dnnffi.arrays.Memory` on the host; every allocation is made known to the stand-in."""
+    """`Memory` on the host; every allocation is made known to the stand-in."""
 
     kind = "cuda"
 

@@ -11,7 +11,7 @@ from buffers import NAMES, SHARED
 
 import dnnffi
 from dnnffi.backends.cudnn.dropout import Generator
-from dnnffi.backends.cudnn.rnn import RNNExecutor
+from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.spec.options import RNNOptions

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnffi.arrays import dtype_object
-from dnnffi.kernels.bias import BiasGradient, fits
-from dnnffi.plan import conv_bias
+from dnnffi.backends.own.bias import BiasGradient, fits
+from dnnffi.convolution import bias as conv_bias
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")

@@ -14,11 +14,12 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.cudnn.conv import ConvExecutors
+from dnnffi.backends.cudnn.conv_executor import ConvExecutors
 from dnnffi.backends.cudnn.graph import known_wrong
+from dnnffi.convolution import tuning as conv_tuning
+from dnnffi.convolution.cudnn import CAPTURED_AT
 from dnnffi.errors import CudnnError, UnsupportedError, ValidationError
-from dnnffi.plan import conv_tuning, store
-from dnnffi.plan.conv_cudnn import CAPTURED_AT
+from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvProblem

@@ -17,8 +17,9 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.plan import conv_calls, conv_cudnn
-from dnnffi.plan.conv_cudnn import CAPTURED_AT
+from dnnffi.convolution import cudnn as conv_cudnn
+from dnnffi.convolution import known_calls as conv_calls
+from dnnffi.convolution.cudnn import CAPTURED_AT
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
 from dnnffi.spec.conv_problem import (
@@ -532,9 +533,11 @@ def test_a_held_plan_on_a_device_that_is_not_current(host):
 def checks(monkeypatch):
     """A list that grows by one for each call whose arguments are checked."""
     seen = []
-    checked = dnnffi.convolution._checked
+    checked = dnnffi.convolution.functions._checked
     monkeypatch.setattr(
-        dnnffi.convolution, "_checked", lambda *given: seen.append(given) or checked(*given)
+        dnnffi.convolution.functions,
+        "_checked",
+        lambda *given: seen.append(given) or checked(*given),
     )
     return seen
 

@@ -10,9 +10,10 @@ import pytest
 from conformance import deviation
 
 from dnnffi import testing
-from dnnffi.backends.cudnn.conv import OWN, Choice, ConvExecutors
-from dnnffi.kernels.depthwise import DepthwiseWeights, fits
-from dnnffi.plan import conv_tuning, store
+from dnnffi.backends.cudnn.conv_executor import OWN, Choice, ConvExecutors
+from dnnffi.backends.own.depthwise import DepthwiseWeights, fits
+from dnnffi.convolution import tuning as conv_tuning
+from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
@@ -121,7 +122,7 @@ def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypa
 
 
 def conv_engine(host):
-    from dnnffi.plan.conv import CudnnConvEngine
+    from dnnffi.convolution.engines import CudnnConvEngine
 
     host.library.conv_engine = CudnnConvEngine(host.library)
     return host.library.conv_engine

@@ -23,9 +23,9 @@ from dnnffi.errors import (
     PerformanceWarning,
     UnsupportedError,
 )
-from dnnffi.plan import tuning
-from dnnffi.plan.replay import MOST_GRAPHS
-from dnnffi.plan.vendor import CALLS_BEFORE_TUNING
+from dnnffi.execution.replay import MOST_GRAPHS
+from dnnffi.rnn import tuning
+from dnnffi.rnn.vendor_plan import CALLS_BEFORE_TUNING
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, dtype="float64")

@@ -11,7 +11,7 @@ import pytest
 import dnnffi
 from dnnffi.bench import array_models, raw_models
 from dnnffi.errors import CudnnError
-from dnnffi.plan.engines import engine_named
+from dnnffi.rnn.engines import engine_named
 
 SHAPES = bench_models.SHAPES
 SINGLE = replace(bench_models.ONE, dtype="float32")  # which all algorithms take

@@ -21,8 +21,8 @@ from dnnffi.errors import (
     PerformanceWarning,
     UnsupportedError,
 )
-from dnnffi.plan import engines
 from dnnffi.reference import rnn as reference
+from dnnffi.rnn import engines
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.plan import rnn_calls
+from dnnffi.rnn import known_calls as rnn_calls
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4)
@@ -44,7 +44,7 @@ def computed(host):
 def test_a_known_call_gives_what_the_first_gave(host, monkeypatch):
     x, hx, weights = arrays_of(host)
     expected = lstm(x, hx, weights)
-    monkeypatch.setattr("dnnffi.rnn.weights_of", None)  # what is known does without
+    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)  # what is known does without
     y, (h_n, c_n) = lstm(x, hx, weights)
     np.testing.assert_array_equal(y, expected[0])
     np.testing.assert_array_equal(h_n, expected[1][0])
@@ -56,7 +56,7 @@ def test_a_known_call_for_training_gives_gradients(host, monkeypatch):
     train = partial(dnnffi.lstm_forward, x, hx, weights, backend="cudnn")
     dy = random(host, (STEPS, BATCH, SPEC.hidden_size), 5)
     expected = train()[2].backward(dy)
-    monkeypatch.setattr("dnnffi.rnn.weights_of", None)
+    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
     found = train()[2].backward(dy)
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.weights.flat, expected.weights.flat)
@@ -66,7 +66,7 @@ def test_calls_of_several_shapes_are_known_beside_each_other(host, monkeypatch):
     x, hx, weights = arrays_of(host)
     longer = random(host, SPEC.x_shape(STEPS + 1, BATCH), 4)
     expected = lstm(longer, hx, weights)[0]
-    monkeypatch.setattr("dnnffi.rnn.weights_of", None)
+    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
     np.testing.assert_array_equal(lstm(longer, hx, weights)[0], expected)
     assert lstm(x, hx, weights)[0].shape == (STEPS, BATCH, SPEC.hidden_size)
 

@@ -8,8 +8,8 @@ from calls import INFERENCE, LAYOUTS, MODES, Network, address, dropout_descripto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi.arrays import dtype_object
 from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from dnnffi.arrays import in_layout
+from dnnffi.device.arrays import in_layout
 from dnnffi.reference.conv import backward_bias, backward_data, backward_weights, forward
 from dnnffi.spec.conv import ConvSpec
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnffi import ConvSpec, testing
-from dnnffi.arrays import dtype_object, in_layout
+from dnnffi.device.arrays import in_layout
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.reference.conv import backward_bias, backward_data, backward_weights, forward
 
 seeds = st.integers(0, 2**32 - 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from dnnffi import ConvProblem, ConvSpec, testing
-from dnnffi.arrays import dtype_object
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.conv_problem import OPERATIONS
 from dnnffi.spec.layouts import LAYOUTS, memory_layout
 

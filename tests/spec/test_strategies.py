@@ -14,7 +14,7 @@ from hypothesis.errors import NoSuchExample
 
 import dnnffi
 from dnnffi import RNNProblem, RNNSpec, testing
-from dnnffi.arrays import dtype_object
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import PACKED

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 import dnnffi
-from dnnffi.arrays import Array, import_cupy
 from dnnffi.bench import layer_norm, lstms
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.plan.vendor import VendorPlan
-from dnnffi.rnn import Gradients
+from dnnffi.device.cupy import import_cupy
+from dnnffi.device.interface import Array
+from dnnffi.rnn.functions import Gradients
+from dnnffi.rnn.vendor_plan import VendorPlan
 
 DROPOUT = 0.4  # between the layers, as fastrnns has it
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnffi.arrays import Array, dtype_object
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import Array
 
 # More numbers than this are repeated: drawing 10^8 of them would take longer than the measuring.
 _DRAWN = 1 << 20

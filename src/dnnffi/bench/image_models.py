@@ -6,14 +6,15 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import dnnffi
-from dnnffi.arrays import Array, in_layout
 from dnnffi.bench.array_models import array_package
 from dnnffi.bench.images import ImageData, ImageShape
 from dnnffi.bench.limits import ImageLimits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.relu import relu_backward
 from dnnffi.bench.resnet import Block, Conv
-from dnnffi.plan.conv import conv_engine_named
+from dnnffi.convolution.engines import conv_engine_named
+from dnnffi.device.arrays import in_layout
+from dnnffi.device.interface import Array
 
 Options = dict[str, Any] | None
 

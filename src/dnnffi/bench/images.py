@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, NamedTuple
 
-from dnnffi.arrays import Array, in_layout
 from dnnffi.bench.drawing import Drawing
 from dnnffi.bench.resnet import COLOURS, ResNet, resnet
 from dnnffi.bench.shapes import SHORT
+from dnnffi.device.arrays import in_layout
+from dnnffi.device.interface import Array
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 _IN_WORDS = {CHANNELS_FIRST: "first", CHANNELS_LAST: "last"}

@@ -13,7 +13,7 @@ import dnnffi
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.rnn import Gradients
+from dnnffi.rnn.functions import Gradients
 
 
 def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:

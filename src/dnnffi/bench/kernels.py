@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnffi.arrays import Array
+from dnnffi.device.interface import Array
 from dnnffi.reference.cells import sigmoid
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
-from dnnffi.arrays import Array
 from dnnffi.bench.kernels import kernels
+from dnnffi.device.interface import Array
 
 EPS = 1e-5
 

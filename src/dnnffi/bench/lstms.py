@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dnnffi.arrays import Array
 from dnnffi.bench.kernels import kernels
+from dnnffi.device.interface import Array
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
 Product = Literal["each step", "ahead", "ahead with bias"]

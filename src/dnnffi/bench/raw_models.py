@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import dnnffi
-from dnnffi.arrays import Array
-from dnnffi.backends.context import Context
+from dnnffi.backends.vendor.context import Context
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.plan.candidates import Executor
-from dnnffi.plan.engines import engine_named
-from dnnffi.plan.measure import FAILURES, Results, disagreement, ends, median_time
-from dnnffi.plan.tolerance import tolerance
-from dnnffi.rnn import Gradients
+from dnnffi.device.interface import Array
+from dnnffi.execution.measure import FAILURES, Results, disagreement, ends, median_time
+from dnnffi.execution.tolerance import tolerance
+from dnnffi.rnn.candidates import Executor
+from dnnffi.rnn.engines import engine_named
+from dnnffi.rnn.functions import Gradients
 from dnnffi.spec.problem import RNNProblem
 
 

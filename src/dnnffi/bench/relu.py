@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array
 from dnnffi.bench.kernels import WIDE
+from dnnffi.device.interface import Array
 
 # As in `dnnffi.bench.kernels`: (inputs, outputs, C for one element).
 SOURCES: dict[str, tuple[str, str, str]] = {

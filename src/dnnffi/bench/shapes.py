@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any, NamedTuple, TypeVar
 
-from dnnffi.arrays import Array
 from dnnffi.bench.drawing import Drawing
+from dnnffi.device.interface import Array
 from dnnffi.spec.rnn import RNNSpec
 
 SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from dnnffi.arrays import Array
 from dnnffi.bench.images import ImageData, ImageShape
 from dnnffi.bench.limits import ImageLimits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.resnet import Conv, ResNet
 from dnnffi.bench.torch_models import PLACES, device, in_a_graph
+from dnnffi.device.interface import Array
 
 _FUNCTIONS: Any = torch.nn.functional
 

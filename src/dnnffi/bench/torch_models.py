@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from dnnffi.arrays import Array
 from dnnffi.bench import layer_norm, torch_script
 from dnnffi.bench.array_models import DROPOUT
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.rnn import Gradients
+from dnnffi.device.interface import Array
+from dnnffi.rnn.functions import Gradients
 
 
 def device(place: str) -> str:

@@ -17,8 +17,9 @@ from types import ModuleType
 import numpy as np
 
 import dnnffi
-from dnnffi.arrays import Array, array_module, to_host
 from dnnffi.cli.learning import cross_entropy
+from dnnffi.device.arrays import array_module, to_host
+from dnnffi.device.interface import Array
 
 State = tuple[Array, Array]
 """h and c of the LSTM, [L, B, H] each."""

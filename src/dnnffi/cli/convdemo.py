@@ -28,9 +28,9 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
     """Train, then write the loss curve and the grid. Ctrl-C ends the training early."""
     import numpy as np
 
-    from dnnffi.arrays import to_host
     from dnnffi.cli.convmodel import ConvModel
     from dnnffi.cli.pictures import SHAPES, draw_pictures
+    from dnnffi.device.arrays import to_host
 
     rng = np.random.default_rng(options.seed)
     model = ConvModel(xp, CHANNELS, len(SHAPES), backend, rng)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import dnnffi
-from dnnffi.arrays import Array
 from dnnffi.cli.learning import cross_entropy
+from dnnffi.device.interface import Array
 
 
 class ConvModel:

@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> int:
 
 def report() -> Iterator[str]:
     """The lines of the report."""
-    from dnnffi.arrays import INSTALL_CUPY
     from dnnffi.cli import probe
+    from dnnffi.device.cupy import INSTALL_CUPY
 
     dnnffi, numpy, cffi = probe.package("dnnffi"), probe.package("numpy"), probe.package("cffi")
     # CuPy before cuDNN: a CuPy that brings its libraries into the process decides which is found.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnffi.arrays import Array, array_module
+from dnnffi.device.arrays import array_module
+from dnnffi.device.interface import Array
 
 
 def cross_entropy(scores: Array, targets: Array) -> tuple[Array, Array]:

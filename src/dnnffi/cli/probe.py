@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from dnnffi.backends.cudnn import library as cudnn
-from dnnffi.backends.library import VendorLibrary
 from dnnffi.backends.miopen import library as miopen
+from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.errors import LibraryNotFoundError
 
 INSTALL_CUDNN = cudnn.INSTALL

@@ -15,7 +15,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import NamedTuple, Protocol
 
-from dnnffi.arrays import Array
+from dnnffi.device.interface import Array
 
 Saved = tuple[Array, ...]
 

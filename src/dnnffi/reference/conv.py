@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array, array_module, compute_dtype
+from dnnffi.device.arrays import array_module
+from dnnffi.device.dtypes import compute_dtype
+from dnnffi.device.interface import Array
 from dnnffi.spec.conv import ConvSpec
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dnnffi.arrays import Array
+from dnnffi.device.interface import Array
 from dnnffi.reference.cells import Cell, Saved
 from dnnffi.reference.layout import Layout
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
-from dnnffi.arrays import Array
+from dnnffi.device.interface import Array
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import Array, array_module, compute_dtype
+from dnnffi.device.arrays import array_module
+from dnnffi.device.dtypes import compute_dtype
+from dnnffi.device.interface import Array
 from dnnffi.reference.cells import Cell, make_cell
 from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
 from dnnffi.reference.layout import Layout

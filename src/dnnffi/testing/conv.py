@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from dnnffi.arrays import dtype_object, in_layout
+from dnnffi.device.arrays import in_layout
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.conv import RANKS, ConvSpec
 from dnnffi.spec.conv_options import FINDS, MATHS
 from dnnffi.spec.conv_options import conv_options as checked_options

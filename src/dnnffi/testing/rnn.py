@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from dnnffi.arrays import dtype_object
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec

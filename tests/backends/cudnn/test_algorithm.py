@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi import testing
-from dnnffi.arrays import Architecture
 from dnnffi.backends.cudnn.algorithm import known_wrong, rule
+from dnnffi.device.interface import Architecture
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec

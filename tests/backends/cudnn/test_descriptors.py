@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from dnnffi.arrays import dtype_object
 from dnnffi.backends.cudnn import descriptors
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors import (
@@ -33,6 +32,7 @@ from dnnffi.backends.cudnn.descriptors import (
 )
 from dnnffi.backends.cudnn.handle import Handle
 from dnnffi.backends.cudnn.library import Library, using
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.errors import CudnnError, UnsupportedError
 
 

@@ -7,9 +7,9 @@ from math import prod
 import pytest
 from conformance_conv import cells, refusal
 
-from dnnffi.backends.descriptors.checks import INT32_MAX
 from dnnffi.backends.miopen.bias import BiasGradient
-from dnnffi.backends.miopen.conv import ConvExecutor
+from dnnffi.backends.miopen.conv_executor import ConvExecutor
+from dnnffi.backends.vendor.descriptors.checks import INT32_MAX
 from dnnffi.errors import UnsupportedError
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnffi import testing
+from dnnffi.backends.miopen.canonical import Ordinary
 from dnnffi.backends.miopen.descriptors import (
     ActivationDescriptor,
     ActivationInfo,
@@ -17,7 +18,6 @@ from dnnffi.backends.miopen.descriptors import (
     ConvolutionInfo,
     TensorDescriptor,
 )
-from dnnffi.backends.miopen.ordinary import Ordinary
 from dnnffi.backends.miopen.types import CONVOLUTION_MODES, FIND_MODES
 from dnnffi.errors import MiopenError
 from dnnffi.spec.conv import ConvSpec

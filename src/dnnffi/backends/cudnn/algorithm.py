@@ -7,7 +7,7 @@ and rows of equal length. It is a guess; only measuring finds the best.
 
 from __future__ import annotations
 
-from dnnffi.arrays import Architecture
+from dnnffi.device.interface import Architecture
 from dnnffi.spec.problem import PACKED, RNNProblem
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.candidates import OneCandidate
 from dnnffi.backends.cudnn.algorithm import known_wrong
-from dnnffi.backends.cudnn.rnn import RNNExecutor
-from dnnffi.backends.library import VendorLibrary
+from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
+from dnnffi.backends.vendor.candidates import OneCandidate
+from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.spec.problem import RNNProblem
 
 # cuDNN compiles persist_dynamic for each problem, in 0.1 s to several seconds (9.19, H200), and

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.limits import OUTPUT_PADDING, Limit, Limits
+from dnnffi.backends.vendor.limits import OUTPUT_PADDING, Limit, Limits
 from dnnffi.spec.conv_problem import ConvProblem
 
 LIMITS: Limits[ConvProblem] = (OUTPUT_PADDING,)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.arrays import to_host
-from dnnffi.backends import dropout
 from dnnffi.backends.cudnn.descriptors import DropoutDescriptor, states_size
-from dnnffi.backends.handle import Handle
+from dnnffi.backends.vendor import dropout
+from dnnffi.backends.vendor.handle import Handle
+from dnnffi.device.arrays import to_host
 
 
 class Generator(dropout.Generator):

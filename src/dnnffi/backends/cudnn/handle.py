@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dnnffi.backends import handle
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.handle import close_handles, handle_for
+from dnnffi.backends.vendor import handle
+from dnnffi.backends.vendor.handle import close_handles, handle_for
 
 __all__ = ["Handle", "close_handles", "handle_for"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors import RNNDescriptor, TensorDescriptor
-from dnnffi.backends.handle import Handle
+from dnnffi.backends.vendor.handle import Handle
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Parameter

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dnnffi.backends import loader
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.status import last_error, status_name
 from dnnffi.backends.cudnn.symbols import SINCE
-from dnnffi.backends.library import VendorLibrary
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device import loader
 from dnnffi.errors import CudnnError, UnsupportedError
 
 if TYPE_CHECKING:

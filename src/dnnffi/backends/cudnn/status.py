@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnffi.backends import loader
 from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.device import loader
 
 _MESSAGE_SIZE = 1024
 

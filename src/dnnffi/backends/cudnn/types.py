@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.enumerators import constants
+from dnnffi.backends.vendor.enumerators import constants
 
 _DATA = constants(ffi, "cudnnDataType_t")
 _MODE = constants(ffi, "cudnnRNNMode_t")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.limits import check_limits
 from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.canonical import channel_matrix
 from dnnffi.backends.miopen.conv_limits import BIAS_GRADIENT
 from dnnffi.backends.miopen.descriptors import TensorDescriptor
 from dnnffi.backends.miopen.handle import handle_for
 from dnnffi.backends.miopen.library import Library
-from dnnffi.backends.miopen.ordinary import channel_matrix
+from dnnffi.backends.vendor.limits import check_limits
 
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dnnffi.backends.handle import Handle
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors import (
     RNNDescriptor,
@@ -19,6 +18,7 @@ from dnnffi.backends.miopen.descriptors import (
 )
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.padding import Padding
+from dnnffi.backends.vendor.handle import Handle
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.backends import dropout
-from dnnffi.backends.handle import Handle, handle_for
 from dnnffi.backends.miopen.descriptors import DropoutDescriptor, states_size
+from dnnffi.backends.vendor import dropout
+from dnnffi.backends.vendor.handle import Handle, handle_for
 
 _MASK = 2**64 - 1
 

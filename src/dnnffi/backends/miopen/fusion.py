@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from dnnffi.backends.handle import Handle
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.types import RELU
-from dnnffi.backends.resource import Resource
+from dnnffi.backends.vendor.handle import Handle
+from dnnffi.backends.vendor.resource import Resource
 
 _VERTICAL = ffi.integer_const("miopenVerticalFusion")
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnffi.backends import loader
-from dnnffi.backends.library import VendorLibrary
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning, status_name
 from dnnffi.backends.miopen.symbols import SINCE
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device import loader
 from dnnffi.errors import MiopenError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.enumerators import constants
 from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.vendor.enumerators import constants
 
 _DATA = constants(ffi, "miopenDataType_t")
 _MODE = constants(ffi, "miopenRNNMode_t")

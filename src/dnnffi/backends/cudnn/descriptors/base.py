@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.library import Library, load
-from dnnffi.backends.descriptors import base
+from dnnffi.backends.vendor.descriptors import base
 
 
 class Descriptor(base.Descriptor):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.descriptors import dropout as shared
-from dnnffi.backends.descriptors.dropout import DropoutInfo
-from dnnffi.backends.handle import Handle
-from dnnffi.backends.library import VendorLibrary
+from dnnffi.backends.vendor.descriptors import dropout as shared
+from dnnffi.backends.vendor.descriptors.dropout import DropoutInfo
+from dnnffi.backends.vendor.handle import Handle
+from dnnffi.backends.vendor.library import VendorLibrary
 
 
 class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.cudnn.types import DATA_TYPES, LAYOUTS
-from dnnffi.backends.descriptors.sequences import RNNDataInfo, SequenceDescriptor
-from dnnffi.backends.enumerators import name_of
+from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo, SequenceDescriptor
+from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.errors import UnsupportedError
 
 MAX_STEPS = 65535

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dnnffi.arrays import Array
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES, FORMATS
-from dnnffi.backends.descriptors import tensor
-from dnnffi.backends.descriptors.checks import choice, data_type, sizes
-from dnnffi.backends.descriptors.tensor import MAX_DIMS, TensorInfo, array_layout, padded_shape
-from dnnffi.backends.enumerators import name_of
+from dnnffi.backends.vendor.descriptors import tensor
+from dnnffi.backends.vendor.descriptors.checks import choice, data_type, sizes
+from dnnffi.backends.vendor.descriptors.tensor import (
+    MAX_DIMS,
+    TensorInfo,
+    array_layout,
+    padded_shape,
+)
+from dnnffi.backends.vendor.enumerators import name_of
+from dnnffi.device.interface import Array
 from dnnffi.spec.layouts import packed_strides
 
 

@@ -35,7 +35,7 @@ from dnnffi.backends.cudnn.graph.operations import (
 )
 from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, Tensor
 from dnnffi.backends.cudnn.library import Library, load
-from dnnffi.backends.handle import Handle
+from dnnffi.backends.vendor.handle import Handle
 from dnnffi.errors import UnsupportedError
 
 COMPUTE = MappingProxyType(

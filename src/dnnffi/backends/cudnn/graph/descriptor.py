@@ -9,7 +9,7 @@ from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.graph.attributes import Attribute
 from dnnffi.backends.cudnn.graph.types import DESCRIPTORS
 from dnnffi.backends.cudnn.library import Library, load
-from dnnffi.backends.resource import Resource
+from dnnffi.backends.vendor.resource import Resource
 
 D = TypeVar("D", bound="BackendDescriptor")
 

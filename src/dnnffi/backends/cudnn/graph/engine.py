@@ -20,8 +20,8 @@ from dnnffi.backends.cudnn.graph.operations import Operation
 from dnnffi.backends.cudnn.graph.tensor import INT64_MAX
 from dnnffi.backends.cudnn.graph.types import HEURISTICS, KNOBS
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.descriptors.checks import choice, integer
-from dnnffi.backends.handle import Handle
+from dnnffi.backends.vendor.descriptors.checks import choice, integer
+from dnnffi.backends.vendor.handle import Handle
 
 Knob = str | int
 """A knob's name, or its number where it has no name here."""

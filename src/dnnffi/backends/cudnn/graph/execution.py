@@ -20,7 +20,7 @@ from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.engine import EngineConfig
 from dnnffi.backends.cudnn.graph.types import DESCRIPTORS
 from dnnffi.backends.cudnn.library import Library, load
-from dnnffi.backends.handle import Handle
+from dnnffi.backends.vendor.handle import Handle
 
 MOST_PACKS = 32
 """Sets of addresses that a `VariantPacks` knows again."""

@@ -24,7 +24,7 @@ from dnnffi.backends.cudnn.graph.tensor import Tensor
 from dnnffi.backends.cudnn.graph.types import CONVOLUTION_MODES, POINTWISE_MODES, REDUCTIONS
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES, NAN_MODES
-from dnnffi.backends.descriptors.checks import INT32_MAX, choice, data_type
+from dnnffi.backends.vendor.descriptors.checks import INT32_MAX, choice, data_type
 from dnnffi.spec.sequences import as_integers
 
 

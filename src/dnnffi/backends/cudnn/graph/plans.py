@@ -10,8 +10,8 @@ from dnnffi.backends.cudnn.graph.build import ConvolutionGraph
 from dnnffi.backends.cudnn.graph.engine import EngineConfig, EngineHeuristics, Knob
 from dnnffi.backends.cudnn.graph.execution import ExecutionPlan
 from dnnffi.backends.cudnn.graph.known_wrong import known_wrong
-from dnnffi.backends.descriptors.checks import choice
-from dnnffi.backends.handle import Handle
+from dnnffi.backends.vendor.descriptors.checks import choice
+from dnnffi.backends.vendor.handle import Handle
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.options import MATHS
 

@@ -16,8 +16,8 @@ from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.types import REORDERINGS
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES
-from dnnffi.backends.descriptors.checks import choice, data_type, integer, sizes
-from dnnffi.backends.descriptors.tensor import MAX_DIMS
+from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integer, sizes
+from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.sequences import as_integers
 

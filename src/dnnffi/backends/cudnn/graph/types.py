@@ -6,7 +6,7 @@ Notes, knobs and modes of heuristics have cuDNN's own names, in small letters an
 from __future__ import annotations
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.enumerators import constants
+from dnnffi.backends.vendor.enumerators import constants
 
 
 def _by_short_name(type_name: str, prefix: str) -> dict[str, int]:

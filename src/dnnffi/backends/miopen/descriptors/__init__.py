@@ -6,8 +6,6 @@ library reads the same out of both; they are mutable and so have no hash. MIOpen
 descriptor: weights are a tensor.
 """
 
-from dnnffi.backends.descriptors.sequences import RNNDataInfo
-from dnnffi.backends.descriptors.tensor import MAX_DIMS, TensorInfo
 from dnnffi.backends.miopen.descriptors.activation import ActivationDescriptor, ActivationInfo
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.convolution import (
@@ -19,9 +17,11 @@ from dnnffi.backends.miopen.descriptors.dropout import (
     DropoutInfo,
     states_size,
 )
-from dnnffi.backends.miopen.descriptors.rnn import RNNDescriptor, RNNInfo
+from dnnffi.backends.miopen.descriptors.network import RNNDescriptor, RNNInfo
 from dnnffi.backends.miopen.descriptors.sequences import SeqTensorDescriptor
 from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
+from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo
+from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS, TensorInfo
 
 __all__ = [
     "MAX_DIMS",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.backends.descriptors.checks import choice
-from dnnffi.backends.enumerators import name_of
-from dnnffi.backends.library import VendorLibrary
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.types import ACTIVATIONS
+from dnnffi.backends.vendor.descriptors.checks import choice
+from dnnffi.backends.vendor.enumerators import name_of
+from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.spec.checks import check_number
 
 

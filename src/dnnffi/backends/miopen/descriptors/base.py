@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.descriptors import base
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.library import Library, load
+from dnnffi.backends.vendor.descriptors import base
 
 
 class Descriptor(base.Descriptor):

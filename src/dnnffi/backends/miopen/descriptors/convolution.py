@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dnnffi.backends.descriptors.checks import INT32_MAX, choice, integer, sizes
-from dnnffi.backends.enumerators import name_of
-from dnnffi.backends.library import VendorLibrary
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
 from dnnffi.backends.miopen.types import CONVOLUTION_MODES, FIND_MODES
+from dnnffi.backends.vendor.descriptors.checks import INT32_MAX, choice, integer, sizes
+from dnnffi.backends.vendor.enumerators import name_of
+from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.sequences import as_integers
 

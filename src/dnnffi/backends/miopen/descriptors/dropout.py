@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.backends.descriptors import dropout as shared
-from dnnffi.backends.handle import Handle
-from dnnffi.backends.library import VendorLibrary
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
+from dnnffi.backends.vendor.descriptors import dropout as shared
+from dnnffi.backends.vendor.handle import Handle
+from dnnffi.backends.vendor.library import VendorLibrary
 
 _GENERATOR = ffi.integer_const("MIOPEN_RNG_PSEUDO_XORWOW")  # the only one
 

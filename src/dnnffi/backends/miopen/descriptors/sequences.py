@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.descriptors.sequences import RNNDataInfo, SequenceDescriptor
-from dnnffi.backends.enumerators import name_of
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.types import LAYOUTS, RNN_DATA_TYPES
+from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo, SequenceDescriptor
+from dnnffi.backends.vendor.enumerators import name_of
 
 
 class SeqTensorDescriptor(Descriptor, SequenceDescriptor):

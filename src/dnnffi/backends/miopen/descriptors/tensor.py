@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.descriptors import tensor
-from dnnffi.backends.descriptors.tensor import TensorInfo
-from dnnffi.backends.enumerators import name_of
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.types import DATA_TYPES
+from dnnffi.backends.vendor.descriptors import tensor
+from dnnffi.backends.vendor.descriptors.tensor import TensorInfo
+from dnnffi.backends.vendor.enumerators import name_of
 
 
 class TensorDescriptor(Descriptor, tensor.TensorDescriptor):

@@ -1,0 +1,207 @@
+"""The gradient of a convolution's bias: the sum of dy over all but its channels.
+
+Array code reads dy slowly where the channels are last, and costs the host a launch for each of its
+steps. Here are two launches, in both layouts.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from dnnffi.device.interface import MemoryWithGraphs
+from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.layouts import CHANNELS_LAST
+
+_THREADS = 256
+_LANES = 32  # threads of a block that read channels that lie one behind the other
+_AT_ONCE = 8  # reads of a thread that overlap
+_BLOCKS = 8  # for each multiprocessor
+_MOST_PARTS = 256
+_MOST_POSITIONS = 2**30  # of one channel: the kernels count on by ints, in steps far below that
+
+
+class _Type(NamedTuple):
+    """A dtype in memory, what it is summed in, and C that converts one into the other."""
+
+    stored: str
+    real: str
+    read: str = "return stored;"
+    rounded: str = "return value;"
+
+
+_TYPES = {
+    "float32": _Type("float", "float"),
+    "float64": _Type("double", "double"),
+    "bfloat16": _Type(
+        "unsigned short",
+        "float",
+        """
+    union { unsigned bits; float value; } wide;
+    wide.bits = (unsigned)stored << 16;
+    return wide.value;""",
+        """
+    union { float value; unsigned bits; } wide;
+    wide.value = value;
+    if (value != value) return 0x7fc0;
+    return (wide.bits + 0x7fff + ((wide.bits >> 16) & 1)) >> 16;""",
+    ),
+    "float16": _Type(
+        "unsigned short",
+        "float",
+        # The exponents lie 112 apart: by the product a subnormal number becomes a normal one.
+        """
+    union { unsigned bits; float value; } wide;
+    wide.bits = (stored & 0x7fffu) << 13;
+    wide.value *= 5192296858534827628530496329220096.0f;
+    if ((stored & 0x7c00) == 0x7c00) wide.bits |= 0x7f800000;
+    wide.bits |= (stored & 0x8000u) << 16;
+    return wide.value;""",
+        # From 65520 on it is infinity. The last digit of one half is that of the subnormal numbers,
+        # so that a sum with it is rounded to them.
+        """
+    union { float value; unsigned bits; } wide;
+    wide.value = value;
+    const unsigned sign = (wide.bits >> 16) & 0x8000;
+    wide.bits &= 0x7fffffff;
+    if (wide.bits > 0x7f800000) return sign | 0x7e00;
+    if (wide.bits >= 0x477ff000) return sign | 0x7c00;
+    if (wide.bits >= 0x38800000)
+        return sign | ((wide.bits - 0x38000000 + 0xfff + ((wide.bits >> 13) & 1)) >> 13);
+    wide.value += 0.5f;
+    return sign | (wide.bits - 0x3f000000);""",
+    ),
+}
+
+_SOURCE = """
+typedef {stored} STORED;
+typedef {real} REAL;
+#define THREADS {threads}
+#define LANES (THREADS < {lanes} ? THREADS : {lanes})
+#define AT_ONCE {at_once}
+
+static __device__ REAL real(STORED stored) {{ {read} }}
+static __device__ STORED rounded(REAL value) {{ {rounded} }}
+
+/* Channels first: a block sums over some of the positions of one channel. */
+extern "C" __global__ void sums_of_images(
+    const STORED *values, REAL *sums, long long batch, long long channels, long long size)
+{{
+    __shared__ REAL shared[THREADS];
+    const int channel = blockIdx.x, thread = threadIdx.x, step = gridDim.y * THREADS;
+    const int across = (int)size, count = (int)(batch * size), rest = step % across;
+    /* From one position of the thread to its next, and what is skipped besides behind an image. */
+    const long long hop = step / across * channels * size + rest, skip = (channels - 1) * size;
+    int at = blockIdx.y * THREADS + thread, place = at % across;
+    long long where = (at / across * channels + channel) * size + place;
+    REAL sum = 0, some[AT_ONCE];
+    for (; at < count; at += AT_ONCE * step) {{
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {{
+            some[n] = at + n * step < count ? real(values[where]) : (REAL)0;
+            where += hop;
+            place += rest;
+            if (place >= across) {{
+                place -= across;
+                where += skip;
+            }}
+        }}
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) sum += some[n];
+    }}
+    shared[thread] = sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {{
+        __syncthreads();
+        if (thread < half) shared[thread] += shared[thread + half];
+    }}
+    if (thread == 0) sums[blockIdx.y * channels + channel] = shared[0];
+}}
+"""
+
+_OF_ROWS = """
+/* The sums of the columns of a matrix: a block sums some of the rows of some columns. */
+extern "C" __global__ void {name}(
+    const {given} *values, {result} *sums, long long rows, long long columns)
+{{
+    __shared__ REAL shared[THREADS];
+    const int lane = threadIdx.x % LANES, level = threadIdx.x / LANES;
+    const int levels = THREADS / LANES, step = gridDim.y * levels;
+    for (long long first = blockIdx.x * LANES; first < columns; first += gridDim.x * LANES) {{
+        const long long column = first + lane;
+        REAL sum = 0;
+        if (column < columns) {{
+            long long row = blockIdx.y * levels + level;
+            for (; row + (AT_ONCE - 1) * step < rows; row += AT_ONCE * step) {{
+                REAL some[AT_ONCE];
+                for (int n = 0; n < AT_ONCE; n++)
+                    some[n] = {read}(values[(row + n * step) * columns + column]);
+                for (int n = 0; n < AT_ONCE; n++) sum += some[n];
+            }}
+            for (; row < rows; row += step) sum += {read}(values[row * columns + column]);
+        }}
+        shared[threadIdx.x] = sum;
+        __syncthreads();
+        if (level == 0 && column < columns) {{
+            for (int other = 1; other < levels; other++) sum += shared[other * LANES + lane];
+            sums[blockIdx.y * columns + column] = {rounded}(sum);
+        }}
+        __syncthreads();
+    }}
+}}
+"""
+
+
+def _source(dtype: str) -> str:
+    common = _SOURCE.format(
+        **_TYPES[dtype]._asdict(), threads=_THREADS, lanes=_LANES, at_once=_AT_ONCE
+    )
+    rows = _OF_ROWS.format(
+        name="sums_of_rows", given="STORED", read="real", result="REAL", rounded=""
+    )
+    parts = _OF_ROWS.format(
+        name="sums_of_parts", given="REAL", read="", result="STORED", rounded="rounded"
+    )
+    return common + rows + parts
+
+
+class BiasGradient:
+    """Sums an array [N, K, ...] without gaps that `fits`. Gives the same bits in every run.
+
+    ``workspace_bytes`` is what `run_at` needs.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        layout: str,
+        dtype: str,
+        device: int,
+        memory: MemoryWithGraphs,
+    ) -> None:
+        batch, channels, *sizes = shape
+        size = prod(sizes)
+        multiprocessors = memory.architecture(device).multiprocessors
+        by_rows = layout == CHANNELS_LAST or size == 1
+        columns = -(-channels // _LANES)
+        tiles = columns if by_rows else channels
+        readers = _THREADS // _LANES if by_rows else _THREADS
+        room = -(-batch * size // (readers * _AT_ONCE))
+        parts = max(1, min(-(-_BLOCKS * multiprocessors // tiles), room, _MOST_PARTS))
+        source = _source(dtype)
+        self._sum = memory.kernel(source, "sums_of_rows" if by_rows else "sums_of_images")
+        self._sum_parts = memory.kernel(source, "sums_of_parts")
+        self._grid, self._parts_grid = (tiles, parts), (columns, 1)
+        self._parts_sizes = parts, channels
+        self._sizes = (batch * size, channels) if by_rows else (batch, channels, size)
+        self.workspace_bytes = parts * channels * max(4, ITEM_SIZES[dtype])
+
+    def run_at(self, dy: int, db: int, workspace: int) -> None:
+        """Run on the current stream, on these addresses."""
+        self._sum(self._grid, (_THREADS,), (dy, workspace, *self._sizes))
+        self._sum_parts(self._parts_grid, (_THREADS,), (workspace, db, *self._parts_sizes))
+
+
+def fits(shape: tuple[int, ...]) -> bool:
+    """Whether `BiasGradient` can sum an array [N, K, ...]."""
+    batch, _, *sizes = shape
+    return 0 < batch * prod(sizes) <= _MOST_POSITIONS

@@ -1,0 +1,68 @@
+"""What the descriptors of all vendors share: ownership, calls by name, comparison."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.resource import Resource
+
+
+class Descriptor(Resource, ABC):
+    """Base of the descriptors of a vendor, whose base names ``_ffi`` and ``_prefix``.
+
+    ``_kind`` is the part of the vendor's names that tells its descriptors apart. ``set`` checks its
+    arguments first: a live descriptor keeps what it held when they are refused.
+    """
+
+    _ffi: ClassVar[Any]
+    _prefix: ClassVar[str]
+    _kind: ClassVar[str]
+
+    def __init__(self, library: VendorLibrary | None, *values: Any) -> None:
+        """Create it and set it to ``values``, which were checked; destroy it if that fails."""
+        self.library = library = self._loaded() if library is None else library
+        out = self._ffi.new(f"{self._prefix}{self._kind}Descriptor_t *")
+
+        def create() -> Any:
+            self._call(f"{self._prefix}Create{self._kind}Descriptor", out)
+            return out[0]
+
+        destroy = getattr(library.lib, f"{self._prefix}Destroy{self._kind}Descriptor")
+        super().__init__(create, destroy)
+        try:
+            self._set(*values)
+        except BaseException:
+            self.close()
+            raise
+
+    @staticmethod
+    @abstractmethod
+    def _loaded() -> VendorLibrary:
+        """The vendor's library of this process."""
+
+    @abstractmethod
+    def _set(self, *args: Any, **kwargs: Any) -> None:
+        """Pass values that were checked to the library."""
+
+    @abstractmethod
+    def read(self) -> Any:
+        """What the library holds, as a named tuple."""
+
+    def _call(self, function: str, *arguments: Any, problem: object = "") -> None:
+        library = self.library
+        library.check(getattr(library.lib, function)(*arguments), function, problem)
+
+    def _compared(self) -> object:
+        """What two equal descriptors have in common."""
+        return self.read()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        return self._compared() == other._compared()
+
+    def __repr__(self) -> str:
+        held = "closed" if self.closed else self.read()
+        return f"<{type(self).__name__} {held}>"

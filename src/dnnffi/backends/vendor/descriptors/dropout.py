@@ -1,0 +1,93 @@
+"""What the vendors' dropout descriptors share: arguments, their checks, ownership of the states."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+from dnnffi.backends.vendor.descriptors.base import Descriptor
+from dnnffi.backends.vendor.descriptors.checks import integer
+from dnnffi.backends.vendor.handle import Handle
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.interface import Array
+
+
+class DropoutInfo(NamedTuple):
+    """A dropout descriptor to set or as read back; ``states`` is a device address."""
+
+    dropout: float
+    states: int
+    seed: int
+
+
+class DropoutDescriptor(Descriptor):
+    """Base of the dropout descriptors: a probability, and the states of its random numbers.
+
+    ``states`` is a device buffer, which the descriptor keeps alive; it is not needed for
+    ``dropout=0``. With ``initialize`` the states are seeded, else taken as they are.
+    """
+
+    _kind = "Dropout"
+
+    def __init__(
+        self,
+        handle: Handle,
+        dropout: float = 0.0,
+        states: Array | None = None,
+        seed: int = 0,
+        *,
+        initialize: bool = False,
+        library: VendorLibrary | None = None,
+    ) -> None:
+        info = check_dropout(dropout, states, seed)
+        super().__init__(library, handle, info, states, initialize)
+
+    def set(
+        self,
+        handle: Handle,
+        dropout: float,
+        states: Array | None = None,
+        seed: int = 0,
+        *,
+        initialize: bool = False,
+    ) -> None:
+        """Set probability and states."""
+        self._set(handle, check_dropout(dropout, states, seed), states, initialize)
+
+    def _set(
+        self, handle: Handle, info: DropoutInfo, states: Array | None, initialize: bool
+    ) -> None:
+        size = 0
+        if states is not None:
+            needed, size = self._states_size(handle), states.nbytes
+            if size < needed:
+                raise ValueError(f"states must have {needed} bytes; got {size}")
+        self._write(handle, info, size, initialize)
+        self._states = states
+        self._handle = handle
+
+    @abstractmethod
+    def _states_size(self, handle: Handle) -> int:
+        """Bytes that the states need."""
+
+    @abstractmethod
+    def _write(self, handle: Handle, info: DropoutInfo, size: int, initialize: bool) -> None:
+        """Pass what was checked to the vendor's function; ``size`` is 0 without states."""
+
+
+def check_dropout(dropout: float, states: Array | None, seed: int) -> DropoutInfo:
+    """Probability, address of the states (0 for none) and seed, or an error naming one."""
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout must be from 0 to 1; got {dropout}")
+    if dropout and states is None:
+        raise ValueError("states: a dropout above 0 needs a buffer for its random numbers")
+    return DropoutInfo(dropout, _address(states), integer("seed", seed, 0, 2**64 - 1))
+
+
+def _address(states: Array | None) -> int:
+    if states is None:
+        return 0
+    try:
+        return int(states.data.ptr)
+    except AttributeError:
+        raise TypeError(f"states must be a device array; got {type(states).__name__}") from None

@@ -1,0 +1,134 @@
+"""Descriptors of dense arrays with strides, and the checks of shapes, strides and arrays."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple, Self
+
+from dnnffi.backends.vendor.descriptors.base import Descriptor
+from dnnffi.backends.vendor.descriptors.checks import INT32_MAX, data_type, integer, sizes
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.interface import Array
+from dnnffi.spec.layouts import contiguous_strides
+from dnnffi.spec.sequences import as_integers
+
+MAX_DIMS = 8
+"""The most dimensions of a tensor or filter."""
+
+
+class TensorInfo(NamedTuple):
+    """A tensor descriptor read back; strides count elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class TensorDescriptor(Descriptor):
+    """The part of a vendor's tensor descriptor that is not the vendor's."""
+
+    _kind = "Tensor"
+    _data_types: ClassVar[Mapping[str, int]]
+    _least_rank: ClassVar[int]
+
+    def __init__(
+        self,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        *,
+        min_rank: int = 0,
+        library: VendorLibrary | None = None,
+    ) -> None:
+        super().__init__(library, self._checked(dtype, shape, strides, min_rank))
+
+    @classmethod
+    def of(cls, array: Array, *, min_rank: int = 0, library: VendorLibrary | None = None) -> Self:
+        """The descriptor of a NumPy or CuPy array with positive strides."""
+        dtype, shape, strides = array_layout(array, cls._data_types)
+        return cls(dtype, shape, strides, min_rank=min_rank, library=library)
+
+    def set(
+        self,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        *,
+        min_rank: int = 0,
+    ) -> None:
+        """Describe another tensor."""
+        self._set(self._checked(dtype, shape, strides, min_rank))
+
+    @abstractmethod
+    def read(self) -> TensorInfo:
+        """Data type, shape and strides."""
+
+    @property
+    @abstractmethod
+    def size_in_bytes(self) -> int:
+        """Bytes from the first to the last element."""
+
+    @classmethod
+    def _checked(
+        cls, dtype: object, shape: object, strides: object, min_rank: object
+    ) -> TensorInfo:
+        dtype = data_type("dtype", dtype, cls._data_types)
+        given = sizes("shape", shape)
+        padded = padded_shape(given, min_rank, cls._least_rank)
+        contiguous = contiguous_strides(padded)
+        if strides is None:
+            return TensorInfo(dtype, padded, _spanned(padded, contiguous))
+        checked = as_integers("strides", strides)
+        if len(checked) != len(given):
+            raise ValueError(
+                f"strides must have one entry for each of the {len(given)} dimensions; "
+                f"got {len(checked)}"
+            )
+        taken = []
+        for index, (size, stride) in enumerate(zip(given, checked, strict=True)):
+            if 1 <= stride <= INT32_MAX:
+                taken.append(stride)
+            elif size == 1:
+                # Never stepped over, so that arrays have anything there: 0, negative, beyond int32.
+                taken.append(min(contiguous[index], INT32_MAX))
+            else:
+                raise ValueError(f"strides[{index}] must be from 1 to {INT32_MAX}; got {stride}")
+        return TensorInfo(dtype, padded, _spanned(padded, (*taken, *contiguous[len(given) :])))
+
+
+def padded_shape(shape: tuple[int, ...], min_rank: object, least: int) -> tuple[int, ...]:
+    """``shape`` with trailing dimensions of 1 up to ``min_rank``; ``least`` to 8 dimensions."""
+    padded = shape + (1,) * (integer("min_rank", min_rank, 0, MAX_DIMS) - len(shape))
+    if not least <= len(padded) <= MAX_DIMS:
+        raise ValueError(
+            f"shape must have {least} to {MAX_DIMS} dimensions, after padding to min_rank; "
+            f"got {list(shape)}"
+        )
+    return padded
+
+
+def _spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """``strides``, unless an int32 cannot count the elements from the first to the last."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if span > INT32_MAX:
+        raise ValueError(
+            f"shape: at most {INT32_MAX} elements from the first to the last; {list(shape)} with "
+            f"strides {list(strides)} has {span}"
+        )
+    return strides
+
+
+def array_layout(
+    array: Array, known: Mapping[str, int]
+) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Data type, shape and strides in elements of an array."""
+    dtype, itemsize = array.dtype, array.dtype.itemsize
+    name = data_type("the array's dtype", dtype, known)
+    if not dtype.isnative:
+        raise ValueError(f"the array's dtype {dtype.str} has the byte order of other machines")
+    if any(stride % itemsize for stride in array.strides):
+        raise ValueError(
+            f"the array's strides {array.strides} are no multiples of {itemsize} bytes"
+        )
+    return name, array.shape, tuple(stride // itemsize for stride in array.strides)

@@ -1,0 +1,112 @@
+"""An open library of a vendor: which functions it has, its statuses as exceptions."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from dnnffi.device import loader
+from dnnffi.device.cupy import cupy_memory
+from dnnffi.device.interface import Memory
+from dnnffi.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from dnnffi.backends.vendor.handle import Handle
+
+
+class VendorLibrary(ABC):
+    """Base of the vendors' libraries.
+
+    Attributes: ``lib`` (the cffi library), ``path``, ``found_via``, ``version`` (major, minor,
+    patch), ``memory`` (the arrays it computes on).
+    """
+
+    vendor: ClassVar[str]
+    oldest: ClassVar[tuple[int, int, int]]
+    install: ClassVar[str]
+    since: ClassVar[Mapping[str, tuple[int, int]]]
+    kind: ClassVar[str]  # of the memory that it computes on, "cuda" or "rocm"
+
+    def __init__(
+        self, lib: Any, path: str, found_via: str, *, memory: Memory | None = None
+    ) -> None:
+        self.lib = lib
+        self.path = path
+        self.found_via = found_via
+        self.version = self._read_version()
+        self.local: Any = threading.local()  # has the thread's handles
+        self.engine: Any = None
+        self.conv_engine: Any = None
+        self._memory = memory
+        self._without_cupy: Self | None = None
+        if self.version < self.oldest:
+            raise UnsupportedError(
+                self.vendor,
+                self.version_text,
+                f"dnnffi needs {'.'.join(map(str, self.oldest))} or newer; {path} was found via "
+                f"{found_via}. Install: {self.install}",
+            )
+
+    @abstractmethod
+    def _read_version(self) -> tuple[int, int, int]:
+        """What the library says of its version."""
+
+    @abstractmethod
+    def new_handle(self) -> Handle:
+        """A handle for the current device."""
+
+    @abstractmethod
+    def error(self, status: int, function: str, problem: object = "") -> Exception:
+        """The exception for ``status`` (not success) of ``function``."""
+
+    @property
+    def version_text(self) -> str:
+        """The version as "9.19.0"."""
+        return ".".join(map(str, self.version))
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that the library computes on: that of CuPy."""
+        if self._memory is None:
+            self._memory = cupy_memory()
+        return self._memory
+
+    def without_cupy(self) -> Self:
+        """The same library on arrays of `dnnffi.foreign`, with handles and plans of its own."""
+        if self._without_cupy is None:
+            from dnnffi.device.external import ExternalMemory
+
+            memory = ExternalMemory(self.kind)
+            self._without_cupy = type(self)(self.lib, self.path, self.found_via, memory=memory)
+        return self._without_cupy
+
+    def variants(self) -> tuple[Self, ...]:
+        """The library itself and, if it was used without CuPy, the one for that."""
+        return (self,) if self._without_cupy is None else (self, self._without_cupy)
+
+    def has(self, name: str) -> bool:
+        """Whether this version has the function ``name``."""
+        return loader.has_symbol(self.lib, name)
+
+    def function(self, name: str) -> Any:
+        """The function ``name``; `UnsupportedError` naming the version it came with if absent."""
+        if not self.has(name):
+            since = self.since.get(name)
+            came = f"; it came with {self.vendor} {since[0]}.{since[1]}" if since else ""
+            raise UnsupportedError(self.vendor, self.version_text, f"has no {name}{came}")
+        return getattr(self.lib, name)
+
+    def check(self, status: int, function: str, problem: object = "") -> None:
+        """Raise the vendor's `StatusError` or `UnsupportedError` unless ``status`` is success."""
+        if status:
+            raise self.error(status, function, problem)
+
+    def forget_streams(self) -> None:
+        """Let the thread's next call set the stream of its handle again."""
+        for handle in getattr(self.local, "handles", {}).values():
+            handle.forget_stream()
+
+    def __repr__(self) -> str:
+        return f"<{self.vendor} {self.version_text} at {self.path}, found via {self.found_via}>"

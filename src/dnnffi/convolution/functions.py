@@ -1,0 +1,470 @@
+"""Convolutions on arrays: the functions that users call.
+
+The module is not called ``conv``: importing it would put it in the place of `dnnffi.conv`.
+
+Symbols: N batch, C input channels, K output channels. Spatial dimensions are one, two or three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from dnnffi.convolution import bias as conv_bias
+from dnnffi.convolution.engines import (
+    ConvEngine,
+    conv_engine,
+    conv_engine_without_cupy,
+    known_calls,
+)
+from dnnffi.convolution.known_calls import Call
+from dnnffi.convolution.plans import ConvPlan
+from dnnffi.device.arrays import as_array, is_external, kind
+from dnnffi.device.cupy import import_cupy
+from dnnffi.device.external import device_array
+from dnnffi.device.interface import Array
+from dnnffi.execution.embedding import Embedding, embeds, given, wrapped
+from dnnffi.reference import conv as reference
+from dnnffi.rnn import validate
+from dnnffi.rnn.engines import backend_name
+from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
+from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
+from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, conv_options
+from dnnffi.spec.conv_problem import (
+    ARGUMENTS,
+    BACKWARD_DATA,
+    BACKWARD_WEIGHTS,
+    FORWARD,
+    ConvProblem,
+    check_activation,
+)
+from dnnffi.spec.layouts import CHANNELS_FIRST, memory_layout
+
+Sizes = int | Sequence[int]
+
+
+def conv(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    activation: str | None = None,
+    residual: Array | None = None,
+    alpha: float = 1.0,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Convolve: ``activation(conv(x, w) + alpha * residual + bias)``.
+
+    The kernel is not flipped, as everywhere in deep learning. With zeros around x, output channel k
+    at position o is the sum over the channels c of its group and the kernel's positions t of
+    ``w[k, c, t] * x[c, stride*o + dilation*t - padding]``.
+
+    Parameters
+    ----------
+    x : [N, C, ...] with one, two or three spatial dimensions, in any strides. float16, bfloat16,
+        float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``
+    w : [K, C/groups, ...], of the dtype of x, as all arrays
+    bias : [K], or None
+    stride, padding, dilation : one integer, or one a spatial dimension; zeros are put on both sides
+    groups : divides C and K; with C groups the convolution is depthwise
+    activation : "relu" or None
+    residual : shape of y, or None
+    alpha : factor of ``residual``
+    backend : "cudnn", "miopen", "reference", or None: from the arrays (CuPy on CUDA, CuPy on ROCm,
+        NumPy)
+    options : "math": "default" (float32 may use TF32), "strict" or "fast"; "deterministic": True
+        for the same bits each time; "tune": True to measure cuDNN's candidates, "find": "search" to
+        measure MIOpen's, both at the first call; "workspace_limit": bytes; "validate": True to
+        compare with the reference; "allocator": a function of a shape and the name of a dtype that
+        makes the results, with "stream": for arrays without CuPy, see `dnnffi.foreign`
+
+    Returns
+    -------
+    y : [N, K, ...], sizes (size + 2*padding - dilation*(kernel - 1) - 1) // stride + 1. Channels
+        last in memory where those of x are; where x counts as either (one channel, or one element a
+        channel) as w is
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    UnsupportedError
+        The backend cannot do this: MIOpen has not all of it; cuDNN has no engine for the problem,
+        or none that the options allow.
+    LibraryNotFoundError, CudnnError, MiopenError
+        There is no such library; it failed.
+    ValidationError
+        With ``validate``, where the result differs from the reference's beyond rounding.
+    """
+    geometry = stride, padding, dilation, 0
+    return _run(
+        (FORWARD, False, None, geometry, groups, activation, alpha, backend),
+        (x, w, bias, residual),
+        options,
+    )
+
+
+def conv_backward_data(
+    dy: Array,
+    w: Array,
+    x_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv(x, w))`` by x.
+
+    The keywords are those of `conv`, and so are the errors.
+
+    Parameters
+    ----------
+    dy : [N, K, ...]; of a fused forward, the gradient in front of its activation
+    w : [K, C/groups, ...]
+    x_shape : [N, C, ...]; with a stride, several sizes of x give the same size of y
+
+    Returns
+    -------
+    dx : of ``x_shape``, channels last in memory where those of dy are
+    """
+    geometry = stride, padding, dilation, 0
+    return _run(
+        (BACKWARD_DATA, False, x_shape, geometry, groups, None, 1.0, backend), (dy, w), options
+    )
+
+
+def conv_backward_weights(
+    dy: Array,
+    x: Array,
+    w_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv(x, w))`` by w.
+
+    The keywords are those of `conv`, and so are the errors.
+
+    Parameters
+    ----------
+    dy : [N, K, ...]; of a fused forward, the gradient in front of its activation
+    x : [N, C, ...]
+    w_shape : [K, C/groups, ...]
+
+    Returns
+    -------
+    dw : of ``w_shape``, channels last in memory where those of dy are
+    """
+    geometry = stride, padding, dilation, 0
+    return _run(
+        (BACKWARD_WEIGHTS, False, w_shape, geometry, groups, None, 1.0, backend), (dy, x), options
+    )
+
+
+def conv_backward_bias(
+    dy: Array,
+    /,
+    *,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
+
+    The sum over all but the channels, where dy is, whatever the backend: by kernels of dnnffi's own
+    on CUDA, by array code elsewhere. The two types of 16 bits are summed in float32 or higher. With
+    ``options["allocator"]`` MIOpen sums, in float16 or float32
+    (``miopenConvolutionBackwardBias``).
+    """
+    if embeds(options):
+        return _embedded(("dy",), (dy,), backend, options, _backward_bias_embedded)
+    dy = as_array("dy", dy)
+    backend_name(backend, dy)
+    if is_external(dy.__class__):
+        import_cupy()  # says that there has to be an allocator
+    conv_options(options)
+    _rank("dy", dy)
+    _check_dtype("dy", dy)
+    return conv_bias.backward_bias(dy) if kind(dy) == "cuda" else reference.backward_bias(dy)
+
+
+def _backward_bias_embedded(
+    arrays: tuple[Array, ...], found: Any, options: dict[str, Any]
+) -> Array:
+    (dy,) = arrays
+    conv_options(options)
+    _rank("dy", dy)
+    _check_dtype("dy", dy)
+    return found.backward_bias(dy)
+
+
+def conv_transpose(
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    activation: str | None = None,
+    residual: Array | None = None,
+    alpha: float = 1.0,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Transposed convolution: ``activation(conv_transpose(x, w) + alpha * residual + bias)``.
+
+    It is backward data of the convolution with the same weights that goes from K to C channels.
+    As `conv`, but for:
+
+    Parameters
+    ----------
+    w : [C, K/groups, ...]
+    stride : step of the kernel over the output
+    padding : what is cut off the output on both sides
+    output_padding : positions more at the output's end, fewer than the larger of stride and
+        dilation: with a stride, inputs of one size come from outputs of several
+
+    Returns
+    -------
+    y : [N, K, ...], sizes (size - 1)*stride - 2*padding + dilation*(kernel - 1) + 1 +
+        output_padding, in the memory layout of x
+    """
+    geometry = stride, padding, dilation, output_padding
+    return _run(
+        (FORWARD, True, None, geometry, groups, activation, alpha, backend),
+        (x, w, bias, residual),
+        options,
+    )
+
+
+def conv_transpose_backward_data(
+    dy: Array,
+    w: Array,
+    x_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv_transpose(x, w))`` by x.
+
+    As `conv_backward_data`, with w [C, K/groups, ...].
+    """
+    geometry = stride, padding, dilation, output_padding
+    return _run(
+        (BACKWARD_DATA, True, x_shape, geometry, groups, None, 1.0, backend), (dy, w), options
+    )
+
+
+def conv_transpose_backward_weights(
+    dy: Array,
+    x: Array,
+    w_shape: Sequence[int],
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Array:
+    """Gradient of ``sum(dy * conv_transpose(x, w))`` by w.
+
+    As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
+    """
+    geometry = stride, padding, dilation, output_padding
+    return _run(
+        (BACKWARD_WEIGHTS, True, w_shape, geometry, groups, None, 1.0, backend), (dy, x), options
+    )
+
+
+def _embedded(
+    names: Sequence[str],
+    arrays: tuple[Any, ...],
+    backend: Any,
+    options: Any,
+    call: Callable[..., Array],
+) -> Array:
+    """``call`` on arrays of another library; the result is an object of the user's allocator."""
+    rest = dict(options)
+    embedding = Embedding.taken_from(rest)
+    with embedding.used():
+        first = device_array(names[0], arrays[0])
+        found = conv_engine_without_cupy(backend, first)
+        others = wrapped(names[1:], arrays[1:], found.library.kind)
+        return given(call((first, *others), found, rest))
+
+
+_OPTIONAL = ("bias", "residual")
+_GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
+
+
+def _run(call: Call, arrays: tuple[Any, ...], options: object) -> Array:
+    """Find the plan, hand over."""
+    if options is None:
+        checked = DEFAULTS
+    elif embeds(options):
+        operation, *_, backend = call
+        return _embedded(
+            ARGUMENTS[operation],
+            arrays,
+            backend,
+            options,
+            lambda arrays, found, rest: _run((*call[:-1], found), arrays, rest),
+        )
+    else:
+        checked = conv_options(options)
+    plan = signed = None
+    calls = known_calls()
+    if calls is not None:
+        signed = calls.sign(call, checked, arrays)
+        if signed is not None:
+            plan = calls.find(signed[0])
+    if plan is not None and signed is not None:
+        result = plan.run_at(arrays, signed[1])
+    else:
+        plan, arrays = _checked(call, checked, arrays)
+        result = plan.run(*arrays)
+        if calls is not None and signed is not None and plan.takes(arrays):
+            calls.add(signed[0], plan)
+    if checked.validate and plan.problem.batch:
+        validate.check_conv(plan.problem, arrays, result)
+    return result
+
+
+def _checked(
+    call: Call, options: ConvOptions, given: tuple[Any, ...]
+) -> tuple[ConvPlan, tuple[Any, ...]]:
+    """The plan of a call, and its arrays. The first of them decides backend and layout."""
+    operation, transposed, shape, geometry, groups, activation, alpha, backend = call
+    names = ARGUMENTS[operation]
+    arrays: tuple[Any, ...] = tuple(
+        None if array is None and name in _OPTIONAL else as_array(name, array)
+        for name, array in zip(names, given, strict=True)
+    )
+    activation, alpha = check_activation(activation), check_number("alpha", alpha)
+    first, second = arrays[:2]
+    x_shape, w_shape = first.shape, second.shape
+    if operation == BACKWARD_DATA:
+        x_shape = check_shape("x_shape", shape)
+    elif operation == BACKWARD_WEIGHTS:
+        x_shape, w_shape = second.shape, check_shape("w_shape", shape)
+    found = conv_engine(backend, first)
+    device = found.place(names[0], first)
+    rank = _rank(names[0], first)
+    sizes = tuple(
+        per_dimension(name, value, rank, least)
+        for value, (name, least) in zip(geometry, _GEOMETRY, strict=True)
+    )
+    groups = check_integer("groups", groups)
+    layout = _layout_of(first.shape, first.strides)
+    if layout is None and second.ndim == first.ndim:
+        layout = _layout_of(second.shape, second.strides)
+    bias, residual = (array is not None for array in (*arrays, None, None)[2:4])
+    asked = operation, transposed, x_shape, w_shape, first.dtype, layout, sizes, groups
+    key = (*asked, activation, residual, alpha, bias, options, device)
+    plan = found.plans.find(key)
+    if plan is not None:
+        _check_arrays(found, plan.argument_shapes, device, names, arrays)
+        return plan, arrays
+    _check_dtype(names[0], first)
+    stride, padding, dilation, output_padding = geometry
+    spec = ConvSpec.from_weight_shape(
+        w_shape,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        transposed=transposed,
+        output_padding=output_padding,
+        dtype=first.dtype.name,
+        name="w_shape" if operation == BACKWARD_WEIGHTS else "w",
+    )
+    problem = ConvProblem.of(
+        operation,
+        spec,
+        x_shape,
+        layout=layout or CHANNELS_FIRST,
+        activation=activation,
+        residual=residual,
+        alpha=alpha,
+        bias=bias,
+        options=options,
+    )
+    # Before a library is asked for a plan.
+    _check_arrays(found, problem.argument_shapes, device, names, arrays)
+    return found.plans.get(key, lambda: found.prepare(problem, device)), arrays
+
+
+_layout_of = lru_cache(maxsize=1024)(memory_layout)  # for who comes here in every call
+
+
+def _rank(name: str, array: Array) -> int:
+    """The number of spatial dimensions of ``array``."""
+    rank: int = array.ndim - 2
+    if rank not in RANKS:
+        raise ValueError(
+            f"{name} must have 3, 4 or 5 dimensions, [N, channels, ...]; got shape "
+            f"{tuple(array.shape)}"
+        )
+    return rank
+
+
+@lru_cache
+def _is_convolved(dtype: Any) -> bool:
+    return dtype.name in ITEM_SIZES  # the name is slow to get
+
+
+def _check_dtype(name: str, array: Array) -> None:
+    if not _is_convolved(array.dtype):
+        raise TypeError(
+            f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"
+        )
+
+
+def _check_arrays(
+    found: ConvEngine,
+    shapes: tuple[tuple[int, ...], ...],
+    device: Any,
+    names: tuple[str, ...],
+    arrays: tuple[Any, ...],
+) -> None:
+    """Raise unless all arrays are where the first is, of its dtype, and of the shapes."""
+    first, dtype = names[0], arrays[0].dtype
+    for name, array, shape in zip(names, arrays, shapes, strict=True):
+        if array is None:
+            continue
+        if array.dtype is not dtype and array.dtype != dtype:
+            raise TypeError(f"{name} must have the dtype of {first}, {dtype}; got {array.dtype}")
+        if name is not first:
+            where = found.place(name, array)
+            if where != device:
+                raise ValueError(f"{name} must be where {first} is, {device}; it is on {where}")
+        if array.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")

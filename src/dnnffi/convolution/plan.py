@@ -1,0 +1,171 @@
+"""`ConvPlan`: a convolution held by its user, for calls that allocate nothing and cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from dnnffi.convolution.engines import ConvEngine, conv_engine_named
+from dnnffi.device.arrays import as_array
+from dnnffi.device.interface import Array
+from dnnffi.rnn.engines import backend_name
+from dnnffi.spec.checks import check_flag
+from dnnffi.spec.conv import ConvSpec, check_shape
+from dnnffi.spec.conv_options import conv_options
+from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, RESULTS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_FIRST
+
+
+class ConvPlan:
+    """One operation of one convolution with everything that depends on it made once.
+
+    cuDNN's plan is kept, and its workspace, one for each stream of a thread. A call checks its
+    arrays and enqueues the work on CuPy's current stream; one with ``out`` and the arrays of the
+    call before checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from
+    the fourth on, except inside a capture of the caller's. One thread at a time may use a plan.
+
+    Parameters
+    ----------
+    spec : the convolution
+    x_shape : [N, C, ...]
+    operation : "forward", "backward_data" or "backward_weights"
+    layout : "channels_first" or "channels_last": how the arrays lie in memory
+    activation, residual, alpha, bias : of a forward, which is
+        ``activation(conv(x, w) + alpha * residual + bias)``; ``residual`` and ``bias`` say whether
+        there is one
+    backend : "cudnn" (the default) or "reference"
+    device : the GPU, by default the current one
+    options : as of `dnnffi.conv`, without ``validate``
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    LibraryNotFoundError, UnsupportedError, CudnnError
+        As `dnnffi.conv`.
+    """
+
+    def __init__(
+        self,
+        spec: ConvSpec,
+        x_shape: Sequence[int],
+        *,
+        operation: str = FORWARD,
+        layout: str = CHANNELS_FIRST,
+        activation: str | None = None,
+        residual: bool = False,
+        alpha: float = 1.0,
+        bias: bool = False,
+        backend: str | None = None,
+        device: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(spec, ConvSpec):
+            raise TypeError(f"spec must be a ConvSpec; got {type(spec).__name__}")
+        self._problem = problem = ConvProblem.of(
+            operation,
+            spec,
+            check_shape("x_shape", x_shape),
+            layout=layout,
+            activation=activation,
+            residual=check_flag("residual", residual),
+            alpha=alpha,
+            bias=check_flag("bias", bias),
+            options=conv_options(options),
+        )
+        if problem.options.validate:
+            raise ValueError("options['validate'] is for the functions; a plan does not compare")
+        self._engine: ConvEngine = conv_engine_named(backend_name(backend or "cudnn"))
+        self._device = self._engine.check_device(device)
+        self._held = self._engine.prepare(problem, self._device).hold()
+        self._shapes = problem.argument_shapes
+        self._wanted = (True, True, problem.bias, problem.residual)[: len(self._shapes)]
+        self._names = ARGUMENTS[operation]
+        self._result = RESULTS[operation]
+
+    @property
+    def problem(self) -> ConvProblem:
+        """What the plan is for."""
+        return self._problem
+
+    @property
+    def device(self) -> Any:
+        """Where it runs."""
+        return self._device
+
+    def run(self, *arrays: Array | None, out: Array | None = None) -> Array:
+        """The result of the operation, in ``out`` or a new array.
+
+        A forward takes x, w, bias, residual (None or nothing for what the problem has not),
+        backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
+        has no gaps. Stands on ``cudnnBackendExecute``.
+        """
+        if out is not None and self._held.again(arrays, out):
+            return out
+        if self._held.closed:
+            raise ValueError("this plan is closed")
+        if len(arrays) > len(self._shapes):
+            raise TypeError(
+                f"a plan for {self._problem.operation} takes {', '.join(self._names)}; "
+                f"got {len(arrays)} arrays"
+            )
+        given = (*arrays, *(None,) * (len(self._shapes) - len(arrays)))
+        checked = tuple(
+            self._checked(name, array, shape, wanted)
+            for name, array, shape, wanted in zip(
+                self._names, given, self._shapes, self._wanted, strict=True
+            )
+        )
+        if out is not None:
+            out = self._checked(self._result, out, self._problem.result_shape, True)
+        return self._held.run(checked[: len(arrays)], out)
+
+    def _checked(
+        self, name: str, array: Array | None, shape: tuple[int, ...], wanted: bool
+    ) -> Array | None:
+        if array is None or not wanted:
+            if (array is not None) != wanted:
+                raise TypeError(
+                    f"{name} must be {'an array' if wanted else 'None, as in the problem'}; "
+                    f"got {type(array).__name__}"
+                )
+            return None
+        array = as_array(name, array)
+        where = self._engine.place(name, array)
+        if where != self._device:
+            raise ValueError(f"{name} must be on device {self._device}; it is on {where}")
+        dtype = self._problem.spec.dtype
+        if array.dtype.name != dtype:
+            raise TypeError(f"{name} must have dtype {dtype}; got {array.dtype}")
+        if array.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
+        return array
+
+    def autotune(self) -> None:
+        """Measure the candidates now, on scratch data, and use the fastest.
+
+        Waits for the current stream. What was found is also used by the functions and kept on
+        disk, see ``DNNFFI_CACHE_DIR``.
+        """
+        if self._held.closed:
+            raise ValueError("this plan is closed")
+        self._held.autotune()
+
+    def report(self) -> str:
+        """Which engine runs, what is fused, and why; times of the candidates."""
+        return self._held.report()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._held.closed
+
+    def close(self) -> None:
+        """Let go of everything. A second call does nothing."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

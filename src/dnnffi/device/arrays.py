@@ -1,0 +1,164 @@
+"""What is an array? NumPy's, CuPy's, and whatever shows its memory by DLPack."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from dnnffi.device.cupy import import_cupy
+from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM
+from dnnffi.device.external import DeviceArray, device_array
+from dnnffi.device.external.array import array_over as external_array_over
+from dnnffi.device.interface import Array
+
+
+def _cupy_if_imported() -> Any:
+    # An array of a module that was never imported cannot have been passed.
+    return sys.modules.get("cupy")
+
+
+def array_module(array: Array) -> ModuleType:
+    """``numpy`` or ``cupy``, whichever made ``array``."""
+    cupy = _cupy_if_imported()
+    if cupy is not None and isinstance(array, cupy.ndarray):
+        return cupy  # type: ignore[no-any-return]
+    return np
+
+
+_array_classes: set[type] = set()  # those seen: `as_array` is on the path of every call
+
+
+def as_array(name: str, value: object) -> Array:
+    """``value`` as a NumPy or CuPy array, without a copy.
+
+    Takes NumPy and CuPy arrays, and objects with DLPack or ``__cuda_array_interface__`` (PyTorch,
+    JAX, Numba). Without CuPy, arrays on a device become `dnnffi.foreign.DeviceArray`, which only
+    calls with an allocator take. Raises ``TypeError`` naming the argument for anything else.
+    """
+    if value.__class__ in _array_classes:
+        return value
+    cupy = _cupy_if_imported()
+    if (
+        isinstance(value, np.ndarray)
+        or (cupy is not None and isinstance(value, cupy.ndarray))
+        or is_external(value.__class__)
+    ):
+        _array_classes.add(value.__class__)
+        return value
+    # DLPack first: its producer orders the streams by an event, the other protocol may wait.
+    device_of = getattr(value, "__dlpack_device__", None)
+    if device_of is not None:
+        device_type, _ = device_of()
+        if device_type == DLPACK_CPU:
+            return np.from_dlpack(_detached(value))
+        if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
+            return _on_device(name, value, "from_dlpack")
+    if hasattr(value, "__cuda_array_interface__"):
+        return _on_device(name, value, "asarray")
+    raise TypeError(
+        f"{name} must be a NumPy or CuPy array, or an object with DLPack or "
+        f"__cuda_array_interface__; got {type(value).__name__}"
+    )
+
+
+def _on_device(name: str, value: Any, function: str) -> Array:
+    """``value`` by a function of CuPy; without CuPy as what stands in for its array."""
+    try:
+        cupy = import_cupy()
+    except ImportError:
+        return device_array(name, value)
+    return getattr(cupy, function)(_detached(value))
+
+
+def _detached(value: Any) -> Any:
+    # PyTorch exports no tensor that requires a gradient.
+    return value.detach() if getattr(value, "requires_grad", False) else value
+
+
+def kind(array: Array) -> str | None:
+    """Where an array lives: "host", "cuda" or "rocm"; None on a device that it does not name."""
+    found = _kind_of_class(array.__class__)
+    return array.kind if found is None else found
+
+
+@cache
+def _kind_of_class(array_class: type) -> str | None:
+    cupy = _cupy_if_imported()
+    if cupy is not None and issubclass(array_class, cupy.ndarray):
+        return "rocm" if cupy.cuda.runtime.is_hip else "cuda"
+    return None if is_external(array_class) else "host"
+
+
+def is_external(array_class: type) -> bool:
+    """Whether it is the class of device arrays without CuPy."""
+    return issubclass(array_class, DeviceArray)
+
+
+def doubled(array: Array) -> Array:
+    """``array`` in float64 where the reference can compute on it: on the host if not by CuPy."""
+    return (to_host(array) if is_external(array.__class__) else array).astype("float64")
+
+
+def place(array: Array) -> str:
+    """The memory that holds an array: "host", "cuda:0", "rocm:1"."""
+    found = kind(array)
+    return found if found == "host" else f"{found}:{array.data.device_id}"
+
+
+def in_layout(array: Array, *, channels_last: bool) -> Array:
+    """``array`` [N, C, ...] without gaps, the channels innermost or not; a copy where needed."""
+    xp = array_module(array)
+    if not channels_last:
+        return xp.ascontiguousarray(array)
+    return xp.moveaxis(xp.ascontiguousarray(xp.moveaxis(array, 1, -1)), -1, 1)
+
+
+def to_host(array: Array) -> np.ndarray[Any, Any]:
+    """A NumPy copy or view of ``array``."""
+    if isinstance(array, np.ndarray):
+        return array
+    return array.get()  # type: ignore[no-any-return]
+
+
+def address(array: Array) -> int:
+    """The address of the first element of a NumPy or CuPy array."""
+    # NumPy makes ``data`` a buffer, which bfloat16 cannot be in.
+    pointer: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    return pointer
+
+
+def array_over(arrays: Sequence[Array], start: int, size: int) -> Array | None:
+    """A flat array of ``size`` elements from address ``start`` over the memory of ``arrays``.
+
+    It keeps ``arrays`` alive. The caller has checked that they cover it. None where that memory
+    has no one owner that NumPy could take a view of.
+    """
+    first = arrays[0]
+    if isinstance(first, np.ndarray):
+        root = _root(first)
+        if not root.flags.c_contiguous or any(_root(array) is not root for array in arrays):
+            return None
+        # In bytes: the owner may have another dtype, and its length need not be whole elements.
+        offset = start - root.ctypes.data
+        nbytes = size * first.dtype.itemsize
+        raw = root.reshape(-1).view(np.uint8)[offset : offset + nbytes]
+        return raw.view(first.dtype)
+    if is_external(first.__class__):
+        return external_array_over(arrays, start, size)
+    cupy = import_cupy()
+    owner = tuple(arrays)
+    bytes_ = size * first.dtype.itemsize
+    memory = cupy.cuda.UnownedMemory(start, bytes_, owner, first.data.device_id)
+    return cupy.ndarray((size,), first.dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def _root(array: Array) -> Array:
+    """The NumPy array that owns the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

@@ -1,0 +1,33 @@
+"""Which types of elements are there? Those of NumPy and ml_dtypes, and the devices of DLPack."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+# DLPack device types (dlpack.h): kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged, kDLROCM
+DLPACK_CPU = 1
+DLPACK_CUDA = (2, 13)
+DLPACK_ROCM = 10
+
+
+@cache
+def dtype_object(name: str) -> np.dtype[Any]:
+    """The NumPy dtype called ``name``; bfloat16 comes from the package ml_dtypes."""
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ImportError(
+                "bfloat16 needs the package ml_dtypes. Install: pip install ml_dtypes"
+            ) from error
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(name)
+
+
+def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What the reference computes in: float32 for the two types of 16 bits, else the dtype."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype

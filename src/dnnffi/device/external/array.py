@@ -1,0 +1,273 @@
+"""An array in device memory that another library owns, and how it is read off its owner."""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_ROCM, dtype_object
+from dnnffi.device.external.runtime import Event, kind_in_process, runtime
+
+_DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+
+
+class Pointer(NamedTuple):
+    """What ``data`` is of a CuPy array: address and device; ``owner`` keeps the memory alive."""
+
+    ptr: int
+    device_id: int
+    owner: object
+
+
+class _Flags(NamedTuple):
+    c_contiguous: bool = True
+
+
+class DeviceArray:
+    """A contiguous array in the device memory of ``owner``, which it keeps alive.
+
+    It has the attributes that the vendor rooms read of a CuPy array, and the few operations that
+    packing weights needs. Operations run on the stream that `using` names. ``kind`` is "cuda",
+    "rocm" or, where the owner did not tell, None.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_c_contiguous", "data", "dtype", "flags", "kind", "nbytes", "ndim"),
+        *("owner", "shape", "size"),
+    )
+
+    def __init__(
+        self,
+        owner: object,
+        kind: str | None,
+        device: int,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> None:
+        self.owner = owner
+        self.kind = kind
+        self.data = Pointer(address, device, owner)
+        self.shape = shape
+        self.ndim = len(shape)
+        self.dtype = dtype
+        self.size = prod(shape)
+        self.nbytes = self.size * dtype.itemsize
+        self.flags = _Flags()
+        self._c_contiguous = True
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In bytes, as everywhere."""
+        step, strides = self.dtype.itemsize, []
+        for size in reversed(self.shape):
+            strides.append(step)
+            step *= size
+        return tuple(reversed(strides))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.data.ptr, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def _view(self, start: int, shape: tuple[int, ...]) -> DeviceArray:
+        address = self.data.ptr + start * self.dtype.itemsize
+        return DeviceArray(self.owner, self.kind, self.data.device_id, address, shape, self.dtype)
+
+    def __getitem__(self, rows: slice) -> DeviceArray:
+        """Some rows, without a copy."""
+        start, stop, step = rows.indices(self.shape[0])
+        if step != 1:
+            raise ValueError(f"a DeviceArray is taken in whole rows; got {rows}")
+        row = prod(self.shape[1:])
+        return self._view(start * row, (max(stop - start, 0), *self.shape[1:]))
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """The same elements in another shape."""
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        if -1 in sizes:
+            rest = -prod(sizes)
+            sizes = tuple(self.size // rest if size == -1 else size for size in sizes)
+        if prod(sizes) != self.size:
+            raise ValueError(f"cannot reshape {self.shape} into {sizes}")
+        return self._view(0, tuple(sizes))
+
+    def __setitem__(self, place: object, source: Any) -> None:
+        """Copy an array of the same shape and dtype, from a device or the host, over this one."""
+        target = self if place is Ellipsis else self[place]  # type: ignore[index]
+        if isinstance(source, DeviceArray):
+            address = source.data.ptr
+        else:
+            source = np.ascontiguousarray(source)
+            address = source.ctypes.data
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise ValueError(
+                f"cannot copy {source.dtype} {source.shape} over {target.dtype} {target.shape}"
+            )
+        stream, device = _stream(), self._runtime()
+        device.copy(target.data.ptr, address, target.nbytes, stream)
+        if isinstance(source, np.ndarray):
+            device.synchronize(stream)  # it may be gone when we return
+
+    def fill(self, value: int) -> None:
+        """Write zeros."""
+        if value:
+            raise ValueError(f"a DeviceArray is filled with 0 only; got {value}")
+        self._runtime().zero(self.data.ptr, self.nbytes, _stream())
+
+    def copy(self) -> DeviceArray:
+        """The same in new memory, of the allocator that is in use."""
+        from dnnffi.device.external.memory import allocated
+
+        new = allocated(self.shape, self.dtype, self.kind)
+        new[...] = self
+        return new
+
+    def get(self) -> np.ndarray[Any, Any]:
+        """A copy on the host. Waits for the stream."""
+        host = np.empty(self.shape, self.dtype)
+        stream, device = _stream(), self._runtime()
+        device.copy(host.ctypes.data, self.data.ptr, self.nbytes, stream)
+        device.synchronize(stream)
+        return host
+
+    def set(self, values: np.ndarray[Any, Any]) -> None:
+        """Copy from the host."""
+        self[...] = values
+
+    def _runtime(self) -> Any:
+        return runtime(self.kind or kind_in_process())
+
+    def __repr__(self) -> str:
+        return (
+            f"<DeviceArray {self.dtype} {list(self.shape)} of a {type(self.owner).__name__} on "
+            f"{self.kind or 'device'} {self.data.device_id}>"
+        )
+
+
+def _stream() -> int:
+    from dnnffi.device.external.memory import current_stream
+
+    return current_stream()
+
+
+def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
+    """``value`` as a `DeviceArray`: an object with DLPack or ``__cuda_array_interface__``.
+
+    ``kind`` is what to take memory for whose owner does not tell. The current stream waits for
+    what the owner has queued, as far as the protocols say so. Raises ``TypeError`` or
+    ``ValueError`` naming the argument.
+    """
+    if isinstance(value, DeviceArray):
+        return value
+    value = value.detach() if getattr(value, "requires_grad", False) else value
+    device_of = getattr(value, "__dlpack_device__", None)
+    if device_of is not None:
+        device_type, device = device_of()
+        if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
+            found = "rocm" if device_type == DLPACK_ROCM else "cuda"
+            return _from_dlpack(name, value, found, int(device))
+        raise TypeError(
+            f"{name} must be in device memory; this {type(value).__name__} is elsewhere (DLPack "
+            f"device type {int(device_type)})"
+        )
+    if hasattr(value, "__cuda_array_interface__"):
+        return _from_interface(name, value, kind)
+    raise TypeError(
+        f"{name} must be an array in device memory, with DLPack or __cuda_array_interface__; "
+        f"got {type(value).__name__}"
+    )
+
+
+class _Tensor(ctypes.Structure):
+    """``DLTensor`` of dlpack.h, which a ``DLManagedTensor`` begins with."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def _from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
+    stream = _stream()
+    # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
+    capsule = value.__dlpack__(stream=stream or (1 if kind == "cuda" else 0))
+    # Not consumed: dropping the capsule lets go of the tensor, and the owner has the memory.
+    tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    known = _DLPACK_CODES.get(tensor.code)
+    if known is None or tensor.lanes != 1:
+        raise TypeError(f"{name} has a dtype that DLPack numbers {tensor.code}; it is not known")
+    dtype = dtype_object(f"{known}{tensor.bits}")
+    _check_contiguous(name, shape, strides)
+    address = (tensor.data or 0) + tensor.byte_offset
+    return DeviceArray(value, kind, device, address, shape, dtype)
+
+
+def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
+    interface = value.__cuda_array_interface__
+    shape = tuple(interface["shape"])
+    try:
+        dtype = np.dtype(interface["typestr"])
+    except TypeError:
+        raise TypeError(f"{name} has the unknown type {interface['typestr']!r}") from None
+    if not dtype.isnative:
+        raise TypeError(f"{name} has the byte order of other machines, {dtype.str}")
+    strides = interface.get("strides")
+    if strides is not None:
+        _check_contiguous(name, shape, tuple(stride // dtype.itemsize for stride in strides))
+    address, _read_only = interface["data"]
+    found = runtime(kind or kind_in_process())
+    _wait_for(found, interface.get("stream"))
+    return DeviceArray(value, kind, found.current_device(), address or 0, shape, dtype)
+
+
+def _wait_for(found: Any, producer: int | None) -> None:
+    """Let the current stream wait for what the producer named as its own."""
+    stream = _stream()
+    if producer is None or producer == stream or (producer == 1 and stream == 0):
+        return
+    event = Event(found)
+    found.record(event, 0 if producer == 1 else producer)
+    found.wait(stream, event)
+
+
+def _check_contiguous(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> None:
+    if strides is None or 0 in shape:
+        return
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size > 1 and stride != step:
+            raise ValueError(
+                f"{name} must be contiguous; its strides are {strides} for shape {shape}"
+            )
+        step *= size
+
+
+def array_over(arrays: Any, start: int, size: int) -> DeviceArray:
+    """A flat array from address ``start`` over the memory of ``arrays``, which it keeps alive."""
+    first = arrays[0]
+    owner = tuple(array.owner for array in arrays)
+    return DeviceArray(owner, first.kind, first.data.device_id, start, (size,), first.dtype)

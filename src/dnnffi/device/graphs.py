@@ -1,0 +1,73 @@
+"""What is a captured graph? One of a plan's operations, one of a user's step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class NullStream:
+    """The rows of graphs on a device's legacy null stream, which are kept short.
+
+    Of different graphs of a vendor's kernels, with nothing else between them on that stream, each
+    begins late, by a microsecond for every one in the row. ``work``, whatever it is, ends the row.
+    Threads count together; a count that one of them loses makes a row longer.
+    """
+
+    _MOST_IN_A_ROW = 3  # different ones: a step of one network's functions pays nothing
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._length = 0
+        self.row = 0
+        """The number of the row. A graph that was launched in it does not make it longer."""
+
+    def lengthen(self) -> int:
+        """Make room for another graph in the row, or begin a new one; returns its number."""
+        if self._length >= self._MOST_IN_A_ROW:  # above it where two threads were here at once
+            self._work()
+            self._length = 0
+            self.row += 1
+        self._length += 1
+        return self.row
+
+
+class CudaGraph:
+    """A CUDA graph that CuPy captured."""
+
+    def __init__(self, graph: Any, null: NullStream, nbytes: int) -> None:
+        self._graph = graph
+        self._null = null
+        self._row = -1
+        self.nbytes = nbytes
+        self.launches = 0
+        self.executor: Any = None
+
+    def launch(self, stream: Any) -> None:
+        self.launches += 1
+        if not stream.ptr and self._row != self._null.row:
+            self._row = self._null.lengthen()
+        self._graph.launch(stream)
+
+
+class StepGraph:
+    """A captured step: `launch` runs it again. Keeps alive what the step refers to."""
+
+    def __init__(self, graph: Any, result: Any, kept: object) -> None:
+        self._graph = graph
+        self._kept = kept
+        self.result = result
+
+    def launch(self) -> Any:
+        """Enqueue the step on the current stream; returns what it returned at the capture.
+
+        Raises ``ValueError`` once the plan that captured it is closed.
+        """
+        if self._graph is None:
+            raise ValueError("the plan of this graph is closed")
+        self._graph.launch()
+        return self.result
+
+    def close(self) -> None:
+        """Let go of the graph and its memory."""
+        self._graph = self._kept = self.result = None

@@ -1,0 +1,70 @@
+"""``options={"allocator": f, "stream": s}``: a call on arrays of another library, without CuPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+from dnnffi.device.external import DeviceArray, device_array, using
+from dnnffi.spec.options import EMBEDDING
+from dnnffi.weights import RNNWeights
+
+
+class Embedding(NamedTuple):
+    """What the results of a call are made with, and the stream that it runs on."""
+
+    allocator: Callable[[tuple[int, ...], str], object]
+    stream: int | Callable[[], int]
+
+    @classmethod
+    def taken_from(cls, options: dict[str, Any]) -> Embedding:
+        """The part of ``options`` that is about embedding, which is removed from them."""
+        allocator, stream = options.pop("allocator", None), options.pop("stream", 0)
+        if allocator is None:
+            raise ValueError("options['stream'] needs options['allocator'] beside it")
+        if not callable(allocator):
+            raise TypeError(
+                f"options['allocator'] must be a function of a shape and the name of a dtype; "
+                f"got {type(allocator).__name__}"
+            )
+        if isinstance(stream, bool) or not (callable(stream) or isinstance(stream, int)):
+            raise TypeError(
+                f"options['stream'] must be the address of a stream, or a function that returns "
+                f"it; got {type(stream).__name__}"
+            )
+        return cls(allocator, stream)
+
+    def used(self) -> AbstractContextManager[None]:
+        """A context in which results are made so."""
+        return using(self.allocator, self.stream)
+
+
+def embeds(options: object) -> bool:
+    """Whether the options of a call are about embedding."""
+    return isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING)
+
+
+def wrapped(names: Sequence[str], value: Any, kind: str) -> Any:
+    """An array, a pair of arrays or None as what executors take."""
+    if not isinstance(value, tuple | list):
+        return None if value is None else device_array(names[0], value, kind)
+    if len(value) != len(names):
+        return value  # refused for that
+    parts = [
+        None if part is None else device_array(name, part, kind)
+        for name, part in zip(names, value, strict=True)
+    ]
+    return parts if isinstance(value, list) else tuple(parts)
+
+
+def wrapped_weights(weights: Any, kind: str) -> Any:
+    """Loose weights as what executors take; an `RNNWeights` as it is."""
+    if isinstance(weights, RNNWeights) or not isinstance(weights, Sequence):
+        return weights
+    return [device_array(f"weights[{i}]", array, kind) for i, array in enumerate(weights)]
+
+
+def given(result: Any) -> Any:
+    """The user's own object behind a result."""
+    return result.owner if isinstance(result, DeviceArray) else result

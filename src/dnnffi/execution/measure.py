@@ -1,0 +1,88 @@
+"""Measuring candidates: times on the current stream, scratch data, and whether results agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dnnffi.device.arrays import to_host
+from dnnffi.device.interface import Array, MemoryWithGraphs
+from dnnffi.errors import DnnffiError
+
+_BATCHES = 3  # times of a candidate, of which the median counts
+_BATCH_MS = 2.0  # as many calls as fill this make a batch
+_MOST_CALLS = 20
+HOPELESS = 3.0
+"""Times slower than the best so far, in the first call: measured no further."""
+
+_MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
+
+Results = list[np.ndarray[Any, Any]]
+
+FAILURES = (DnnffiError, MemoryError, RuntimeError)
+"""What a candidate may fail with: refused, too large for the memory left, failed on the device."""
+
+
+def median_time(
+    call: Callable[[], object],
+    memory: MemoryWithGraphs,
+    best: float,
+    hopeless: float = HOPELESS,
+) -> float:
+    """Milliseconds of a call; of one that is far from ``best``, a first guess."""
+    once = memory.elapsed(call)
+    if once > hopeless * best:
+        return once
+    count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))
+
+    def calls() -> None:
+        for _ in range(count):
+            call()
+
+    return sorted(memory.elapsed(calls) / count for _ in range(_BATCHES))[_BATCHES // 2]
+
+
+def ends(array: Array) -> Results:
+    """An array on the host; of a long one its two ends."""
+    flat = array.reshape(-1)
+    parts = [flat] if flat.size <= 2 * _MOST_COMPARED else [flat[:_MOST_COMPARED]]
+    if flat.size > 2 * _MOST_COMPARED:
+        parts.append(flat[-_MOST_COMPARED:])
+    # Not in the 16 bit types, whose squares overflow.
+    widened = np.float64 if array.dtype.name == "float64" else np.float32
+    return [np.array(to_host(part), widened) for part in parts]
+
+
+class Filler:
+    """Arrays of random numbers: a short pattern drawn once on the host, repeated."""
+
+    def __init__(self, memory: MemoryWithGraphs, dtype: Any) -> None:
+        self._memory = memory
+        self._dtype = dtype
+        self._pattern = np.random.default_rng(0).uniform(-1, 1, 65_521)  # prime: rows differ
+
+    def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> Array:
+        array = self._memory.empty(shape, self._dtype)
+        flat, size, done = array.reshape(-1), prod(shape), min(self._pattern.size, prod(shape))
+        flat[:done].set((self._pattern[:done] * scale).astype(self._dtype))
+        while done < size:
+            more = min(done, size - done)
+            flat[done : done + more] = flat[:more]
+            done += more
+        return array
+
+
+def disagreement(found: Results, expected: Results, allowed: float, whose: str) -> str:
+    """Why results are not those expected, which are ``whose``, or an empty string."""
+    worst = 0.0
+    for one, other in zip(found, expected, strict=True):
+        with np.errstate(invalid="ignore"):  # of two infinities, which agree with nothing
+            scale = float(np.linalg.norm(other)) or 1.0
+            deviation = float(np.linalg.norm(one - other)) / scale
+        worst = deviation if deviation != deviation else max(worst, deviation)
+    if worst <= allowed:
+        return ""
+    return f"its results differ from {whose} by {worst:.1e}, beyond {allowed:.0e}"

@@ -1,0 +1,53 @@
+"""Workspaces: one for each stream of a thread, shared by all plans.
+
+A stream runs one call after the other if one thread uses it. Two threads may put the kernels of
+their calls on it in turns, so each has a workspace of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from threading import get_ident
+
+from dnnffi.device.interface import Array, Memory
+
+_MOST_STREAMS = 8
+PER_THREAD_STREAM = 2
+"""The address that stands for the default stream of each thread."""
+
+
+class Workspaces:
+    """Buffers by device, stream and thread, as large as the largest call so far needed.
+
+    That a call finds its workspace where the last call had it lets it replay a graph.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._byte = memory.dtype("uint8")
+        self._lock = threading.Lock()
+        self.buffers: OrderedDict[tuple[int, int, int], Array] = OrderedDict()
+
+    def get(self, device: int, stream: int, nbytes: int) -> Array:
+        """The thread's buffer for a stream of the current device, of at least ``nbytes`` bytes."""
+        key = device, stream, get_ident()
+        buffer = self.buffers.get(key)
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._memory.empty((nbytes,), self._byte)
+            if stream != PER_THREAD_STREAM:
+                with self._lock:
+                    self.buffers[key] = buffer
+                    while len(self.buffers) > _MOST_STREAMS:
+                        self.buffers.popitem(last=False)
+        return buffer
+
+    def clear(self) -> None:
+        """Let go of all buffers."""
+        with self._lock:
+            self.buffers.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that is held."""
+        return sum(buffer.nbytes for buffer in list(self.buffers.values()))

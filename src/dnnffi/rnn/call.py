@@ -1,0 +1,97 @@
+"""The arrays of one call, made ready for an engine, and results in the form that came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dnnffi.device.arrays import as_array
+from dnnffi.device.interface import Array
+from dnnffi.rnn.engines import Engine
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.weights import weight_layout
+from dnnffi.weights import RNNWeights
+
+
+class Call(NamedTuple):
+    """The arrays of one call, the engine, and which arrays the plan ``takes`` as they are."""
+
+    engine: Engine
+    spec: RNNSpec
+    device: int
+    takes: Callable[[Any, tuple[int, ...]], bool]
+    x: Array
+    h_0: Array | None
+    c_0: Array | None
+    weights: RNNWeights | list[Array]
+
+    def array(self, name: str, value: object, shape: tuple[int, ...]) -> Array:
+        """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
+        if self.takes(value, shape):
+            return value
+        array = as_array(name, value)
+        self._check_place(name, array)
+        if tuple(array.shape) != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
+        if array.dtype.name != self.spec.dtype:
+            raise TypeError(
+                f"{name} must have the dtype of the weights, {self.spec.dtype}; got {array.dtype}"
+            )
+        return array if array.flags.c_contiguous else array.copy()
+
+    def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
+        """As `array`; None stays None."""
+        if value is None or self.takes(value, shape):
+            return value
+        return self.array(name, value, shape)
+
+    def check_weights(self) -> None:
+        """Raise unless separate weight arrays are where the backend wants them."""
+        assert isinstance(self.weights, list)
+        for index, array in enumerate(self.weights):
+            self._check_place(f"weights[{index}]", array)
+
+    def weight_gradient(self, gradient: Any) -> Any:
+        """A backend's gradient of the weights in the form that the weights had."""
+        if isinstance(gradient, list):
+            if isinstance(self.weights, RNNWeights):
+                return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)
+            return gradient
+        if isinstance(self.weights, RNNWeights):
+            return RNNWeights.of_result(gradient, self.weights.layout)
+        layout = weight_layout(self.spec, self.engine.name)
+        return self.engine.separate(RNNWeights.of_result(gradient, layout))
+
+    def _check_place(self, name: str, array: Array) -> None:
+        device = self.engine.place(name, array)
+        if device != self.device:
+            raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
+
+
+def initial_states(spec: RNNSpec, hx: Any) -> tuple[Any, Any]:
+    """h_0 and c_0 of what a call was given for them."""
+    if hx is None:
+        return None, None
+    return pair(spec, hx, "hx" if spec.has_cell else "h_0", ("h_0", "c_0"))
+
+
+def pair(
+    spec: RNNSpec, value: Any, name: str, parts: tuple[str, str], *, partial: bool = False
+) -> tuple[Any, Any]:
+    """Hidden and cell part of ``value``: a pair for an LSTM, else one array."""
+    if value is None:
+        return None, None
+    if not spec.has_cell:
+        if isinstance(value, (tuple, list)):
+            raise TypeError(
+                f"{name} must be one array: {spec.mode} has no cell state; "
+                f"got a {type(value).__name__} of {len(value)}"
+            )
+        return value, None
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise TypeError(f"{name} of an LSTM must be ({', '.join(parts)}) or None")
+    h, c = value
+    if not partial and (h is None or c is None):
+        part = parts[0] if h is None else parts[1]
+        raise TypeError(f"{part} must be an array; give {name}=None for zero states")
+    return h, c

@@ -1,0 +1,272 @@
+"""`RNNPlan`: a problem held by its user, for calls that allocate nothing and cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from dnnffi.device.arrays import as_array
+from dnnffi.device.interface import Array
+from dnnffi.dropout import DropoutState
+from dnnffi.rnn.call import Call, initial_states, pair
+from dnnffi.rnn.engines import Engine, backend_name, engine_named
+from dnnffi.spec.checks import check_flag, check_integer
+from dnnffi.spec.options import rnn_options
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.weights import RNNWeights
+
+
+class RNNPlan:
+    """One RNN problem with everything that depends on it made once.
+
+    Descriptors, algorithm, workspace and reserve space are kept; a call checks its arrays and
+    enqueues the work on CuPy's current stream. Once the plan is tuned, a call with ``out`` and
+    arrays that it has seen before replays a CUDA graph. One thread at a time may use a plan. Of
+    several streams each gets a workspace of its own.
+
+    Parameters
+    ----------
+    spec : the network
+    batch, steps : B and T
+    training : whether `backward_data` and `backward_weights` are to follow a forward
+    batch_first : x is [B, T, I] instead of [T, B, I]
+    lengths : one host integer a row, from 1 to T, in any order
+    dropout : probability with which outputs between layers are dropped in training
+    dropout_state : its random numbers; None for those of the device
+    backend : "cudnn" (the default), "miopen" or "reference"
+    device : the GPU, by default the current one
+    options : as of `dnnffi.lstm`; ``tune`` is "auto" (after some calls), "now" or "off"
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    LibraryNotFoundError, UnsupportedError, CudnnError
+        As `dnnffi.lstm`.
+    """
+
+    def __init__(
+        self,
+        spec: RNNSpec,
+        batch: int,
+        steps: int,
+        *,
+        training: bool = False,
+        batch_first: bool = False,
+        lengths: object = None,
+        dropout: float = 0.0,
+        dropout_state: DropoutState | None = None,
+        backend: str | None = None,
+        device: int | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(spec, RNNSpec):
+            raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
+        if dropout_state is not None and not isinstance(dropout_state, DropoutState):
+            raise TypeError(
+                f"dropout_state must be a DropoutState; got {type(dropout_state).__name__}"
+            )
+        problem = RNNProblem.dense(
+            spec,
+            check_integer("steps", steps),
+            check_integer("batch", batch),
+            batch_first=check_flag("batch_first", batch_first),
+            lengths=lengths,
+            training=check_flag("training", training),
+            dropout=dropout,
+            options=rnn_options(options, spec.mode),
+        )
+        if problem.options.validate:
+            raise ValueError("options['validate'] is for the functions; a plan does not compare")
+        if problem.dropout and not problem.training:
+            raise ValueError("dropout acts in training alone; make the plan with training=True")
+        self._engine: Engine = engine_named(backend_name(backend or "cudnn"))
+        self._device = self._engine.check_device(device)
+        generator = None
+        if problem.dropout and spec.num_layers > 1:
+            generator = self._engine.generator(dropout_state, self._device)
+        self._held = self._engine.plan(problem, self._device, generator).hold()
+        self._spec, self._has_cell = spec, spec.has_cell
+        # Only its checks are used, which need none of the arrays.
+        takes = self._held.plan.takes
+        self._call = Call(self._engine, spec, self._device, takes, None, None, None, [])
+        self._weights: RNNWeights | None = None
+        self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+
+    @property
+    def problem(self) -> RNNProblem:
+        """What the plan is for."""
+        problem: RNNProblem = self._held.plan.problem
+        return problem
+
+    @property
+    def device(self) -> int:
+        """The GPU that it runs on."""
+        return self._device
+
+    def forward(self, x: Array, hx: Any, weights: RNNWeights, out: Any = None) -> Any:
+        """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
+
+        Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
+        contiguous. For training what the backwards need is kept in the plan, until the next
+        forward. Stands on ``cudnnRNNForward``.
+        """
+        h_0, c_0 = initial_states(self._spec, hx)
+        given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
+        x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
+        y, h_n, c_n = self._held.forward(x, h_0, c_0, native, given)
+        self._weights = weights
+        return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
+
+    def backward_data(self, dy: Array | None = None, dhx: Any = None, out: Any = None) -> Any:
+        """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
+
+        ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
+        forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
+        """
+        gradients, given = self._gradients(dy, dhx, out)
+        return self._of_data(self._held.backward_data(*gradients, given))
+
+    def backward_weights(
+        self, out: RNNWeights | None = None, accumulate: bool = False
+    ) -> RNNWeights:
+        """The gradient of the weights, in their layout; with ``accumulate`` added to ``out``.
+
+        Runs once, after `backward_data`. Stands on ``cudnnRNNBackwardWeights_v8``. Raises
+        `ContextError` in another order.
+        """
+        self._check_out_weights(out)
+        if check_flag("accumulate", accumulate) and out is None:
+            raise ValueError("accumulate=True needs out, which it adds to")
+        gradient: RNNWeights = self._held.backward_weights(self._weights, out, accumulate)
+        return gradient
+
+    def backward(
+        self,
+        dy: Array | None = None,
+        dhx: Any = None,
+        out: Any = None,
+        out_weights: RNNWeights | None = None,
+    ) -> tuple[Any, RNNWeights]:
+        """`backward_data` and `backward_weights` together: faster, because they can overlap.
+
+        Returns what the two return, ``(dx, (dh_0, dc_0)), dweights`` of an LSTM.
+        """
+        gradients, given = self._gradients(dy, dhx, out)
+        self._check_out_weights(out_weights)
+        data, dweights = self._held.backward(*gradients, self._weights, given, out_weights)
+        return self._of_data(data), dweights
+
+    def _gradients(self, dy: Array | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
+        """(dy, dh_n, dc_n) made ready, and the arrays of ``out``."""
+        plan = self._held.plan
+        dh_n, dc_n = pair(self._spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
+        given = None if out is None else self._out(out, ("dx", "dh_0", "dc_0"))
+        call = self._call
+        return (
+            call.optional("dy", dy, plan.y_shape),
+            call.optional("dh_n", dh_n, plan.h_shape),
+            call.optional("dc_n", dc_n, plan.c_shape),
+        ), given
+
+    def _of_data(self, results: tuple[Any, ...]) -> Any:
+        dx, dh_0, dc_0 = results
+        return (dx, (dh_0, dc_0)) if self._has_cell else (dx, dh_0)
+
+    def _check_out_weights(self, out: RNNWeights | None) -> None:
+        if out is None:
+            return
+        if not isinstance(out, RNNWeights):
+            raise TypeError(f"out must be an RNNWeights; got {type(out).__name__}")
+        weights = self._weights
+        if weights is not None and (
+            out.spec != weights.spec or out.layout.name != weights.layout.name
+        ):
+            raise ValueError(
+                f"out must have the spec and layout of the weights, {weights.spec} in that of "
+                f"{weights.backend!r}; got {out.spec} in that of {out.backend!r}"
+            )
+
+    def autotune(self) -> None:
+        """Measure the candidates now, on scratch data, and use the fastest.
+
+        Waits for the current stream. What was found is also used by the functions and kept on
+        disk, see ``DNNFFI_CACHE_DIR``.
+        """
+        self._held.autotune()
+
+    def capture(self, step: Callable[[], Any]) -> Any:
+        """A whole step as one CUDA graph: what ``step()`` enqueues on the current stream.
+
+        ``step`` takes no argument, uses this plan, other plans and kernels of its own, and always
+        the same arrays. It runs once as it is, so that what is compiled and allocated at a first
+        call is there, and once more for the capture, which runs nothing. The result has
+        ``launch()``, which enqueues the step on the current stream and returns what ``step``
+        returned at the capture: arrays that each launch fills anew. Memory that ``step`` allocates
+        stays with the graph.
+        """
+        return self._held.capture(step)
+
+    def report(self) -> str:
+        """Which algorithm and math run and why, times of the candidates, graphs and memory."""
+        return str(self._held.report())
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return bool(self._held.closed)
+
+    def close(self) -> None:
+        """Let go of descriptors, graphs and memory. A second call does nothing."""
+        self._known_out.clear()
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _inputs(
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: RNNWeights
+    ) -> tuple[Any, ...]:
+        spec = self._spec
+        if not isinstance(weights, RNNWeights):
+            raise TypeError(f"weights must be an RNNWeights; got {type(weights).__name__}")
+        if weights.spec is not spec and weights.spec != spec:
+            raise ValueError(f"weights are those of {weights.spec}; the plan is for {spec}")
+        native = self._engine.native(weights, spec)
+        plan, call = self._held.plan, self._call
+        if not plan.takes(x, plan.x_shape):
+            x = call.array("x", x, plan.x_shape)
+        h_0 = call.optional("h_0", h_0, plan.h_shape)
+        c_0 = call.optional("c_0", c_0, plan.c_shape)
+        return x, h_0, c_0, native
+
+    def _out(self, out: Any, parts: tuple[str, str, str]) -> tuple[Any, ...]:
+        """The arrays of ``out``, each of its shape."""
+        known, arrays = self._known_out.get(parts[0], (None, ()))
+        if out is known:  # a tuple cannot have changed
+            return arrays
+        cell = self._has_cell
+        form = f"({parts[0]}, ({parts[1]}, {parts[2]}))" if cell else f"({parts[0]}, {parts[1]})"
+        if not isinstance(out, tuple | list) or len(out) != 2:
+            raise TypeError(f"out must be {form}")
+        first, state = out
+        h, c = pair(self._spec, state, "out[1]", (parts[1], parts[2]))
+        plan = self._held.plan
+        shapes = (plan.y_shape if parts[0] == "y" else plan.x_shape, plan.h_shape, plan.c_shape)
+        for part, array, shape in zip(parts, (first, h, c), shapes, strict=True):
+            if array is None:
+                if part in parts[:2] or cell:
+                    raise TypeError(f"out must be {form}; {part} is None")
+                continue
+            if array.__class__ is not self._engine.ndarray:
+                array = as_array(part, array)
+            if array.shape != shape:
+                raise ValueError(f"{part} must have shape {shape}; got {tuple(array.shape)}")
+        arrays = first, h, c
+        if isinstance(out, tuple) and not isinstance(state, list):
+            self._known_out[parts[0]] = out, arrays
+        return arrays

@@ -1,0 +1,205 @@
+"""A problem on the NumPy reference, behind the same doors as a vendor's plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnnffi.device.arrays import array_module
+from dnnffi.device.interface import Array
+from dnnffi.errors import ContextError, UnsupportedError
+from dnnffi.reference import rnn as reference
+from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
+from dnnffi.spec.sequences import lengths_to_batch_sizes
+from dnnffi.weights import RNNWeights
+
+
+class HostGenerator:
+    """Random numbers of dropout drawn by NumPy, whatever module computes."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.Generator(np.random.PCG64(seed))
+        self._lock = threading.Lock()
+
+    def masks(self, problem: RNNProblem) -> list[np.ndarray[Any, Any]]:
+        """The masks of one forward; moves the generator on."""
+        with self._lock:
+            return reference.dropout_masks(
+                problem.spec, problem.steps, problem.batch, problem.dropout, self._random
+            )
+
+    def save(self) -> np.ndarray[Any, Any]:
+        """The generator's two 128-bit numbers as bytes."""
+        with self._lock:
+            state: Any = self._random.bit_generator.state["state"]
+        raw = state["state"].to_bytes(16, "little") + state["inc"].to_bytes(16, "little")
+        return np.frombuffer(raw, np.uint8)
+
+    def restore(self, states: np.ndarray[Any, Any]) -> None:
+        """Continue from saved bytes."""
+        if states.nbytes != 32:
+            raise ValueError(f"saved states have {states.nbytes} bytes; the reference's have 32")
+        raw = states.tobytes()
+        with self._lock:
+            bits: Any = self._random.bit_generator
+            state: Any = bits.state
+            state["state"]["state"] = int.from_bytes(raw[:16], "little")
+            state["state"]["inc"] = int.from_bytes(raw[16:], "little")
+            bits.state = state
+
+
+class ReferencePlan:
+    """Forward and backward of one problem by `dnnffi.reference.rnn`."""
+
+    def __init__(self, problem: RNNProblem, generator: HostGenerator | None = None) -> None:
+        self.problem = problem
+        self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
+        self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
+        self._generator = generator
+        packed = problem.layout == PACKED
+        self._keywords: dict[str, Any] = {
+            "batch_first": problem.layout == BATCH_MAJOR,
+            "lengths": None if packed else problem.lengths,
+            "batch_sizes": lengths_to_batch_sizes(problem.row_lengths) if packed else None,
+            "clip": problem.options.clip,
+            "clip_nan": problem.options.clip_nan,
+        }
+
+    def takes(self, array: object, shape: tuple[int, ...]) -> bool:
+        """Never: it takes arrays of any kind, so that each has to be looked at."""
+        return False
+
+    def infer(
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Sequence[Array]
+    ) -> tuple[Array, Array, Array | None]:
+        """(y, h_n, c_n)."""
+        return self.forward(x, h_0, c_0, weights)[:3]
+
+    def forward(
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Sequence[Array]
+    ) -> tuple[Array, Array, Array | None, Any]:
+        """(y, h_n, c_n, what `backward` needs)."""
+        masks = None
+        if self._generator is not None:
+            xp = array_module(x)
+            masks = [xp.asarray(mask) for mask in self._generator.masks(self.problem)]
+        done = reference.forward(
+            self.problem.spec, x, h_0, c_0, weights, masks=masks, **self._keywords
+        )
+        return done.y, done.h_n, done.c_n, done.tape
+
+    def backward(
+        self,
+        saved: Any,
+        dy: Array | None,
+        dh_n: Array | None,
+        dc_n: Array | None,
+        *,
+        weights_needed: bool,
+        retain: bool,
+    ) -> tuple[Array, Array, Array | None, list[Array] | None]:
+        """(dx, dh_0, dc_0, gradients of the weights in PyTorch's order or None)."""
+        grads = reference.backward(saved, dy, dh_n, dc_n)
+        return grads.x, grads.h_0, grads.c_0, grads.weights if weights_needed else None
+
+    def hold(self) -> HeldReference:
+        """The plan for one who keeps it."""
+        return HeldReference(self)
+
+    def report(self) -> str:
+        """What runs, in plain words."""
+        return f"{self.problem}\nthe NumPy reference; there is nothing to choose"
+
+
+class HeldReference:
+    """A plan of the reference behind the doors of a vendor's `dnnffi.rnn.buffer_plan.HeldPlan`."""
+
+    def __init__(self, plan: ReferencePlan) -> None:
+        self.plan = plan
+        self.closed = False
+        self._saved: Any = None
+        self._weights: list[Array] | None = None
+
+    def forward(
+        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Any, out: Any
+    ) -> tuple[Array, Array, Array | None]:
+        """(y, h_n, c_n), copied into ``out`` where it is given."""
+        self._open()
+        *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
+        self._weights = None
+        return _into(out, results)
+
+    def backward_data(
+        self, dy: Array | None, dh_n: Array | None, dc_n: Array | None, out: Any
+    ) -> tuple[Array, Array, Array | None]:
+        """(dx, dh_0, dc_0), copied into ``out`` where it is given."""
+        self._open()
+        if not self.plan.problem.training:
+            raise ContextError("this plan is for inference; make it with training=True")
+        if self._saved is None:
+            raise ContextError("backward data runs once, after a forward")
+        *results, self._weights = self.plan.backward(
+            self._saved, dy, dh_n, dc_n, weights_needed=True, retain=False
+        )
+        self._saved = None
+        return _into(out, results)
+
+    def backward_weights(
+        self, weights: RNNWeights, out: RNNWeights | None, accumulate: bool
+    ) -> RNNWeights:
+        """The gradient of the weights in their layout."""
+        self._open()
+        if self._weights is None:
+            raise ContextError("backward weights runs once, after backward data")
+        packed = RNNWeights.pack(self._weights, weights.spec, backend=weights.backend)
+        self._weights = None
+        if out is None:
+            return packed
+        out.flat[...] = out.flat + packed.flat if accumulate else packed.flat
+        return out
+
+    def backward(
+        self,
+        dy: Array | None,
+        dh_n: Array | None,
+        dc_n: Array | None,
+        weights: RNNWeights,
+        out: Any,
+        out_weights: RNNWeights | None,
+    ) -> tuple[tuple[Any, ...], RNNWeights]:
+        """Both backwards."""
+        data = self.backward_data(dy, dh_n, dc_n, out)
+        return data, self.backward_weights(weights, out_weights, False)
+
+    def autotune(self) -> None:
+        """Nothing to measure."""
+        self._open()
+
+    def capture(self, step: Callable[[], Any]) -> Any:
+        """Refused: there is no graph to capture."""
+        raise UnsupportedError("the reference", "", "has no graphs; call the step itself")
+
+    def report(self) -> str:
+        """What runs, in plain words."""
+        return self.plan.report()
+
+    def close(self) -> None:
+        """Let go of what backward needs."""
+        self.closed = True
+        self._saved = self._weights = None
+
+    def _open(self) -> None:
+        if self.closed:
+            raise ValueError("this plan is closed")
+
+
+def _into(out: Any, results: list[Any]) -> tuple[Any, ...]:
+    if out is None:
+        return tuple(results)
+    for target, result in zip(out, results, strict=True):
+        if target is not None:
+            target[...] = result
+    return tuple(out)

@@ -1,0 +1,156 @@
+"""An engine whose candidates do as a script says, on host memory with a clock of its own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from host_memory import HostMemory
+
+from dnnffi.backends.vendor.context import Phase
+
+
+@dataclass
+class Script:
+    """What a candidate does: milliseconds of an operation, its results, what it fails at."""
+
+    direct: float = 1.0
+    replayed: float = 1.0
+    result: float = 1.0
+    fails_at: str = ""  # "make", "run", "later", "capture" or "replay"
+    error: Callable[[], Exception] = RuntimeError
+
+
+class ScriptedMemory(HostMemory):
+    """Host memory that counts what is alive, and reports late what was said to fail late."""
+
+    def __init__(self):
+        super().__init__(self)
+        self.milliseconds = self.call_costs = self.replay_costs = 0.0
+        self.alive = 0
+        self.inside = self.outside = self.given_back = 0
+        self.pending = None
+        self.name = "some GPU, driver 1"
+
+    # What the memory of the stand-in tells the library
+
+    def standin_register(self, address, size):
+        self.alive += 1
+
+    def standin_unregister(self, address):
+        self.alive -= 1
+
+    def standin_registered(self):
+        return self.alive
+
+    def empty(self, shape, dtype="float32"):
+        self.outside += not self.inside
+        return super().empty(shape, dtype)
+
+    @contextmanager
+    def scratch(self):
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            self.given_back += 1
+
+    def elapsed(self, calls):
+        milliseconds = super().elapsed(calls)
+        if self.pending is not None:
+            error, self.pending = self.pending, None
+            raise error()
+        return milliseconds
+
+    def device_name(self, device):
+        return f"{self.name}, device {device}"
+
+
+class ScriptedKernels:
+    """Candidates by name. The first is the one that the others are compared with."""
+
+    def __init__(self, memory, scripts):
+        self.memory = memory
+        self.scripts = scripts
+        self.version = "scripted 1.0"
+        self.made = []
+        self.open = 0
+        self.runs = Counter()
+
+    def offers(self, problem):
+        return tuple(self.scripts)
+
+    def make(self, problem, candidate, device, generator=None):
+        script = self.scripts[candidate]
+        self.made.append((candidate, problem, device, generator))
+        if script.fails_at == "make":
+            raise script.error()
+        return ScriptedExecutor(self, problem, candidate, script)
+
+
+class ScriptedExecutor:
+    """Writes one number into every result; the workspace is filled too."""
+
+    workspace_bytes, reserve_bytes, weight_size = 24, 40, 7
+    least_workspace_bytes = workspace_bytes
+
+    def __init__(self, kernels, problem, name, script):
+        self.problem, self.algorithm, self.generator = problem, name, None
+        self._kernels, self._script = kernels, script
+        kernels.open += 1
+
+    def check_forward(self, *arrays):
+        return tuple(address_of(array) for array in arrays)
+
+    def forward_at(self, addresses, context=None, *, ordered=True):
+        _, y, _, h_n, _, c_n, _, _ = addresses
+        problem = self.problem
+        shapes = (problem.y_shape, problem.h_shape, problem.c_shape)
+        self._enqueue("forward", zip((y, h_n, c_n), map(prod, shapes), strict=True))
+        if context is not None:
+            context.phase = Phase.FORWARD
+
+    def check_backward_data(self, *arrays):
+        return tuple(address_of(array) for array in arrays)
+
+    def backward_data_at(self, addresses, context):
+        problem = self.problem
+        shapes = (problem.x_shape, problem.h_shape, problem.c_shape)
+        self._enqueue("backward data", zip(addresses[7:10], map(prod, shapes), strict=True))
+
+    def check_backward_weights(self, *arrays):
+        return tuple(address_of(array) for array in arrays)
+
+    def backward_weights_at(self, addresses, context, accumulate=False):
+        self._enqueue("backward weights", [(addresses[3], self.weight_size)])
+
+    def close(self):
+        self._kernels.open -= 1
+
+    def _enqueue(self, operation, written):
+        memory, script, runs = self._kernels.memory, self._script, self._kernels.runs
+        captured = memory.recording is not None
+        if script.fails_at == ("capture" if captured else "run"):
+            raise script.error()
+        written = list(written)
+
+        def work():
+            runs[self.algorithm, operation, "replayed" if captured else "direct"] += 1
+            memory.milliseconds += script.replayed if captured else script.direct
+            if script.fails_at == ("replay" if captured else "later"):
+                memory.pending = script.error
+            for address, size in written:
+                if address:
+                    (ctypes.c_double * size).from_address(address)[:] = [script.result] * size
+            return 0
+
+        memory.enqueue(work, ())
+
+
+def address_of(array):
+    return 0 if array is None else array.data.ptr

@@ -1,0 +1,501 @@
+"""Which candidate is picked, by an engine and a clock that do as the test says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from kernels_by_script import Script, ScriptedKernels, ScriptedMemory
+
+from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
+from dnnffi.execution.store import Store
+from dnnffi.rnn import tuning
+from dnnffi.rnn.tuning import Choice, Times, Tuner, choose, tune
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, dtype="float64")
+PROBLEM = RNNProblem.dense(SPEC, 5, 2)
+TRAINING = PROBLEM._replace(training=True)
+
+
+def tuned(problem=PROBLEM, **scripts):
+    """What tuning finds, and the engine. Whatever happens, nothing is left behind."""
+    kernels = ScriptedKernels(ScriptedMemory(), scripts)
+    choice = tune(kernels, problem, 0, kernels.memory)
+    assert_left_nothing(kernels)
+    return choice, kernels
+
+
+def assert_left_nothing(kernels):
+    memory = kernels.memory
+    assert kernels.open == 0
+    assert memory.alive == 0
+    assert (memory.outside, memory.given_back) == (0, 1), "all of it was scratch memory"
+
+
+@pytest.fixture(autouse=True)
+def _no_copies(monkeypatch):
+    """Nothing is staged, but where a test says so."""
+    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", -1)
+
+
+def test_the_fastest_directly_and_the_fastest_replayed_are_chosen():
+    choice, _ = tuned(standard=Script(3.0, 0.75), static=Script(1.0, 1.0), dynamic=Script(2.0, 0.5))
+    assert choice == Choice(
+        direct="static",
+        replayed="dynamic",
+        times={
+            "standard": Times(3.0, 0.75),
+            "static": Times(1.0, 1.0),
+            "dynamic": Times(2.0, 0.5),
+        },
+        refused={},
+        source="measured",
+    )
+
+
+def test_training_is_all_three_operations():
+    choice, kernels = tuned(TRAINING, standard=Script(1.0, 0.5))
+    assert choice.times == {"standard": Times(3.0, 1.5)}
+    for how in ("direct", "replayed"):
+        counts = [
+            kernels.runs["standard", operation, how]
+            for operation in ("forward", "backward data", "backward weights")
+        ]
+        assert counts[0] > 0
+        assert len(set(counts)) == 1
+
+
+def test_inference_is_the_forward_alone():
+    choice, kernels = tuned(standard=Script(1.0, 0.5))
+    assert choice.times == {"standard": Times(1.0, 0.5)}
+    assert {operation for _, operation, _ in kernels.runs} == {"forward"}
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.parametrize("problem", [PROBLEM, TRAINING])
+def test_a_problem_with_and_without_a_cell(problem, mode):
+    spec = RNNSpec(mode=mode, input_size=3, hidden_size=4, dtype="float64")
+    choice, _ = tuned(problem._replace(spec=spec), standard=Script())
+    assert choice.direct == "standard"
+
+
+def test_what_is_dropped_is_not_measured():
+    dropping = TRAINING._replace(dropout=0.5)
+    _, kernels = tuned(dropping, standard=Script(), static=Script())
+    for _, problem, _, generator in kernels.made:
+        assert problem.dropout == 0.0
+        assert generator is None
+
+
+def test_the_device_of_the_plan_is_the_one_measured():
+    memory = ScriptedMemory()
+    memory.devices = 2
+    kernels = ScriptedKernels(memory, {"standard": Script()})
+    tune(kernels, PROBLEM, 1, memory)
+    assert [device for _, _, device, _ in kernels.made] == [1]
+    assert memory.device == 0
+
+
+# Candidates that are not eligible
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, TRAINING])
+def test_results_that_differ_are_refused_with_how_far(problem):
+    choice, _ = tuned(problem, standard=Script(2.0), wrong=Script(0.1, 0.1, result=1.5))
+    assert set(choice.times) == {"standard"}
+    assert "differ from the standard algorithm's by 5.0e-01" in choice.refused["wrong"]
+
+
+@pytest.mark.parametrize("result", [float("nan"), float("inf"), 0.0])
+def test_results_that_are_no_results_are_refused(result):
+    choice, _ = tuned(standard=Script(2.0), broken=Script(0.1, 0.1, result=result))
+    assert set(choice.times) == {"standard"}
+    assert "differ from" in choice.refused["broken"]
+
+
+def test_infinite_results_of_the_standard_algorithm_agree_with_nothing():
+    choice, _ = tuned(standard=Script(result=float("inf")), other=Script(result=float("inf")))
+    assert set(choice.times) == {"standard"}
+    assert "by nan" in choice.refused["other"]
+
+
+def test_results_within_rounding_are_not_refused():
+    choice, _ = tuned(standard=Script(2.0), other=Script(1.0, result=1 + 1e-12))
+    assert choice.direct == "other"
+
+
+def test_the_first_candidate_is_the_one_that_others_must_agree_with():
+    choice, _ = tuned(
+        standard=Script(3.0), wrong=Script(1.0, result=2.0), also_wrong=Script(2.0, result=2.0)
+    )
+    assert choice.direct == "standard"
+    assert set(choice.refused) == {"wrong", "also_wrong"}
+
+
+@pytest.mark.parametrize("stage", ["make", "run", "later", "replay"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda: UnsupportedError("cuDNN", "9.19.0", "no such thing"),
+        lambda: CudnnError(5000, "FAILED", "cudnnRNNForward"),
+        lambda: MemoryError("out of memory"),
+        lambda: RuntimeError("an illegal address was accessed"),
+    ],
+    ids=["refused", "status", "memory", "runtime"],
+)
+def test_a_candidate_that_fails_is_left_out_with_the_reason(stage, error):
+    scripts = {
+        "standard": Script(2.0, 1.0),
+        "failing": Script(0.1, 0.1, fails_at=stage, error=error),
+        "last": Script(1.0, 2.0),
+    }
+    for problem in (PROBLEM, TRAINING):
+        choice, _ = tuned(problem, **scripts)
+        assert (choice.direct, choice.replayed) == ("last", None)
+        assert set(choice.times) == {"standard", "last"}
+        assert choice.refused == {"failing": f"{type(error()).__name__}: {error()}"}
+
+
+def test_a_candidate_that_cannot_be_captured_may_run_directly():
+    choice, _ = tuned(standard=Script(2.0, 1.5), other=Script(1.0, fails_at="capture"))
+    assert (choice.direct, choice.replayed) == ("other", None)
+    assert choice.times["other"] == Times(1.0, None)
+    assert choice.refused == {}
+
+
+@pytest.mark.parametrize("stage", ["make", "run", "later"])
+def test_nothing_is_found_where_the_first_candidate_fails(stage):
+    choice, kernels = tuned(standard=Script(fails_at=stage), other=Script())
+    assert choice is None
+    assert [name for name, *_ in kernels.made] == ["standard"]
+
+
+@pytest.mark.parametrize("allocation", range(24))
+def test_a_full_device_leaves_nothing_behind(allocation):
+    memory = ScriptedMemory()
+    kernels = ScriptedKernels(memory, {"standard": Script(), "other": Script(0.5, 0.5)})
+    memory.fail_allocation = allocation
+    choice = tune(kernels, TRAINING, 0, memory)
+    assert_left_nothing(kernels)
+    if choice is not None:
+        assert choice.direct == "standard"
+        assert "MemoryError" in choice.refused["other"]
+
+
+def test_an_error_of_our_own_is_not_hidden_and_leaves_nothing_behind():
+    memory = ScriptedMemory()
+    kernels = ScriptedKernels(
+        memory, {"standard": Script(fails_at="run", error=lambda: KeyError("bug"))}
+    )
+    with pytest.raises(KeyError, match="bug"):
+        tune(kernels, PROBLEM, 0, memory)
+    assert_left_nothing(kernels)
+
+
+def test_small_deviations_do_not_add_up():
+    within = {f"number {n}": Script(result=1 + n * 8e-10) for n in range(3)}  # 1e-9 is allowed
+    choice, _ = tuned(**within)
+    assert set(choice.refused) == {"number 2"}
+
+
+# How long it takes
+
+
+def test_no_candidate_is_begun_after_the_time_but_the_first():
+    memory = ScriptedMemory()
+    scripts = {"standard": Script(800.0), "second": Script(1.0), "third": Script(1.0)}
+    kernels = ScriptedKernels(memory, scripts)
+    choice = tune(
+        *(kernels, PROBLEM, 0, memory), budget=0.5, clock=lambda: memory.milliseconds / 1000
+    )
+    assert set(choice.times) == {"standard"}
+    assert [name for name, *_ in kernels.made] == ["standard"]
+    assert choice.refused == dict.fromkeys(("second", "third"), "the time for measuring was over")
+
+
+def test_the_first_candidate_is_measured_in_no_time_at_all():
+    kernels = ScriptedKernels(ScriptedMemory(), {"standard": Script(), "second": Script()})
+    choice = tune(kernels, PROBLEM, 0, kernels.memory, budget=0.0)
+    assert set(choice.times) == {"standard"}
+
+
+def test_every_candidate_is_tried_within_the_time():
+    memory = ScriptedMemory()
+    scripts = {"standard": Script(1.0), "second": Script(2.0), "third": Script(0.5)}
+    kernels = ScriptedKernels(memory, scripts)
+    choice = tune(
+        *(kernels, PROBLEM, 0, memory), budget=0.5, clock=lambda: memory.milliseconds / 1000
+    )
+    assert set(choice.times) == set(scripts)
+
+
+def test_a_candidate_without_hope_is_timed_once():
+    choice, kernels = tuned(standard=Script(1.0, 1.0), slow=Script(40.0, 30.0))
+    assert choice.times["slow"] == Times(40.0, 30.0)
+    assert kernels.runs["slow", "forward", "direct"] == 2  # the first run, and the timed one
+    assert kernels.runs["slow", "forward", "replayed"] == 1
+
+
+def test_a_long_call_is_repeated_less_than_a_short_one():
+    _, kernels = tuned(long=Script(100.0, 100.0))
+    _, others = tuned(short=Script(0.01, 0.01))
+    long = kernels.runs["long", "forward", "direct"]
+    short = others.runs["short", "forward", "direct"]
+    assert long == 1 + 1 + 3  # the first run, the one that tells how many make a batch, batches
+    assert short == 1 + 1 + 3 * 20
+
+
+def test_one_slow_call_does_not_decide():
+    memory = ScriptedMemory()
+    script = Script(1.0, 9.0)
+    kernels = ScriptedKernels(memory, {"standard": script})
+    elapsed, seen = memory.elapsed, []
+
+    def disturbed(calls):
+        seen.append(elapsed(calls))
+        return seen[-1] + (1000.0 if len(seen) == 4 else 0.0)
+
+    memory.elapsed = disturbed
+    choice = tune(kernels, PROBLEM, 0, memory)
+    assert choice.times["standard"] == Times(1.0, 9.0)
+
+
+# From times to a choice
+
+
+@pytest.mark.parametrize(
+    ("times", "direct", "replayed"),
+    [
+        ({"a": Times(2.0, 1.0)}, "a", "a"),
+        ({"a": Times(2.0, 3.0)}, "a", None),
+        ({"a": Times(2.0, 2.0)}, "a", None),
+        ({"a": Times(2.0, None)}, "a", None),
+        ({"a": Times(2.0, 1.0), "b": Times(1.5, None)}, "b", "a"),
+        ({"a": Times(2.0, 1.0), "b": Times(0.5, 0.9)}, "b", None),
+        ({"a": Times(None, 1.0), "b": Times(2.0, None)}, "b", "a"),
+        ({"a": Times(2.0, 1.0, 3.0)}, "a", "a"),
+    ],
+)
+def test_the_choice_by_times(times, direct, replayed):
+    refused = {"c": "it is broken"}
+    assert choose(times, refused) == Choice(direct, replayed, times, refused, "measured")
+
+
+@pytest.mark.parametrize(
+    ("times", "staged"),
+    [
+        ({"a": Times(2.0, 1.0, 1.5)}, True),
+        ({"a": Times(2.0, 1.0, 2.0)}, False),
+        ({"a": Times(2.0, 1.0, 1.5), "b": Times(1.4, None)}, False),
+        ({"a": Times(2.0, 1.0), "b": Times(3.0, 2.0, 1.0)}, False),
+        ({"a": Times(2.0, 2.0, 1.0)}, False),
+    ],
+)
+def test_copies_are_chosen_where_they_beat_the_fastest_plain_call(times, staged):
+    assert choose(times, {}).staged is staged
+
+
+def test_a_call_with_copies_is_measured_of_inference(monkeypatch):
+    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", 2**20)
+    choice, _ = tuned(standard=Script(direct=3.0, replayed=1.0))
+    assert choice.times["standard"].staged > choice.times["standard"].replayed
+    choice, _ = tuned(TRAINING, standard=Script(direct=3.0, replayed=1.0))
+    assert choice.times["standard"].staged is None
+
+
+# Where a result is looked for
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def tuner(memory=None, scripts=None, version="scripted 1.0"):
+    """A new process: nothing is known but what is on disk."""
+    memory = memory or ScriptedMemory()
+    kernels = ScriptedKernels(memory, scripts or {"standard": Script(2.0, 1.0)})
+    kernels.version = version
+    return Tuner(kernels, memory, Store("rnn"))
+
+
+def test_nothing_is_known_at_first(folder):
+    assert tuner().find(PROBLEM, 0) is None
+
+
+def test_what_was_measured_is_found_in_the_process(monkeypatch):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", "off")
+    here = tuner()
+    choice = here.measure(PROBLEM, 0)
+    assert choice.source == "measured"
+    assert here.find(PROBLEM, 0) is choice
+    here.clear()
+    assert here.find(PROBLEM, 0) is None
+
+
+def test_what_was_measured_is_found_by_another_process(folder):
+    scripts = {
+        "standard": Script(2.0, 1.0),
+        "cannot": Script(fails_at="make"),
+        "uncaptured": Script(1.5, fails_at="capture"),
+    }
+    measured = tuner(scripts=scripts).measure(PROBLEM, 0)
+    other = tuner(scripts=scripts)
+    found = other.find(PROBLEM, 0)
+    assert found == measured._replace(source="disk")
+    assert other._kernels.made == []
+    assert other.find(PROBLEM, 0) is found, "the file is read once"
+
+
+def test_nothing_is_kept_where_nothing_could_be_measured(folder):
+    here = tuner(scripts={"standard": Script(fails_at="run")})
+    assert here.measure(PROBLEM, 0) is None
+    assert here.find(PROBLEM, 0) is None
+    assert list(folder.rglob("*")) == []
+
+
+def test_a_new_measurement_replaces_the_old_one(folder):
+    here = tuner()
+    here.measure(PROBLEM, 0)
+    here._kernels.scripts["faster"] = Script(0.5, 0.5)
+    here.measure(PROBLEM, 0)
+    assert here.find(PROBLEM, 0).direct == "faster"
+    assert tuner(scripts=here._kernels.scripts).find(PROBLEM, 0).direct == "faster"
+    assert len(list(folder.rglob("*.json"))) == 1
+
+
+OTHER_SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=5, num_layers=2, dtype="float64")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TRAINING,
+        PROBLEM._replace(spec=OTHER_SPEC),
+        PROBLEM._replace(steps=6),
+        PROBLEM._replace(batch=3),
+        RNNProblem.dense(SPEC, 5, 2, batch_first=True),
+        RNNProblem.dense(SPEC, 5, 2, lengths=[5, 4]),
+        RNNProblem.packed(SPEC, [2] * 5),
+        PROBLEM._replace(options=RNNOptions(math="strict")),
+        PROBLEM._replace(options=RNNOptions(algorithm="standard")),
+        PROBLEM._replace(options=RNNOptions(clip=(-1.0, 1.0))),
+    ],
+    ids=str,
+)
+def test_another_problem_is_not_known(folder, other):
+    here = tuner()
+    here.measure(PROBLEM, 0)
+    assert here.find(other, 0) is None
+    assert tuner().find(other, 0) is None
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        PROBLEM._replace(options=RNNOptions(tune="now")),
+        PROBLEM._replace(options=RNNOptions(validate=True)),
+        PROBLEM._replace(dropout=0.5),
+    ],
+    ids=["tune", "validate", "dropout"],
+)
+def test_what_does_not_change_the_work_does_not_matter(folder, same):
+    here = tuner()
+    measured = here.measure(PROBLEM, 0)
+    assert here.find(same, 0) is measured
+
+
+def test_clipping_is_one_problem_for_all_bounds(folder):
+    here = tuner()
+    one, other = (
+        PROBLEM._replace(options=RNNOptions(clip=(-bound, bound))) for bound in (1.0, 2.0)
+    )
+    measured = here.measure(one, 0)
+    assert here.find(other, 0) is measured
+
+
+def test_unequal_lengths_are_one_problem(folder):
+    here = tuner()
+    measured = here.measure(RNNProblem.dense(SPEC, 5, 2, lengths=[5, 2]), 0)
+    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[1, 4]), 0) is measured
+    assert here.find(PROBLEM, 0) is None
+
+
+def test_packed_rows_of_one_length_are_not_those_of_several(folder):
+    here = tuner()
+    here.measure(RNNProblem.packed(SPEC, [2] * 5), 0)
+    assert here.find(RNNProblem.packed(SPEC, [2, 2, 2, 2, 1]), 0) is None
+
+
+def test_rows_of_one_length_are_not_those_of_the_whole(folder):
+    here = tuner()
+    measured = here.measure(RNNProblem.dense(SPEC, 5, 2, lengths=[3, 3]), 0)
+    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[4, 4]), 0) is measured
+    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[4, 3]), 0) is None
+    assert here.find(PROBLEM, 0) is None
+
+
+def test_what_another_version_knows_of_other_candidates_is_measured_anew(folder):
+    both = {"standard": Script(2.0, 1.0), "other": Script(1.0, 0.5)}
+    for before, now in ((both, ["standard"]), ({"standard": Script()}, both)):
+        tuner(scripts=before).measure(PROBLEM, 0)
+        here = tuner(scripts={name: both[name] for name in now})
+        assert here.find(PROBLEM, 0) is None
+        here.measure(PROBLEM, 0)
+        assert set(tuner(scripts=here._kernels.scripts).find(PROBLEM, 0).times) == set(now)
+
+
+def test_another_device_driver_or_library_does_not_know(folder):
+    tuner().measure(PROBLEM, 0)
+    assert tuner().find(PROBLEM, 0) is not None
+    assert tuner().find(PROBLEM, 1) is None
+    assert tuner(version="scripted 1.1").find(PROBLEM, 0) is None
+    memory = ScriptedMemory()
+    for name in ("some GPU, driver 2", "another GPU, driver 1"):
+        memory.name = name
+        assert tuner(memory).find(PROBLEM, 0) is None
+
+
+def the_file(folder):
+    (path,) = folder.rglob("*.json")
+    return path
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        17,
+        [],
+        {},
+        {"times": {"standard": [1.0, 2.0]}},
+        {"times": {"standard": None}, "refused": {}},
+        {"times": {"standard": [1.0, 2.0, 3.0, 4.0]}, "refused": {}},
+        {"times": {"standard": ["fast", None]}, "refused": {}},
+        {"times": {"standard": [None, 1.0]}, "refused": {}},
+        {"times": {"standard": [float("nan"), 1.0]}, "refused": {}},
+        {"times": {"standard": [-1.0, 1.0]}, "refused": {}},
+        {"times": {"standard": [1.0, 0.5]}, "refused": 3},
+    ],
+    ids=repr,
+)
+def test_a_file_with_something_else_in_it_is_ignored(folder, value):
+    tuner().measure(PROBLEM, 0)
+    path = the_file(folder)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"value": value}))
+    with pytest.warns(PerformanceWarning, match="is ignored") as said:
+        assert tuner().find(PROBLEM, 0) is None
+    assert len(said) == 1
+
+
+def test_a_file_that_names_another_choice_is_not_believed(folder):
+    tuner().measure(PROBLEM, 0)
+    path = the_file(folder)
+    content = json.loads(path.read_text())
+    content["value"]["direct"] = content["value"]["replayed"] = "of another version"
+    path.write_text(json.dumps(content))
+    found = tuner().find(PROBLEM, 0)
+    assert (found.direct, found.replayed) == ("standard", "standard")
