@@ -44,7 +44,7 @@ info: $(demo) ## Show which libraries and devices are found, and what is missing
 	$(run) -m dnnffi info
 
 test: $(dev) ## Run the tests that need no GPU
-	$(run) -m pytest -n 2 -m "not gpu and not gfx1100" tests
+	$(run) -m pytest -n 2 -m "not gpu and not gfx1100" tests $(PYTEST_ARGS)
 
 test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
 	$(run) -m pytest -m gpu tests/gpu tests/docs -p no:benchmark --record $(PYTEST_ARGS)
@@ -60,9 +60,10 @@ test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debo
 test-miopen-record: PYTEST_ARGS += --record
 test-miopen-record: test-miopen ## The same, and write docs/verification/miopen.json
 
-lint: $(dev) ## Check style and format
+lint: $(dev) ## Check style, format and which room imports which
 	$(run) -m ruff check
 	$(run) -m ruff format --check
+	$(run) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 
 type: $(dev) ## Check types
 	$(run) -m mypy src
@@ -89,7 +90,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 
 clean: ## Remove the virtual environment and everything built
 	rm -rf .venv build dist docs/_build docs/_generated demo-output
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Where the system's Python comes without ensurepip, its pip puts a pip into the new environment.

@@ -22,10 +22,10 @@ import cupy
 
 import dnnffi
 from dnnffi.backends.cudnn import library
-from dnnffi.backends.cudnn.handle import handle_for
-from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.cli.machine import machine
 from dnnffi.device.cupy import cupy_memory
+from dnnffi.rnn.executor import RNNExecutor
 
 BATCHES = 60
 CALLS = 20
@@ -65,8 +65,8 @@ def problem(mode: str, steps: int, batch: int, size: int, dtype: str) -> dict[st
     h_n, c_n = cupy.empty_like(h_0), None if c_0 is None else cupy.empty_like(c_0)
     workspace = cupy.empty(executor.workspace_bytes, "uint8")
     forward = library.load().lib.cudnnRNNForward
-    handle = handle_for(library.load(), 0).pointer
-    rnn, x_desc, y_desc, h_desc, c_desc = executor._descriptors
+    handle = current_launch(library.load()).handle
+    rnn, x_desc, y_desc, h_desc, c_desc = executor.on_addresses._descriptors
     c_0_at, c_n_at = (0, 0) if c_0 is None else (c_0.data.ptr, c_n.data.ptr)
     arguments = (
         *(handle, rnn, 0, 0, x_desc, x.data.ptr, y_desc, y.data.ptr),
@@ -86,7 +86,7 @@ def problem(mode: str, steps: int, batch: int, size: int, dtype: str) -> dict[st
         states = pair() if spec.has_cell else memory.empty(h_0.shape, y.dtype)
         return memory.empty(y.shape, y.dtype), states
 
-    graph = memory.capture(run)
+    graph = memory.capture(lambda stream: run())
     calls: dict[str, Callable[[], object]] = {
         "raw": lambda: forward(*arguments),
         "executor": run,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dnnffi.backends.cudnn import conv_limits as cudnn
-from dnnffi.backends.miopen import conv_limits as miopen
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.registry import BACKENDS as RECORDS
 from dnnffi.backends.vendor.limits import Limits, limit_of
 from dnnffi.spec.conv import RANKS, ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -20,25 +20,27 @@ from dnnffi.spec.conv_problem import (
 )
 from dnnffi.spec.layouts import CHANNELS_LAST
 
-BACKENDS = ("cudnn", "miopen", "reference")
-HEAD = ("", "cuDNN", "MIOpen", "reference")
+BACKENDS = tuple(RECORDS)
+HEAD = ("", *(record.title for record in RECORDS.values()))
 
-# By backend; where it is not among them the question does not arise.
-LIMITS: dict[str, Limits[Any]] = {
-    "cudnn": cudnn.LIMITS,
-    "miopen": miopen.LIMITS,
-    "reference": (),
-}
-FUSION: dict[str, Limits[Any]] = {"cudnn": (), "miopen": miopen.FUSION}
-ALLOCATOR: dict[str, Limits[Any]] = {"cudnn": cudnn.ALLOCATOR, "miopen": ()}
-SUMS: dict[str, Limits[Any]] = {"cudnn": cudnn.ALLOCATOR, "miopen": miopen.BIAS_GRADIENT}
+
+def limits_by(of: Callable[[Backend], Limits[Any] | None]) -> dict[str, Limits[Any]]:
+    """Limits by backend; where it is not among them the question does not arise."""
+    found = ((name, of(record)) for name, record in RECORDS.items())
+    return {name: limits for name, limits in found if limits is not None}
+
+
+LIMITS = limits_by(lambda record: record.conv_limits)
+FUSION = limits_by(lambda record: record.fusion_limits)
+ALLOCATOR = limits_by(lambda record: record.allocator_limits)
+SUMS = limits_by(lambda record: record.bias_gradient_limits)
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 # What stands where no limit does, if not "yes": this no code can know.
-IF_THERE_IS = dict.fromkeys(("cudnn", "miopen"), "if the library has a kernel")
-IGNORED = {"reference": "ignored"}
-NOT_VERIFIED = dict.fromkeys(("cudnn", "reference"), "not verified")
+IF_THERE_IS = dict.fromkeys(FUSION, "if the library has a kernel")
+IGNORED = {name: "ignored" for name, record in RECORDS.items() if record.load is None}
+NOT_VERIFIED = dict.fromkeys(BACKENDS, "not verified")
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from conformance import deviation, tolerance
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.convolution.plans import ReferencePlan
+from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -135,7 +135,7 @@ def arguments(problem, arrays):
 def expected(problem, arrays):
     """The reference's result in float64."""
     doubles = (None if a is None else a.astype(np.float64) for a in arguments(problem, arrays))
-    return ReferencePlan(problem).run(*doubles)
+    return ReferenceConvPlan(problem).run(*doubles)
 
 
 def run(problem, arrays, asarray=np.asarray, backend=None, options=None):

@@ -1,9 +1,11 @@
-"""Hypothesis profiles: ``ci`` unless HYPOTHESIS_PROFILE names ``thorough``; ``--record``."""
+"""Hypothesis profiles: ``ci`` unless HYPOTHESIS_PROFILE names ``thorough``; options; compilers."""
 
 from __future__ import annotations
 
 import os
 
+import needs
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No test reads what another run has measured, or leaves anything behind.
@@ -31,3 +33,25 @@ def pytest_addoption(parser):
     parser.addoption(
         "--record", action="store_true", help="write what the run showed to docs/verification"
     )
+    needs.add_option(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    """Below the errors of all tests that miss the same, say once what it is."""
+    result = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        for text in needs.said(reporter.getreports("error")):
+            reporter.write_line(text, red=True)
+    return result
+
+
+@pytest.fixture(scope="session")
+def compiler(pytestconfig):
+    return needs.program(pytestconfig, "cc")
+
+
+@pytest.fixture(scope="session")
+def cxx_compiler(pytestconfig):
+    return needs.program(pytestconfig, "c++")

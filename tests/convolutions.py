@@ -12,6 +12,7 @@ import numpy as np
 from dnnffi.backends.cudnn.graph import VariantPack, build, execute
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.device.arrays import to_host
 from dnnffi.device.dtypes import dtype_object
 
@@ -141,7 +142,7 @@ def run(handle, candidate, graph, arrays, memory):
     addresses = [arrays[name].data.ptr for name in graph.operands]
     at = 0 if workspace is None else workspace.data.ptr
     with VariantPack(graph.uids, addresses, at, library=graph.graph.library) as pack:
-        execute(handle, candidate.plan, pack)
+        execute(current_launch(graph.graph.library), candidate.plan, pack)
 
 
 def deviation(found, expected):

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.convolution import engines as plans
-from dnnffi.convolution.engines import ReferenceConvEngine, conv_engine
-from dnnffi.convolution.plans import ReferencePlan
+from dnnffi.backends.registry import BACKENDS, REFERENCE
+from dnnffi.convolution import backend as backends
+from dnnffi.convolution.backend import ConvBackend, conv_backend
+from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
@@ -41,7 +42,7 @@ DY = normal(2, 6, 3, 4)
 def test_the_functions_give_what_the_reference_gives(problem, seed):
     arrays = testing.conv_inputs(problem, seed)
     found = conformance_conv.run(problem, arrays)
-    expected = ReferencePlan(problem).run(*conformance_conv.arguments(problem, arrays))
+    expected = ReferenceConvPlan(problem).run(*conformance_conv.arguments(problem, arrays))
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == expected.dtype
 
@@ -195,12 +196,12 @@ def counted(monkeypatch):
 
     def plan(self, problem, device):
         asked.append(problem)
-        return ReferencePlan(problem)
+        return ReferenceConvPlan(problem)
 
-    monkeypatch.setattr(ReferenceConvEngine, "plan", plan)
-    conv_engine("reference", X).plans.clear()
+    monkeypatch.setattr(ConvBackend, "plan", plan)
+    conv_backend(REFERENCE).plans.clear()
     yield asked
-    conv_engine("reference", X).plans.clear()
+    conv_backend(REFERENCE).plans.clear()
 
 
 @pytest.mark.parametrize("make", [np.asarray, last], ids=["first", "last"])
@@ -270,7 +271,7 @@ def test_whatever_differs_has_a_plan_of_its_own(counted):
 # Validation
 
 
-class Tampered(ReferencePlan):
+class Tampered(ReferenceConvPlan):
     """A plan that gets one number wrong."""
 
     def run(self, *arrays):
@@ -288,8 +289,8 @@ VALIDATED = {
 
 @pytest.mark.parametrize("name", VALIDATED)
 def test_wrong_results_are_found(name, monkeypatch):
-    monkeypatch.setattr(ReferenceConvEngine, "plan", lambda self, problem, _: Tampered(problem))
-    cached = conv_engine("reference", X).plans
+    monkeypatch.setattr(ConvBackend, "plan", lambda self, problem, _: Tampered(problem))
+    cached = conv_backend(REFERENCE).plans
     cached.clear()
     try:
         VALIDATED[name]()
@@ -334,15 +335,15 @@ def test_a_stream_needs_an_allocator():
 
 @pytest.mark.parametrize(("kind", "name"), [("cuda", "cudnn"), ("rocm", "miopen")])
 def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch, kind, name):
-    monkeypatch.setattr("dnnffi.rnn.engines.kind", lambda array: kind)
+    monkeypatch.setattr("dnnffi.backends.registry.kind", lambda array: kind)
     asked = []
 
-    def named(name):
-        asked.append(name)
+    def resources_of(record, **how):
+        assert record is BACKENDS[record.name]
+        asked.append(record.name)
         raise dnnffi.UnsupportedError(name, "", "is not asked further")
 
-    monkeypatch.setattr("dnnffi.rnn.engines.engine_named", named)
-    monkeypatch.setattr("dnnffi.convolution.engines.conv_engine_named", named)
+    monkeypatch.setattr(backends, "resources_of", resources_of)
     with pytest.raises(dnnffi.UnsupportedError, match="not asked further"):
         dnnffi.conv(X, W, groups=2)
     assert asked == [name]
@@ -352,7 +353,7 @@ def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch, kind, name):
 
 def test_all_arrays_must_be_where_the_first_is(monkeypatch):
     elsewhere = {id(W): "cuda:0", id(BIAS): "cuda:1"}
-    monkeypatch.setattr(plans, "place", lambda array: elsewhere.get(id(array), "host"))
+    monkeypatch.setattr(backends, "device_of", lambda array: elsewhere.get(id(array), "host"))
     with pytest.raises(ValueError, match=r"^w must be where x is, host; it is on cuda:0$"):
         dnnffi.conv(X, W, groups=2)
     with pytest.raises(ValueError, match=r"^bias must be where x is, host; it is on cuda:1$"):

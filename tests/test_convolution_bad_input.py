@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.convolution.engines import conv_engine
+from dnnffi.backends.registry import REFERENCE
+from dnnffi.convolution.backend import conv_backend
 
 # N = 2, C = 4, K = 6, two groups, images of 5 x 7, kernels of 3 x 3 with padding 1, in float32
 
@@ -64,7 +65,7 @@ def call(name, arguments):
 def refused(name, make, error, message):
     """``make`` turns right arguments into wrong ones."""
     for warm in (False, True):
-        conv_engine("reference", zeros(1)).plans.clear()
+        conv_backend(REFERENCE).plans.clear()
         if warm:
             call(name, right(name))
             call(name, right(name).with_(stride=1, dilation=1))
@@ -356,6 +357,7 @@ BACKWARD = {
         r"^[wx]_shape must be a tuple of integers; got NoneType",
     ),
     "shape of text": (lambda a: a.at(2, "2457"), TypeError, r"^[wx]_shape must be a tuple"),
+    "shape of bytes": (lambda a: a.at(2, b"\2\4\5\7"), TypeError, r"^[wx]_shape must be a tuple"),
     "shape of floats": (
         lambda a: a.at(2, tuple(map(float, a.arrays[2]))),
         TypeError,
@@ -374,9 +376,21 @@ BACKWARD = {
     "negative shape": (
         lambda a: a.at(2, (-1, *a.arrays[2][1:])),
         ValueError,
-        r"^[wx]_shape must be a shape of 3",
+        r"^[wx]_shape\[0\] must be from 0 to 9223372036854775807; got -1$",
+    ),
+    "huge shape": (
+        lambda a: a.at(2, (*a.arrays[2][:-1], 10**5000)),
+        ValueError,
+        r"^[wx]_shape\[3\] must be from 0 to .*; got an integer of 16610 bits$",
     ),
 }
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("name", ALL)
+def test_a_masked_array_is_refused(name, index):
+    message = r"^(x|w|dy) must be a plain array; got MaskedArray$"
+    refused(name, lambda a: a.at(index, np.ma.masked_array), TypeError, message)
 
 
 @cases((*DATA, *WEIGHTS), BACKWARD)

@@ -16,7 +16,7 @@ import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
-from dnnffi.rnn import engines
+from dnnffi.rnn.backend import backend_for
 
 # T = 4 steps, B = 3 rows, I = 3, H = 5, in float32
 
@@ -54,7 +54,7 @@ def call(mode, arguments, *, training):
 
 
 def clear_plans():
-    engines.engine("reference", np.zeros(1)).plans.clear()
+    backend_for("reference", np.zeros(1)).plans.clear()
 
 
 def refused(mode, make, error, message, *, training_only=False, **fields):
@@ -107,6 +107,11 @@ NOT_AN_ARRAY = r"must be a NumPy or CuPy array, or an object with DLPack"
 X = {
     "a list": (lambda a: a._replace(x=a.x.tolist()), TypeError, f"^x {NOT_AN_ARRAY}.*got list$"),
     "None": (lambda a: a._replace(x=None), TypeError, f"^x {NOT_AN_ARRAY}.*got NoneType$"),
+    "masked": (
+        lambda a: a._replace(x=np.ma.masked_array(a.x, mask=a.x > 0)),
+        TypeError,
+        r"^x must be a plain array; got MaskedArray$",
+    ),
     "a number": (lambda a: a._replace(x=1.0), TypeError, f"^x {NOT_AN_ARRAY}.*got float$"),
     "of rank 2": (
         lambda a: a._replace(x=a.x[0]),
@@ -464,7 +469,7 @@ KEYWORDS = {
     "num_layers of 0": (
         lambda a: a.with_(num_layers=0),
         ValueError,
-        r"^num_layers must be 1 or more; got 0$",
+        r"^num_layers must be from 1 to 10000; got 0$",
     ),
     "num_layers of 1.0": (
         lambda a: a.with_(num_layers=1.0),
@@ -545,6 +550,26 @@ KEYWORDS = {
         lambda a: a.with_(lengths=np.ones(3)),
         TypeError,
         r"^lengths\[0\] must be an integer; got float64$",
+    ),
+    "lengths in a set": (
+        lambda a: a.with_(lengths={2, 4, 1}),
+        TypeError,
+        r"^lengths must be a sequence of integers; got set$",
+    ),
+    "lengths in a dict": (
+        lambda a: a.with_(lengths={2: 0, 4: 0, 1: 0}),
+        TypeError,
+        r"^lengths must be a sequence of integers; got dict$",
+    ),
+    "lengths of bytes": (
+        lambda a: a.with_(lengths=b"\2\4\1"),
+        TypeError,
+        r"^lengths must be a sequence of integers; got bytes$",
+    ),
+    "lengths that are masked": (
+        lambda a: a.with_(lengths=np.ma.masked_array([2, 4, 1])),
+        TypeError,
+        r"^lengths must be a sequence of integers; got MaskedArray$",
     ),
     "one length for all": (
         lambda a: a.with_(lengths=4),
@@ -816,7 +841,7 @@ def test_without_a_library_the_error_names_the_places_and_the_install_command(
     missing = str(tmp_path / file)
     variable = f"DNNFFI_{backend.upper()}_LIBRARY"
     monkeypatch.setenv(variable, missing)
-    monkeypatch.setattr(library, "_current", None)
+    monkeypatch.setattr(library._process, "current", None)
     with pytest.raises(dnnffi.LibraryNotFoundError) as caught:
         call(mode, right(mode).with_(backend=backend), training=training)
     assert isinstance(caught.value, ImportError)
@@ -825,4 +850,4 @@ def test_without_a_library_the_error_names_the_places_and_the_install_command(
     assert f"environment variable {variable}: {missing} (" in message
     assert f"\nInstall: {install}" in message
     assert missing in caught.value.searched[0]
-    assert library._current is None
+    assert library._process.current is None

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
+from dnnffi.execution.comparison import relative_deviation
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn import engines
-from dnnffi.rnn.reference import HostGenerator, ReferencePlan
-from dnnffi.rnn.validate import relative_deviation
+from dnnffi.rnn import backend as rnn_backends
+from dnnffi.rnn.reference import HostGenerator, ReferenceRNNPlan
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
@@ -423,7 +423,7 @@ def test_retain_allows_another():
     )
     assert_same(second, first)
     assert_same(last, first)
-    with pytest.raises(dnnffi.ContextError):
+    with pytest.raises(dnnffi.ContextError, match="retain=True"):
         ctx.backward(a.dy, a.dhx)
 
 
@@ -652,7 +652,7 @@ def test_relative_deviation(found, expected, deviation):
     assert relative_deviation(np.array(found, "f2"), np.array(expected)) == deviation
 
 
-class Tampered(ReferencePlan):
+class Tampered(ReferenceRNNPlan):
     """A plan that gets one number of one result wrong."""
 
     wrong = "y"
@@ -681,9 +681,10 @@ def tampered(monkeypatch):
         monkeypatch.setattr(Tampered, "wrong", wrong)
         monkeypatch.setattr(Tampered, "by", by)
 
-    plans = engines.engine("reference", np.zeros(1)).plans
+    reference_backend = rnn_backends.backend_for("reference", np.zeros(1))
+    plans = reference_backend.plans
     monkeypatch.setattr(
-        engines.ReferenceEngine, "plan", lambda self, problem, device, generator: Tampered(problem)
+        reference_backend, "plan", lambda problem, device, generator: Tampered(problem)
     )
     plans.clear()
     yield tamper

@@ -426,6 +426,22 @@ def test_packing_names_what_is_no_array():
         RNNWeights.pack(arrays, SPEC)
 
 
+def test_packing_refuses_a_masked_array():
+    arrays = testing.weights(SPEC, 0)
+    arrays[1] = np.ma.masked_less(arrays[1], 0)
+    with pytest.raises(TypeError, match=r"^weights\[1\] must be a plain array; got MaskedArray$"):
+        RNNWeights.pack(arrays, SPEC)
+
+
+@pytest.mark.parametrize("gather", [set, frozenset, dict.fromkeys])
+def test_arrays_without_an_order_are_not_packed(gather):
+    # Arrays of other libraries may be put in a set.
+    arrays = gather(Exporter(array) for array in testing.weights(SPEC, 0))
+    name = type(arrays).__name__
+    with pytest.raises(TypeError, match=rf"^arrays must be a sequence of arrays; got {name}$"):
+        RNNWeights.pack(arrays, SPEC)
+
+
 def test_packing_checks_the_given_buffer():
     with pytest.raises(ValueError, match=r"must have shape \(640,\); got \(3,\)$"):
         RNNWeights.pack(testing.weights(SPEC, 0), SPEC, out=np.zeros(3, np.float32))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         ValidationError,
     )
     from dnnffi.plans import cached_plans, clear_plans, held_memory
-    from dnnffi.rnn.engines import HeldMemory
+    from dnnffi.rnn.backend import HeldMemory
     from dnnffi.rnn.functions import (
         Gradients,
         RNNContext,
@@ -77,7 +77,7 @@ _MODULES = {
         "UnsupportedError",
         "ValidationError",
     ),
-    "dnnffi.rnn.engines": ("HeldMemory",),
+    "dnnffi.rnn.backend": ("HeldMemory",),
     "dnnffi.plans": ("cached_plans", "clear_plans", "held_memory"),
     "dnnffi.rnn.functions": (
         "Gradients",

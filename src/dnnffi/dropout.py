@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dnnffi.spec.checks import check_integer
+from dnnffi.execution.cache import Once
+from dnnffi.spec.checks import check_integer, shown
 
 
 class Generator(Protocol):
@@ -19,6 +19,13 @@ class Generator(Protocol):
 
     def restore(self, states: np.ndarray[Any, Any]) -> None:
         """Continue from saved states."""
+
+
+class _Use(NamedTuple):
+    """Where a state is used, and the generator there."""
+
+    place: str
+    generator: Generator
 
 
 class DropoutState:
@@ -33,38 +40,48 @@ class DropoutState:
     def __init__(self, seed: int) -> None:
         seed = check_integer("seed", seed)
         if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be from 0 to 2**64 - 1; got {seed}")
+            raise ValueError(f"seed must be from 0 to 2**64 - 1; got {shown(seed)}")
         self.seed = seed
+        self._used: Once[None, _Use] = Once()
+        # Of a state that was restored, until its first use.
         self._place: str | None = None
-        self._generator: Any = None
         self._states: np.ndarray[Any, Any] | None = None
-        self._lock = threading.Lock()
 
     def generator(self, place: str, make: Callable[[int], Any]) -> Any:
         """The backend's generator at ``place``, made by ``make(seed)`` on the first use."""
-        with self._lock:
-            if self._place is not None and self._place != place:
-                raise ValueError(
-                    f"dropout_state belongs to {self._place} and cannot be used on {place}; "
-                    f"make one for each backend and device"
-                )
-            if self._generator is None:
-                generator = make(self.seed)
-                if self._states is not None:
-                    generator.restore(self._states)
-                    self._states = None
-                self._generator, self._place = generator, place
-            return self._generator
+        self._check(self._place, place)
+        use = self._used.get(None, lambda: _Use(place, self._begun(make)))
+        self._check(use.place, place)
+        self._states = None
+        return use.generator
+
+    def _begun(self, make: Callable[[int], Any]) -> Any:
+        generator, states = make(self.seed), self._states
+        if states is not None:
+            generator.restore(states)
+        return generator
+
+    def _use(self) -> _Use | None:
+        return next(iter(self._used.values()), None)
+
+    def _check(self, own: str | None, place: str) -> None:
+        if own not in (None, place):
+            raise ValueError(
+                f"dropout_state belongs to {own} and cannot be used on {place}; make one for each "
+                f"backend and device"
+            )
 
     def save(self) -> dict[str, Any]:
         """Everything that `restore` needs, as plain values. Waits for the GPU."""
-        with self._lock:
-            states = self._states if self._generator is None else self._generator.save()
-            return {
-                "seed": self.seed,
-                "place": self._place,
-                "states": None if states is None else states.tobytes(),
-            }
+        states = self._states  # first: it goes once there is a generator
+        use = self._use()
+        if use is not None:
+            states = use.generator.save()
+        return {
+            "seed": self.seed,
+            "place": self._place if use is None else use.place,
+            "states": None if states is None else states.tobytes(),
+        }
 
     @classmethod
     def restore(cls, saved: dict[str, Any]) -> Self:
@@ -76,4 +93,6 @@ class DropoutState:
         return state
 
     def __repr__(self) -> str:
-        return f"DropoutState(seed={self.seed}, {self._place or 'not used yet'})"
+        use = self._use()
+        place = self._place if use is None else use.place
+        return f"DropoutState(seed={self.seed}, {place or 'not used yet'})"

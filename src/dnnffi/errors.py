@@ -74,7 +74,7 @@ class ContextError(DnnffiError, RuntimeError):
 class ValidationError(DnnffiError, AssertionError):
     """``options={"validate": True}``: a result differs from the reference beyond rounding.
 
-    ``deviations`` maps each output's name to ``(deviation, tolerance)``, both relative to the
+    ``deviations`` maps each output's name to ``(deviation, allowed)``, both relative to the
     reference's largest magnitude.
     """
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from operator import add
 from typing import Any
 
-from dnnffi.convolution.engines import all_conv_engines
-from dnnffi.rnn.engines import HeldMemory, all_engines
+from dnnffi.convolution.backend import used_conv_backends
+from dnnffi.rnn.backend import HeldMemory, used_backends
 
 
 def cached_plans() -> tuple[Any, ...]:
     """The plans that the functions keep for problems they have seen; each has a ``report()``."""
-    engines: tuple[Any, ...] = (*all_engines(), *all_conv_engines())
-    return tuple(plan for engine in engines for plan in engine.plans.values())
+    backends: tuple[Any, ...] = (*used_backends(), *used_conv_backends())
+    return tuple(plan for backend in backends for plan in backend.plans.values())
 
 
 def held_memory() -> dict[str, HeldMemory]:
@@ -23,14 +23,14 @@ def held_memory() -> dict[str, HeldMemory]:
     its own, see its ``report()``.
     """
     found: dict[str, HeldMemory] = {}
-    for engine in all_engines():
-        before = found.get(engine.name, HeldMemory())
-        found[engine.name] = HeldMemory(*map(add, before, engine.held_memory()))
+    for backend in used_backends():
+        before = found.get(backend.name, HeldMemory())
+        found[backend.name] = HeldMemory(*map(add, before, backend.held_memory()))
     return found
 
 
 def clear_plans() -> None:
     """Forget these plans, and what was measured in this process. What is on disk stays."""
-    engines: tuple[Any, ...] = (*all_engines(), *all_conv_engines())
-    for engine in engines:
-        engine.clear()
+    backends: tuple[Any, ...] = (*used_backends(), *used_conv_backends())
+    for backend in backends:
+        backend.clear()

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, Self
 
-from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
+from dnnffi.device.arrays import (
+    address,
+    array_module,
+    array_over,
+    as_array,
+    is_external,
+    to_host,
+)
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Array
+from dnnffi.execution.known_calls import KnownCalls
+from dnnffi.spec.checks import is_ordered
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Block, WeightLayout, weight_layout
+
+MOST_CALLS = 64
+"""Calls with the same weights that are known before they are forgotten all at once."""
 
 
 class RNNWeights:
@@ -40,15 +52,14 @@ class RNNWeights:
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[Array, ...] | None = None
-        # Calls with these weights, see `dnnffi.rnn.known_calls`.
-        self.known: dict[tuple[Any, ...], Any] = {}
+        self.known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
 
     @classmethod
     def of_result(cls, flat: Array, layout: WeightLayout) -> Self:
         """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
         made = cls.__new__(cls)
         made.buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
-        made.known = {}
+        made.known = KnownCalls(MOST_CALLS)
         return made
 
     @property
@@ -88,7 +99,7 @@ class RNNWeights:
         ``TypeError`` or ``ValueError`` naming the array at fault.
         """
         layout = weight_layout(spec, backend)
-        if not isinstance(arrays, Iterable):
+        if not is_ordered(arrays):
             raise TypeError(f"arrays must be a sequence of arrays; got {type(arrays).__name__}")
         arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
         spec.check_weight_shapes([tuple(array.shape) for array in arrays])

@@ -12,15 +12,28 @@ from dnnffi.backends.vendor.resource import Resource
 
 
 class Native:
-    """Counts what it made and keeps what was destroyed."""
+    """A library with one kind of object: counts what it made and keeps what was destroyed."""
 
     def __init__(self):
+        self.lib = self
         self.created = 0
         self.destroyed = []
+        self.status = 0
+        self.interrupt = None
 
-    def create(self):
-        self.created += 1
-        return f"object {self.created}"
+    def create(self, out):
+        if not self.status:
+            self.created += 1
+            out[0] = f"object {self.created}"
+        if self.interrupt is not None:
+            raise self.interrupt
+        return self.status
+
+    def destroy(self, pointer):
+        self.destroyed.append(pointer)
+
+    def error(self, status, function, problem):
+        return OSError(f"{function} returned {status} for {problem}")
 
 
 @pytest.fixture
@@ -28,9 +41,13 @@ def native():
     return Native()
 
 
+def made(native, kind=Resource):
+    return kind(native, "create", "destroy", [None])
+
+
 @pytest.fixture
 def resource(native):
-    return Resource(native.create, native.destroyed.append)
+    return made(native)
 
 
 def test_the_object_is_made_at_once(native, resource):
@@ -61,7 +78,7 @@ def test_the_error_names_the_class(native):
     class Plan(Resource):
         pass
 
-    plan = Plan(native.create, native.destroyed.append)
+    plan = made(native, Plan)
     plan.close()
     with pytest.raises(ValueError, match="this Plan is closed"):
         _ = plan.pointer
@@ -81,14 +98,14 @@ def test_an_error_in_the_block_closes_and_goes_on(native, resource):
 
 
 def test_dropping_it_destroys_once(native):
-    resource = Resource(native.create, native.destroyed.append)
+    resource = made(native)
     del resource
     gc.collect()
     assert native.destroyed == ["object 1"]
 
 
 def test_dropping_a_closed_one_destroys_nothing(native):
-    resource = Resource(native.create, native.destroyed.append)
+    resource = made(native)
     resource.close()
     del resource
     gc.collect()
@@ -96,7 +113,7 @@ def test_dropping_a_closed_one_destroys_nothing(native):
 
 
 def test_one_in_a_reference_cycle_is_destroyed(native):
-    resource = Resource(native.create, native.destroyed.append)
+    resource = made(native)
     resource.itself = resource
     del resource
     gc.collect()
@@ -104,20 +121,50 @@ def test_one_in_a_reference_cycle_is_destroyed(native):
 
 
 def test_what_could_not_be_made_is_not_destroyed(native):
-    def fail():
-        raise OSError("no such device")
-
-    with pytest.raises(OSError, match="no such device"):
-        Resource(fail, native.destroyed.append)
+    native.status, out = 5, ["left there"]
+    with pytest.raises(OSError, match="create returned 5 for an LSTM"):
+        Resource(native, "create", "destroy", out, problem="an LSTM")
     gc.collect()
     assert native.destroyed == []
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_what_is_interrupted_once_it_was_made_is_destroyed(native, error):
+    # Ctrl-C, or the exception of another signal's handler, while the library was at it.
+    native.interrupt = error
+    with pytest.raises(error):
+        made(native)
+    gc.collect()
+    assert native.destroyed == ["object 1"]
+
+
+def test_what_is_interrupted_before_it_was_made_is_not_destroyed(native):
+    native.interrupt, native.status = KeyboardInterrupt, 1
+    with pytest.raises(KeyboardInterrupt):
+        made(native)
+    gc.collect()
+    assert native.destroyed == []
+
+
+def test_the_arguments_go_to_the_library_as_they_are(native):
+    found = []
+    native.make = lambda *arguments: found.append(arguments)
+    out = [None]
+    Resource(native, "make", "destroy", out, "kind", out)
+    assert found == [("kind", out)]
+
+
 def test_nothing_is_destroyed_at_exit():
     # The driver may be gone by then.
-    code = (
-        "from dnnffi.backends.vendor.resource import Resource\n"
-        "kept = Resource(lambda: 1, lambda pointer: print('destroyed', flush=True))\n"
-    )
+    code = """
+from types import SimpleNamespace
+from dnnffi.backends.vendor.resource import Resource
+lib = SimpleNamespace(
+    create=lambda out: out.append(1),
+    destroy=lambda pointer: print("destroyed", flush=True),
+)
+kept = Resource(SimpleNamespace(lib=lib), "create", "destroy", [])
+assert kept.pointer == 1
+"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

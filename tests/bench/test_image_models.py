@@ -90,8 +90,7 @@ def test_captured_replays_the_tuned_model(monkeypatch):
         return SimpleNamespace(launch=lambda: launched.append(1), result=step())
 
     memory = SimpleNamespace(capture_step=capture_step)
-    engines = {"cudnn": SimpleNamespace(library=SimpleNamespace(memory=memory))}
-    monkeypatch.setattr(image_models, "conv_engine_named", engines.__getitem__)
+    monkeypatch.setattr(image_models, "cupy_memory", lambda: memory)
     shape = SHAPES["resnet18"]
     check(results(image_models.captured, shape), results(image_models.tuned, shape))
     assert launched == [1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 
 import numpy as np
@@ -45,10 +44,7 @@ def function(name):
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
+def compiled(compiler, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     source = folder / "kernels.c"
     head = "#include <math.h>\ntypedef double T;\ntypedef double A;\n"

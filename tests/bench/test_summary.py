@@ -191,7 +191,6 @@ def test_plain_text_is_aligned(monkeypatch, capsys):
 
 
 def test_a_table_of_rich_on_a_terminal(monkeypatch, capsys):
-    pytest.importorskip("rich")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
     show.print_record(RECORD)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import headers
 import pytest
 from vendors import VENDORS, Vendor
 
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-needs_cxx = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+needs_compiler = pytest.mark.usefixtures("compiler")
+needs_cxx = pytest.mark.usefixtures("cxx_compiler")
 
 TOY = Vendor(
     name="toy",

@@ -56,7 +56,6 @@ def test_dtypes(code, bits, name):
 
 
 def test_bfloat16():
-    pytest.importorskip("ml_dtypes")
     assert device_array("x", Producer(code=4, bits=16)).dtype.name == "bfloat16"
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes.util
 import os
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -193,7 +192,7 @@ def test_a_missing_file(monkeypatch, tmp_path):
 
 def load_error(monkeypatch, file):
     monkeypatch.setenv("DNNFFI_CUDNN_LIBRARY", str(file))
-    monkeypatch.setattr(cudnn, "_current", None)
+    monkeypatch.setattr(cudnn._process, "current", None)
     with pytest.raises(LibraryNotFoundError) as caught:
         cudnn.load()
     return caught.value
@@ -357,12 +356,12 @@ def test_it_is_opened_once(monkeypatch):
     opened = []
 
     def load_once(*arguments):
-        assert cudnn._lock.locked()
+        assert cudnn._process._lock._is_owned()
         opened.append(arguments)
         return loader.Loaded(FakeCudnn(), "/lib/libcudnn.so", "a test")
 
-    monkeypatch.setattr(cudnn, "_current", None)
-    monkeypatch.setattr(loader, "load", load_once)
+    monkeypatch.setattr(cudnn._process, "current", None)
+    monkeypatch.setattr("dnnffi.backends.vendor.library.load", load_once)
     with ThreadPoolExecutor(8) as pool:
         libraries = set(pool.map(lambda _: cudnn.load(), range(32)))
     assert len(opened) == len(libraries) == 1
@@ -370,7 +369,7 @@ def test_it_is_opened_once(monkeypatch):
 
 def test_another_library_for_the_length_of_a_block(monkeypatch):
     first, second = fake_cudnn(), fake_cudnn()
-    monkeypatch.setattr(cudnn, "_current", first)
+    monkeypatch.setattr(cudnn._process, "current", first)
     with cudnn.using(second) as entered:
         assert entered is second is cudnn.load()
     assert cudnn.load() is first
@@ -387,11 +386,8 @@ int cudnnRNNSetClip_v8(void *d, int mode, int nan, double low, double high) { re
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled(compiler, tmp_path_factory):
     """Compiles a libcudnn of a version; its file name is given, lest others find it loaded."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
 
     def build(version, name="libtiny.so"):
         folder = tmp_path_factory.mktemp("lib")
@@ -407,7 +403,7 @@ def compiled(tmp_path_factory):
 def test_a_real_file_by_the_environment_variable(monkeypatch, compiled):
     file = compiled(8907)
     monkeypatch.setenv("DNNFFI_CUDNN_LIBRARY", str(file))
-    monkeypatch.setattr(cudnn, "_current", None)
+    monkeypatch.setattr(cudnn._process, "current", None)
     library = cudnn.load()
     assert library.version == (8, 9, 7)
     assert library.path == str(file)
@@ -416,10 +412,10 @@ def test_a_real_file_by_the_environment_variable(monkeypatch, compiled):
 
 def test_a_real_file_that_is_too_old(monkeypatch, compiled):
     monkeypatch.setenv("DNNFFI_CUDNN_LIBRARY", str(compiled(8906)))
-    monkeypatch.setattr(cudnn, "_current", None)
+    monkeypatch.setattr(cudnn._process, "current", None)
     with pytest.raises(UnsupportedError, match=r"8\.9\.6: dnnffi needs 8\.9\.7 or newer"):
         cudnn.load()
-    assert cudnn._current is None
+    assert cudnn._process.current is None
 
 
 def test_a_missing_function_names_the_version_it_came_with(compiled):

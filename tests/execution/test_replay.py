@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 
 import pytest
+from stress.bounds import bounded, switching_often
 
 from dnnffi.execution import replay
 from dnnffi.execution.replay import GraphMemory, Replays
@@ -147,8 +149,8 @@ def idle(memory, operations):
     """The graphs of ``operations`` were looked at and not launched since."""
     for operation in operations:
         for addresses, graph in operation.graphs.items():
-            held = memory._held[id(operation), addresses]
-            memory._held[id(operation), addresses] = held._replace(launches=graph.launches)
+            held = memory._held[operation.weak, addresses]
+            memory._held[operation.weak, addresses] = held._replace(launches=graph.launches)
 
 
 def test_where_memory_is_short_no_graph_is_captured_that_would_push_out_one_in_use():
@@ -285,3 +287,116 @@ def test_no_lock_is_held_while_a_graph_of_another_operation_is_dropped():
     assert memory.has_room()
     assert free == [True]
     assert watched.graphs == {}
+
+
+def test_an_operation_is_collected_while_another_thread_holds_the_lock():
+    # It may be collected in a thread that holds what the other one waits for.
+    memory = GraphMemory()
+    operation = replays(memory=memory)
+    operation.add((1,), FakeGraph())
+    taken, done = threading.Event(), threading.Event()
+
+    def hold():
+        with memory._lock:
+            taken.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    try:
+        with bounded():
+            del operation
+            gc.collect()
+    finally:
+        done.set()
+        thread.join()
+    assert memory.nbytes == 0
+    assert memory._held == {}
+
+
+class TellingGraph(FakeGraph):
+    """A graph that does something when it goes."""
+
+    goes = staticmethod(lambda: None)
+
+    def __del__(self):
+        self.goes()
+
+
+@pytest.mark.parametrize("how", ["replaced", "cleared", "makes room"])
+def test_a_graph_that_goes_may_change_what_it_was_in(how):
+    memory = GraphMemory(most_bytes=250 if how == "makes room" else 10_000)
+    operation, other = replays(most=3, memory=memory), replays(memory=memory)
+    found, active = [], [True]
+
+    def goes():
+        if not active:
+            return
+        found.append(memory.nbytes)
+        other.add((len(found),), FakeGraph())
+        operation.clear()
+
+    for n in range(3):
+        graph = TellingGraph()
+        graph.goes = goes
+        operation.add((n,), graph)
+    del graph
+    with bounded():
+        if how == "replaced":
+            operation.add((3,), FakeGraph())
+        elif how == "cleared":
+            operation.clear()
+        else:
+            idle(memory, (operation,))
+            assert memory.has_room()
+    active.clear()
+    assert len(found) == 3
+    assert memory.nbytes == operation.nbytes + other.nbytes
+
+
+def test_a_graph_dropped_before_it_is_counted_is_not_counted():
+    memory = GraphMemory()
+    operation = replays(memory=memory)
+
+    class Graph(FakeGraph):
+        @property
+        def nbytes(self):
+            operation.clear()  # as another thread may
+            return 100
+
+        @nbytes.setter
+        def nbytes(self, value):
+            pass
+
+    operation.add((1,), Graph())
+    assert operation.graphs == {}
+    assert memory.nbytes == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_threads_leave_as_many_graphs_as_allowed_and_count_them(seed):
+    memory = GraphMemory(most_bytes=1000)
+    operations = [replays(most=3, memory=memory) for _ in range(3)]
+    barrier = threading.Barrier(4)
+
+    def work(number):
+        rng = random.Random(10 * seed + number)
+        barrier.wait()
+        for _ in range(300):
+            operation = rng.choice(operations)
+            if rng.random() < 0.05:
+                operation.clear()
+            else:
+                call(operation, (rng.randrange(8),))
+
+    with switching_often():
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for operation in operations:
+        operation.add((99,), FakeGraph())
+        assert len(operation.graphs) <= 3
+    assert memory.nbytes == sum(operation.nbytes for operation in operations)

@@ -12,11 +12,15 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
+import bounded
+import platformdirs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dnnffi.errors import PerformanceWarning
 from dnnffi.execution import store
-from dnnffi.execution.store import Store
+from dnnffi.execution.store import MOST_BYTES, Store, checked_time
 
 KEY = {"device": "some GPU", "problem": [1, 2, None], "training": False}
 VALUE = {"times": {"standard": [1.5, None]}, "refused": {}}
@@ -115,13 +119,100 @@ def test_a_file_that_may_not_be_read_is_ignored(folder, monkeypatch):
     one = Store("rnn")
     one.write(KEY, VALUE)
 
-    def refuse(path):
+    def refuse(path, flags):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with said_once("Permission denied"):
         assert one.read(KEY) is None
         assert one.read(KEY) is None
+
+
+READ = f"""
+import sys, warnings
+from dnnffi.execution.store import Store
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    print(Store("rnn").read({KEY!r}))
+    print(*(warning.message for warning in said))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(folder):
+    one = Store("rnn")
+    one.write(KEY, VALUE)
+    path = path_of(folder)
+    path.unlink()
+    os.mkfifo(path)
+    value, said = bounded.run(READ).splitlines()
+    assert value == "None"
+    assert f"{path} is ignored: it is no regular file" in said
+    one.write(KEY, VALUE)
+    assert one.read(KEY) == VALUE
+
+
+def test_a_file_larger_than_memory_is_not_read(folder):
+    one = Store("rnn")
+    one.write(KEY, VALUE)
+    path = path_of(folder)
+    os.truncate(path, 8 * 2**30)
+    value, said = bounded.run(READ).splitlines()
+    assert value == "None"
+    assert f"{path} is ignored: it has more than 4,194,304 bytes" in said
+    one.write(KEY, VALUE)
+    assert one.read(KEY) == VALUE
+
+
+def test_a_device_that_never_ends_is_not_read(folder):
+    one = Store("rnn")
+    one.write(KEY, VALUE)
+    path = path_of(folder)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    value, said = bounded.run(READ).splitlines()
+    assert value == "None"
+    assert "is ignored: it is no regular file" in said
+
+
+def test_the_largest_result_is_read(folder):
+    one = Store("rnn")
+    one.write(KEY, "")
+    one.write(KEY, "x" * (MOST_BYTES - path_of(folder).stat().st_size))
+    assert path_of(folder).stat().st_size == MOST_BYTES
+    assert len(one.read(KEY)) > MOST_BYTES // 2
+
+
+def test_a_link_is_followed_to_read_and_replaced_by_a_write(folder, tmp_path):
+    one = Store("rnn")
+    one.write(KEY, VALUE)
+    path, elsewhere = path_of(folder), tmp_path / "elsewhere.json"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert one.read(KEY) == VALUE
+    one.write(KEY, "later")
+    assert not path.is_symlink()
+    assert one.read(KEY) == "later"
+    assert json.loads(elsewhere.read_text())["value"] == VALUE
+
+
+# Times
+
+
+@given(st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**63))
+def test_a_time_is_finite_and_above_0(time):
+    checked = checked_time(json.loads(json.dumps(time)))
+    assert type(checked) is float
+    assert checked == float(time)
+
+
+@pytest.mark.parametrize(
+    "text", ["1" + "0" * 400, "1e400", "NaN", "Infinity", "0", "-1", "null", '"1"', "[1]"]
+)
+def test_other_things_are_no_times(text):
+    with pytest.raises(ValueError, match=r"is no time$") as error:
+        checked_time(json.loads(text))
+    assert len(str(error.value)) < 60
 
 
 # A folder that cannot be written
@@ -177,6 +268,61 @@ def test_an_interrupted_writer_leaves_nothing_half_written(folder, monkeypatch):
     assert [path for path in folder.rglob("*") if path.is_file()] == []
 
 
+# Parts of writers that were killed
+
+KILLED = f"""
+import json, os, signal
+from dnnffi.execution.store import Store
+json.dump = lambda *arguments, **keywords: os.kill(os.getpid(), signal.SIGKILL)
+Store("rnn").write({KEY!r}, {VALUE!r})
+"""
+
+
+def parts(folder):
+    return [path.name for path in folder.rglob("*.part")]
+
+
+def killed(folder, hours):
+    """The part of a writer that was killed some hours ago."""
+    before = parts(folder)
+    with pytest.raises(AssertionError):
+        bounded.run(KILLED)
+    (left,) = (path for path in folder.rglob("*.part") if path.name not in before)
+    then = left.stat().st_mtime - 3600 * hours
+    os.utime(left, (then, then))
+    return left.name
+
+
+@pytest.mark.parametrize("key", [KEY, KEY | {"training": True}], ids=["same", "other"])
+def test_the_next_writer_removes_what_a_killed_one_left(folder, key):
+    killed(folder, hours=2)
+    young = killed(folder, hours=0.5)
+    assert len(parts(folder)) == 2
+    Store("rnn").write(key, VALUE)
+    assert parts(folder) == [young], "its writer may be alive"
+
+
+def test_what_another_program_left_is_not_removed(folder):
+    Store("rnn").write(KEY, VALUE)
+    other = path_of(folder).with_name("download.part")
+    other.touch()
+    os.utime(other, (0, 0))
+    Store("rnn").write(KEY, VALUE)
+    assert other.exists()
+
+
+def test_a_part_that_cannot_be_removed_is_left(folder, monkeypatch):
+    left = killed(folder, hours=2)
+
+    def fail(*arguments, **keywords):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    Store("rnn").write(KEY, VALUE)
+    assert Store("rnn").read(KEY) == VALUE
+    assert parts(folder) == [left]
+
+
 # Where
 
 
@@ -191,7 +337,6 @@ def test_off_keeps_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("named", [None, ""])
 def test_the_folder_of_the_user_is_that_of_platformdirs(monkeypatch, tmp_path, named):
-    platformdirs = pytest.importorskip("platformdirs")
     if named is None:
         monkeypatch.delenv("DNNFFI_CACHE_DIR")
     else:

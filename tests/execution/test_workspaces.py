@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import numpy as np
 import pytest
+from stress.bounds import bounded
 
 from dnnffi.execution import workspaces as workspace
 from dnnffi.execution.workspaces import Workspaces
@@ -80,3 +82,60 @@ def test_clear_forgets_all(workspaces):
     workspaces.clear()
     assert workspaces.nbytes == 0
     assert workspaces.get(0, 16, 100) is not first
+
+
+class Telling(np.ndarray):
+    """A buffer that does something when it goes, as one of a user's allocator may."""
+
+    goes = None
+
+    def __del__(self):
+        if self.goes is not None:
+            self.goes()
+
+
+def test_a_buffer_that_goes_may_use_the_workspaces():
+    found = []
+
+    class Memory(FakeMemory):
+        def empty(self, shape, dtype):
+            buffer = np.empty(shape, dtype).view(Telling)
+            buffer.goes = lambda: found.append(
+                (workspaces.nbytes, workspaces.get(1, 32, 10).nbytes)
+            )
+            return buffer
+
+    workspaces = Workspaces(Memory())
+    with bounded():
+        for stream in (16, 32, 48):
+            workspaces.get(0, stream, 100)
+        workspaces.clear()
+    assert found[0] == (0, 10), "nothing was left when the first one went"
+    assert len(found) == 3
+    workspaces._memory = FakeMemory()
+    for buffer in workspaces.buffers.values():
+        buffer.goes = None
+
+
+def test_a_handler_may_use_the_workspaces_that_it_interrupts(workspaces):
+    # Comparing keys is what Python does of its own in a look-up.
+    class Stream(int):
+        def __hash__(self):
+            if callable(signal.getsignal(signal.SIGUSR1)):
+                signal.raise_signal(signal.SIGUSR1)
+            return 16
+
+        def __eq__(self, other):
+            return int(self) == int(other)
+
+    def handler(number, frame):
+        workspaces.get(0, 48, 10)
+        workspaces.clear()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with bounded():
+            buffer = workspaces.get(0, Stream(16), 100)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert list(workspaces.buffers.values()) == [buffer]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,8 @@ def hip():
     before = live(library)
     yield library
     assert violations(library) == []
+    if live(library) != before:
+        gc.collect()  # when cycles go by themselves depends on the tests that ran before
     assert live(library) == before
     library.gfx1100_reset()
 
@@ -55,6 +59,21 @@ def violations(library) -> list[str]:
 def live(library) -> dict[str, int]:
     kinds = ("allocations", "streams", "events")
     return {kind: getattr(library, f"gfx1100_live_{kind}")() for kind in kinds}
+
+
+def milliseconds(library, work) -> float:
+    """What two events say of the calls between them."""
+    first, last = ctypes.c_void_p(), ctypes.c_void_p()
+    for event in (first, last):
+        assert library.hipEventCreate(ctypes.byref(event)) == 0
+    assert library.hipEventRecord(first, None) == 0
+    work()
+    assert library.hipEventRecord(last, None) == 0
+    found = ctypes.c_float()
+    assert library.hipEventElapsedTime(ctypes.byref(found), first, last) == 0
+    for event in (first, last):
+        assert library.hipEventDestroy(event) == 0
+    return found.value
 
 
 @pytest.fixture

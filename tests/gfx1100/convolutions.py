@@ -8,6 +8,8 @@ from gfx1100.hip_arrays import DlpackArray, OutOfMemory
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.conv_executor import MiopenConvExecutor
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import FORWARD, ConvProblem
@@ -28,6 +30,11 @@ def problem_of(operation=FORWARD, spec=None, sizes=SIZES, layout="channels_first
     spec = spec_of() if spec is None else spec
     more["options"] = ConvOptions(**more.get("options", {}))
     return ConvProblem.of(operation, spec, spec.x_shape(2, sizes), layout=layout, **more)
+
+
+def executor_of(miopen, problem):
+    """The executor of a problem; who asks closes it."""
+    return MiopenConvExecutor(problem, current_launch(miopen.library), miopen.library)
 
 
 def conv(miopen, problem=None, asarray=DlpackArray.of, options=None):

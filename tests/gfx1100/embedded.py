@@ -12,7 +12,9 @@ from gfx1100.hip_arrays import DlpackArray
 
 from dnnffi.backends.miopen import library as miopen
 from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.convolution.backend import used_conv_backends
 from dnnffi.foreign import device_array, using
+from dnnffi.rnn.backend import used_backends
 
 LAUNCHES = b"launch"
 _ON_ARRAYS = (
@@ -80,6 +82,20 @@ class Embedded:
         self.asarray = DlpackArray.of
         self.options = {"allocator": DlpackArray.empty}
 
+    @property
+    def rnn(self):
+        """What the backend does for networks; None before its first use."""
+        return self._used(used_backends())
+
+    @property
+    def conv(self):
+        """What the backend does for convolutions, likewise."""
+        return self._used(used_conv_backends())
+
+    def _used(self, backends):
+        found = (one for one in backends if getattr(one, "library", None) is self.library)
+        return next(found, None)
+
     def device_array(self, values):
         """An array as executors take it."""
         return device_array("a test's array", self.asarray(values))
@@ -95,11 +111,11 @@ class Embedded:
 
     def forget(self):
         """Let go of everything that is only cached, the thread's handle too."""
-        if self.library.engine is not None:
-            self.library.engine.plans.clear()
-            self.library.engine._default_states.clear()
-        if self.library.conv_engine is not None:
-            self.library.conv_engine.clear()
+        if self.rnn is not None:
+            self.rnn.plans.clear()
+            self.rnn._default_states.clear()
+        if self.conv is not None:
+            self.conv.clear()
         gc.collect()
         close_handles(self.library)
         gc.collect()

@@ -126,7 +126,7 @@ def execute(launch: Launch) -> None:
     at = loaded.symbols[launch.descriptor]
     packet = dispatch_packet(launch, descriptor.scratch_bytes, lds_bytes, loaded.base + at)
     code = loaded.code(launch.name)
-    code.run(
+    executed = code.run(
         at + descriptor.entry,
         launch.global_size,
         launch.local_size,
@@ -135,6 +135,7 @@ def execute(launch: Launch) -> None:
         user_data=user_data(descriptor, ctypes.addressof(packet), launch.arguments or 0),
         group_ids=descriptor.group_ids,
     )
+    device().gfx1100_work(executed)
 
 
 def dispatch_packet(launch: Launch, scratch: int, lds: int, descriptor: int):

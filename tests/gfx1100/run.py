@@ -18,12 +18,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import root
 
 INSIDE = "/repository"
-PASSED_ON = ("CI", "HYPOTHESIS_PROFILE", "GFX1100_LOG", "GFX1100_DUMP", "PYTEST_ADDOPTS")
+PASSED_ON = ("HYPOTHESIS_PROFILE", "GFX1100_LOG", "GFX1100_DUMP", "PYTEST_ADDOPTS")
 ENVIRONMENT = {
     "PYTHONPATH": f"{INSIDE}/src:{INSIDE}/tests",
     "PYTHONDONTWRITEBYTECODE": "1",  # the checkout stays as it is
     "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",
     "MIOPEN_LOG_LEVEL": "1",  # only what the tests themselves say
+    "GFX1100": "1",  # there is a libMIOpen and a device: no test is skipped for want of them
+    # What a search has measured is kept in the folder, for all processes and for good; which
+    # solution comes first in a test would depend on those that ran before it.
+    "MIOPEN_DEBUG_DISABLE_FIND_DB": "1",
 }
 NOTICE = """
 *****************************************************************************

@@ -8,7 +8,7 @@ from pathlib import Path
 import cffi
 import numpy as np
 import pytest
-from gfx1100.conftest import violations
+from gfx1100.conftest import milliseconds, violations
 
 NONE, TRANSPOSED = 111, 112
 F32, KINDS = 151, {"float16": 150, "float32": 151, "float64": 152}
@@ -92,6 +92,14 @@ def test_without_beta_the_old_result_is_not_read(blas, upload):
     one, old = upload(np.ones((1, 1), "float32")), upload(np.full((1, 1), np.nan, "float32"))
     assert gemm(blas, one, one, old, old, m=1, n=1, k=1, lds=(1, 1, 1)) == SUCCESS
     assert read(old, (1, 1), "float32") == 1
+
+
+def test_events_count_a_product_for_each_lane_of_a_wave(hip, blas, upload):
+    a = upload(np.ones((64, 64), "float32"))
+    d = upload(np.empty((64, 64), "float32"))
+    sizes = {"m": 64, "n": 64, "k": 64, "lds": (64, 64, 64)}
+    found = milliseconds(hip, lambda: gemm(blas, a, a, d, d, **sizes))
+    assert found == pytest.approx(64**3 / 32 / 1e6, rel=1e-3)
 
 
 def test_an_operand_beyond_its_allocation_is_refused(hip, blas, upload):

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from conformance import deviation
 from conformance_conv import arguments, cells, expected, refusal
-from gfx1100.convolutions import problem_of, spec_of
+from gfx1100.convolutions import executor_of, problem_of, spec_of
 from gfx1100.hip_arrays import DlpackArray
 
 from dnnffi import testing
+from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.conv_executor import ConvExecutor
 from dnnffi.backends.miopen.descriptors import TensorDescriptor
-from dnnffi.backends.miopen.handle import Handle, handle_for
+from dnnffi.backends.vendor.handle import Handle, current_launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import FORWARD, OPERATIONS
 from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
@@ -53,12 +53,12 @@ def run(miopen, problem, solution_index=0):
     n, c, *sizes = problem.result_shape
     shape = (n, *sizes, c) if last else (n, c, *sizes)
     result = DlpackArray(shape, "uint16" if bfloat16 else problem.spec.dtype)
-    executor = ConvExecutor(problem, device=0, library=miopen.library)
-    addresses = (*(0 if a is None else a.address for a in given), result.address)
+    executor = executor_of(miopen, problem)
+    addresses = [0 if a is None else a.address for a in given]
     solution = executor.solutions[solution_index]
     workspace = DlpackArray((solution.workspace_bytes,), "uint8")
-    executor.run_at(addresses, solution, workspace.address)
-    executor.add_at(addresses)
+    at = ConvAddresses(*(*addresses, 0, 0)[:4], result.address, workspace.address)
+    executor.run(current_launch(miopen.library), at, solution)
     found = widened(result.get()) if bfloat16 else result.get()
     executor.close()
     found = np.moveaxis(found, -1, 1) if last else found
@@ -119,7 +119,11 @@ def test_bfloat16(miopen, layout, operation):
 def test_the_library_adds_a_bias_to_channels_last_wrongly(miopen):
     """Why y is a matrix to what is added: should this fail, the library has become better."""
     y, bias = np.zeros((2, 5, 6, 4), "f4"), np.arange(4, dtype="f4")
-    handle, one, zero = handle_for(miopen.library, 0), ffi.new("float *", 1.0), ffi.new("float *")
+    handle, one, zero = (
+        current_launch(miopen.library).owner,
+        ffi.new("float *", 1.0),
+        ffi.new("float *"),
+    )
 
     def added(shape, strides, bias_shape):
         held, given = DlpackArray.of(y), DlpackArray.of(bias)
@@ -141,10 +145,11 @@ def test_the_library_adds_a_bias_to_channels_last_wrongly(miopen):
 
 @pytest.mark.parametrize("added", [{"bias": True}, {"residual": True}, {"activation": "relu"}])
 def test_bfloat16_has_the_convolution_alone(miopen, added):
+    current_launch(miopen.library)
     before = sum(miopen.watched.calls.values())
     message = "a convolution in bfloat16 has no bias, residual or activation; cudnn and reference"
     with pytest.raises(UnsupportedError, match=message):
-        ConvExecutor(problem_of(spec=spec_of(dtype="bfloat16"), **added), library=miopen.library)
+        executor_of(miopen, problem_of(spec=spec_of(dtype="bfloat16"), **added))
     assert sum(miopen.watched.calls.values()) == before
 
 
@@ -159,7 +164,7 @@ def test_what_the_documentation_says(miopen, problem, cell):
 
 @pytest.mark.parametrize(("problem", "cell"), cells("miopen", "FUSION"))
 def test_a_fusion_plan_is_asked_for_as_the_documentation_says(miopen, problem, cell):
-    ConvExecutor(problem, library=miopen.library).close()
+    executor_of(miopen, problem).close()
     asked = miopen.watched.calls["miopenCreateFusionPlan"]
     assert asked == (cell == "if the library has a kernel")
 
@@ -174,12 +179,12 @@ def test_every_solution_gives_the_result(miopen, operation):
 
 
 def test_a_closed_executor_leaves_nothing(miopen):
-    handle_for(miopen.library, 0)
+    current_launch(miopen.library)
     before = miopen.watched.live()
     problem = problem_of(bias=True, residual=True, activation="relu")
-    with pytest.raises(AttributeError):
-        ConvExecutor(problem, device=0, library=miopen.library).nothing  # noqa: B018
-    executor = ConvExecutor(problem, device=0, library=miopen.library)
+    with pytest.raises(AttributeError, match="nothing"):
+        executor_of(miopen, problem).nothing  # noqa: B018
+    executor = executor_of(miopen, problem)
     assert miopen.watched.live() != before
     executor.close()
     executor.close()
@@ -192,14 +197,15 @@ def test_only_the_handle_that_has_searched_can_run_an_algorithm(miopen):
     inputs = testing.conv_inputs(problem, 0)
     x, w = DlpackArray.of(inputs.x), DlpackArray.of(inputs.w)
     y = DlpackArray(problem.y_shape, "float32")
-    executor = ConvExecutor(problem, device=0, library=miopen.library)
+    executor = executor_of(miopen, problem)
     kept = []
 
     def allocate(size):
         kept.append(DlpackArray((size,), "uint8"))
         return kept[-1].address, kept[-1]
 
-    found = executor.search((x.address, w.address, 0, 0, y.address), allocate)
+    at = ConvAddresses(x.address, w.address, 0, 0, y.address)
+    found = executor.search(current_launch(miopen.library), at, allocate)
     one, zero = ffi.new("float *", 1.0), ffi.new("float *", 0.0)
     tensors, convolution = executor._tensors, executor._convolution.pointer
     algorithm = {"gemm": 0, "direct": 1}[found.algorithm]
@@ -211,7 +217,7 @@ def test_only_the_handle_that_has_searched_can_run_an_algorithm(miopen):
             kept[0].address, kept[0].nbytes,
         )  # fmt: skip
 
-    assert status_with(handle_for(miopen.library, 0)) == 0
-    with Handle(miopen.library) as other:
+    assert status_with(current_launch(miopen.library).owner) == 0
+    with Handle(miopen.library, 0) as other:
         assert status_with(other) == 7
     executor.close()

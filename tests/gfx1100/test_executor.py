@@ -9,9 +9,9 @@ from buffers import NAMES, SHARED, Setup
 from conformance import MIOPEN, Case, problem_of
 from gfx1100.hip_arrays import DlpackArray
 
-from dnnffi.backends.miopen.rnn_executor import RNNExecutor
 from dnnffi.errors import ContextError, MiopenError, UnsupportedError
 from dnnffi.foreign import DeviceArray, device_array
+from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -29,7 +29,7 @@ class Setups:
 
     def __call__(self, spec=SPEC, problem=None, **options):
         problem = problem or RNNProblem.dense(spec, 5, 2, training=True, **options)
-        executor = RNNExecutor(problem, library=self.miopen.library)
+        executor = RNNExecutor(problem, backend="miopen", library=self.miopen.library)
         self.made.append(Setup(executor, self.miopen.library.memory.empty))
         return self.made[-1]
 
@@ -130,7 +130,7 @@ def test_a_context_is_of_one_executor(miopen, setups):
 def test_contexts_are_for_training_and_training_for_contexts(miopen, setups):
     problem = RNNProblem.dense(SPEC, 5, 2)
     with (
-        RNNExecutor(problem, library=miopen.library) as executor,
+        RNNExecutor(problem, backend="miopen", library=miopen.library) as executor,
         pytest.raises(ContextError, match="for inference"),
     ):
         executor.context(empty((100_000,), "uint8"))
@@ -165,7 +165,7 @@ def test_a_gru_has_no_cell(setups, name):
 def test_dropout_needs_a_generator(miopen):
     problem = RNNProblem.dense(SPEC, 5, 2, training=True, dropout=0.5)
     with pytest.raises(ValueError, match=r"^generator"):
-        RNNExecutor(problem, library=miopen.library)
+        RNNExecutor(problem, backend="miopen", library=miopen.library)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_miopen_has_not_is_refused_before_any_call(miopen, refused, name, f
     before = dict(miopen.watched.calls)
     message = r"^MIOpen 3\.[\d.]+: .* cudnn and reference have"
     with pytest.raises(UnsupportedError, match=message) as caught:
-        RNNExecutor(RNNProblem.dense(spec, 5, 2), library=miopen.library)
+        RNNExecutor(RNNProblem.dense(spec, 5, 2), backend="miopen", library=miopen.library)
     refused(name, caught.value)
     assert miopen.watched.calls == before
 
@@ -249,8 +249,8 @@ def test_the_sum_of_the_biases_over_many_rows_stays_in_the_workspace(setups, mon
     workspace.set(np.full(workspace.shape, 0xA7, np.uint8))
     setup.backward_weights()
     written = workspace.get() != 0xA7
-    assert written[executor._calls.workspace_bytes :].any()
-    assert not written[executor._zeros :].any()
+    assert written[executor.on_addresses._calls.workspace_bytes :].any()
+    assert not written[executor.on_addresses._zeros :].any()
 
 
 # What is known of the library: a newer one that does otherwise shows here.
@@ -258,9 +258,9 @@ def test_the_sum_of_the_biases_over_many_rows_stays_in_the_workspace(setups, mon
 
 def test_inference_without_reserve_space_is_refused_by_the_library(miopen):
     problem = RNNProblem.dense(SPEC, 5, 2)
-    with RNNExecutor(problem, library=miopen.library) as executor:
+    with RNNExecutor(problem, backend="miopen", library=miopen.library) as executor:
         setup = Setup(executor, miopen.library.memory.empty)
-        executor._calls._used_reserve = 0
+        executor.on_addresses._calls._used_reserve = 0
         with pytest.raises(MiopenError, match=r"^miopenRNNForward returned \w+ \((3|7)\)"):
             setup.forward()
         setup.close()
@@ -273,7 +273,7 @@ def test_without_h_0_the_library_leaves_out_a_bias(setups):
         setup.buffers[name].set(rng.standard_normal(setup.buffers[name].shape).astype("f4"))
     results = []
     for trusting in (False, True):
-        setup.executor._bias = not trusting
+        setup.executor.on_addresses._bias = not trusting
         setup.forward(h_0=None)
         results.append(setup.buffers["y"].get())
     assert np.abs(results[0] - results[1]).max() > 1e-2
@@ -300,5 +300,5 @@ def test_a_status_says_what_it_means(miopen, setups, status, words):
 @pytest.mark.parametrize("algorithm", ["auto", "default", "fundamental"])
 def test_algorithms_by_name(miopen, algorithm):
     problem = RNNProblem.dense(SPEC, 5, 2, options=RNNOptions(algorithm=algorithm))
-    with RNNExecutor(problem, library=miopen.library) as executor:
+    with RNNExecutor(problem, backend="miopen", library=miopen.library) as executor:
         assert executor.algorithm == ("default" if algorithm == "auto" else algorithm)

@@ -8,7 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 from gfx1100 import joint
-from gfx1100.conftest import violations
+from gfx1100.conftest import milliseconds, violations
 from gfx1100.interpreter.code import assemble, llvm
 
 INVALID_VALUE, INVALID_CONFIGURATION, NOT_FOUND, NOT_SUPPORTED = 1, 9, 500, 801
@@ -135,6 +135,15 @@ def test_arguments_may_come_packed(hip, kernel, out):
     packed = out.value.to_bytes(8, "little") + (5).to_bytes(4, "little") + (9).to_bytes(4, "little")
     assert packed_launch(hip, kernel, packed) == 0
     assert read(hip, out, 9) == [5 * i for i in range(9)]
+
+
+def test_events_count_the_work_of_kernels_and_not_the_time_of_the_host(hip, kernel, out):
+    def launches(count):
+        return lambda: [launch(hip, kernel, out) for _ in range(count)]
+
+    once = milliseconds(hip, launches(100))
+    assert milliseconds(hip, launches(100)) == pytest.approx(once, rel=1e-6)
+    assert milliseconds(hip, launches(200)) == pytest.approx(2 * once, rel=1e-6)
 
 
 def test_too_few_arguments_are_refused(hip, kernel, out):

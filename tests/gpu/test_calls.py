@@ -12,10 +12,10 @@ from conformance import Case, problem_of
 
 import dnnffi
 from dnnffi.backends.cudnn import library
-from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
 from dnnffi.errors import ContextError, PerformanceWarning, UnsupportedError
-from dnnffi.rnn import engines
-from dnnffi.rnn import vendor_plan as vendor
+from dnnffi.rnn import backend as rnn_backends
+from dnnffi.rnn import route
+from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -27,7 +27,7 @@ SPEC = RNNSpec(mode="lstm", input_size=6, hidden_size=8, num_layers=2, dtype="fl
 @pytest.fixture(autouse=True)
 def _by_the_rule(monkeypatch):
     """Calls by the rule alone, whose results are equal to the last bit."""
-    monkeypatch.setattr(vendor, "CALLS_BEFORE_TUNING", 10**9)
+    monkeypatch.setattr(route, "CALLS_BEFORE_TUNING", 10**9)
     dnnffi.clear_plans()
     yield
     dnnffi.clear_plans()
@@ -53,7 +53,7 @@ def test_the_current_stream_is_used():
         found = dnnffi.lstm(x, None, w)[0]
     stream.synchronize()
     handle = library.load().local.handles[0]
-    assert handle.stream == stream.ptr
+    assert handle.launch.stream.ptr == stream.ptr
     assert cupy.array_equal(found, expected)
 
 
@@ -264,7 +264,7 @@ def test_the_reference_runs_on_the_device():
 
 
 def test_loose_weights_are_packed_with_one_warning(monkeypatch):
-    monkeypatch.setattr(engines, "_warned", False)
+    monkeypatch.setattr(rnn_backends, "_warned", False)
     w = weights_of(SPEC)
     loose = [array.copy() for array in w.arrays()]
     x = input_of(SPEC)

@@ -12,12 +12,16 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.cudnn import library
-from dnnffi.convolution.cudnn import CAPTURED_AT
-from dnnffi.convolution.plans import ReferencePlan
+from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
+from dnnffi.backends.own.epilogue import EpilogueKernel
+from dnnffi.backends.registry import named
+from dnnffi.backends.resources import resources_of
+from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import Launch
 from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -107,25 +111,35 @@ def test_what_is_fused_is_one_graph_in_half_precision():
     assert "in the same graph" in the_plan().report()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", testing.DTYPES)
-def test_the_kernel_for_what_cannot_be_fused(dtype):
-    from dnnffi.device.cupy import cupy_memory
-    from dnnffi.device.dtypes import dtype_object
-
+def test_the_kernel_for_what_cannot_be_fused(dtype, layout):
     memory = cupy_memory()
+    launch = Launch(memory.current_stream(), 0)
+    spec = ConvSpec(in_channels=1, out_channels=3, kernel=(1, 1), dtype=dtype)
     rng = np.random.default_rng(0)
     y, z = (rng.standard_normal((2, 3, 4, 5)).astype(dtype_object(dtype)) for _ in range(2))
     bias = rng.standard_normal(3).astype(dtype_object(dtype))
     y[0, 0, 0, 0] = np.nan
     for residual, b, relu in ((z, bias, True), (None, bias, False), (z, None, True)):
-        found = cupy.asarray(y)
-        memory.add_epilogue(
-            found,
-            None if residual is None else cupy.asarray(residual),
-            0.5,
-            None if b is None else cupy.asarray(b),
-            relu,
+        problem = ConvProblem.of(
+            *(FORWARD, spec, (2, 1, 4, 5)),
+            layout=layout,
+            activation="relu" if relu else None,
+            residual=residual is not None,
+            alpha=0.5,
+            bias=b is not None,
         )
+        found, added, row = (
+            None if a is None else in_layout(cupy.asarray(a), channels_last=last)
+            for a, last in (
+                *((y, layout == CHANNELS_LAST), (residual, layout == CHANNELS_LAST)),
+                (b, False),
+            )
+        )
+        bias_at, residual_at = (0 if a is None else a.data.ptr for a in (row, added))
+        at = ConvAddresses(0, 0, bias_at, residual_at, found.data.ptr)
+        EpilogueKernel(problem, 0, memory).run(launch, at)
         expected = y.astype("f8")
         if residual is not None:
             expected = expected + 0.5 * residual.astype("f8")
@@ -377,7 +391,7 @@ def negate(array):
 def compare(problem, given, found):
     """``found`` with the reference on ``given``, both on the host."""
     doubles = (None if a is None else a.astype("f8") for a in given)
-    error = deviation(found, ReferencePlan(problem).run(*doubles))
+    error = deviation(found, ReferenceConvPlan(problem).run(*doubles))
     assert error <= conformance_conv.tolerance(problem), reports()
 
 
@@ -481,7 +495,7 @@ def test_nothing_is_left_of_the_graphs_of_plans_that_are_gone():
     assert the_plan().graph_count >= 1
     dnnffi.clear_plans()
     gc.collect()
-    assert library.loaded().engine.graphs.nbytes == 0
+    assert resources_of(named("cudnn")).graphs.nbytes == 0
 
 
 def test_a_call_that_looks_like_an_earlier_one_is_checked_for_what_may_differ():
@@ -539,7 +553,7 @@ def test_sizes_of_a_network(operation):
         None if a is None else cupy.asarray(a).astype("f4")
         for a in conformance_conv.arguments(problem, arrays)
     )
-    expected = ReferencePlan(problem).run(*given)
+    expected = ReferenceConvPlan(problem).run(*given)
     assert deviation(found, expected.get()) < 1e-2
 
 

@@ -23,7 +23,7 @@ from dnnffi.backends.cudnn.graph import (
     execute,
 )
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
-from dnnffi.backends.cudnn.handle import close_handles, handle_for
+from dnnffi.backends.vendor.handle import close_handles, current_launch
 from dnnffi.errors import UnsupportedError
 
 cupy = pytest.importorskip("cupy")
@@ -46,7 +46,7 @@ def library():
 
 @pytest.fixture
 def handle(library):
-    return handle_for(library, 0)
+    return current_launch(library).owner
 
 
 def wrong(problem, candidate, found, expected):
@@ -232,7 +232,7 @@ def test_capture_in_a_cuda_graph(library):
     problem = Problem(CASES["2d"], "float16", True, MEMORY)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        handle = handle_for(library, 0)
+        handle = current_launch(library).owner
         graph = build.forward(CASES["2d"].geometry("float16", True), handle)
         candidate = Candidates(handle, graph).first()
         y = problem.run(handle, candidate, graph, "y")
@@ -241,7 +241,7 @@ def test_capture_in_a_cuda_graph(library):
         packs = VariantPacks(graph.uids, library=library)
         addresses = (*(arrays[name].data.ptr for name in graph.operands), workspace.data.ptr)
         stream.begin_capture()
-        execute(handle, candidate.plan, packs.at(addresses))
+        execute(current_launch(library), candidate.plan, packs.at(addresses))
         captured = stream.end_capture()
         packs.clear()
         expected = y.get()
@@ -258,7 +258,7 @@ def test_threads_with_plans_of_their_own(library):
     def work():
         try:
             with cupy.cuda.Stream(non_blocking=True) as stream:
-                handle = handle_for(library, 0)
+                handle = current_launch(library).owner
                 # A plan of a graph without a handle is refused when it is to run (9.19).
                 graph = build.forward(CASES["2d"].geometry("float16", True), handle)
                 candidate = Candidates(handle, graph).first()

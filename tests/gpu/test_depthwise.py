@@ -7,8 +7,10 @@ import pytest
 from conformance import deviation
 
 from dnnffi import testing
+from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.own.depthwise import DepthwiseWeights
 from dnnffi.device.cupy import cupy_memory
+from dnnffi.device.interface import Launch
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem
@@ -41,12 +43,14 @@ def test_the_gradient(dtype, limit, channels, many, kernel, geometry, shape):
     options = ConvOptions(workspace_limit=limit)
     problem = ConvProblem.of(BACKWARD_WEIGHTS, spec, (batch, channels, *sizes), options=options)
     arrays = testing.conv_inputs(problem, 0)
-    run = DepthwiseWeights(problem, 0, cupy_memory())
+    memory = cupy_memory()
+    run = DepthwiseWeights(problem, 0, memory)
     assert limit is None or run.workspace_bytes == 0
     dy, x = cupy.asarray(arrays.dy), cupy.asarray(arrays.x)
     dw = cupy.full(spec.weight_shape, cupy.nan, dtype)
     workspace = cupy.full(run.workspace_bytes + 1, 255, "uint8")
-    run.run_at(tuple(array.data.ptr for array in (dy, x, dw, workspace)))
+    at = ConvAddresses(dy.data.ptr, x.data.ptr, 0, 0, dw.data.ptr, workspace.data.ptr)
+    run.run(Launch(memory.current_stream(), 0), at)
     expected = conformance_conv.expected(problem, arrays)
     assert deviation(dw.get(), expected) < (1e-5 if dtype == "float32" else 1e-12)
     assert int(workspace[-1]) == 255

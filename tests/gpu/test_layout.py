@@ -9,7 +9,7 @@ import pytest
 from dnnffi import RNNSpec, weight_layout
 from dnnffi.backends.cudnn import layout, library
 from dnnffi.backends.cudnn.descriptors import RNNDescriptor, RNNInfo
-from dnnffi.backends.cudnn.handle import handle_for
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
 
@@ -26,7 +26,7 @@ SIZES = ((1, 1), (3, 5), (7, 2), (128, 128), (17, 33))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_prediction_is_what_the_library_says(algorithm, mode, dtype):
     found = library.load()
-    handle = handle_for(found, 0)
+    handle = current_launch(found).owner
     compared = 0
     for layers, bidirectional, bias, (input_size, hidden_size) in itertools.product(
         (1, 2, 4), (False, True), (True, False), SIZES

@@ -14,7 +14,7 @@ import dnnffi
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.dropout import DropoutState
 from dnnffi.rnn import tuning
-from dnnffi.rnn.vendor_plan import CALLS_BEFORE_TUNING
+from dnnffi.rnn.route import CALLS_BEFORE_TUNING
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 
@@ -50,8 +50,8 @@ def test_tuned_problems_of_the_matrix(case):
     for _ in range(4):
         conformance.check(case, cupy.asarray, "cudnn")
     for plan in dnnffi.cached_plans():
-        assert plan.choice is not None
-        assert plan.choice.times
+        assert plan.finder.choice is not None
+        assert plan.finder.choice.times
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -63,7 +63,7 @@ def test_tuned_problems_that_every_algorithm_takes(mode, dtype, hidden):
     problem = problem_of(spec, "dense", 6, 16, rng, training=True, options=NOW)
     for seed in range(4):
         conformance.check(Case(problem, states=True, seed=seed), cupy.asarray, "cudnn")
-    assert any(len(plan.choice.times) > 1 for plan in dnnffi.cached_plans())
+    assert any(len(plan.finder.choice.times) > 1 for plan in dnnffi.cached_plans())
 
 
 def network(mode="lstm", dtype="float32", size=64, layers=2):
@@ -88,8 +88,8 @@ def test_a_loop_is_tuned_captured_and_stays_right(null_stream):
             x *= 1  # work of the user's own between the calls
         assert conformance.deviation(y, first.get().astype("f8")) < 5e-3  # TF32
     (plan,) = dnnffi.cached_plans()
-    assert plan.choice.replayed is not None
-    assert plan.graph_count > 0
+    assert plan.finder.choice.replayed is not None
+    assert plan.operations.graph_count > 0
     stream.synchronize()
 
 
@@ -104,7 +104,7 @@ def test_a_training_loop_with_weights_that_change():
         expected, _, ctx = dnnffi.lstm_forward(x, None, twin, options=options)
         twin.flat -= 1e-3 * ctx.backward(expected).weights.flat
     assert conformance.deviation(weights.flat, twin.flat.get().astype("f8")) < 1e-4
-    assert max(plan.graph_count for plan in dnnffi.cached_plans()) >= 3
+    assert max(plan.operations.graph_count for plan in dnnffi.cached_plans()) >= 3
 
 
 @pytest.mark.usefixtures("replayed")
@@ -125,7 +125,7 @@ def test_dropout_is_the_same_replayed_or_not():
                 options={"tune": tune, "algorithm": "standard"},
             )
             results.append((y.get(), ctx.backward(y).x.get()))
-        return results, max(plan.graph_count for plan in dnnffi.cached_plans())
+        return results, max(plan.operations.graph_count for plan in dnnffi.cached_plans())
 
     (untuned, none), (tuned, graphs) = run("off"), run("auto")
     assert none == 0
@@ -174,7 +174,7 @@ def test_threads_that_tune_the_same_problem():
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_held_plan(training):
+def test_a_buffers_plan(training):
     spec, weights, x = network()
     options = {"tune": "now", "math": "strict"}
     y, (h_n, c_n), ctx = dnnffi.lstm_forward(
@@ -281,7 +281,7 @@ def test_scratch_memory_of_the_tuning_is_given_back():
     used = cupy.get_default_memory_pool().total_bytes()
     dnnffi.lstm(x, None, weights, options={"tune": "now"})
     grown = cupy.get_default_memory_pool().total_bytes() - used
-    assert grown < 2**20 + 2 * dnnffi.cached_plans()[-1].way.workspace_bytes
+    assert grown < 2**20 + 2 * dnnffi.cached_plans()[-1].finder.route.workspace_bytes
 
 
 def test_results_on_disk_are_used_by_another_process(tmp_path, monkeypatch):
@@ -289,11 +289,11 @@ def test_results_on_disk_are_used_by_another_process(tmp_path, monkeypatch):
     _, weights, x = network(size=128)
     dnnffi.lstm(x, None, weights, options={"tune": "now"})
     (plan,) = dnnffi.cached_plans()
-    assert plan.choice.source == "measured"
+    assert plan.finder.choice.source == "measured"
     assert len(list(tmp_path.rglob("*.json"))) == 1
     dnnffi.clear_plans()
     dnnffi.lstm(x, None, weights)
     (again,) = dnnffi.cached_plans()
-    assert again.choice.source == "disk"
-    assert again.choice.direct == plan.choice.direct
+    assert again.finder.choice.source == "disk"
+    assert again.finder.choice.direct == plan.finder.choice.direct
     assert "NVIDIA" in cupy_memory().device_name(0)

@@ -10,8 +10,9 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn.algorithm import known_wrong
-from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
+from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
 from dnnffi.errors import UnsupportedError
+from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -129,7 +130,9 @@ def test_the_stream_is_right_after_a_refused_backward():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
 def test_persistent_algorithms_refuse_unequal_lengths_at_the_call(algorithm, monkeypatch):
-    monkeypatch.setattr(RNNExecutor, "_algorithm", lambda self: algorithm)  # past our own check
+    monkeypatch.setattr(
+        CudnnRNNExecutor, "_algorithm", lambda self: algorithm
+    )  # past our own check
     spec = RNNSpec(mode="gru", input_size=128, hidden_size=128)
     problem = RNNProblem.dense(spec, 4, 2, lengths=[4, 2])
     executor = RNNExecutor(problem)

@@ -43,7 +43,11 @@ FLAGS = (
 
 
 class Unavailable(Exception):
-    """The stand-in cannot be built on this machine; the message says what is missing."""
+    """The stand-in cannot be built on this machine; ``what`` is missing, by its name in `needs`."""
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(message)
+        self.what = what
 
 
 def build(*extra_flags: str) -> Path:
@@ -97,7 +101,7 @@ def kernels(source: str) -> ctypes.CDLL:
 def _compiler() -> list[str]:
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if shutil.which(compiler[0]) is None:
-        raise Unavailable(f"there is no C compiler: {compiler[0]}")
+        raise Unavailable("compiler", f"there is no C compiler {compiler[0]}")
     return compiler
 
 
@@ -113,7 +117,11 @@ def find_headers() -> Path:
         version = folder / "cudnn_version.h"
         if version.exists() and re.search(rf"CUDNN_MAJOR\s+{MAJOR}\b", version.read_text()):
             return folder
-    raise Unavailable(f"there are no headers of cuDNN {MAJOR}; make check-headers fetches some")
+    raise Unavailable(
+        "headers",
+        f"there are no headers of cuDNN {MAJOR}: pip install nvidia-cudnn-cu13 has them, and "
+        "make check-headers VENDORS=cudnn fetches some",
+    )
 
 
 def _version(folder: Path) -> tuple[int, ...]:

@@ -10,7 +10,9 @@ from host_memory import HostMemory, RecordedLibrary
 import build
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.cudnn.handle import close_handles
+from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.convolution.backend import used_conv_backends
+from dnnffi.rnn.backend import used_backends
 
 
 class Host:
@@ -22,6 +24,20 @@ class Host:
         self.control.standin_reset()
         lib = RecordedLibrary(ffi.dlopen(str(path)), self.memory)
         self.library = library.Library(lib, str(path), "tests", memory=self.memory)
+
+    @property
+    def rnn(self):
+        """What the backend does for networks; None before its first use."""
+        return self._used(used_backends())
+
+    @property
+    def conv(self):
+        """What the backend does for convolutions, likewise."""
+        return self._used(used_conv_backends())
+
+    def _used(self, backends):
+        found = (one for one in backends if getattr(one, "library", None) is self.library)
+        return next(found, None)
 
     def asarray(self, values):
         return self.memory.array(values)
@@ -38,12 +54,12 @@ class Host:
 
     def forget_plans(self):
         """Let go of everything that is only cached."""
-        if self.library.engine is not None:
-            self.library.engine.clear()
-            self.library.engine.graphs.of_users.clear()
-            self.library.engine._default_states.clear()
-        if self.library.conv_engine is not None:
-            self.library.conv_engine.clear()
+        for backend in (*used_backends(), *used_conv_backends()):
+            if getattr(backend, "library", None) is self.library:
+                backend.clear()
+                backend.resources.graphs.of_users.clear()
+        if self.rnn is not None:
+            self.rnn._default_states.clear()
         gc.collect()
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import build
-from dnnffi.device.dtypes import compute_dtype, dtype_object
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Architecture
 
 POISON = 0xA5  # what nobody wrote is seen in results
@@ -75,7 +75,7 @@ class HostGraph:
         self.memory = memory
         self.calls = calls
         self.launches = 0
-        self.executor = None
+        self.executor = self.handle = None
 
     def launch(self, stream):
         self.launches += 1
@@ -154,19 +154,7 @@ class HostMemory:
         array.device_number = self.device
         return array
 
-    def add_epilogue(self, y, residual, alpha, bias, relu):
-        def work():
-            value = y.astype(compute_dtype(y.dtype))
-            if residual is not None:
-                value += alpha * residual.astype(value.dtype)
-            if bias is not None:
-                value += bias.astype(value.dtype).reshape(-1, *(1,) * (y.ndim - 2))
-            y[...] = np.maximum(value, 0) if relu else value
-            return 0
-
-        self.enqueue(work, ())
-
-    def kernel(self, source, name):
+    def kernel(self, source, name, *, cooperative=False):
         """A CUDA kernel that takes any number of threads a block, run with one."""
         library = build.kernels(re.sub("#define THREADS .*", "#define THREADS 1", source))
         function = library[name]
@@ -178,7 +166,7 @@ class HostMemory:
                 function(*map(ctypes.c_longlong, arguments))
             return 0
 
-        return lambda grid, threads, arguments: self.enqueue(work, (grid, arguments))
+        return lambda grid, threads, arguments, stream: self.enqueue(work, (grid, arguments))
 
     def _allocate(self, size):
         raw = (ctypes.c_char * size)()
@@ -199,10 +187,10 @@ class HostMemory:
         array[...] = values
         return array
 
-    def clear(self, address, nbytes):
+    def clear(self, address, nbytes, stream):
         self.enqueue(lambda *arguments: ctypes.memset(*arguments) and 0, (address, 0, nbytes))
 
-    def copy(self, target, source, nbytes):
+    def copy(self, target, source, nbytes, stream):
         assert self.recording is None
         self.copies += 1
         self.milliseconds += self.copy_costs
@@ -260,7 +248,7 @@ class HostMemory:
         assert self.recording is None
         self.recording = []
         try:
-            record()
+            record(self.new_stream())
             if self.fail_capture is not None:
                 raise self.fail_capture()
             graph = HostGraph(self, self.recording)

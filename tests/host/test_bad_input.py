@@ -11,9 +11,10 @@ from buffers import NAMES, SHARED
 
 import dnnffi
 from dnnffi.backends.cudnn.dropout import Generator
-from dnnffi.backends.cudnn.rnn_executor import RNNExecutor
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
+from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -216,8 +217,13 @@ def test_contexts_are_for_training(host):
     with RNNExecutor(problem) as executor, pytest.raises(ContextError, match="for inference"):
         executor.context(host.memory.empty((1000,), np.uint8))
     training = Setup(host)
+    b = training.buffers
     with pytest.raises(ContextError, match="needs a context"):
-        training.executor.forward_at((0,) * 8)
+        training.executor.forward(
+            *(b["x"], b["h_0"], b["c_0"], b["weights"]),
+            out=(b["y"], b["h_n"], b["c_n"]),
+            workspace=b["workspace"],
+        )
     training.close()
 
 
@@ -325,51 +331,45 @@ def test_dropout_waits_for_the_last_use_on_another_stream(host):
     memory = host.memory
     generator = Generator(host.library, 0, seed=1)
     first, second = memory.stream, memory.new_stream()
-    with generator:
-        pass
+
+    def use():
+        generator.in_order(current_launch(host.library), lambda: None)
+
+    use()
     assert memory.waits == []
     memory.stream = second
-    with generator:
-        pass
+    use()
     assert memory.waits == [(second.ptr, first.ptr)]
-    with generator:
-        pass
+    use()
     assert len(memory.waits) == 1
     # An event from outside a capture must not be waited for inside, nor the reverse.
     memory.stream, memory.capture_number = first, 17
-    with generator:
-        pass
+    use()
     memory.stream = second
-    with generator:  # another stream of the same capture
-        pass
+    use()  # another stream of the same capture
     assert memory.waits[1:] == [(second.ptr, first.ptr)]
     memory.stream, memory.capture_number = first, 0
-    with generator:
-        pass
+    use()
     assert len(memory.waits) == 2
 
 
 def test_a_dropout_generator_is_used_by_one_thread_at_a_time(host):
     generator = Generator(host.library, 0, seed=1)
-    free, entered = [], threading.Event()
+    launch = current_launch(host.library)
+    free = []
 
     def look():
         free.append(generator._lock.acquire(blocking=False))
 
     def use():
-        with generator:
-            entered.set()
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
 
-    with generator:
-        for target in (look, use):
-            thread = threading.Thread(target=target)
-            thread.start()
-            if target is look:
-                thread.join()
-        assert free == [False]
-        assert not entered.is_set()
-    thread.join()
-    assert entered.is_set()
+    generator.in_order(launch, use)
+    assert free == [False]
+    use()
+    assert free == [False, True]
 
 
 def test_a_dropout_state_stays_where_it_was_used(host):

@@ -8,6 +8,7 @@ import pytest
 from dnnffi.backends.own.bias import BiasGradient, fits
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import Launch
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -21,7 +22,8 @@ def run(host, values, layout):
     dy = host.asarray(np.ascontiguousarray(ordered))
     db = host.memory.empty((values.shape[1],), values.dtype)
     workspace = host.memory.empty((kernel.workspace_bytes,), np.uint8)
-    kernel.run_at(*(array.data.ptr for array in (dy, db, workspace)))
+    launch = Launch(host.memory.current_stream(), 0)
+    kernel.run(launch, *(array.data.ptr for array in (dy, db, workspace)))
     return np.array(db)
 
 
@@ -111,6 +113,24 @@ def test_an_array_is_summed_where_it_is(on_host, order):
     again = conv_bias.backward_bias(dy)
     np.testing.assert_array_equal(again, np.array(dy).sum(axis=(0, 2, 3)))
     assert conv_bias._gradient.cache_info().hits == 1
+
+
+def test_an_array_that_is_not_aligned_to_its_elements(on_host, monkeypatch):
+    values = np.arange(2 * 5 * 6 * 4, dtype="f4").reshape(2, 5, 6, 4)
+    room = on_host.memory.empty((values.nbytes + 1,), np.uint8)[1:]
+    dy = room.view("f4").reshape(values.shape)
+    dy[...] = values
+    addresses, kernel = [], BiasGradient.run
+
+    def run(self, launch, dy, *rest):
+        addresses.append(dy)
+        kernel(self, launch, dy, *rest)
+
+    monkeypatch.setattr(BiasGradient, "run", run)
+    np.testing.assert_array_equal(conv_bias.backward_bias(dy), values.sum(axis=(0, 2, 3)))
+    assert [address % 4 for address in addresses] == [0]
+    with pytest.raises(ValueError, match=r"^dy must begin at a multiple of its elements' 4 bytes"):
+        conv_bias.backward_bias(dy[..., ::2])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import threading
 from functools import partial
 
@@ -14,11 +15,14 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
+from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.backends.cudnn.conv_executor import ConvExecutors
+from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
 from dnnffi.backends.cudnn.graph import known_wrong
-from dnnffi.convolution import tuning as conv_tuning
-from dnnffi.convolution.cudnn import CAPTURED_AT
-from dnnffi.errors import CudnnError, UnsupportedError, ValidationError
+from dnnffi.backends.own.epilogue import EpilogueKernel
+from dnnffi.backends.vendor.handle import close_handles, current_launch
+from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError, ValidationError
 from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -47,12 +51,12 @@ def check(host, problem, seed=0):
 
 
 def the_plan(host):
-    (plan,) = host.library.conv_engine.plans.values()
+    (plan,) = host.conv.plans.values()
     return plan
 
 
 def engine_of(host):
-    return the_plan(host)._runner().executor.choice.engine
+    return the_plan(host)._of_thread().executor.choice.engine
 
 
 # Plans
@@ -80,7 +84,7 @@ def test_plans_are_found_and_cleared(host):
     assert all("engine 1" in plan.report() for plan in plans)
     del plans
     dnnffi.clear_plans()
-    assert host.library.conv_engine.plans.values() == []
+    assert host.conv.plans.values() == []
     gc.collect()
     assert host.live("backend") == 0
 
@@ -90,11 +94,11 @@ def test_a_network_of_many_layers_keeps_its_plans(host):
     images = [host.memory.zeros((1, 1, size)) for size in range(1, 200)]
     for x in images:
         conv(x, w)
-    plans = host.library.conv_engine.plans.values()
+    plans = host.conv.plans.values()
     assert len(plans) == len(images)
     for x in images:
         conv(x, w)
-    again = host.library.conv_engine.plans.values()
+    again = host.conv.plans.values()
     assert all(one is other for one, other in zip(again, plans, strict=True))
 
 
@@ -129,6 +133,89 @@ def test_an_address_that_is_not_aligned(host):
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
 
 
+def at_an_odd_address(host, array):
+    """The same numbers in memory that is not aligned to them."""
+    room = host.memory.empty((array.nbytes + 1,), np.uint8)[1:]
+    moved = room.view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    assert moved.data.ptr % 2
+    return moved
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["x", "w"])
+def test_an_array_that_is_not_aligned_to_its_elements_is_copied_as_bytes(host, name, layout):
+    problem = problem_of(layout=layout)
+    arrays = testing.conv_inputs(problem, 0)
+    last = layout == CHANNELS_LAST
+
+    def put(array, odd):
+        array = np.ascontiguousarray(np.moveaxis(array, 1, -1)) if last else array
+        placed = at_an_odd_address(host, array) if odd else host.asarray(array)
+        return placed.transpose(0, 3, 1, 2) if last else placed
+
+    x, w = (put(getattr(arrays, one), one == name) for one in ("x", "w"))
+    before = host.memory.copies
+    found = conv(x, w, stride=(1, 2), groups=2)
+    assert host.memory.copies == before + 1
+    assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+
+
+def test_an_array_in_another_layout_that_is_not_aligned_is_copied(host):
+    problem = problem_of(layout=CHANNELS_LAST)
+    arrays = testing.conv_inputs(problem, 0)
+    x = host.asarray(np.ascontiguousarray(np.moveaxis(arrays.x, 1, -1))).transpose(0, 3, 1, 2)
+    found = conv(x, at_an_odd_address(host, arrays.w), stride=(1, 2), groups=2)
+    assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+
+
+def test_an_array_with_gaps_that_is_not_aligned_to_its_elements_is_refused(host):
+    w = host.memory.zeros(SPEC.weight_shape)
+    x = at_an_odd_address(host, np.zeros((2, 4, 5, 12), "f4"))[..., ::2]
+    message = r"^x must begin at a multiple of its elements' 4 bytes; it is at 0x"
+    with pytest.raises(ValueError, match=message):
+        conv(x, w, stride=(1, 2), groups=2)
+    with dnnffi.ConvPlan(SPEC, X_SHAPE) as plan, pytest.raises(ValueError, match=message):
+        plan.run(x, w)
+
+
+# Launches
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_executor_runs_where_the_launch_says(host, monkeypatch, fused):
+    if not fused:
+        host.control.standin_set_max_operations(1)
+    problem = problem_of(**FUSED)
+    arrays = testing.conv_inputs(problem, 0)
+    check(host, problem)
+    executor = the_plan(host)._of_thread().executor
+    assert executor.fused == fused
+    given = [host.asarray(a) for a in conformance_conv.arguments(problem, arrays)]
+    out = host.memory.zeros(problem.result_shape)
+    workspace = host.memory.empty((executor.workspace_bytes,), np.uint8)
+    at = ConvAddresses(*addresses_of(given), out.data.ptr, workspace.data.ptr)
+    launch = host.conv.resources.launch(0, host.memory.new_stream())
+    streams, allocations = [], host.memory.allocations
+    kernel = EpilogueKernel.run
+
+    def run(self, launch, at):
+        streams.append(launch.stream.ptr)
+        kernel(self, launch, at)
+
+    def none():
+        raise AssertionError("an executor asks for no current stream")
+
+    monkeypatch.setattr(EpilogueKernel, "run", run)
+    monkeypatch.setattr(host.memory, "current_stream", none)
+    host.control.standin_reset()
+    executor.run(launch, at)
+    assert deviation(out, conformance_conv.expected(problem, arrays)) < 1e-5
+    assert host.calls("cudnnSetStream") == 0
+    assert host.memory.allocations == allocations
+    assert streams == ([] if fused else [launch.stream.ptr])
+
+
 # Fusion
 
 
@@ -139,7 +226,7 @@ def test_what_no_engine_fuses_is_added_afterwards(host, transposed, layout):
     problem = problem_of(FORWARD, spec, layout=layout, **FUSED)
     check(host, problem)
     assert "residual and bias and relu: in the same graph" in the_plan(host).report()
-    host.library.conv_engine.clear()
+    host.conv.clear()
     host.control.standin_set_max_operations(1)
     check(host, problem)
     assert "residual and bias and relu: one kernel more" in the_plan(host).report()
@@ -170,12 +257,36 @@ def test_tuned_and_found_on_disk(host, folder, operation):
         *("engine 1 tile_size=3", "engine 1 tile_size=2", "engine 2", "engine 3")
     }
     assert "nobody can run" in tuning.refused["engine 0"]
-    host.library.conv_engine.clear()
+    host.conv.clear()
     graphs = len(host.memory.graphs)
     check(host, problem_of(operation))
     assert the_plan(host).tuning == tuning._replace(source="disk")
     assert "read from disk" in the_plan(host).report()
     assert len(host.memory.graphs) == graphs
+
+
+WRONG = {
+    "no float": {"times": {"engine 1": 10**400}},
+    "infinite": {"times": {"engine 1": float("inf")}},
+    "no number": {"times": {"engine 1": float("nan")}},
+    "before its start": {"times": {"engine 1": -1.0}},
+    "no engine": {"choice": [True, float("inf"), []]},
+    "no knob": {"choice": [True, 1, [[["tile_size"], 2]]]},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
+def test_a_file_with_something_else_in_it_is_ignored(host, folder, wrong):
+    check(host, problem_of(options=ConvOptions(tune=True)))
+    host.conv.clear()
+    (path,) = folder.rglob("*.json")
+    content = json.loads(path.read_text())
+    content["value"] |= wrong
+    path.write_text(json.dumps(content))
+    with pytest.warns(PerformanceWarning, match="a tuning result is ignored"):
+        check(host, problem_of())
+    assert the_plan(host).tuning is None
+    assert "not measured" in the_plan(host).report()
 
 
 def test_the_fastest_is_used(host, folder, monkeypatch):
@@ -195,7 +306,7 @@ def test_the_fastest_is_made_again_as_it_was_measured(host, folder, monkeypatch,
     costs(monkeypatch, 3.0, 2.0, 2.0, 1.0)
     check(host, problem_of(options=ConvOptions(tune=True)))
     if source == "disk":
-        host.library.conv_engine.clear()
+        host.conv.clear()
         check(host, problem_of())
     assert the_plan(host).tuning.source == source
     # Set otherwise, the stand-in's engine needs 1024 bytes for each size of its tiles.
@@ -209,7 +320,7 @@ def test_another_thread_has_the_plan_of_the_first(host):
 
     def look():
         with host.memory.use(plan.device):
-            sizes.append(plan._runner().executor.workspace_bytes)
+            sizes.append(plan._of_thread().executor.workspace_bytes)
 
     look()
     thread = threading.Thread(target=look)
@@ -263,9 +374,9 @@ def finalists(host):
     """A trial, executors and choices of two of them."""
     problem = problem_of()
     check(host, problem)
-    executors = ConvExecutors(host.library, problem, 0)
+    executors = ConvExecutors(host.library, problem, current_launch(host.library))
     choices = {str(one.choice): one.choice for one in itertools.islice(executors, 2)}
-    return conv_tuning.ConvTrial(problem, host.memory), executors, choices
+    return conv_tuning.ConvTrial(problem, 0, host.conv.resources), executors, choices
 
 
 def test_plans_taking_turns_have_the_mean_of_several_places(host, monkeypatch):
@@ -326,7 +437,7 @@ def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypat
 
     def nothing_by_the_second(trial, executor, workspace):
         calls.append(executor.choice.engine)
-        return (lambda: None) if len(calls) == 2 else call(trial, executor, workspace)
+        return (lambda stream: None) if len(calls) == 2 else call(trial, executor, workspace)
 
     monkeypatch.setattr(conv_tuning.ConvTrial, "call", nothing_by_the_second)
     check(host, problem_of(options=ConvOptions(tune=True)))
@@ -338,9 +449,25 @@ def test_a_file_of_another_version_is_not_believed(host, folder):
     check(host, problem_of(options=ConvOptions(tune=True)))
     (path,) = folder.rglob("*.json")
     path.write_text(path.read_text().replace("tile_size", "no_such_knob"))
-    host.library.conv_engine.clear()
+    host.conv.clear()
     check(host, problem_of())
     assert engine_of(host) in (1, 2, 3)
+
+
+def test_a_plan_is_measured_by_one_at_a_time(host, folder, monkeypatch):
+    check(host, problem_of())
+    plan = the_plan(host)
+    measure, inner = plan._tuner.measure, []
+
+    def measured(problem, device):
+        inner.append(plan.autotune())  # as a signal handler, or another thread
+        return measure(problem, device)
+
+    monkeypatch.setattr(plan._tuner, "measure", measured)
+    assert plan.autotune()
+    assert inner == [False]
+    assert plan.autotune()
+    assert inner == [False, False]
 
 
 # Faults
@@ -365,7 +492,7 @@ def test_without_memory_for_the_workspace_another_engine_is_used(host):
     arrays = testing.conv_inputs(problem, 0)
     x, w = host.asarray(arrays.x), host.asarray(arrays.w)
     conv(x, w, stride=(1, 2), groups=2)
-    host.library.engine.workspaces.clear()
+    host.conv.resources.workspaces.clear()
     host.memory.fail_allocation = 1  # the result has its memory, the workspace not
     found = conv(x, w, stride=(1, 2), groups=2)
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
@@ -383,7 +510,7 @@ def test_without_memory_only_an_engine_that_needs_less_is_tried(host, folder, mo
     problem = problem_of(options=ConvOptions(tune=True))
     arrays = testing.conv_inputs(problem, 0)
     x, w = host.asarray(arrays.x), host.asarray(arrays.w)
-    host.library.engine.workspaces.clear()
+    host.conv.resources.workspaces.clear()
     host.memory.fail_allocation = 1
     conv(x, w, stride=(1, 2), groups=2, options={"tune": True})
     assert engine_of(host) == 3
@@ -405,12 +532,12 @@ def test_an_engine_that_is_known_to_be_wrong_is_not_used(host, folder, monkeypat
     costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
     check(host, problem_of(options=ConvOptions(tune=True)))
     assert engine_of(host) == 2
-    host.library.conv_engine.clear()
+    host.conv.clear()
     wrong = tuple(known_wrong.KnownWrong("forward", e, "is wrong", False) for e in (1, 2))
     monkeypatch.setattr(known_wrong, "TABLE", wrong)
     check(host, problem_of())  # what is on disk does not count against it
     assert engine_of(host) == 3
-    host.library.conv_engine.clear()
+    host.conv.clear()
     check(host, problem_of(layout=CHANNELS_LAST))
     assert engine_of(host) == 1
 
@@ -447,7 +574,7 @@ def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
 
     def everything():
         check(host, problem)
-        host.library.conv_engine.clear()
+        host.conv.clear()
 
     gc.collect()
     gc.freeze()  # so that the collections below look at little
@@ -465,7 +592,7 @@ def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
         except (CudnnError, UnsupportedError):
             pass
         host.control.standin_fail(b"*", 0, 0)
-        host.library.conv_engine.clear()
+        host.conv.clear()
         if host.live("backend"):
             gc.collect()
         assert host.live("backend") == 0, number
@@ -475,8 +602,6 @@ def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
 
 
 def test_threads_have_plans_of_their_own(host):
-    from dnnffi.backends.cudnn.handle import close_handles
-
     failures = []
 
     def work():
@@ -529,7 +654,7 @@ def held(host, operation=FORWARD, layout="channels_first", **more):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_held_plan(host, operation, layout):
+def test_a_buffers_plan(host, operation, layout):
     plan, given, expected, _ = held(host, operation, layout)
     with plan:
         out = plan.run(*given)
@@ -550,7 +675,7 @@ def test_a_held_plan(host, operation, layout):
         plan.run(*given)
 
 
-def test_a_held_plan_on_other_arrays(host):
+def test_a_buffers_plan_on_other_arrays(host):
     plan, given, expected, put = held(host)
     outs = [host.memory.zeros(plan.problem.result_shape, np.float32) for _ in range(2)]
     for _ in range(2):
@@ -564,7 +689,7 @@ def test_a_held_plan_on_other_arrays(host):
     plan.close()
 
 
-def test_a_held_plan_with_everything(host):
+def test_a_buffers_plan_with_everything(host):
     plan, given, expected, _ = held(host, **FUSED)
     out = plan.run(*given)
     plan.run(*given, out=out)
@@ -576,7 +701,18 @@ def test_a_held_plan_with_everything(host):
     plan.close()
 
 
-def test_a_held_plan_keeps_no_array_alive(host):
+def test_a_buffers_plan_counts_its_arrays(host):
+    plan, (x, w, *_), _, _ = held(host)
+    out = plan.run(x, w)
+    plan.run(x, w, out=out)
+    with pytest.raises(TypeError, match=r"^bias must be None, as in the problem; got HostArray$"):
+        plan.run(x, w, x, out=out)
+    with pytest.raises(TypeError, match=r"^w must be an array; got NoneType$"):
+        plan.run(x, out=out)
+    plan.close()
+
+
+def test_a_buffers_plan_keeps_no_array_alive(host):
     plan, given, _, _ = held(host)
     out = plan.run(*given)
     plan.run(*given, out=out)
@@ -587,7 +723,7 @@ def test_a_held_plan_keeps_no_array_alive(host):
     plan.close()
 
 
-def test_wrong_arguments_of_a_held_plan(host):
+def test_wrong_arguments_of_a_buffers_plan(host):
     plan, (x, w, *_), _, _ = held(host)
     small, out = host.memory.zeros((2, 4, 5, 5)), host.memory.zeros(plan.problem.result_shape)
     host.control.standin_reset()
@@ -619,7 +755,7 @@ def test_wrong_arguments_of_a_held_plan(host):
     assert host.calls("*") == 0
 
 
-def test_a_held_plan_of_the_reference():
+def test_a_buffers_plan_of_the_reference():
     problem = problem_of(**FUSED)
     arrays = testing.conv_inputs(problem, 0)
     given = conformance_conv.arguments(problem, arrays)

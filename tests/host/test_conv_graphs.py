@@ -17,9 +17,8 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.convolution import cudnn as conv_cudnn
-from dnnffi.convolution import known_calls as conv_calls
-from dnnffi.convolution.cudnn import CAPTURED_AT
+from dnnffi.backends.cudnn import conv_plan
+from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
 from dnnffi.spec.conv_problem import (
@@ -100,7 +99,7 @@ class Arrays:
     def expected(self):
         """What the reference says of what the arrays hold now."""
         doubles = (None if a is None else np.array(a, np.float64) for a in self.given)
-        return conformance_conv.ReferencePlan(self.problem).run(*doubles)
+        return conformance_conv.ReferenceConvPlan(self.problem).run(*doubles)
 
     def check(self, found):
         assert deviation(found, self.expected()) <= conformance_conv.tolerance(self.problem)
@@ -121,7 +120,7 @@ class Arrays:
 
 
 def the_plan(host):
-    (plan,) = host.library.conv_engine.plans.values()
+    (plan,) = host.conv.plans.values()
     return plan
 
 
@@ -184,6 +183,15 @@ def test_activation_alone_behind_a_held_plan_is_in_the_graph(host):
     assert captures(host) == 1
 
 
+def test_a_graph_keeps_its_executor_and_its_handle(host):
+    arrays = Arrays(host)
+    for _ in range(CAPTURED_AT):
+        arrays.call()
+    (graph,) = host.memory.graphs
+    assert graph().executor is the_plan(host)._of_thread().executor
+    assert graph().handle is host.library.local.handles[0]
+
+
 def test_a_replay_asks_the_library_for_nothing_but_to_compute(host):
     arrays = Arrays(host)
     for _ in range(CAPTURED_AT):
@@ -225,29 +233,29 @@ def test_a_copy_of_what_cudnn_does_not_take_is_replayed_on(host):
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_workspaces_up_to_the_limit_are_those_of_the_stream(host, monkeypatch, limit):
-    monkeypatch.setattr(conv_cudnn, "MOST_SHARED_WORKSPACE", limit)
+    monkeypatch.setattr(conv_plan, "MOST_SHARED_WORKSPACE", limit)
     arrays = Arrays(host)
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call())
-    size = the_plan(host)._runner().executor.workspace_bytes
+    size = the_plan(host)._of_thread().executor.workspace_bytes
     assert size > 0
-    assert host.library.engine.workspaces.nbytes == (size if limit else 0)
+    assert host.conv.resources.workspaces.nbytes == (size if limit else 0)
     assert captures(host) == 1
 
 
 def test_a_held_plan_takes_any_workspace_of_the_stream(host, monkeypatch):
-    monkeypatch.setattr(conv_cudnn, "MOST_SHARED_WORKSPACE", 0)
+    monkeypatch.setattr(conv_plan, "MOST_SHARED_WORKSPACE", 0)
     arrays = Arrays(host)
     with arrays.plan() as plan:
         plan.run(*arrays.given)
-        assert host.library.engine.workspaces.nbytes > 0
+        assert host.conv.resources.workspaces.nbytes > 0
 
 
 def test_a_workspace_that_has_moved_is_not_the_graphs(host):
     arrays = Arrays(host)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    count, workspaces = launches(host), host.library.engine.workspaces
+    count, workspaces = launches(host), host.conv.resources.workspaces
     (old,) = workspaces.buffers.values()
     workspaces.get(0, 0, 2 * old.nbytes)
     arrays.check(arrays.call())
@@ -268,11 +276,11 @@ def test_graphs_are_counted_with_those_of_networks_and_reported(host):
     arrays = Arrays(host)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    assert host.library.engine.graphs.nbytes == 1000
+    assert host.conv.resources.graphs.nbytes == 1000
     assert the_plan(host).report().endswith("1 graphs, 1,000 bytes")
     dnnffi.clear_plans()
     gc.collect()
-    assert host.library.engine.graphs.nbytes == 0
+    assert host.conv.resources.graphs.nbytes == 0
 
 
 # What ends a graph
@@ -287,7 +295,7 @@ def test_inside_a_capture_of_the_user_calls_are_his(host):
         for _ in range(CAPTURED_AT):
             plan.run(x, w, out=out)
             arrays.call()
-        counts, shared = (captures(host), launches(host)), host.library.engine.workspaces.nbytes
+        counts, shared = (captures(host), launches(host)), host.conv.resources.workspaces.nbytes
         host.memory.capture_number = 17
         allocations = host.memory.allocations
         for call in (arrays.call, lambda: plan.run(x, w, out=out)):
@@ -296,11 +304,11 @@ def test_inside_a_capture_of_the_user_calls_are_his(host):
         assert (captures(host), launches(host)) == counts
         # One result and two workspaces, which are the user's.
         assert host.memory.allocations - allocations == 2 * CAPTURED_AT * 3
-        assert host.library.engine.workspaces.nbytes == shared
+        assert host.conv.resources.workspaces.nbytes == shared
         host.memory.capture_number = 0
         plan.run(x, w, out=out)
         assert launches(host) == counts[1] + 1
-    assert len(host.library.engine.graphs.of_users) == 2
+    assert len(host.conv.resources.graphs.of_users) == 3
 
 
 def test_an_executor_in_a_graph_of_the_user_is_not_closed(host):
@@ -309,10 +317,10 @@ def test_an_executor_in_a_graph_of_the_user_is_not_closed(host):
     host.memory.capture_number = 17
     arrays.call()
     host.memory.capture_number = 0
-    executor = the_plan(host)._runner().executor
+    executor = the_plan(host)._of_thread().executor
     host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
     arrays.check(arrays.call())
-    assert the_plan(host)._runner().executor is not executor
+    assert the_plan(host)._of_thread().executor is not executor
     assert not executor._plan.closed
 
 
@@ -321,13 +329,13 @@ def test_a_plan_that_falls_has_no_graph_of_the_one_before(host):
     for _ in range(CAPTURED_AT):
         arrays.call()
     (graph,) = host.memory.graphs
-    assert graph().executor is the_plan(host)._runner().executor
+    assert graph().executor is the_plan(host)._of_thread().executor
     kept = arrays.call()
     host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
     arrays.check(arrays.call())  # elsewhere, because of what is kept
     gc.collect()
     assert graph() is None
-    assert host.library.engine.graphs.nbytes == 0
+    assert host.conv.resources.graphs.nbytes == 0
     del kept
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call())
@@ -386,7 +394,7 @@ def test_a_capture_that_fails_is_not_tried_again(host, error):
 
 
 def test_threads_have_graphs_of_their_own_which_go_with_them(host):
-    from dnnffi.backends.cudnn.handle import close_handles
+    from dnnffi.backends.vendor.handle import close_handles
 
     arrays = [Arrays(host, seed=seed) for seed in range(4)]
     failures = []
@@ -408,11 +416,11 @@ def test_threads_have_graphs_of_their_own_which_go_with_them(host):
     assert captures(host) == len(arrays)
     gc.collect()
     assert [graph() for graph in host.memory.graphs] == [None] * len(arrays)
-    assert host.library.engine.graphs.nbytes == 0
+    assert host.conv.resources.graphs.nbytes == 0
 
 
 def test_threads_that_call_at_the_same_time(host, monkeypatch):
-    from dnnffi.backends.cudnn.handle import close_handles
+    from dnnffi.backends.vendor.handle import close_handles
 
     def refuse(record):
         raise RuntimeError("the stand-in's captures are those of the process")
@@ -435,7 +443,7 @@ def test_threads_that_call_at_the_same_time(host, monkeypatch):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(host.library.conv_engine.calls) == 1
+    assert len(host.conv.calls) == 1
 
 
 @pytest.mark.parametrize("what", ["a known call", "a held plan"])
@@ -547,7 +555,7 @@ def known(host, *, operation=FORWARD, **more):
     arrays = Arrays(host, operation, **more)
     for _ in range(2):  # the first finds no engine yet
         arrays.check(arrays.call())
-    assert len(host.library.conv_engine.calls) >= 1
+    assert len(host.conv.calls) >= 1
     return arrays
 
 
@@ -583,7 +591,7 @@ def test_geometry_of_one_number_or_of_tuples_is_known(host, monkeypatch):
     assert seen == []
     arrays.check(arrays.call(stride=[1, 1]))
     assert len(seen) == 1
-    assert len(host.library.conv_engine.plans) == 1
+    assert len(host.conv.plans) == 1
 
 
 def test_a_known_call_does_not_serve_another_layout(host):
@@ -614,7 +622,7 @@ def test_known_calls_that_differ_in_one_thing_are_apart(host):
     for _ in range(2 * CAPTURED_AT):
         for arrays in cases:
             arrays.check(arrays.call())
-    assert len(host.library.conv_engine.plans) == len(cases)
+    assert len(host.conv.plans) == len(cases)
 
 
 WRONG = {
@@ -718,7 +726,7 @@ def test_a_known_call_on_another_device_is_another(host):
     others = Arrays(host)
     for _ in range(3):
         others.check(others.call())
-    first, second = host.library.conv_engine.plans.values()
+    first, second = host.conv.plans.values()
     assert (first.device, second.device) == (0, 1)
     found = arrays.call()  # on its device, though it is not the current one
     assert (found.device_number, host.memory.device) == (0, 1)
@@ -731,7 +739,7 @@ def test_a_view_with_gaps_of_a_known_shape_is_copied(host):
     for _ in range(CAPTURED_AT):
         view[...] = arrays.given[0]
         arrays.check(arrays.call(given=[view, *arrays.given[1:]]))
-    assert len(host.library.conv_engine.calls) == 1
+    assert len(host.conv.calls) == 1
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -744,7 +752,7 @@ def test_an_address_that_is_not_aligned_gets_a_copy(host, index):
     given[index] = moved
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call(given=given))
-    assert len(host.library.conv_engine.calls) == 1
+    assert len(host.conv.calls) == 1
 
 
 def test_a_known_call_is_validated(host, monkeypatch):
@@ -761,14 +769,14 @@ def test_known_calls_are_forgotten_with_the_plans(host, monkeypatch):
     arrays = known(host)
     held_by_the_user = dnnffi.cached_plans()
     dnnffi.clear_plans()
-    assert len(host.library.conv_engine.calls) == 0
+    assert len(host.conv.calls) == 0
     arrays.check(arrays.call())
     assert the_plan(host) not in held_by_the_user
 
 
 def test_known_calls_keep_no_plan_alive(host, monkeypatch):
     arrays = known(host)
-    plans = host.library.conv_engine.plans
+    plans = host.conv.plans
     plan = weakref.ref(the_plan(host))
     monkeypatch.setattr(plans, "capacity", 1)
     Arrays(host, BACKWARD_DATA).call()
@@ -778,8 +786,8 @@ def test_known_calls_keep_no_plan_alive(host, monkeypatch):
 
 
 def test_known_calls_are_bounded(host, monkeypatch):
-    monkeypatch.setattr(conv_calls, "MOST_CALLS", 3)
-    calls = known(host).host.library.conv_engine.calls
+    calls = known(host).host.conv.calls
+    monkeypatch.setattr(calls, "_most", 3)
     for batch in range(3, 9):
         x = host.memory.zeros((batch, 4, 5, 6))
         w = host.memory.zeros(SPEC.weight_shape)

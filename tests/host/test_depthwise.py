@@ -10,9 +10,14 @@ import pytest
 from conformance import deviation
 
 from dnnffi import testing
-from dnnffi.backends.cudnn.conv_executor import OWN, Choice, ConvExecutors
+from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.cudnn import conv_tuning
+from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice
 from dnnffi.backends.own.depthwise import DepthwiseWeights, fits
-from dnnffi.convolution import tuning as conv_tuning
+from dnnffi.backends.registry import named
+from dnnffi.backends.vendor.handle import current_launch
+from dnnffi.convolution.backend import conv_backend
+from dnnffi.device.interface import Launch
 from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -42,7 +47,8 @@ def run(host, problem):
     dy, x = host.asarray(arrays.dy), host.asarray(arrays.x)
     dw = host.memory.empty(problem.spec.weight_shape, dy.dtype)
     workspace = host.memory.empty((max(kernel.workspace_bytes, 1),), np.uint8)
-    kernel.run_at(tuple(array.data.ptr for array in (dy, x, dw, workspace)))
+    at = ConvAddresses(dy.data.ptr, x.data.ptr, 0, 0, dw.data.ptr, workspace.data.ptr)
+    kernel.run(Launch(host.memory.current_stream(), 0), at)
     return dw, conformance_conv.expected(problem, arrays), kernel
 
 
@@ -109,27 +115,21 @@ def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypa
     monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
     problem = problem_of(spec_of(padding=1), options=ConvOptions(tune=True))
     arrays = testing.conv_inputs(problem, 0)
-    engine = conv_engine(host)
+    backend = conv_backend(named("cudnn"))
     for source in ("measured", "disk"):
-        plan = engine.plan(problem, 0)
+        plan = backend.plan(problem, 0)
         assert plan.tuning.source == source
-        assert plan.tuning.choice == Choice(True, OWN, ())
+        assert plan.tuning.choice == EngineChoice(True, OWN, ())
         assert "a kernel of dnnffi's; workspace" in plan.report()
         found = plan.run(host.asarray(arrays.dy), host.asarray(arrays.x))
         assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
         plan.close()
-        engine.clear()
-
-
-def conv_engine(host):
-    from dnnffi.convolution.engines import CudnnConvEngine
-
-    host.library.conv_engine = CudnnConvEngine(host.library)
-    return host.library.conv_engine
+        backend.clear()
 
 
 def test_on_disk_for_a_problem_that_it_is_not_for(host):
-    choice = Choice.read(json.loads(json.dumps(Choice(True, OWN, ()))))
+    choice = EngineChoice.read(json.loads(json.dumps(EngineChoice(True, OWN, ()))))
+    problem = problem_of(spec_of(), operation=FORWARD)
     with pytest.raises(ValueError, match="dnnffi's kernel is not for forward"):
-        ConvExecutors(host.library, problem_of(spec_of(), operation=FORWARD), 0).made_again(choice)
+        ConvExecutors(host.library, problem, current_launch(host.library)).made_again(choice)
     host.control.standin_reset()

@@ -23,7 +23,7 @@ from dnnffi.backends.cudnn.graph import (
 )
 from dnnffi.backends.cudnn.graph.execution import MOST_PACKS
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
-from dnnffi.backends.cudnn.handle import handle_for
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.errors import CudnnError, UnsupportedError
 
 INTERNAL_ERROR = 4000
@@ -37,7 +37,7 @@ def memory(host):
 
 @pytest.fixture
 def handle(host):
-    return handle_for(host.library, 0)
+    return current_launch(host.library).owner
 
 
 # Plans
@@ -257,16 +257,16 @@ def test_threads_share_packs_and_have_plans_of_their_own(host, memory):
     failures = []
 
     def work():
-        from dnnffi.backends.cudnn.handle import close_handles
+        from dnnffi.backends.vendor.handle import close_handles
 
         try:
-            handle = handle_for(host.library, 0)
+            handle = current_launch(host.library).owner
             candidate = Candidates(handle, graph, Allowed(workspace_limit=0)).first()
             for _ in range(20):
                 y = memory.empty(SMALL.y, np.float32)
                 named = problem.arrays | {"y": y}
                 pack = packs.at((*(named[name].data.ptr for name in graph.operands), 0))
-                execute(handle, candidate.plan, pack)
+                execute(current_launch(host.library), candidate.plan, pack)
                 assert conv.deviation(y, expected) < problem.tolerance
             close_handles(host.library)
         except BaseException as error:
@@ -299,7 +299,7 @@ def test_an_error_of_a_call_names_the_plan(host, handle, memory, name, moved, me
     *operands, workspace = addresses.values()
     pack = VariantPack(graph.uids, operands, workspace, library=host.library)
     with pytest.raises(CudnnError, match=message) as caught:
-        execute(handle, plan, pack)
+        execute(current_launch(host.library), plan, pack)
     assert caught.value.function == "cudnnBackendExecute"
     assert "ExecutionPlan workspace_size=4096" in caught.value.problem
     host.control.standin_reset()
@@ -310,7 +310,7 @@ def test_a_pack_without_one_of_the_tensors(host, handle, memory):
     plan = Candidates(handle, graph).first().plan
     pack = VariantPack((1, 2), (16, 32), 0, library=host.library)
     with pytest.raises(CudnnError, match="the variant pack has no tensor 3"):
-        execute(handle, plan, pack)
+        execute(current_launch(host.library), plan, pack)
     host.control.standin_reset()
 
 
@@ -362,7 +362,7 @@ def test_a_plan_keeps_what_it_runs_alive(host, handle, memory):
     workspace = memory.empty((plan.workspace_size,), np.uint8)
     addresses = [problem.arrays[name].data.ptr for name in pointers[0]]
     pack = VariantPack(pointers[1], addresses, workspace.data.ptr, library=host.library)
-    execute(handle, plan, pack)
+    execute(current_launch(host.library), plan, pack)
     plan.close()
     gc.collect()
     assert host.live("backend") == 1
@@ -376,7 +376,7 @@ def test_closed_descriptors_are_an_error(host, handle, graph):
     plan.close()
     pack = VariantPack(graph.uids, (16, 32, 48), library=host.library)
     with pytest.raises(ValueError, match="this ExecutionPlan is closed"):
-        execute(handle, plan, pack)
+        execute(current_launch(host.library), plan, pack)
     graph.graph.close()
     with pytest.raises(ValueError, match="this OperationGraph is closed"):
         Candidates(handle, graph).first()

@@ -10,7 +10,7 @@ from convolutions import CASES, TOLERANCES, Problem
 
 from dnnffi.backends.cudnn.graph import build
 from dnnffi.backends.cudnn.graph.geometry import Layout
-from dnnffi.backends.cudnn.handle import handle_for
+from dnnffi.backends.vendor.handle import current_launch
 
 both_layouts = pytest.mark.parametrize("channels_last", [False, True])
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCES)
@@ -24,7 +24,7 @@ def memory(shared_host):
 
 @pytest.fixture
 def handle(shared_host):
-    return handle_for(shared_host.library, 0)
+    return current_launch(shared_host.library).owner
 
 
 @each_case

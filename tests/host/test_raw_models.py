@@ -10,8 +10,7 @@ import pytest
 
 import dnnffi
 from dnnffi.bench import array_models, raw_models
-from dnnffi.errors import CudnnError
-from dnnffi.rnn.engines import engine_named
+from dnnffi.rnn.tuning import Times, choose
 
 SHAPES = bench_models.SHAPES
 SINGLE = replace(bench_models.ONE, dtype="float32")  # which all algorithms take
@@ -32,28 +31,31 @@ def made(shape, training=True):
     return raw_models.raw(shape, shape.draw(), "gpu", training)
 
 
-def timed(monkeypatch, times):
-    """Each candidate is as fast as ``times`` says, by its place among those that run."""
-    left = iter(times)
-    monkeypatch.setattr(raw_models, "median_time", lambda call, memory, best: next(left))
+def timed(monkeypatch, **replayed):
+    """Each algorithm is as fast as it says, as a graph; what it says may be why it is refused."""
+
+    def tune(candidates, problem, *arguments, **keywords):
+        times = {f"cudnn {n}": Times(9.0, t) for n, t in replayed.items() if isinstance(t, float)}
+        refused = {f"cudnn {n}": why for n, why in replayed.items() if isinstance(why, str)}
+        return choose(times, refused)
+
+    monkeypatch.setattr(raw_models, "tune", tune)
 
 
 def test_the_fastest_algorithm_is_the_model(host, monkeypatch):
-    timed(monkeypatch, [3.0, 1.0, 2.0, 4.0])
+    timed(monkeypatch, standard=3.0, persist_static=1.0, persist_dynamic=4.0)
     about = made(SINGLE).about()
     assert about["algorithm"] == "persist_static"
     assert {name: one["ms"] for name, one in about["algorithms"].items()} == {
         "standard": 3.0,
         "persist_static": 1.0,
-        "persist_static_small_h": 2.0,
         "persist_dynamic": 4.0,
     }
-    assert all(one["workspace_bytes"] > 0 for one in about["algorithms"].values())
-    assert all(one["reserve_bytes"] > 0 for one in about["algorithms"].values())
+    assert about["algorithms"]["standard"]["workspace_bytes"] > 0
+    assert about["algorithms"]["standard"]["reserve_bytes"] > 0
 
 
-def test_what_is_launched_is_kept_and_nothing_else(host, monkeypatch):
-    timed(monkeypatch, [1.0, 2.0, 3.0, 4.0])
+def test_what_is_launched_is_kept_and_nothing_else(host):
     model = made(SINGLE)
     gc.collect()
     assert host.live("rnn") == 1
@@ -71,28 +73,16 @@ def test_a_launch_is_all_that_a_call_is(host):
     assert host.memory.allocations == allocations
 
 
-def test_an_algorithm_that_fails_or_differs_is_left_out_with_the_reason(host, monkeypatch):
-    kernels = type(engine_named("cudnn").kernels)
-    make = kernels.make
-    differing = iter(["", "too far apart", ""])
-
-    def failing(self, problem, candidate, device, generator=None):
-        if candidate == "persist_static_small_h":
-            raise MemoryError("none left")
-        return make(self, problem, candidate, device, generator)
-
-    monkeypatch.setattr(kernels, "make", failing)
-    monkeypatch.setattr(raw_models, "disagreement", lambda *arguments: next(differing))
-    timed(monkeypatch, [3.0, 1.0, 2.0])
+def test_what_was_refused_is_told_with_the_reason(host, monkeypatch):
+    timed(monkeypatch, standard=3.0, persist_static="too far apart", persist_dynamic=2.0)
     about = made(SINGLE).about()
     assert about["algorithm"] == "persist_dynamic"
     assert about["algorithms"]["persist_static"] == {"refused": "too far apart"}
-    assert about["algorithms"]["persist_static_small_h"] == {"refused": "MemoryError: none left"}
 
 
 def test_without_the_standard_algorithm_there_is_no_model(host):
     host.control.standin_fail(b"cudnnRNNForward", 1, 8)
-    with pytest.raises(CudnnError):
+    with pytest.raises(RuntimeError, match="standard algorithm does not run"):
         made(SINGLE)
 
 
@@ -108,5 +98,5 @@ def test_a_call_of_dnnffi_says_its_algorithm_and_buffers(host):
     )
     about = array_models._about_the_newest_plan()
     assert about["algorithm"] == "standard"
-    assert about["reserve_bytes"] == ctx._saved.context.reserve.nbytes
+    assert about["reserve_bytes"] == ctx._saved.context.owner.nbytes
     assert about["workspace_bytes"] > 0

@@ -6,6 +6,7 @@ import math
 import warnings
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -540,8 +541,7 @@ def test_an_infinite_input_saturates_the_gates() -> None:
 
 
 def half_types() -> list[Any]:
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    return [(np.dtype(np.float16), 2**-11), (np.dtype(bfloat16), 2**-8)]
+    return [(np.dtype(np.float16), 2**-11), (np.dtype(ml_dtypes.bfloat16), 2**-8)]
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["float16", "bfloat16"])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
-from kernels_by_script import Script, ScriptedKernels, ScriptedMemory
+from candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
 
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
 from dnnffi.execution.store import Store
 from dnnffi.rnn import tuning
-from dnnffi.rnn.tuning import Choice, Times, Tuner, choose, tune
+from dnnffi.rnn.tuning import RouteChoice, Times, Tuner, choose, tune
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -22,15 +23,15 @@ TRAINING = PROBLEM._replace(training=True)
 
 def tuned(problem=PROBLEM, **scripts):
     """What tuning finds, and the engine. Whatever happens, nothing is left behind."""
-    kernels = ScriptedKernels(ScriptedMemory(), scripts)
-    choice = tune(kernels, problem, 0, kernels.memory)
-    assert_left_nothing(kernels)
-    return choice, kernels
+    candidates = ScriptedCandidates(ScriptedMemory(), scripts)
+    choice = tune(candidates, problem, 0, candidates.memory, launch_on)
+    assert_left_nothing(candidates)
+    return choice, candidates
 
 
-def assert_left_nothing(kernels):
-    memory = kernels.memory
-    assert kernels.open == 0
+def assert_left_nothing(candidates):
+    memory = candidates.memory
+    assert candidates.open == 0
     assert memory.alive == 0
     assert (memory.outside, memory.given_back) == (0, 1), "all of it was scratch memory"
 
@@ -41,9 +42,16 @@ def _no_copies(monkeypatch):
     monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", -1)
 
 
+@pytest.fixture(autouse=True)
+def _time_for_all(monkeypatch):
+    """The clock of the machine, which may be busy, ends nothing, but where a test says so."""
+    assert "budget" in tune.__kwdefaults__
+    monkeypatch.setitem(tune.__kwdefaults__, "budget", float("inf"))
+
+
 def test_the_fastest_directly_and_the_fastest_replayed_are_chosen():
     choice, _ = tuned(standard=Script(3.0, 0.75), static=Script(1.0, 1.0), dynamic=Script(2.0, 0.5))
-    assert choice == Choice(
+    assert choice == RouteChoice(
         direct="static",
         replayed="dynamic",
         times={
@@ -57,11 +65,11 @@ def test_the_fastest_directly_and_the_fastest_replayed_are_chosen():
 
 
 def test_training_is_all_three_operations():
-    choice, kernels = tuned(TRAINING, standard=Script(1.0, 0.5))
+    choice, candidates = tuned(TRAINING, standard=Script(1.0, 0.5))
     assert choice.times == {"standard": Times(3.0, 1.5)}
     for how in ("direct", "replayed"):
         counts = [
-            kernels.runs["standard", operation, how]
+            candidates.runs["standard", operation, how]
             for operation in ("forward", "backward data", "backward weights")
         ]
         assert counts[0] > 0
@@ -69,9 +77,9 @@ def test_training_is_all_three_operations():
 
 
 def test_inference_is_the_forward_alone():
-    choice, kernels = tuned(standard=Script(1.0, 0.5))
+    choice, candidates = tuned(standard=Script(1.0, 0.5))
     assert choice.times == {"standard": Times(1.0, 0.5)}
-    assert {operation for _, operation, _ in kernels.runs} == {"forward"}
+    assert {operation for _, operation, _ in candidates.runs} == {"forward"}
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
@@ -84,18 +92,44 @@ def test_a_problem_with_and_without_a_cell(problem, mode):
 
 def test_what_is_dropped_is_not_measured():
     dropping = TRAINING._replace(dropout=0.5)
-    _, kernels = tuned(dropping, standard=Script(), static=Script())
-    for _, problem, _, generator in kernels.made:
+    _, candidates = tuned(dropping, standard=Script(), static=Script())
+    for _, problem, _, generator in candidates.made:
         assert problem.dropout == 0.0
         assert generator is None
+
+
+DROPPING = TRAINING._replace(dropout=0.5)
+
+
+class Undropping(ScriptedCandidates):
+    """Of its candidates the fastest cannot drop."""
+
+    def offers(self, problem):
+        return ("standard",) if problem.drops else tuple(self.scripts)
+
+
+def test_candidates_are_asked_for_the_problem_with_its_dropout(tmp_path, monkeypatch):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
+    memory = ScriptedMemory()
+    scripts = {"standard": Script(2.0, 2.0), "fast": Script(0.5, 0.5)}
+
+    def made():
+        return Tuner(Undropping(memory, scripts), memory, launch_on, Store("rnn"))
+
+    first = made()
+    assert first.measure(DROPPING, 0).direct == "standard"
+    assert first.measure(TRAINING, 0).direct == "fast", "one is not taken for the other"
+    again = made()
+    assert again.find(DROPPING, 0).times.keys() == {"standard"}
+    assert again.find(TRAINING, 0).times.keys() == {"standard", "fast"}
 
 
 def test_the_device_of_the_plan_is_the_one_measured():
     memory = ScriptedMemory()
     memory.devices = 2
-    kernels = ScriptedKernels(memory, {"standard": Script()})
-    tune(kernels, PROBLEM, 1, memory)
-    assert [device for _, _, device, _ in kernels.made] == [1]
+    candidates = ScriptedCandidates(memory, {"standard": Script()})
+    tune(candidates, PROBLEM, 1, memory, launch_on)
+    assert [device for _, _, device, _ in candidates.made] == [1]
     assert memory.device == 0
 
 
@@ -106,7 +140,7 @@ def test_the_device_of_the_plan_is_the_one_measured():
 def test_results_that_differ_are_refused_with_how_far(problem):
     choice, _ = tuned(problem, standard=Script(2.0), wrong=Script(0.1, 0.1, result=1.5))
     assert set(choice.times) == {"standard"}
-    assert "differ from the standard algorithm's by 5.0e-01" in choice.refused["wrong"]
+    assert "differ from those of standard by 5.0e-01" in choice.refused["wrong"]
 
 
 @pytest.mark.parametrize("result", [float("nan"), float("inf"), 0.0])
@@ -168,31 +202,36 @@ def test_a_candidate_that_cannot_be_captured_may_run_directly():
 
 @pytest.mark.parametrize("stage", ["make", "run", "later"])
 def test_nothing_is_found_where_the_first_candidate_fails(stage):
-    choice, kernels = tuned(standard=Script(fails_at=stage), other=Script())
+    choice, candidates = tuned(standard=Script(fails_at=stage), other=Script())
     assert choice is None
-    assert [name for name, *_ in kernels.made] == ["standard"]
+    assert [name for name, *_ in candidates.made] == ["standard"]
 
 
-@pytest.mark.parametrize("allocation", range(24))
-def test_a_full_device_leaves_nothing_behind(allocation):
-    memory = ScriptedMemory()
-    kernels = ScriptedKernels(memory, {"standard": Script(), "other": Script(0.5, 0.5)})
-    memory.fail_allocation = allocation
-    choice = tune(kernels, TRAINING, 0, memory)
-    assert_left_nothing(kernels)
-    if choice is not None:
-        assert choice.direct == "standard"
-        assert "MemoryError" in choice.refused["other"]
+def test_whichever_allocation_fails_nothing_is_left_behind():
+    outcomes = []
+    for allocation in itertools.count():
+        memory = ScriptedMemory()
+        candidates = ScriptedCandidates(memory, {"standard": Script(), "other": Script(0.5, 0.5)})
+        memory.fail_allocation = allocation
+        choice = tune(candidates, TRAINING, 0, memory, launch_on)
+        assert_left_nothing(candidates)
+        if memory.fail_allocation is not None:  # there are not so many
+            break
+        outcomes.append(choice and (choice.direct, choice.refused["other"]))
+    first = outcomes.count(None)  # allocations of the first candidate, without which there is none
+    assert 0 < first < len(outcomes)
+    other_skipped = ("standard", "MemoryError: out of device memory")
+    assert outcomes == [None] * first + [other_skipped] * (len(outcomes) - first)
 
 
 def test_an_error_of_our_own_is_not_hidden_and_leaves_nothing_behind():
     memory = ScriptedMemory()
-    kernels = ScriptedKernels(
+    candidates = ScriptedCandidates(
         memory, {"standard": Script(fails_at="run", error=lambda: KeyError("bug"))}
     )
     with pytest.raises(KeyError, match="bug"):
-        tune(kernels, PROBLEM, 0, memory)
-    assert_left_nothing(kernels)
+        tune(candidates, PROBLEM, 0, memory, launch_on)
+    assert_left_nothing(candidates)
 
 
 def test_small_deviations_do_not_add_up():
@@ -207,42 +246,46 @@ def test_small_deviations_do_not_add_up():
 def test_no_candidate_is_begun_after_the_time_but_the_first():
     memory = ScriptedMemory()
     scripts = {"standard": Script(800.0), "second": Script(1.0), "third": Script(1.0)}
-    kernels = ScriptedKernels(memory, scripts)
+    candidates = ScriptedCandidates(memory, scripts)
     choice = tune(
-        *(kernels, PROBLEM, 0, memory), budget=0.5, clock=lambda: memory.milliseconds / 1000
+        *(candidates, PROBLEM, 0, memory, launch_on),
+        budget=0.5,
+        clock=lambda: memory.milliseconds / 1000,
     )
     assert set(choice.times) == {"standard"}
-    assert [name for name, *_ in kernels.made] == ["standard"]
+    assert [name for name, *_ in candidates.made] == ["standard"]
     assert choice.refused == dict.fromkeys(("second", "third"), "the time for measuring was over")
 
 
 def test_the_first_candidate_is_measured_in_no_time_at_all():
-    kernels = ScriptedKernels(ScriptedMemory(), {"standard": Script(), "second": Script()})
-    choice = tune(kernels, PROBLEM, 0, kernels.memory, budget=0.0)
+    candidates = ScriptedCandidates(ScriptedMemory(), {"standard": Script(), "second": Script()})
+    choice = tune(candidates, PROBLEM, 0, candidates.memory, launch_on, budget=0.0)
     assert set(choice.times) == {"standard"}
 
 
 def test_every_candidate_is_tried_within_the_time():
     memory = ScriptedMemory()
     scripts = {"standard": Script(1.0), "second": Script(2.0), "third": Script(0.5)}
-    kernels = ScriptedKernels(memory, scripts)
+    candidates = ScriptedCandidates(memory, scripts)
     choice = tune(
-        *(kernels, PROBLEM, 0, memory), budget=0.5, clock=lambda: memory.milliseconds / 1000
+        *(candidates, PROBLEM, 0, memory, launch_on),
+        budget=0.5,
+        clock=lambda: memory.milliseconds / 1000,
     )
     assert set(choice.times) == set(scripts)
 
 
 def test_a_candidate_without_hope_is_timed_once():
-    choice, kernels = tuned(standard=Script(1.0, 1.0), slow=Script(40.0, 30.0))
+    choice, candidates = tuned(standard=Script(1.0, 1.0), slow=Script(40.0, 30.0))
     assert choice.times["slow"] == Times(40.0, 30.0)
-    assert kernels.runs["slow", "forward", "direct"] == 2  # the first run, and the timed one
-    assert kernels.runs["slow", "forward", "replayed"] == 1
+    assert candidates.runs["slow", "forward", "direct"] == 2  # the first run, and the timed one
+    assert candidates.runs["slow", "forward", "replayed"] == 1
 
 
 def test_a_long_call_is_repeated_less_than_a_short_one():
-    _, kernels = tuned(long=Script(100.0, 100.0))
+    _, candidates = tuned(long=Script(100.0, 100.0))
     _, others = tuned(short=Script(0.01, 0.01))
-    long = kernels.runs["long", "forward", "direct"]
+    long = candidates.runs["long", "forward", "direct"]
     short = others.runs["short", "forward", "direct"]
     assert long == 1 + 1 + 3  # the first run, the one that tells how many make a batch, batches
     assert short == 1 + 1 + 3 * 20
@@ -251,7 +294,7 @@ def test_a_long_call_is_repeated_less_than_a_short_one():
 def test_one_slow_call_does_not_decide():
     memory = ScriptedMemory()
     script = Script(1.0, 9.0)
-    kernels = ScriptedKernels(memory, {"standard": script})
+    candidates = ScriptedCandidates(memory, {"standard": script})
     elapsed, seen = memory.elapsed, []
 
     def disturbed(calls):
@@ -259,7 +302,7 @@ def test_one_slow_call_does_not_decide():
         return seen[-1] + (1000.0 if len(seen) == 4 else 0.0)
 
     memory.elapsed = disturbed
-    choice = tune(kernels, PROBLEM, 0, memory)
+    choice = tune(candidates, PROBLEM, 0, memory, launch_on)
     assert choice.times["standard"] == Times(1.0, 9.0)
 
 
@@ -281,7 +324,7 @@ def test_one_slow_call_does_not_decide():
 )
 def test_the_choice_by_times(times, direct, replayed):
     refused = {"c": "it is broken"}
-    assert choose(times, refused) == Choice(direct, replayed, times, refused, "measured")
+    assert choose(times, refused) == RouteChoice(direct, replayed, times, refused, "measured")
 
 
 @pytest.mark.parametrize(
@@ -318,9 +361,9 @@ def folder(tmp_path, monkeypatch):
 def tuner(memory=None, scripts=None, version="scripted 1.0"):
     """A new process: nothing is known but what is on disk."""
     memory = memory or ScriptedMemory()
-    kernels = ScriptedKernels(memory, scripts or {"standard": Script(2.0, 1.0)})
-    kernels.version = version
-    return Tuner(kernels, memory, Store("rnn"))
+    candidates = ScriptedCandidates(memory, scripts or {"standard": Script(2.0, 1.0)})
+    candidates.version = version
+    return Tuner(candidates, memory, launch_on, Store("rnn"))
 
 
 def test_nothing_is_known_at_first(folder):
@@ -347,7 +390,7 @@ def test_what_was_measured_is_found_by_another_process(folder):
     other = tuner(scripts=scripts)
     found = other.find(PROBLEM, 0)
     assert found == measured._replace(source="disk")
-    assert other._kernels.made == []
+    assert other._candidates.made == []
     assert other.find(PROBLEM, 0) is found, "the file is read once"
 
 
@@ -361,10 +404,10 @@ def test_nothing_is_kept_where_nothing_could_be_measured(folder):
 def test_a_new_measurement_replaces_the_old_one(folder):
     here = tuner()
     here.measure(PROBLEM, 0)
-    here._kernels.scripts["faster"] = Script(0.5, 0.5)
+    here._candidates.scripts["faster"] = Script(0.5, 0.5)
     here.measure(PROBLEM, 0)
     assert here.find(PROBLEM, 0).direct == "faster"
-    assert tuner(scripts=here._kernels.scripts).find(PROBLEM, 0).direct == "faster"
+    assert tuner(scripts=here._candidates.scripts).find(PROBLEM, 0).direct == "faster"
     assert len(list(folder.rglob("*.json"))) == 1
 
 
@@ -446,7 +489,7 @@ def test_what_another_version_knows_of_other_candidates_is_measured_anew(folder)
         here = tuner(scripts={name: both[name] for name in now})
         assert here.find(PROBLEM, 0) is None
         here.measure(PROBLEM, 0)
-        assert set(tuner(scripts=here._kernels.scripts).find(PROBLEM, 0).times) == set(now)
+        assert set(tuner(scripts=here._candidates.scripts).find(PROBLEM, 0).times) == set(now)
 
 
 def test_another_device_driver_or_library_does_not_know(folder):
@@ -478,9 +521,12 @@ def the_file(folder):
         {"times": {"standard": [None, 1.0]}, "refused": {}},
         {"times": {"standard": [float("nan"), 1.0]}, "refused": {}},
         {"times": {"standard": [-1.0, 1.0]}, "refused": {}},
+        {"times": {"standard": [10**400, 1.0]}, "refused": {}},
+        {"times": {"standard": [1.0, 10**400]}, "refused": {}},
+        {"times": {"standard": [1.0, 1.0, float("inf")]}, "refused": {}},
         {"times": {"standard": [1.0, 0.5]}, "refused": 3},
     ],
-    ids=repr,
+    ids=lambda value: repr(value)[:40],
 )
 def test_a_file_with_something_else_in_it_is_ignored(folder, value):
     tuner().measure(PROBLEM, 0)
@@ -489,6 +535,17 @@ def test_a_file_with_something_else_in_it_is_ignored(folder, value):
     with pytest.warns(PerformanceWarning, match="is ignored") as said:
         assert tuner().find(PROBLEM, 0) is None
     assert len(said) == 1
+
+
+def test_a_candidate_without_a_time_of_its_own_is_ignored(folder):
+    both = {"standard": Script(2.0, 1.0), "other": Script(1.0, 0.5)}
+    tuner(scripts=both).measure(PROBLEM, 0)
+    path = the_file(folder)
+    content = json.loads(path.read_text())
+    content["value"]["times"]["other"][0] = None
+    path.write_text(json.dumps(content))
+    with pytest.warns(PerformanceWarning, match="is ignored"):
+        assert tuner(scripts=both).find(PROBLEM, 0) is None
 
 
 def test_a_file_that_names_another_choice_is_not_believed(folder):

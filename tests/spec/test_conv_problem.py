@@ -73,7 +73,7 @@ REFUSED = {
         {"x_shape": (2, 6, 5, 5), "operation": "backward_data"},
         r"^x_shape must have 4 channels",
     ),
-    "batch": ({"x_shape": (-1, 4, 5, 5)}, r"^x must have a batch of 0 or more; got \(-1, "),
+    "batch": ({"x_shape": (-1, 4, 5, 5)}, r"^x\[0\] must be from 0 to .*; got -1$"),
     "kernel": ({"x_shape": (2, 4, 0, 5)}, r"^x must have no spatial dimension of size 0"),
     "operation": ({"operation": "inference"}, r"^operation must be one of forward, .*'inference'"),
     "layout": ({"layout": "NHWC"}, r"^layout must be one of channels_first, .*; got 'NHWC'$"),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from array import array
+from collections import Counter, deque
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,7 +49,7 @@ def test_an_example():
 
 @pytest.mark.parametrize("lengths", [[], [0], [3, 0], [2, -1]])
 def test_no_batch_sizes_of_lengths_below_one(lengths):
-    with pytest.raises(ValueError, match=r"^lengths must be one or more integers of 1 or more"):
+    with pytest.raises(ValueError, match=r"^lengths must be one or more integers from 1 to 16777"):
         lengths_to_batch_sizes(lengths)
 
 
@@ -53,8 +58,18 @@ def test_no_batch_sizes_of_lengths_below_one(lengths):
 
 @pytest.mark.parametrize(
     "values",
-    [(3, 1), [3, 1], range(3, 0, -2), np.array([3, 1]), np.array([3, 1], np.uint8), iter([3, 1])],
-    ids=["tuple", "list", "range", "int64", "uint8", "iterator"],
+    [
+        (3, 1),
+        [3, 1],
+        range(3, 0, -2),
+        array("i", [3, 1]),
+        deque([3, 1]),
+        np.array([3, 1]),
+        np.array([3, 1], np.uint8),
+        iter([3, 1]),
+        (n for n in (3, 1)),
+    ],
+    ids=["tuple", "list", "range", "array", "deque", "int64", "uint8", "iterator", "generator"],
 )
 def test_integers_of_the_host_in_any_form(values):
     integers = as_integers("lengths", values)
@@ -70,10 +85,10 @@ def test_other_things_are_no_integers(values):
         as_integers("lengths", values)
 
 
-@pytest.mark.parametrize("array", [np.ones(2), np.ones(2, bool), np.array(["a", "b"])], ids=repr)
-def test_arrays_of_other_things_are_no_integers(array):
+@pytest.mark.parametrize("values", [np.ones(2), np.ones(2, bool), np.array(["a", "b"])], ids=repr)
+def test_arrays_of_other_things_are_no_integers(values):
     with pytest.raises(TypeError, match=r"^batch_sizes\[0\] must be an integer; got "):
-        as_integers("batch_sizes", array)
+        as_integers("batch_sizes", values)
 
 
 def test_an_array_of_two_dimensions_is_no_sequence_of_integers():
@@ -85,6 +100,45 @@ def test_an_array_of_two_dimensions_is_no_sequence_of_integers():
 def test_one_number_is_no_sequence(value):
     with pytest.raises(TypeError, match=r"^lengths must be a sequence of integers; got "):
         as_integers("lengths", value)
+
+
+NO_SEQUENCES = {
+    "set": {3, 1},
+    "empty set": set(),
+    "frozenset": frozenset((3, 1)),
+    "dict": {3: 1, 1: 1},
+    "Counter": Counter([3, 1]),
+    "mappingproxy": MappingProxyType({3: 1}),
+    "dict_keys": {3: 1}.keys(),
+    "bytes": b"\3\1",
+    "empty bytes": b"",
+    "bytearray": bytearray(b"\3\1"),
+    "str": "31",
+    "empty str": "",
+    "MaskedArray": np.ma.masked_array([3, 1], mask=[False, True]),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), NO_SEQUENCES.items(), ids=list(NO_SEQUENCES))
+@pytest.mark.parametrize("check", [check_batch_sizes, lengths_to_batch_sizes])
+def test_what_has_no_order_or_no_integers_is_no_sequence(check, name, value):
+    name = name.removeprefix("empty ")
+    with pytest.raises(TypeError, match=rf"^\w+ must be a sequence of integers; got {name}$"):
+        check(value)
+
+
+@given(st.sets(st.integers(1, 9), min_size=2) | st.dictionaries(st.integers(1, 9), st.none()))
+def test_lengths_in_a_set_or_dict_are_refused_whatever_they_are(lengths):
+    with pytest.raises(TypeError, match=r"^lengths must be a sequence of integers; got (set|dict)"):
+        check_lengths(lengths, 9, len(lengths))
+
+
+def test_a_matrix_of_one_row_is_no_sequence():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        row = np.asmatrix([[3]])
+    with pytest.raises(TypeError, match=r"^lengths must be a sequence of integers; got matrix$"):
+        as_integers("lengths", row)
 
 
 # lengths

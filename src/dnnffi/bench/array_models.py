@@ -15,8 +15,8 @@ from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import Array
+from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.functions import Gradients
-from dnnffi.rnn.vendor_plan import VendorPlan
 
 DROPOUT = 0.4  # between the layers, as fastrnns has it
 
@@ -63,13 +63,8 @@ def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
 
 def _about_the_newest_plan() -> dict[str, Any]:
     """The algorithm that a call runs by, and its buffers."""
-    *_, newest = (plan for plan in dnnffi.cached_plans() if isinstance(plan, VendorPlan))
-    way = newest.way
-    return {
-        "algorithm": way.main.algorithm,
-        "workspace_bytes": way.workspace_bytes,
-        "reserve_bytes": way.reserve_bytes,
-    }
+    *_, newest = (plan for plan in dnnffi.cached_plans() if isinstance(plan, ExecutorPlan))
+    return newest.inspect()
 
 
 def _held(

@@ -13,56 +13,57 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 Call = Callable[[], Any]
 
 
-class Clock(Protocol):
-    """One library's device."""
+class Clock:
+    """The host's: of NumPy, and of PyTorch on the CPU. Memory is not measured."""
 
     def time(self, call: Call, count: int) -> tuple[float, float]:
         """Milliseconds and host microseconds of a call, means over ``count`` in a row."""
+        seconds = _seconds(call, count) / count
+        return seconds * 1e3, seconds * 1e6
 
     def used(self) -> int | None:
         """Bytes in use; None where it cannot be said."""
+        return None
 
     def peak(self, call: Call) -> int | None:
         """The most bytes in use during ``call``; None where it cannot be said."""
+        call()
+        return None
 
     def is_out_of_memory(self, error: Exception) -> bool:
         """Whether ``error`` says that the device's memory was too small."""
+        # PyTorch's allocator on the CPU raises a RuntimeError.
+        return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
     def free(self) -> None:
         """Give unused memory back."""
 
 
-class HostClock:
-    """NumPy, and PyTorch on the CPU. Memory is not measured."""
-
-    def time(self, call: Call, count: int) -> tuple[float, float]:
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        seconds = (time.perf_counter() - start) / count
-        return seconds * 1e3, seconds * 1e6
-
-    def used(self) -> int | None:
-        return None
-
-    def peak(self, call: Call) -> int | None:
+def _seconds(call: Call, count: int) -> float:
+    """Until the last of ``count`` calls returns."""
+    start = time.perf_counter()
+    for _ in range(count):
         call()
-        return None
-
-    def is_out_of_memory(self, error: Exception) -> bool:
-        # PyTorch's allocator on the CPU raises a RuntimeError.
-        return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
-
-    def free(self) -> None:
-        pass
+    return time.perf_counter() - start
 
 
-class CupyClock:
+def _between_events(event: Callable[[], Any], call: Call, count: int) -> tuple[Any, Any, float]:
+    """Events around ``count`` calls, the last one over, and the seconds of the host."""
+    first, last = event(), event()
+    first.record()
+    host = _seconds(call, count)
+    last.record()
+    last.synchronize()
+    return first, last, host
+
+
+class CupyClock(Clock):
     """CuPy, its current stream and its memory pool."""
 
     def __init__(self) -> None:
@@ -72,15 +73,8 @@ class CupyClock:
 
     def time(self, call: Call, count: int) -> tuple[float, float]:
         cuda = self._cupy.cuda
-        first, last = cuda.Event(), cuda.Event()
         cuda.Device().synchronize()
-        first.record()
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        host = time.perf_counter() - start
-        last.record()
-        last.synchronize()
+        first, last, host = _between_events(cuda.Event, call, count)
         return cuda.get_elapsed_time(first, last) / count, host / count * 1e6
 
     def used(self) -> int | None:
@@ -119,7 +113,7 @@ def _peak_hook(cupy: Any, used: int) -> Any:
     return Peak()
 
 
-class TorchClock:
+class TorchClock(Clock):
     """PyTorch on a GPU, its current stream and its allocator."""
 
     def __init__(self) -> None:
@@ -128,15 +122,9 @@ class TorchClock:
         self._cuda: Any = torch.cuda
 
     def time(self, call: Call, count: int) -> tuple[float, float]:
-        first, last = (self._cuda.Event(enable_timing=True) for _ in range(2))
         self._cuda.synchronize()
-        first.record()
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        host = time.perf_counter() - start
-        last.record()
-        last.synchronize()
+        event = partial(self._cuda.Event, enable_timing=True)
+        first, last, host = _between_events(event, call, count)
         return first.elapsed_time(last) / count, host / count * 1e6
 
     def used(self) -> int | None:
@@ -155,7 +143,7 @@ class TorchClock:
         self._cuda.empty_cache()
 
 
-class JaxClock:
+class JaxClock(Clock):
     """JAX, which has no events: the host's clock until the last result is there.
 
     Nor can the highest use of its allocator be set back, so that memory is not measured.
@@ -175,9 +163,6 @@ class JaxClock:
         self._jax.block_until_ready(results)
         return (time.perf_counter() - start) / count * 1e3, host / count * 1e6
 
-    def used(self) -> int | None:
-        return None
-
     def peak(self, call: Call) -> int | None:
         self._jax.block_until_ready(call())
         return None
@@ -185,14 +170,11 @@ class JaxClock:
     def is_out_of_memory(self, error: Exception) -> bool:
         return "RESOURCE_EXHAUSTED" in str(error)
 
-    def free(self) -> None:
-        pass
-
 
 def clock_for(library: str, place: str) -> Clock:
     """The clock of the creators of ``library`` ("array", "torch", "jax") on "cpu" or "gpu"."""
     if library == "jax":
         return JaxClock()
     if place == "cpu":
-        return HostClock()
+        return Clock()
     return TorchClock() if library == "torch" else CupyClock()

@@ -12,8 +12,8 @@ from dnnffi.bench.limits import ImageLimits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.relu import relu_backward
 from dnnffi.bench.resnet import Block, Conv
-from dnnffi.convolution.engines import conv_engine_named
 from dnnffi.device.arrays import in_layout
+from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.interface import Array
 
 Options = dict[str, Any] | None
@@ -160,8 +160,7 @@ def tuned(shape: ImageShape, data: ImageData, place: str, training: bool) -> Mod
 def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
     """The tuned model in one CUDA graph: forward, or forward and all gradients."""
     model = tuned(shape, data, place, training)
-    engine: Any = conv_engine_named("cudnn")
-    graph = engine.library.memory.capture_step(model.once)
+    graph = cupy_memory().capture_step(model.once)
     return ModelDef.of_graph(model.inputs, model.params, graph.launch, graph.result)
 
 

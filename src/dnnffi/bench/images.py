@@ -66,15 +66,9 @@ class ImageShape:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name, for the record of a run."""
-        return {
-            "name": self.name,
-            "arch": self.arch,
-            "dtype": self.dtype,
-            "layout": self.layout,
-            "batch": self.batch,
-            "size": self.size,
-            "width": self.width,
-        }
+        fields = {"name": self.name, **vars(self)}
+        del fields["training"]  # which does not tell two shapes apart
+        return fields
 
     def draw(self, seed: int = 0) -> ImageData:
         """Normal; weights with a deviation that keeps the size of what goes through a ReLU."""

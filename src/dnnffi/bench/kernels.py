@@ -11,8 +11,8 @@ side by side. A step is in two halves, so that a layer may normalise the cell be
 from __future__ import annotations
 
 from functools import cache
-from types import ModuleType, SimpleNamespace
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -20,58 +20,20 @@ from dnnffi.device.interface import Array
 from dnnffi.reference.cells import sigmoid
 
 
-class Kernels(Protocol):
-    """What both kinds have. Every function writes into its last arguments."""
+class Kernels:
+    """The formulas as array expressions. Every function writes into its last arguments."""
 
     def step(
         self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array, h: Array
     ) -> None:
         """`activate` and `emit`."""
-
-    def activate(
-        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array
-    ) -> None:
-        """The gates [B, 4*H] and the cell [B, H]."""
-
-    def emit(self, gates: Array, c: Array, h: Array) -> None:
-        """The output [B, H]."""
-
-    def step_backward(
-        self,
-        gates: Array,
-        c_before: Array,
-        c: Array,
-        dy: Array,
-        dh: Array,
-        dc: Array,
-        d_gates: Array,
-        dc_before: Array,
-    ) -> None:
-        """Both derivatives; ``dc_before`` may be ``dc``."""
-
-    def emit_backward(
-        self, gates: Array, c: Array, dy: Array, dh: Array, dc: Array, d_gates: Array, d_c: Array
-    ) -> None:
-        """The gradient of o before its sigmoid, and that of c with ``dc`` added."""
-
-    def activate_backward(
-        self, gates: Array, c_before: Array, dc: Array, d_gates: Array, dc_before: Array
-    ) -> None:
-        """The gradients of i f g before their activations, and that of c_before."""
-
-
-class NumpyKernels:
-    """The formulas as array expressions."""
-
-    def step(
-        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array, h: Array
-    ) -> None:
         self.activate(gx, gh, bias, c_before, gates, c)
         self.emit(gates, c, h)
 
     def activate(
         self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array
     ) -> None:
+        """The gates [B, 4*H] and the cell [B, H]."""
         gates[...] = gx + gh + bias
         i, f, g, o = np.split(gates, 4, axis=1)
         for gate in (i, f, o):
@@ -80,6 +42,7 @@ class NumpyKernels:
         c[...] = f * c_before + i * g
 
     def emit(self, gates: Array, c: Array, h: Array) -> None:
+        """The output [B, H]."""
         o = np.split(gates, 4, axis=1)[3]
         h[...] = o * np.tanh(c)
 
@@ -94,12 +57,14 @@ class NumpyKernels:
         d_gates: Array,
         dc_before: Array,
     ) -> None:
+        """Both derivatives; ``dc_before`` may be ``dc``."""
         self.emit_backward(gates, c, dy, dh, dc, d_gates, dc_before)
         self.activate_backward(gates, c_before, dc_before, d_gates, dc_before)
 
     def emit_backward(
         self, gates: Array, c: Array, dy: Array, dh: Array, dc: Array, d_gates: Array, d_c: Array
     ) -> None:
+        """The gradient of o before its sigmoid, and that of c with ``dc`` added."""
         o = np.split(gates, 4, axis=1)[3]
         tanh_c, dh = np.tanh(c), dy + dh
         np.split(d_gates, 4, axis=1)[3][...] = dh * tanh_c * o * (1 - o)
@@ -108,6 +73,7 @@ class NumpyKernels:
     def activate_backward(
         self, gates: Array, c_before: Array, dc: Array, d_gates: Array, dc_before: Array
     ) -> None:
+        """The gradients of i f g before their activations, and that of c_before."""
         i, f, g, _ = np.split(gates, 4, axis=1)
         di, df, dg, _ = np.split(d_gates, 4, axis=1)
         di[...] = dc * g * i * (1 - i)
@@ -191,9 +157,9 @@ template <> struct dnnffi_wide<double> { typedef double type; };
 """
 
 
-def _cupy_kernels(cupy: Any) -> Any:
+def _cupy_kernels(cupy: Any) -> Kernels:
     """The same as ``cupy.ElementwiseKernel``; float16 is computed in float32."""
-    made = SimpleNamespace()
+    made = Kernels()
     for name, (inputs, outputs, text) in SOURCES.items():
         kernel = cupy.ElementwiseKernel(
             inputs,
@@ -218,5 +184,4 @@ def _with_hidden(kernel: Any, count: int) -> Any:
 @cache
 def kernels(xp: ModuleType) -> Kernels:
     """The kernels for arrays of ``xp``, NumPy or CuPy."""
-    found: Kernels = NumpyKernels() if xp is np else _cupy_kernels(xp)
-    return found
+    return Kernels() if xp is np else _cupy_kernels(xp)

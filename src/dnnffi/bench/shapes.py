@@ -71,18 +71,9 @@ class Shape:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name, for the record of a run."""
-        return {
-            "name": self.name,
-            "mode": self.mode,
-            "dtype": self.dtype,
-            "steps": self.steps,
-            "batch": self.batch,
-            "input_size": self.input_size,
-            "hidden_size": self.hidden_size,
-            "layers": self.layers,
-            "directions": self.directions,
-            "lengths": self.lengths,
-        }
+        fields = {"name": self.name, **vars(self)}
+        del fields["training"]  # which does not tell two shapes apart
+        return fields
 
     def draw(self, seed: int = 0) -> Data:
         """Inputs normal, weights uniform within 1/sqrt(H)."""
@@ -168,12 +159,7 @@ _LSTM_INFERENCE = [
     *((256, b, 150) for b in (1, 2, 4)),
 ]
 _GRU_INFERENCE = [
-    *(
-        (h, b, t)
-        for h in (2816, 2048, 1536, 2560)
-        for b in (1, 2, 4)
-        for t in (1500, 750, 375, 187)
-    ),
+    *((h, b, t) for h in _GRU_SIZES for b in (1, 2, 4) for t in _GRU_STEPS),
     *((512, b, 1) for b in (1, 2, 4)),
     *((1024, b, 1500) for b in (1, 2, 4)),
 ]

@@ -5,46 +5,34 @@ With rich where it is installed and the output is a terminal, else as plain text
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Protocol
 
 from dnnffi.bench.summary import PEERS, PHASE_WORDS, Record, comparisons, figures, ratios
 
 
-class Progress(Protocol):
-    """How far a run is."""
+class Progress:
+    """How far a run is, as ``show(number of shapes done, name of the next one)`` shows it."""
+
+    def __init__(self, show: Callable[[int, str], object]) -> None:
+        self._show = show
+        self._done = itertools.count()
 
     def begin(self, name: str) -> None:
         """The shape ``name`` is now measured."""
-
-
-class _Lines:
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._begun = 0
-
-    def begin(self, name: str) -> None:
-        self._begun += 1
-        print(f"[{self._begun}/{self._total}] {name}", file=sys.stderr, flush=True)
-
-
-class _Bar:
-    def __init__(self, bar: Any, task: Any) -> None:
-        self._bar, self._task, self._begun = bar, task, 0
-
-    def begin(self, name: str) -> None:
-        self._bar.update(self._task, completed=self._begun, shape=name)
-        self._begun += 1
+        self._show(next(self._done), name)
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Progress]:
     """A bar on a terminal, else a line for each shape; on the standard error."""
     if find_spec("rich") is None or not sys.stderr.isatty():
-        yield _Lines(total)
+        yield Progress(
+            lambda done, name: print(f"[{done + 1}/{total}] {name}", file=sys.stderr, flush=True)
+        )
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -57,7 +45,8 @@ def progress(total: int) -> Iterator[Progress]:
         TimeElapsedColumn(),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Bar(bar, bar.add_task("", total=total, shape=""))
+        task = bar.add_task("", total=total, shape="")
+        yield Progress(lambda done, name: bar.update(task, completed=done, shape=name))
 
 
 def print_record(record: Record) -> None:

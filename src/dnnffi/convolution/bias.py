@@ -1,4 +1,4 @@
-"""The gradient of a bias on CuPy arrays on CUDA: its kernels, kept by what they are for."""
+"""How is the gradient of a bias summed on CuPy arrays on CUDA? By kernels of our own, kept."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import lru_cache
 from typing import Any
 
 from dnnffi.backends.own.bias import BiasGradient, fits
-from dnnffi.device.arrays import in_layout
+from dnnffi.device.arrays import aligned, in_layout
 from dnnffi.device.cupy import cupy_memory
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import Array, Launch
 from dnnffi.reference import conv as reference
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, is_packed, memory_layout
 
@@ -20,6 +20,7 @@ def backward_bias(dy: Array) -> Array:
     if memory.current_device() != device:
         with memory.use(device):
             return backward_bias(dy)
+    dy = aligned("dy", dy)
     if not fits(dy.shape):
         return reference.backward_bias(dy)
     gradient = _gradient(dy.shape, dy.strides, dy.dtype, device)
@@ -28,7 +29,8 @@ def backward_bias(dy: Array) -> Array:
         return backward_bias(in_layout(dy, channels_last=layout == CHANNELS_LAST))
     db = memory.empty((dy.shape[1],), dy.dtype)
     workspace = memory.empty((gradient.workspace_bytes,), "b")
-    gradient.run_at(dy.data.ptr, db.data.ptr, workspace.data.ptr)
+    launch = Launch(memory.current_stream(), device)
+    gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
     return db
 
 

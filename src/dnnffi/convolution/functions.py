@@ -11,23 +11,23 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from dnnffi.backends.conv_interface import ConvProblemPlan
+from dnnffi.backends.registry import backend_of
+from dnnffi.convolution import backend as backends
 from dnnffi.convolution import bias as conv_bias
-from dnnffi.convolution.engines import (
-    ConvEngine,
-    conv_engine,
-    conv_engine_without_cupy,
-    known_calls,
+from dnnffi.convolution import validate
+from dnnffi.convolution.backend import (
+    ConvBackend,
+    conv_backend_for,
+    external_conv_backend_for,
 )
-from dnnffi.convolution.known_calls import Call
-from dnnffi.convolution.plans import ConvPlan
+from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import device_array
 from dnnffi.device.interface import Array
-from dnnffi.execution.embedding import Embedding, embeds, given, wrapped
+from dnnffi.execution.embedding import Embedding, embeds, unwrap, wrapped
 from dnnffi.reference import conv as reference
-from dnnffi.rnn import validate
-from dnnffi.rnn.engines import backend_name
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, conv_options
@@ -194,7 +194,7 @@ def conv_backward_bias(
     if embeds(options):
         return _embedded(("dy",), (dy,), backend, options, _backward_bias_embedded)
     dy = as_array("dy", dy)
-    backend_name(backend, dy)
+    backend_of(backend, dy)
     if is_external(dy.__class__):
         import_cupy()  # says that there has to be an allocator
     conv_options(options)
@@ -316,57 +316,58 @@ def _embedded(
     embedding = Embedding.taken_from(rest)
     with embedding.used():
         first = device_array(names[0], arrays[0])
-        found = conv_engine_without_cupy(backend, first)
+        found = external_conv_backend_for(backend, first)
         others = wrapped(names[1:], arrays[1:], found.library.kind)
-        return given(call((first, *others), found, rest))
+        return unwrap(call((first, *others), found, rest))
 
 
 _OPTIONAL = ("bias", "residual")
 _GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
 
 
-def _run(call: Call, arrays: tuple[Any, ...], options: object) -> Array:
+def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> Array:
     """Find the plan, hand over."""
     if options is None:
         checked = DEFAULTS
     elif embeds(options):
-        operation, *_, backend = call
+        operation, *_, backend = asked
         return _embedded(
             ARGUMENTS[operation],
             arrays,
             backend,
             options,
-            lambda arrays, found, rest: _run((*call[:-1], found), arrays, rest),
+            lambda arrays, found, rest: _run((*asked[:-1], found), arrays, rest),
         )
     else:
         checked = conv_options(options)
     plan = signed = None
-    calls = known_calls()
-    if calls is not None:
-        signed = calls.sign(call, checked, arrays)
+    knows = backends.on_cupy
+    if knows is not None:
+        signed = sign(asked, checked, arrays, knows.ndarray)
         if signed is not None:
-            plan = calls.find(signed[0])
+            known = knows.calls.find(signed[0])
+            plan = None if known is None else known.plan()
     if plan is not None and signed is not None:
-        result = plan.run_at(arrays, signed[1])
+        result = plan.run_at(signed[1])
     else:
-        plan, arrays = _checked(call, checked, arrays)
+        plan, arrays = _checked(asked, checked, arrays)
         result = plan.run(*arrays)
-        if calls is not None and signed is not None and plan.takes(arrays):
-            calls.add(signed[0], plan)
+        if knows is not None and signed is not None and plan.takes(arrays):
+            knows.calls.add(signed[0], plan)
     if checked.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
 
 
 def _checked(
-    call: Call, options: ConvOptions, given: tuple[Any, ...]
-) -> tuple[ConvPlan, tuple[Any, ...]]:
+    asked: Asked, options: ConvOptions, values: tuple[Any, ...]
+) -> tuple[ConvProblemPlan, tuple[Any, ...]]:
     """The plan of a call, and its arrays. The first of them decides backend and layout."""
-    operation, transposed, shape, geometry, groups, activation, alpha, backend = call
+    operation, transposed, shape, geometry, groups, activation, alpha, backend = asked
     names = ARGUMENTS[operation]
     arrays: tuple[Any, ...] = tuple(
         None if array is None and name in _OPTIONAL else as_array(name, array)
-        for name, array in zip(names, given, strict=True)
+        for name, array in zip(names, values, strict=True)
     )
     activation, alpha = check_activation(activation), check_number("alpha", alpha)
     first, second = arrays[:2]
@@ -375,8 +376,8 @@ def _checked(
         x_shape = check_shape("x_shape", shape)
     elif operation == BACKWARD_WEIGHTS:
         x_shape, w_shape = second.shape, check_shape("w_shape", shape)
-    found = conv_engine(backend, first)
-    device = found.place(names[0], first)
+    found = backend if isinstance(backend, ConvBackend) else conv_backend_for(backend, first)
+    device = found.device_of(names[0], first)
     rank = _rank(names[0], first)
     sizes = tuple(
         per_dimension(name, value, rank, least)
@@ -387,8 +388,10 @@ def _checked(
     if layout is None and second.ndim == first.ndim:
         layout = _layout_of(second.shape, second.strides)
     bias, residual = (array is not None for array in (*arrays, None, None)[2:4])
-    asked = operation, transposed, x_shape, w_shape, first.dtype, layout, sizes, groups
-    key = (*asked, activation, residual, alpha, bias, options, device)
+    key = (
+        *(operation, transposed, x_shape, w_shape, first.dtype, layout, sizes, groups),
+        *(activation, residual, alpha, bias, options, device),
+    )
     plan = found.plans.find(key)
     if plan is not None:
         _check_arrays(found, plan.argument_shapes, device, names, arrays)
@@ -449,7 +452,7 @@ def _check_dtype(name: str, array: Array) -> None:
 
 
 def _check_arrays(
-    found: ConvEngine,
+    found: ConvBackend,
     shapes: tuple[tuple[int, ...], ...],
     device: Any,
     names: tuple[str, ...],
@@ -463,7 +466,7 @@ def _check_arrays(
         if array.dtype is not dtype and array.dtype != dtype:
             raise TypeError(f"{name} must have the dtype of {first}, {dtype}; got {array.dtype}")
         if name is not first:
-            where = found.place(name, array)
+            where = found.device_of(name, array)
             if where != device:
                 raise ValueError(f"{name} must be where {first} is, {device}; it is on {where}")
         if array.shape != shape:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from dnnffi.convolution.engines import ConvEngine, conv_engine_named
+from dnnffi.backends.conv_interface import BufferConvPlan
+from dnnffi.backends.registry import named
+from dnnffi.convolution.backend import ConvBackend, conv_backend
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import Array
-from dnnffi.rnn.engines import backend_name
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import conv_options
@@ -20,8 +21,8 @@ class ConvPlan:
     """One operation of one convolution with everything that depends on it made once.
 
     cuDNN's plan is kept, and its workspace, one for each stream of a thread. A call checks its
-    arrays and enqueues the work on CuPy's current stream; one with ``out`` and the arrays of the
-    call before checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from
+    arrays and enqueues the work on CuPy's current stream; one with ``out`` and arrays that it has
+    seen before checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from
     the fourth on, except inside a capture of the caller's. One thread at a time may use a plan.
 
     Parameters
@@ -75,9 +76,10 @@ class ConvPlan:
         )
         if problem.options.validate:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
-        self._engine: ConvEngine = conv_engine_named(backend_name(backend or "cudnn"))
-        self._device = self._engine.check_device(device)
-        self._held = self._engine.prepare(problem, self._device).hold()
+        self._backend: ConvBackend = conv_backend(named("cudnn" if backend is None else backend))
+        self._device = self._backend.check_device(device)
+        plan = self._backend.prepare(problem, self._device)
+        self._buffers: BufferConvPlan = plan.buffer_plan()
         self._shapes = problem.argument_shapes
         self._wanted = (True, True, problem.bias, problem.residual)[: len(self._shapes)]
         self._names = ARGUMENTS[operation]
@@ -100,25 +102,25 @@ class ConvPlan:
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
         has no gaps. Stands on ``cudnnBackendExecute``.
         """
-        if out is not None and self._held.again(arrays, out):
+        if out is not None and self._buffers.again(arrays, out):
             return out
-        if self._held.closed:
+        if self._buffers.closed:
             raise ValueError("this plan is closed")
         if len(arrays) > len(self._shapes):
             raise TypeError(
                 f"a plan for {self._problem.operation} takes {', '.join(self._names)}; "
                 f"got {len(arrays)} arrays"
             )
-        given = (*arrays, *(None,) * (len(self._shapes) - len(arrays)))
+        padded = (*arrays, *(None,) * (len(self._shapes) - len(arrays)))
         checked = tuple(
             self._checked(name, array, shape, wanted)
             for name, array, shape, wanted in zip(
-                self._names, given, self._shapes, self._wanted, strict=True
+                self._names, padded, self._shapes, self._wanted, strict=True
             )
         )
         if out is not None:
             out = self._checked(self._result, out, self._problem.result_shape, True)
-        return self._held.run(checked[: len(arrays)], out)
+        return self._buffers.run(checked[: len(arrays)], out)
 
     def _checked(
         self, name: str, array: Array | None, shape: tuple[int, ...], wanted: bool
@@ -131,7 +133,7 @@ class ConvPlan:
                 )
             return None
         array = as_array(name, array)
-        where = self._engine.place(name, array)
+        where = self._backend.device_of(name, array)
         if where != self._device:
             raise ValueError(f"{name} must be on device {self._device}; it is on {where}")
         dtype = self._problem.spec.dtype
@@ -147,22 +149,22 @@ class ConvPlan:
         Waits for the current stream. What was found is also used by the functions and kept on
         disk, see ``DNNFFI_CACHE_DIR``.
         """
-        if self._held.closed:
+        if self._buffers.closed:
             raise ValueError("this plan is closed")
-        self._held.autotune()
+        self._buffers.autotune()
 
     def report(self) -> str:
         """Which engine runs, what is fused, and why; times of the candidates."""
-        return self._held.report()
+        return self._buffers.report()
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._held.closed
+        return self._buffers.closed
 
     def close(self) -> None:
         """Let go of everything. A second call does nothing."""
-        self._held.close()
+        self._buffers.close()
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM
 from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.array import array_over as external_array_over
 from dnnffi.device.interface import Array
+from dnnffi.spec.checks import is_peculiar
 
 
 def _cupy_if_imported() -> Any:
@@ -38,10 +39,13 @@ def as_array(name: str, value: object) -> Array:
 
     Takes NumPy and CuPy arrays, and objects with DLPack or ``__cuda_array_interface__`` (PyTorch,
     JAX, Numba). Without CuPy, arrays on a device become `dnnffi.foreign.DeviceArray`, which only
-    calls with an allocator take. Raises ``TypeError`` naming the argument for anything else.
+    calls with an allocator take. Raises ``TypeError`` naming the argument for anything else, and
+    for NumPy's masked arrays and matrices, whose mask and product would be left out.
     """
     if value.__class__ in _array_classes:
         return value
+    if is_peculiar(value.__class__):
+        raise TypeError(f"{name} must be a plain array; got {type(value).__name__}")
     cupy = _cupy_if_imported()
     if (
         isinstance(value, np.ndarray)
@@ -104,7 +108,7 @@ def doubled(array: Array) -> Array:
     return (to_host(array) if is_external(array.__class__) else array).astype("float64")
 
 
-def place(array: Array) -> str:
+def device_of(array: Array) -> str:
     """The memory that holds an array: "host", "cuda:0", "rocm:1"."""
     found = kind(array)
     return found if found == "host" else f"{found}:{array.data.device_id}"
@@ -116,6 +120,39 @@ def in_layout(array: Array, *, channels_last: bool) -> Array:
     if not channels_last:
         return xp.ascontiguousarray(array)
     return xp.moveaxis(xp.ascontiguousarray(xp.moveaxis(array, 1, -1)), -1, 1)
+
+
+def is_aligned(array: Array) -> bool:
+    """Whether an array begins at a multiple of its elements' size."""
+    return not address(array) % array.dtype.itemsize
+
+
+def check_aligned(name: str, array: Array) -> None:
+    """Raise ``ValueError`` for an array that does not begin at a multiple of its elements' size."""
+    if not is_aligned(array):
+        raise ValueError(
+            f"{name} must begin at a multiple of its elements' {array.dtype.itemsize} bytes; "
+            f"it is at {address(array):#x}"
+        )
+
+
+def aligned(name: str, array: Array) -> Array:
+    """``array`` at a multiple of its elements' size: itself, or if it is contiguous a copy.
+
+    With gaps it is refused: the kernels that copy it element by element would fail.
+    """
+    if not is_aligned(array):
+        if array.flags.c_contiguous:
+            return array.copy()
+        check_aligned(name, array)
+    return array
+
+
+def ready(name: str, array: Array) -> Array:
+    """``array`` contiguous and aligned to its elements: itself, or a copy, see `aligned`."""
+    if array.flags.c_contiguous or not isinstance(array, np.ndarray):
+        array = aligned(name, array)
+    return array if array.flags.c_contiguous else array.copy()
 
 
 def to_host(array: Array) -> np.ndarray[Any, Any]:

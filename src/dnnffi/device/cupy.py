@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from dnnffi.device.driver import capture_id
-from dnnffi.device.dtypes import compute_dtype, dtype_object
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.graphs import CudaGraph, NullStream, StepGraph
-from dnnffi.device.interface import Architecture, Array, Graph, Kernel
+from dnnffi.device.interface import Architecture, Array, Graph, Kernel, Stream
 
 INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
 
@@ -40,7 +40,7 @@ class CupyMemory:
         self.empty: Callable[..., Array] = cupy.ndarray
         self.zeros: Callable[..., Array] = cupy.zeros
         self.current_device: Callable[[], int] = cupy.cuda.runtime.getDevice
-        self.current_stream: Callable[[], Any] = cupy.cuda.get_current_stream
+        self.current_stream: Callable[[], Stream] = cupy.cuda.get_current_stream
 
     def pairs(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
@@ -61,21 +61,8 @@ class CupyMemory:
     ) -> Array:
         return self.ndarray(shape, dtype, self._cupy.cuda.alloc(nbytes), strides)
 
-    def add_epilogue(
-        self, y: Array, residual: Array | None, alpha: float, bias: Array | None, relu: bool
-    ) -> None:
-        kernel = _epilogue_kernel(
-            compute_dtype(y.dtype).name, residual is not None, bias is not None, relu
-        )
-        given = [y]
-        if residual is not None:
-            given += [residual, alpha]
-        if bias is not None:
-            given.append(bias.reshape(-1, *(1,) * (y.ndim - 2)))
-        kernel(*given, y)
-
-    def clear(self, address: int, nbytes: int) -> None:
-        self._cupy.cuda.runtime.memsetAsync(address, 0, nbytes, self.current_stream().ptr)
+    def clear(self, address: int, nbytes: int, stream: Stream) -> None:
+        self._cupy.cuda.runtime.memsetAsync(address, 0, nbytes, stream.ptr)
 
     def device_count(self) -> int:
         count: int = self._cupy.cuda.runtime.getDeviceCount()
@@ -97,30 +84,30 @@ class CupyMemory:
     def new_event(self) -> Any:
         return self._cupy.cuda.Event(disable_timing=True)
 
-    def record(self, event: Any, stream: Any) -> None:
+    def record(self, event: Any, stream: Stream) -> None:
         event.record(stream)
 
-    def wait(self, stream: Any, event: Any) -> None:
-        stream.wait_event(event)
+    def wait(self, stream: Stream, event: Any) -> None:
+        self._cupy.cuda.runtime.streamWaitEvent(stream.ptr, event.ptr)
 
-    def capture_id(self, stream: Any) -> int:
+    def capture_id(self, stream: Stream) -> int:
         return capture_id(stream.ptr) if self.is_capturing(stream) else 0
 
-    def is_capturing(self, stream: Any) -> bool:
+    def is_capturing(self, stream: Stream) -> bool:
         # The null stream cannot be captured; asking about it may disturb another's capture.
-        return bool(stream.ptr and self.kind == "cuda" and stream.is_capturing())
+        at = stream.ptr
+        return bool(at and self.kind == "cuda" and self._cupy.cuda.runtime.streamIsCapturing(at))
 
-    def copy(self, target: int, source: int, nbytes: int) -> None:
+    def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         runtime = self._cupy.cuda.runtime
-        kind = runtime.memcpyDeviceToDevice
-        runtime.memcpyAsync(target, source, nbytes, kind, self.current_stream().ptr)
+        runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
-    def kernel(self, source: str, name: str) -> Kernel:
-        made = _raw_kernel(source, name)
+    def kernel(self, source: str, name: str, *, cooperative: bool = False) -> Kernel:
+        made = _raw_kernel(source, name, cooperative)
         made.compile()  # not first in a capture
         return made  # type: ignore[no-any-return]
 
-    def capture(self, record: Callable[[], object]) -> Graph:
+    def capture(self, record: Callable[[Stream], object]) -> Graph:
         runtime = self._cupy.cuda.runtime
         null = self._null_stream()
         free, _ = runtime.memGetInfo()
@@ -132,7 +119,7 @@ class CupyMemory:
         with stream:
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
             try:
-                record()
+                record(stream)
             except BaseException:
                 with suppress(runtime.CUDARuntimeError):
                     stream.end_capture()
@@ -184,7 +171,7 @@ class CupyMemory:
             with self._cupy.cuda.using_allocator(pool.malloc):
                 yield
         finally:
-            self.current_stream().synchronize()
+            self._cupy.cuda.get_current_stream().synchronize()
             pool.free_all_blocks()
 
     def device_name(self, device: int) -> str:
@@ -193,28 +180,8 @@ class CupyMemory:
 
 
 @cache
-def _epilogue_kernel(compute: str, residual: bool, bias: bool, relu: bool) -> Any:
-    """The kernel of `CupyMemory.add_epilogue`, computing in ``compute``."""
-    given = ["T a", f"T z, {compute} alpha" if residual else "", "T b" if bias else ""]
-    ctype = {"float32": "float", "float64": "double"}[compute]
-    parts = [
-        f"({ctype})a",
-        f"alpha * ({ctype})z" if residual else "",
-        f"({ctype})b" if bias else "",
-    ]
-    value = " + ".join(part for part in parts if part)
-    return import_cupy().ElementwiseKernel(
-        ", ".join(part for part in given if part),
-        "T y",
-        # NaN stays.
-        f"{ctype} v = {value}; y = (T)({'v < 0 ? 0 : v' if relu else 'v'});",
-        "dnnffi_epilogue",
-    )
-
-
-@cache
-def _raw_kernel(source: str, name: str) -> Any:
-    return import_cupy().RawKernel(source, name)
+def _raw_kernel(source: str, name: str, cooperative: bool) -> Any:
+    return import_cupy().RawKernel(source, name, enable_cooperative_groups=cooperative)
 
 
 @cache

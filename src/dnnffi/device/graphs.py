@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dnnffi.device.interface import Stream
+
 
 class NullStream:
     """The rows of graphs on a device's legacy null stream, which are kept short.
@@ -42,8 +44,9 @@ class CudaGraph:
         self.nbytes = nbytes
         self.launches = 0
         self.executor: Any = None
+        self.handle: Any = None
 
-    def launch(self, stream: Any) -> None:
+    def launch(self, stream: Stream) -> None:
         self.launches += 1
         if not stream.ptr and self._row != self._null.row:
             self._row = self._null.lengthen()

@@ -17,6 +17,34 @@ Array = Any
 """A NumPy or CuPy array; neither has a common static type."""
 
 
+class Stream(Protocol):
+    """A stream of a device."""
+
+    @property
+    def ptr(self) -> int:
+        """Its address; 0 is the default stream."""
+
+
+class StreamAt(NamedTuple):
+    """A stream by its address alone, which is somebody else's."""
+
+    ptr: int
+
+
+class Launch(NamedTuple):
+    """Where a call of an executor is enqueued: nothing below asks for a current stream.
+
+    ``device`` is the current one. ``handle`` is the vendor's native handle, set to ``stream``, and
+    ``owner`` the object that destroys it; None for backends that have none. It is good until the
+    thread asks for a launch on another stream, as a capture does.
+    """
+
+    stream: Stream
+    device: int
+    handle: Any = None
+    owner: Any = None
+
+
 class Memory(Protocol):
     """What a vendor room needs to know of the memory that its library computes on."""
 
@@ -32,16 +60,19 @@ class Memory(Protocol):
     def current_device(self) -> int:
         """The number of the current device."""
 
-    def current_stream(self) -> Any:
-        """The current stream: an object with ``ptr``."""
+    def current_stream(self) -> Stream:
+        """The current stream."""
 
     def pairs(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
     ) -> Callable[[], tuple[Array, Array]]:
         """What makes two new arrays of these shapes, cheaper than one by one."""
 
-    def clear(self, address: int, nbytes: int) -> None:
-        """Fill device memory with zeros, in the order of the current stream."""
+    def clear(self, address: int, nbytes: int, stream: Stream) -> None:
+        """Fill device memory with zeros, in the order of ``stream``."""
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
+        """Copy device memory, in the order of ``stream``."""
 
     def device_count(self) -> int:
         """How many devices there are."""
@@ -58,16 +89,16 @@ class Memory(Protocol):
     def new_event(self) -> Any:
         """An event that orders streams and takes no times."""
 
-    def record(self, event: Any, stream: Any) -> None:
+    def record(self, event: Any, stream: Stream) -> None:
         """Record ``event`` on ``stream``."""
 
-    def wait(self, stream: Any, event: Any) -> None:
+    def wait(self, stream: Stream, event: Any) -> None:
         """Let ``stream`` wait for ``event``, without the host waiting."""
 
-    def capture_id(self, stream: Any) -> int:
+    def capture_id(self, stream: Stream) -> int:
         """The number of the graph capture that ``stream`` is in, 0 where it is in none."""
 
-    def is_capturing(self, stream: Any) -> bool:
+    def is_capturing(self, stream: Stream) -> bool:
         """Whether a graph is being captured on ``stream``."""
 
 
@@ -79,19 +110,17 @@ class MemoryWithGraphs(Memory, Protocol):
     ) -> Array:
         """A new array with strides (in bytes) that leave no gaps."""
 
-    def add_epilogue(
-        self, y: Array, residual: Array | None, alpha: float, bias: Array | None, relu: bool
-    ) -> None:
-        """Replace ``y`` [N, K, ...] by relu(y + alpha*residual + bias), of what there is."""
+    def kernel(self, source: str, name: str, *, cooperative: bool = False) -> Kernel:
+        """A function of a CUDA source, compiled for the current device.
 
-    def copy(self, target: int, source: int, nbytes: int) -> None:
-        """Copy device memory, in the order of the current stream."""
+        With ``cooperative`` all blocks of a launch are on the device at the same time.
+        """
 
-    def kernel(self, source: str, name: str) -> Kernel:
-        """A function of a CUDA source, compiled for the current device."""
+    def capture(self, record: Callable[[Stream], object]) -> Graph:
+        """What ``record(stream)`` enqueues on a stream of its own, as a graph; nothing of it runs.
 
-    def capture(self, record: Callable[[], object]) -> Graph:
-        """What ``record()`` enqueues on the current stream, as a graph; nothing of it runs."""
+        That stream is the current one meanwhile.
+        """
 
     def capture_step(self, step: Callable[[], Any]) -> Any:
         """What ``step()`` enqueues on the current stream, with the memory that it allocates."""
@@ -106,9 +135,20 @@ class MemoryWithGraphs(Memory, Protocol):
         """The device, driver and array library that measured times belong to."""
 
 
-Kernel = Callable[[tuple[int, ...], tuple[int, ...], tuple[int, ...]], None]
-"""Runs with (blocks, threads of a block, arguments) on the current stream. The arguments are
-addresses and integers of 64 bits."""
+class Kernel(Protocol):
+    """A compiled function of ours."""
+
+    def __call__(
+        self,
+        blocks: tuple[int, ...],
+        threads: tuple[int, ...],
+        arguments: tuple[int, ...],
+        /,
+        *,
+        stream: Stream,
+        shared_mem: int = 0,
+    ) -> None:
+        """Enqueue it. ``arguments`` are addresses and integers of 64 bits; ``shared_mem`` bytes."""
 
 
 class Graph(Protocol):
@@ -123,7 +163,10 @@ class Graph(Protocol):
     executor: Any
     """Whose calls were captured; kept alive, since they may need its kernels."""
 
-    def launch(self, stream: Any) -> None:
+    handle: Any
+    """The handle that they were captured with; kept alive, since they may need its memory."""
+
+    def launch(self, stream: Stream) -> None:
         """Enqueue the work on ``stream``."""
 
 

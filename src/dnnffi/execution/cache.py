@@ -1,16 +1,51 @@
-"""A bounded cache of plans, safe to use from several threads."""
+"""What is made once and shared: safe between threads, signal handlers and forks, without locks.
+
+Each change is one step of a dictionary or a set, which nothing interrupts. Objects are made outside
+of any lock, because making one may take long, need another or be interrupted by a handler that
+needs the same: of those that are made at once, the first to be ready is kept.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+from weakref import ref
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class PlanCache(Generic[T]):
+class Once(Generic[K, T]):
+    """One object for each key, made at its first use."""
+
+    def __init__(self) -> None:
+        self._made: dict[K, T] = {}
+        # The dictionary's own, because it is on the path of every call.
+        self.find: Callable[[K], T | None] = self._made.get
+        """The object for a key, or None."""
+
+    def get(self, key: K, make: Callable[[], T]) -> T:
+        """The object for ``key``, made by ``make()`` if there is none: the same for everybody."""
+        found = self._made.get(key)
+        return self._made.setdefault(key, make()) if found is None else found
+
+    def values(self) -> list[T]:
+        """The objects, oldest first."""
+        return list(self._made.values())
+
+    def drop(self, key: K) -> None:
+        """Forget the object for ``key``, if there is one."""
+        self._made.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all objects."""
+        self._made.clear()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+class PlanCache(Once[Hashable, T]):
     """Keeps the ``capacity`` newest plans. Dropped plans close when nothing uses them.
 
     The newest and not those used last: keeping that order would cost every call, and making a plan
@@ -18,35 +53,33 @@ class PlanCache(Generic[T]):
     """
 
     def __init__(self, capacity: int) -> None:
+        super().__init__()
         self.capacity = capacity
-        self._plans: OrderedDict[Hashable, T] = OrderedDict()
-        self._lock = threading.Lock()
-        # The dictionary's own, because it is on the path of every call.
-        self.find: Callable[[Hashable], T | None] = self._plans.get
-        """The plan for a key, or None."""
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The plan for ``key``, made by ``make()`` if there is none."""
-        plan = self._plans.get(key)
-        if plan is not None:
-            return plan
-        # Made outside the lock: making one may take long, and another thread may need a third.
-        plan = make()
-        with self._lock:
-            plan = self._plans.setdefault(key, plan)
-            while len(self._plans) > self.capacity:
-                self._plans.popitem(last=False)
+        plan = super().get(key, make)
+        keep_newest(self._made, self.capacity)
         return plan
 
-    def values(self) -> list[T]:
-        """The plans, oldest first."""
-        with self._lock:
-            return list(self._plans.values())
 
-    def clear(self) -> None:
-        """Forget all plans."""
-        with self._lock:
-            self._plans.clear()
+def keep_newest(kept: dict[K, T], most: int) -> None:
+    """Drop all but the ``most`` entries that were added last."""
+    if len(kept) > most:
+        for key in list(kept)[:-most]:
+            kept.pop(key, None)
 
-    def __len__(self) -> int:
-        return len(self._plans)
+
+class Living(Generic[T]):
+    """Objects for as long as they live elsewhere."""
+
+    def __init__(self) -> None:
+        self._known: set[ref[T]] = set()
+
+    def add(self, one: T) -> None:
+        """Know ``one`` until it is gone."""
+        self._known.add(ref(one, self._known.discard))
+
+    def snapshot(self) -> list[T]:
+        """Those that live now, in no order."""
+        return [one for known in list(self._known) if (one := known()) is not None]

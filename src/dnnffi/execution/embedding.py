@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from dnnffi.device.external import DeviceArray, device_array, using
 from dnnffi.spec.options import EMBEDDING
-from dnnffi.weights import RNNWeights
 
 
 class Embedding(NamedTuple):
@@ -58,13 +57,6 @@ def wrapped(names: Sequence[str], value: Any, kind: str) -> Any:
     return parts if isinstance(value, list) else tuple(parts)
 
 
-def wrapped_weights(weights: Any, kind: str) -> Any:
-    """Loose weights as what executors take; an `RNNWeights` as it is."""
-    if isinstance(weights, RNNWeights) or not isinstance(weights, Sequence):
-        return weights
-    return [device_array(f"weights[{i}]", array, kind) for i, array in enumerate(weights)]
-
-
-def given(result: Any) -> Any:
+def unwrap(result: Any) -> Any:
     """The user's own object behind a result."""
     return result.owner if isinstance(result, DeviceArray) else result

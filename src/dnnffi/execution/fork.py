@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any, Protocol
-from weakref import WeakSet
 
-from dnnffi.backends.vendor.handle import refuse_after_fork
+from dnnffi.errors import DnnffiError
+from dnnffi.execution.cache import Living
 
 
 class Guarded(Protocol):
@@ -16,7 +16,7 @@ class Guarded(Protocol):
     current_device: Callable[[], Any]
 
 
-_alive: WeakSet[Guarded] = WeakSet()
+_alive: Living[Guarded] = Living()
 
 
 def guard(plan: Guarded) -> None:
@@ -24,8 +24,16 @@ def guard(plan: Guarded) -> None:
     _alive.add(plan)
 
 
+def refuse_after_fork() -> Any:
+    """What a forked process gets instead of the current device, or of a handle."""
+    raise DnnffiError(
+        "this process was forked after dnnffi had used the GPU, and the driver does not work in "
+        "it; start processes with the spawn or forkserver method of multiprocessing"
+    )
+
+
 def _refuse_in_child() -> None:
-    for plan in list(_alive):
+    for plan in _alive.snapshot():
         plan.current_device = refuse_after_fork
 
 

@@ -8,12 +8,11 @@ one look-up.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from typing import NamedTuple
-from weakref import finalize, ref
+from weakref import ref
 
 from dnnffi.device.interface import Graph
+from dnnffi.execution.locks import new_lock
 
 Addresses = tuple[int, ...]
 
@@ -27,9 +26,8 @@ _MOST_SEEN = 64  # sets of addresses that are counted before the count begins an
 
 
 class _Held(NamedTuple):
-    """A graph that is counted: whose it is, its bytes, its launches when it was last looked at."""
+    """A graph that is counted: its bytes, and its launches when it was last looked at."""
 
-    owner: ref[Replays]
     nbytes: int
     launches: int
 
@@ -44,66 +42,99 @@ class GraphMemory:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
-        self.nbytes = 0
         # Executors that users have captured. Kept for good: nobody tells when such a graph is
         # gone, and it may need their kernels.
         self.of_users: set[object] = set()
+        self.gone: list[ref[Replays]] = []
+        """Operations that were collected, which may be in the middle of anything; see `_settle`."""
         # Those that were looked at longest ago first.
-        self._held: OrderedDict[tuple[int, Addresses], _Held] = OrderedDict()
-        # A plan may be collected, and so call `forget`, in the middle of anything here.
-        self._lock = threading.RLock()
+        self._held: dict[tuple[ref[Replays], Addresses], _Held] = {}
+        self._nbytes = 0
+        self._lock = new_lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all graphs that are counted."""
+        with self._lock:
+            self._settle()
+            return self._nbytes
 
     def has_room(self) -> bool:
         """Whether another graph may be captured; lets go of those that make room for it."""
-        while self.nbytes >= self.most_bytes:
-            with self._lock:
-                if not self._held:
-                    break
-                key, held = next(iter(self._held.items()))
-                of_plan, addresses = held.owner(), key[1]
-                graph = None if of_plan is None else of_plan.graphs.get(addresses)
-                if graph is not None and graph.launches != held.launches:
-                    self._held[key] = held._replace(launches=graph.launches)
-                    self._held.move_to_end(key)
-                    return False
-                if self._held.pop(key, None) is not None:  # it may be collected in between
-                    self.nbytes -= held.nbytes
-            # Without the lock: who holds the owner's may collect a plan, and so wait for this one.
-            if of_plan is not None:
-                of_plan.drop(addresses)
+        while (oldest := self._oldest()) is not None:
+            replays, addresses, in_use = oldest
+            if in_use:
+                return False
+            if replays is not None:
+                replays.drop(addresses)  # without the lock: who knows what goes with a graph
         return True
+
+    def _oldest(self) -> tuple[Replays | None, Addresses, bool] | None:
+        """The graph that was looked at longest ago, whose it is, and whether it was launched since.
+
+        One that was not is counted no more. None where there is room.
+        """
+        with self._lock:
+            self._settle()
+            if self._nbytes < self.most_bytes or not self._held:
+                return None
+            for key in self._held:  # noqa: B007 - the first one, without a call
+                break
+            owner, addresses = key
+            held = self._held[key]
+            replays = owner()
+            graph = None if replays is None else replays.graphs.get(addresses)
+            if graph is None or graph.launches == held.launches:
+                self._count_out(key)
+                return replays, addresses, False
+            held = held._replace(launches=graph.launches)
+            if key in self._held:
+                del self._held[key]
+                self._held[key] = held  # at the end now
+            return replays, addresses, True
 
     def add(self, replays: Replays, addresses: Addresses, graph: Graph) -> None:
         """Count a new graph."""
+        key, held = (replays.weak, addresses), _Held(graph.nbytes, graph.launches)
         with self._lock:
-            self._held[id(replays), addresses] = _Held(ref(replays), graph.nbytes, graph.launches)
-            self.nbytes += graph.nbytes
+            self._count_out(key)
+            self._held[key] = held
+            self._nbytes += held.nbytes
 
     def remove(self, replays: Replays, addresses: Addresses) -> None:
         """Count a graph no more."""
         with self._lock:
-            held = self._held.pop((id(replays), addresses), None)
-            if held is not None:
-                self.nbytes -= held.nbytes
+            self._count_out((replays.weak, addresses))
 
-    def forget(self, number: int) -> None:
-        """Count the graphs of the `Replays` with this ``id`` no more: it is gone."""
-        with self._lock:
-            for key in [key for key in self._held if key[0] == number]:
-                self.nbytes -= self._held.pop(key).nbytes
+    def _count_out(self, key: tuple[ref[Replays], Addresses]) -> None:
+        # Without a call, so that no signal handler comes in between.
+        if key in self._held:
+            self._nbytes -= self._held[key].nbytes
+            del self._held[key]
+
+    def _settle(self) -> None:
+        """Count the graphs of operations that are gone no more."""
+        if self.gone:
+            self.gone.clear()
+            for key in list(self._held):
+                if key[0]() is None:
+                    self._count_out(key)
 
 
 class Replays:
-    """The graphs of one operation. `graphs` is what the path of a call looks into."""
+    """The graphs of one operation. `graphs` is what the path of a call looks into.
+
+    Each change is one step of a dictionary. What two threads do at once may miss a count; the
+    limits hold after the next `add`.
+    """
 
     def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
         self.graphs: dict[Addresses, Graph] = {}
+        self.weak = ref(self, memory.gone.append)
         self._memory = memory
         self._most = most
         self._captured_at = captured_at
         self._seen: dict[Addresses, int] = {}
-        self._lock = threading.Lock()
-        finalize(self, memory.forget, id(self)).atexit = False
 
     def due(self, addresses: Addresses) -> bool:
         """Whether a call on ``addresses``, which no graph knows, is to be captured.
@@ -111,47 +142,43 @@ class Replays:
         On call ``captured_at`` with them; where the operation has all the graphs it may have, once
         they came more often than those of the graph that is launched least. And if there is memory.
         """
-        with self._lock:
-            if len(self._seen) >= _MOST_SEEN and addresses not in self._seen:
-                self._seen.clear()
-            count = self._seen[addresses] = self._seen.get(addresses, 0) + 1
-            if len(self.graphs) < self._most:
-                wanted = count >= self._captured_at
-            else:
-                least = min(graph.launches for graph in self.graphs.values())
-                wanted = count > self._captured_at + least
-        return wanted and self._memory.has_room()
+        seen = self._seen
+        if len(seen) >= _MOST_SEEN and addresses not in seen:
+            seen.clear()
+        count = seen[addresses] = seen.get(addresses, 0) + 1
+        needed = self._captured_at
+        graphs = list(self.graphs.values())
+        if len(graphs) >= self._most:
+            needed += 1 + min(graph.launches for graph in graphs)
+        return count >= needed and self._memory.has_room()
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
-        """Keep a graph; where there are too many, the one that is launched least goes."""
-        with self._lock:
-            self._seen.pop(addresses, None)
-            if addresses in self.graphs:
-                return  # another thread was faster
-            least = None
-            if len(self.graphs) >= self._most:
-                least = min(self.graphs, key=lambda known: self.graphs[known].launches)
-                del self.graphs[least]
-                for other in self.graphs.values():
-                    other.launches //= 2  # what was launched long ago counts less
-            self.graphs[addresses] = graph
-        if least is not None:
-            self._memory.remove(self, least)
+        """Keep a graph; where there are too many, those that are launched least go."""
+        self._seen.pop(addresses, None)
+        if self.graphs.setdefault(addresses, graph) is not graph:
+            return  # another thread was faster
         self._memory.add(self, addresses, graph)
+        others = [known for known in list(self.graphs.items()) if known[1] is not graph]
+        others.sort(key=lambda known: known[1].launches)
+        too_many = max(0, len(others) + 1 - self._most)
+        for known, _ in others[:too_many]:
+            self.drop(known)
+        if too_many:
+            for _, other in others:
+                other.launches //= 2  # what was launched long ago counts less
+        if self.graphs.get(addresses) is not graph:
+            self._memory.remove(self, addresses)  # another thread dropped it before it was counted
 
     def drop(self, addresses: Addresses) -> None:
-        """Let go of one graph; `GraphMemory` has already counted it out."""
-        with self._lock:
-            self.graphs.pop(addresses, None)
+        """Let go of one graph."""
+        self.graphs.pop(addresses, None)
+        self._memory.remove(self, addresses)
 
     def clear(self) -> None:
         """Let go of all graphs."""
-        with self._lock:
-            dropped = list(self.graphs)
-            self.graphs.clear()
-            self._seen.clear()
-        for addresses in dropped:
-            self._memory.remove(self, addresses)
+        self._seen.clear()
+        for addresses in list(self.graphs):
+            self.drop(addresses)
 
     @property
     def nbytes(self) -> int:

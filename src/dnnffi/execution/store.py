@@ -9,17 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 from dnnffi.errors import PerformanceWarning
 
 ENVIRONMENT_VARIABLE = "DNNFFI_CACHE_DIR"
 """The folder; "off" keeps nothing on disk. By default the user's cache folder by platformdirs."""
+
+MOST_BYTES = 4 * 2**20
+"""A larger file is none of ours: hundreds of candidates with their reasons are a tenth of it."""
+
+_ABANDONED = 3600.0  # seconds after which no writer is still at a part
 
 
 def folder() -> Path | None:
@@ -34,8 +42,21 @@ def folder() -> Path | None:
     return Path(platformdirs.user_cache_dir("dnnffi"))
 
 
+def checked_time(value: object) -> float:
+    """A time that was read, in milliseconds; ``ValueError`` unless it is finite and above 0."""
+    # Compared before it is converted: an integer of a file may be larger than any float.
+    if isinstance(value, int | float) and 0 < value <= sys.float_info.max:
+        return float(value)
+    raise ValueError(f"{brief(value)} is no time")
+
+
 class Store:
-    """Results by key, both plain JSON values, in files of one folder."""
+    """Results by key, both plain JSON values, in files of one folder.
+
+    Links are followed where they are read, and replaced where a result is written in their place.
+    What is no regular file (a folder, a pipe, a device) is ignored as a damaged file is; a folder
+    stays, and keeps its result from being written.
+    """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -47,7 +68,7 @@ class Store:
         if path is None:
             return None
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(_read(path))
             if content["key"] == key:
                 return content["value"]
             raise ValueError("it is the result of another problem")
@@ -66,12 +87,14 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
-                "w", dir=path.parent, suffix=".part", delete=False
+                "w", dir=path.parent, prefix=path.name, suffix=".part", delete=False
             ) as file:
                 written = file.name
                 json.dump({"key": key, "value": value}, file, indent=1)
+                now = os.fstat(file.fileno()).st_mtime
             os.replace(written, path)
             written = None
+            _clean(path.parent, now)
         except OSError as error:
             self.warn(f"tuning results cannot be kept: {error}")
         finally:
@@ -95,3 +118,27 @@ class Store:
             return None
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
         return where / self._kind / f"{name}.json"
+
+
+def _read(path: Path) -> bytes:
+    """The content of a regular file; what else there is never keeps its reader waiting."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    # Opening a pipe waits for its writer otherwise. Windows has neither.
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _clean(where: Path, now: float) -> None:
+    """Remove the parts of writers that were killed; ``now`` is by the file system's clock."""
+    for part in where.glob("*.json*.part"):
+        with suppress(OSError):  # another writer removed it, or may and this one not
+            if part.lstat().st_mtime < now - _ABANDONED:
+                part.unlink()

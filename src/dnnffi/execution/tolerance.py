@@ -15,8 +15,26 @@ TOLERANCES = {
 """Largest deviation that the dtype explains, relative to the reference's largest magnitude.
 float32 has ten bits of mantissa in TF32 products, which "strict" forbids."""
 
+ROUNDOFFS = {
+    ("float16", "default"): 2.0**-11,
+    ("bfloat16", "default"): 2.0**-8,
+    ("float32", "default"): 2.0**-11,
+    ("float32", "strict"): 2.0**-24,
+    ("float64", "default"): 2.0**-53,
+}
+"""Largest relative error of a number that is rounded: the unit roundoff, of float32 in TF32."""
+
 
 def tolerance(problem: RNNProblem | ConvProblem) -> float:
     """The tolerance for a problem's dtype and math."""
+    return _of(TOLERANCES, problem)
+
+
+def roundoff(problem: RNNProblem | ConvProblem) -> float:
+    """The unit roundoff for a problem's dtype and math."""
+    return _of(ROUNDOFFS, problem)
+
+
+def _of(table: dict[tuple[str, str], float], problem: RNNProblem | ConvProblem) -> float:
     dtype, math = problem.spec.dtype, problem.options.math
-    return TOLERANCES.get((dtype, math), TOLERANCES[dtype, "default"])
+    return table.get((dtype, math), table[dtype, "default"])

@@ -6,11 +6,10 @@ their calls on it in turns, so each has a workspace of its own.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from threading import get_ident
 
 from dnnffi.device.interface import Array, Memory
+from dnnffi.execution.cache import keep_newest
 
 _MOST_STREAMS = 8
 PER_THREAD_STREAM = 2
@@ -26,8 +25,7 @@ class Workspaces:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._byte = memory.dtype("uint8")
-        self._lock = threading.Lock()
-        self.buffers: OrderedDict[tuple[int, int, int], Array] = OrderedDict()
+        self.buffers: dict[tuple[int, int, int], Array] = {}
 
     def get(self, device: int, stream: int, nbytes: int) -> Array:
         """The thread's buffer for a stream of the current device, of at least ``nbytes`` bytes."""
@@ -36,16 +34,13 @@ class Workspaces:
         if buffer is None or buffer.nbytes < nbytes:
             buffer = self._memory.empty((nbytes,), self._byte)
             if stream != PER_THREAD_STREAM:
-                with self._lock:
-                    self.buffers[key] = buffer
-                    while len(self.buffers) > _MOST_STREAMS:
-                        self.buffers.popitem(last=False)
+                self.buffers[key] = buffer
+                keep_newest(self.buffers, _MOST_STREAMS)
         return buffer
 
     def clear(self) -> None:
         """Let go of all buffers."""
-        with self._lock:
-            self.buffers.clear()
+        self.buffers.clear()
 
     @property
     def nbytes(self) -> int:

@@ -1,42 +1,58 @@
-"""A vendor's plan with its own workspace and reserve space, on results that the caller may hold."""
+"""How does a plan run into given arrays? With a reserve space of its own, and few checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import call, is_
-from typing import Any
-from weakref import WeakSet, ref
+from typing import Any, NamedTuple
 
-from dnnffi.backends.vendor.context import Context
-from dnnffi.device.interface import Array
+from dnnffi.backends.rnn_interface import (
+    AddressExecutor,
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.device.interface import Array, Stream
 from dnnffi.errors import ContextError, UnsupportedError
-from dnnffi.rnn.vendor_plan import VendorPlan, Way
+from dnnffi.execution.cache import Living
+from dnnffi.execution.remembered import Remembered
+from dnnffi.rnn.arguments import Span
+from dnnffi.rnn.context import Context, Phase
+from dnnffi.rnn.executor_plan import ExecutorPlan
+from dnnffi.rnn.route import Route
 from dnnffi.weights import RNNWeights
 
 State = Array | None
 Triple = tuple[Any, ...]
 
 
-class HeldPlan:
+class _Filled(NamedTuple):
+    """What the last forward left: its context, and the arrays that its backwards read again."""
+
+    context: Context
+    x: Array
+    h_0: State
+    c_0: State
+    weights: Array
+    y: Array
+
+
+class BufferPlan:
     """Forward and backward into given arrays; what stays the same from call to call is kept.
 
     There is one reserve space: a forward fills it for the backwards that follow, and the next
     forward fills it anew.
     """
 
-    def __init__(self, plan: VendorPlan) -> None:
+    def __init__(self, plan: ExecutorPlan) -> None:
         self.plan = plan
         self._memory = plan.memory
-        self._dtype = plan.memory.dtype(plan.problem.spec.dtype)
-        self._bytes = plan.memory.dtype("uint8")
         self._training = plan.problem.training
         self._reserve: Array | None = None
-        self._given: tuple[Array, State, State, Array, Array] | None = None
-        self._context: Context | None = None
-        self._captured: WeakSet[Any] = WeakSet()
-        self._forward = _LastChecked(lambda executor: executor.check_forward)
-        self._data = _LastChecked(lambda executor: executor.check_backward_data)
-        self._weights = _LastChecked(lambda executor: executor.check_backward_weights)
+        self._filled: _Filled | None = None
+        self._captured: Living[Any] = Living()
+        self._forward: Remembered[ForwardAddresses] = Remembered()
+        self._data: Remembered[BackwardDataAddresses] = Remembered()
+        self._weights: Remembered[BackwardWeightsAddresses] = Remembered()
 
     def forward(
         self, x: Array, h_0: State, c_0: State, weights: Array, out: Triple | None
@@ -48,22 +64,34 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.forward(x, h_0, c_0, weights, out)
-        if plan.countdown:
-            plan.count()
+        finder = plan.finder
+        if finder.countdown:
+            finder.count()
         if out is None:
-            out = self._empty(plan.y_shape), *plan.states()
+            out = plan.empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out
-        way = plan.way
-        stream = plan.own_stream()
-        arrays = (x, y, h_0, h_n, c_0, c_n, weights, plan.workspace(way, stream, kept=True))
-        addresses = self._forward.addresses(arrays, way.main)
+        route = finder.route
+        stream, captured = self._stream()
+        workspace = plan.workspace(route.workspace_bytes, stream, not captured)
+        reserve = None
         if self._training:
-            self._context = None  # whatever happens now, what an earlier forward left is gone
-            self._given = x, h_0, c_0, weights, y
-            reserve = self._reserve_space(way)
-            self._context = plan.run_forward(way, addresses, stream, reserve)
-        else:
-            plan.run_forward(way, addresses, stream)
+            self._filled = None  # whatever happens now, what an earlier forward left is gone
+            reserve = self._reserve_space(route)
+        arrays = (y, x, h_0, h_n, c_0, c_n, weights, workspace, reserve)
+        identities = tuple(map(id, arrays))
+        at = self._forward.find(identities)
+        if at is None:
+            at = plan.arguments.forward(
+                *(x, y, h_0, h_n, c_0, c_n, weights),
+                workspace=workspace,
+                least=route.main.least_workspace_bytes,
+            )
+            if reserve is not None:
+                at = at._replace(reserve=reserve.data.ptr)
+            self._forward.add(identities, arrays, at)
+        context = plan.operations.forward(route, at, stream, captured, reserve)
+        if context is not None:
+            self._filled = _Filled(context, x, h_0, c_0, weights, y)
         return out
 
     def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
@@ -72,11 +100,11 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward_data(dy, dh_n, dc_n, out)
-        stream = plan.own_stream()
-        context, arrays = self._data_arrays(dy, dh_n, dc_n, out, stream)
-        addresses = self._data.addresses(arrays, context.executor)
-        plan.run_backward_data(plan.way, addresses, context, stream)
-        return arrays[7:10]
+        filled, route, (stream, captured) = self._begun(), plan.finder.route, self._stream()
+        filled.context.check(Phase.FORWARD)
+        at, out, _kept = self._data_at(filled, route, dy, dh_n, dc_n, out, stream, captured)
+        plan.operations.backward_data(route, at, filled.context, stream, captured)
+        return out
 
     def backward_weights(
         self, weights: RNNWeights | None, out: RNNWeights | None, accumulate: bool
@@ -86,10 +114,10 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward_weights(weights, out, accumulate)
-        stream = plan.own_stream()
-        context, out, arrays = self._weight_arrays(weights, out, stream, accumulate)
-        addresses = self._weights.addresses(arrays, context.executor)
-        plan.run_backward_weights(plan.way, addresses, context, stream, accumulate)
+        filled, route, (stream, captured) = self._begun(), plan.finder.route, self._stream()
+        filled.context.check(Phase.DATA)
+        at, out, _kept = self._weights_at(filled, route, weights, out, stream, captured, accumulate)
+        plan.operations.backward_weights(route, at, filled.context, stream, captured, accumulate)
         return out
 
     def backward(
@@ -106,48 +134,89 @@ class HeldPlan:
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward(dy, dh_n, dc_n, weights, out, out_weights)
-        stream = plan.own_stream()
-        context, data = self._data_arrays(dy, dh_n, dc_n, out, stream)
-        _, out_weights, arrays = self._weight_arrays(weights, out_weights, stream)
-        plan.run_backward(
-            plan.way,
-            self._data.addresses(data, context.executor),
-            self._weights.addresses(arrays, context.executor),
-            context,
-            stream,
+        filled, route, (stream, captured) = self._begun(), plan.finder.route, self._stream()
+        filled.context.check(Phase.FORWARD)
+        data, out, _kept = self._data_at(filled, route, dy, dh_n, dc_n, out, stream, captured)
+        of_weights, out_weights, _kept_too = self._weights_at(
+            filled, route, weights, out_weights, stream, captured
         )
-        return data[7:10], out_weights
+        plan.operations.backward(route, data, of_weights, filled.context, stream, captured)
+        return out, out_weights
 
-    def _data_arrays(
-        self, dy: State, dh_n: State, dc_n: State, out: Triple | None, stream: Any
-    ) -> tuple[Context, tuple[Any, ...]]:
-        """The context, and the arrays of backward data: whoever calls keeps them alive."""
-        plan = self.plan
-        context, (_, h_0, c_0, weights, y) = self._filled()
-        if dy is None:
-            dy = self._memory.zeros(plan.y_shape, self._dtype)
-        if out is None:
-            out = self._empty(plan.x_shape), *plan.states()
-        executor: Any = context.executor
-        workspace = plan.backward_workspace(plan.way, executor, stream, kept=True)
-        return context, (y, dy, h_0, c_0, dh_n, dc_n, weights, *out, workspace)
+    def _stream(self) -> tuple[Stream, bool]:
+        """The current stream, and whether the caller captures it."""
+        stream = self.plan.current_stream()
+        return stream, self.plan.is_captured(stream)
 
-    def _weight_arrays(
+    def _data_at(
         self,
+        filled: _Filled,
+        route: Route,
+        dy: State,
+        dh_n: State,
+        dc_n: State,
+        out: Triple | None,
+        stream: Stream,
+        captured: bool,
+    ) -> tuple[BackwardDataAddresses, Triple, object]:
+        """The addresses of backward data, the results, and what the caller keeps alive."""
+        plan, executor = self.plan, _executor(filled)
+        if dy is None:
+            dy = self._memory.zeros(plan.y_shape, filled.y.dtype)
+        if out is None:
+            out = plan.empty(plan.x_shape), *plan.states()
+        workspace = plan.backward_workspace(route, executor, stream, not captured)
+        arrays = (
+            *(out[0], filled.y, filled.h_0, filled.c_0, filled.weights, dy, dh_n, dc_n),
+            *(*out[1:], workspace, self._reserve),
+        )
+        identities = tuple(map(id, arrays))
+        at = self._data.find(identities)
+        if at is None:
+            at = self._data.add(
+                identities,
+                arrays,
+                plan.arguments.backward_data(
+                    *(filled.y, filled.h_0, filled.c_0, filled.weights, dy, dh_n, dc_n, *out),
+                    workspace=workspace,
+                    least=executor.least_workspace_bytes,
+                    reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
+                ),
+            )
+        return at, out, arrays
+
+    def _weights_at(
+        self,
+        filled: _Filled,
+        route: Route,
         weights: RNNWeights | None,
         out: RNNWeights | None,
-        stream: Any,
+        stream: Stream,
+        captured: bool,
         accumulate: bool = False,
-    ) -> tuple[Context, RNNWeights, tuple[Any, ...]]:
-        """The context, the gradient, and the arrays of backward weights, likewise."""
-        plan = self.plan
-        context, (x, h_0, _, _, y) = self._filled()
+    ) -> tuple[BackwardWeightsAddresses, RNNWeights, object]:
+        """The addresses of backward weights, the gradient, and what the caller keeps alive."""
+        plan, executor = self.plan, _executor(filled)
         if out is None:
             assert weights is not None
-            out = RNNWeights.of_result(self._empty((weights.layout.size,)), weights.layout)
-        executor: Any = context.executor
-        workspace = plan.backward_workspace(plan.way, executor, stream, True, accumulate)
-        return context, out, (x, h_0, y, out.buffer, workspace)
+            out = RNNWeights.of_result(plan.empty((weights.layout.size,)), weights.layout)
+        workspace = plan.backward_workspace(route, executor, stream, not captured, accumulate)
+        arrays = (out.buffer, filled.x, filled.h_0, filled.y, workspace, self._reserve)
+        identities = tuple(map(id, arrays))
+        at = self._weights.find(identities)
+        if at is None:
+            least = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
+            at = self._weights.add(
+                identities,
+                arrays,
+                plan.arguments.backward_weights(
+                    *(filled.x, filled.h_0, filled.y, out.buffer),
+                    workspace=workspace,
+                    least=least,
+                    reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
+                ),
+            )
+        return at, out, arrays
 
     def autotune(self) -> None:
         """Measure now."""
@@ -177,21 +246,19 @@ class HeldPlan:
         if self.plan.closed:
             raise ValueError("this plan is closed")
 
-    def _filled(self) -> tuple[Context, tuple[Array, State, State, Array, Array]]:
+    def _begun(self) -> _Filled:
         self._open()
         if not self._training:
             raise ContextError("this plan is for inference; make it with training=True")
-        if self._context is None or self._given is None:
+        filled = self._filled
+        if filled is None:
             raise ContextError("backward needs a forward before it")
-        return self._context, self._given
+        return filled
 
-    def _reserve_space(self, way: Way) -> Array:
-        if self._reserve is None or self._reserve.nbytes < way.reserve_bytes:
-            self._reserve = self._memory.empty((way.reserve_bytes,), self._bytes)
+    def _reserve_space(self, route: Route) -> Array:
+        if self._reserve is None or self._reserve.nbytes < route.reserve_bytes:
+            self._reserve = self._memory.empty((route.reserve_bytes,), self._memory.dtype("uint8"))
         return self._reserve
-
-    def _empty(self, shape: tuple[int, ...]) -> Array:
-        return self._memory.empty(shape, self._dtype)
 
     @property
     def nbytes(self) -> int:
@@ -200,31 +267,12 @@ class HeldPlan:
 
     def close(self) -> None:
         """Let go of everything."""
-        for graph in list(self._captured):
+        for graph in self._captured.snapshot():
             graph.close()
         self.plan.close()
-        self._reserve = self._given = self._context = None
+        self._reserve = self._filled = None
 
 
-def _nothing() -> None:
-    """Stand in for the weak reference to an array that is None."""
-
-
-class _LastChecked:
-    """The arrays of the last call of an operation, known again if they are the same."""
-
-    def __init__(self, check: Callable[[Any], Callable[..., tuple[int, ...]]]) -> None:
-        self._check = check
-        self._executor: Any = _nothing
-        self._arrays: tuple[Callable[[], Any], ...] = ()
-        self._addresses: tuple[int, ...] = ()
-
-    def addresses(self, arrays: tuple[Any, ...], executor: Any) -> tuple[int, ...]:
-        """Addresses of ``arrays``, which ``executor`` has checked now or before."""
-        if executor is self._executor() and all(map(is_, map(call, self._arrays), arrays)):
-            return self._addresses
-        self._addresses = self._check(executor)(*arrays)
-        # Weak, so that a plan keeps no array of its caller's alive.
-        self._arrays = tuple(_nothing if array is None else ref(array) for array in arrays)
-        self._executor = ref(executor)
-        return self._addresses
+def _executor(filled: _Filled) -> AddressExecutor:
+    executor: AddressExecutor = filled.context.executor  # type: ignore[assignment]
+    return executor

@@ -1,22 +1,22 @@
-"""The arrays of one call, made ready for an engine, and results in the form that came."""
+"""Are the arrays of a call as its problem wants them, and in what form do results go back?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dnnffi.device.arrays import as_array
+from dnnffi.device.arrays import as_array, check_aligned, ready
 from dnnffi.device.interface import Array
-from dnnffi.rnn.engines import Engine
+from dnnffi.rnn.backend import RNNBackend
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
 
-class Call(NamedTuple):
-    """The arrays of one call, the engine, and which arrays the plan ``takes`` as they are."""
+class CallArrays(NamedTuple):
+    """The arrays of one call, the backend, and which arrays the plan ``takes`` as they are."""
 
-    engine: Engine
+    backend: RNNBackend
     spec: RNNSpec
     device: int
     takes: Callable[[Any, tuple[int, ...]], bool]
@@ -30,14 +30,14 @@ class Call(NamedTuple):
         if self.takes(value, shape):
             return value
         array = as_array(name, value)
-        self._check_place(name, array)
+        self._check_device(name, array)
         if tuple(array.shape) != shape:
             raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
         if array.dtype.name != self.spec.dtype:
             raise TypeError(
                 f"{name} must have the dtype of the weights, {self.spec.dtype}; got {array.dtype}"
             )
-        return array if array.flags.c_contiguous else array.copy()
+        return ready(name, array)
 
     def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
         """As `array`; None stays None."""
@@ -49,7 +49,9 @@ class Call(NamedTuple):
         """Raise unless separate weight arrays are where the backend wants them."""
         assert isinstance(self.weights, list)
         for index, array in enumerate(self.weights):
-            self._check_place(f"weights[{index}]", array)
+            self._check_device(f"weights[{index}]", array)
+            if self.backend.ndarray is not None:
+                check_aligned(f"weights[{index}]", array)
 
     def weight_gradient(self, gradient: Any) -> Any:
         """A backend's gradient of the weights in the form that the weights had."""
@@ -59,11 +61,11 @@ class Call(NamedTuple):
             return gradient
         if isinstance(self.weights, RNNWeights):
             return RNNWeights.of_result(gradient, self.weights.layout)
-        layout = weight_layout(self.spec, self.engine.name)
-        return self.engine.separate(RNNWeights.of_result(gradient, layout))
+        layout = weight_layout(self.spec, self.backend.name)
+        return self.backend.separate(RNNWeights.of_result(gradient, layout))
 
-    def _check_place(self, name: str, array: Array) -> None:
-        device = self.engine.place(name, array)
+    def _check_device(self, name: str, array: Array) -> None:
+        device = self.backend.device_of(name, array)
         if device != self.device:
             raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
 

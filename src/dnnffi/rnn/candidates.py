@@ -1,71 +1,50 @@
-"""Who can run a problem: engines that offer candidates, and what a candidate's executor can do."""
+"""Who can run a problem? The candidates of several sources, and the one that knows the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from dnnffi.backends.vendor.context import Context
-from dnnffi.device.interface import Array
+from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource
+from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import RNNProblem
 
 
-class Executor(Protocol):
-    """One way to run a problem. All candidates of a problem read the same weight layout."""
+class CandidateSet:
+    """The candidates of several sources, each named after its source and its algorithm.
 
-    problem: RNNProblem
-    algorithm: str
-    workspace_bytes: int
-    least_workspace_bytes: int
-    reserve_bytes: int
-    weight_size: int
-    generator: Any
+    The first source is the vendor's: its first algorithm is the oracle, whose results the others
+    must agree with, and its rule picks who runs a problem that was not measured.
+    """
 
-    def check_weights(self, weights: Array) -> int:
-        """Address of the flat weights."""
+    def __init__(self, *sources: CandidateSource) -> None:
+        self._sources = {source.name: source for source in sources}
+        self._vendor = sources[0]
 
     @property
-    def check_forward(self) -> Callable[..., tuple[int, ...]]:
-        """Addresses of x, y, h_0, h_n, c_0, c_n, weights and workspace."""
+    def version(self) -> str:
+        """What times that were measured are valid for, with the device and the problem."""
+        return ", ".join(source.version for source in self._sources.values())
 
-    def forward_at(
-        self, addresses: tuple[int, ...], context: Context | None = None, *, ordered: bool = True
-    ) -> None:
-        """Forward on addresses."""
-
-    @property
-    def check_backward_data(self) -> Callable[..., tuple[int, ...]]:
-        """Addresses of y, dy, h_0, c_0, dh_n, dc_n, weights, dx, dh_0, dc_0 and workspace."""
-
-    def backward_data_at(self, addresses: tuple[int, ...], context: Context) -> None:
-        """Backward data on addresses."""
-
-    @property
-    def check_backward_weights(self) -> Callable[..., tuple[int, ...]]:
-        """Addresses of x, h_0, y, the gradient and workspace."""
-
-    def backward_weights_at(
-        self, addresses: tuple[int, ...], context: Context, accumulate: bool = False
-    ) -> None:
-        """Backward weights on addresses."""
-
-    def close(self) -> None:
-        """Let go of everything native."""
-
-
-class Kernels(Protocol):
-    """An engine: the vendor's library, or kernels of our own."""
-
-    version: str
-    """What times that were measured are valid for, with the device and the problem."""
+    def oracle(self, problem: RNNProblem) -> str:
+        """The candidate whose results are right."""
+        return f"{self._vendor.name} {self._vendor.offers(problem)[0]}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        """The candidates worth trying. The first is the one that the others must agree with."""
+        """The candidates worth trying, the oracle first."""
+        return tuple(
+            f"{name} {algorithm}"
+            for name, source in self._sources.items()
+            for algorithm in source.offers(problem)
+        )
 
     def make(
-        self, problem: RNNProblem, candidate: str | None, device: int, generator: Any = None
-    ) -> Executor:
-        """The executor of a candidate, or of the one that a rule picks.
+        self, problem: RNNProblem, candidate: str | None, launch: Launch, generator: Any = None
+    ) -> AddressExecutor:
+        """The executor of a candidate, or of the one that the vendor's rule picks.
 
         `DnnffiError` where the problem is not for it.
         """
+        if candidate is None:
+            return self._vendor.make(problem, None, launch, generator)
+        name, _, algorithm = candidate.partition(" ")
+        return self._sources[name].make(problem, algorithm, launch, generator)

@@ -14,13 +14,13 @@ from dnnffi.device.external import device_array
 from dnnffi.device.interface import Array
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError
-from dnnffi.execution.embedding import Embedding, given, wrapped, wrapped_weights
-from dnnffi.rnn import known_calls as rnn_calls
+from dnnffi.execution.embedding import Embedding, embeds, unwrap, wrapped
+from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import validate
-from dnnffi.rnn.call import Call, initial_states, pair
-from dnnffi.rnn.engines import engine, engine_without_cupy, weights_of
+from dnnffi.rnn.backend import RNNBackend, backend_for, external_backend_for, weights_of
+from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag
-from dnnffi.spec.options import DEFAULTS, EMBEDDING, RNNOptions, rnn_options
+from dnnffi.spec.options import RNNOptions, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
@@ -49,7 +49,7 @@ _GRADIENTS = frozenset(Gradients._fields)
 class RNNContext:
     """What a training forward keeps for its backward."""
 
-    def __init__(self, call: Call, plan: Any, saved: Any) -> None:
+    def __init__(self, call: CallArrays, plan: Any, saved: Any) -> None:
         self._call = call
         self._plan = plan
         self._saved = saved
@@ -116,149 +116,165 @@ class RNNContext:
         )
 
 
+Call = tuple[str, bool, Any, Any, Any, Any, Any, Any]
+"""What a call is asked beside arrays, dropout and options: mode, training, num_layers,
+bidirectional, batch_first, lengths, batch_sizes, backend."""
+
+Dropout = tuple[float, DropoutState | None]
+_NO_DROPOUT: Dropout = (0.0, None)
+
+
 def _run(
-    mode: str,
-    training: bool,
-    dropout: float,
-    dropout_state: DropoutState | None,
     x: Array,
     hx: Any,
     weights: Any,
-    num_layers: int,
-    bidirectional: bool,
-    batch_first: Any,
-    lengths: Any,
-    batch_sizes: Any,
-    backend: Any,
+    call: Call,
     options: object,
+    dropout: Dropout = _NO_DROPOUT,
+    found: RNNBackend | None = None,
 ) -> tuple[Any, ...]:
-    """Check, find the plan, hand over: (y, h_n, c_n), and for training the context."""
-    if options is None:
-        checked = DEFAULTS
-    elif isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING):
-        return _run_embedded(
-            options,
-            backend,
-            mode,
-            training,
-            dropout,
-            dropout_state,
-            x,
-            hx,
-            weights,
-            num_layers,
-            bidirectional,
-            batch_first,
-            lengths,
-            batch_sizes,
-        )
-    else:
-        checked = rnn_options(options, mode)
-    x = as_array("x", x)
-    plan: Any
-    native: list[Any]
-    known = signature = None
-    if checked is DEFAULTS and lengths is None and batch_sizes is None and not dropout:
-        signature = rnn_calls.sign(
-            x, weights, mode, training, num_layers, bidirectional, batch_first, backend
-        )
+    """Find the plan, hand over: (y, h_n, c_n), and for training the context.
+
+    ``found`` is the backend where it is known already.
+    """
+    signature = None
+    if weights.__class__ is RNNWeights and not dropout[0] and found is None:
+        signature = _signed(x, call, options)
         if signature is not None:
-            known = rnn_calls.find(weights, signature, x)
-    if known is not None:
-        found, plan, *native = known
-        spec, device = weights.spec, plan.device
-        h_0, c_0 = initial_states(spec, hx)
-    else:
-        found = engine(backend, x)
-        spec, weights = weights_of(mode, weights, num_layers, bidirectional)
-        h_0, c_0 = initial_states(spec, hx)
-        if batch_first.__class__ is not bool:
-            # Before the look-up: 1 equals True, and would find its plan.
-            batch_first = check_flag("batch_first", batch_first)
-        if lengths is not None:
-            lengths = as_integers("lengths", lengths)
-        if batch_sizes is not None:
-            batch_sizes = as_integers("batch_sizes", batch_sizes)
-        device = found.place("x", x)
-        generator = None
-        if dropout and spec.num_layers > 1:
-            generator = found.generator(dropout_state, device)
-        rest = batch_first, lengths, batch_sizes, checked, training, dropout
-        key = (spec, x.shape, device, *rest, generator)
-        plan = found.plans.find(key)
-        if plan is None:
-            problem = _problem(spec, x, *rest)
-            plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
-    takes = plan.takes
-    if not (
-        (known is not None or (weights.__class__ is RNNWeights and takes(x, plan.x_shape)))
-        and (h_0 is None or takes(h_0, plan.h_shape))
-        and (c_0 is None or takes(c_0, plan.c_shape))
+            done = _run_known(x, hx, weights, call[1], signature)
+            if done is not None:
+                return done
+    if options is not None and embeds(options):
+        return _run_embedded(x, hx, weights, call, options, dropout)
+    return _run_checked(x, hx, weights, call, options, dropout, found, signature)
+
+
+def _signed(x: Array, call: Call, options: object) -> Signature | None:
+    """What a call on `RNNWeights` without dropout is known by.
+
+    None for one that has to be looked at closely: with arguments that are not plain. Of these
+    there is more than one kind that compares equal, as 1, True and 1.0 do.
+    """
+    _, _, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend = call
+    if (
+        num_layers.__class__ is not int
+        or bidirectional.__class__ is not bool
+        or batch_first.__class__ is not bool
+        or lengths is not None
+        or batch_sizes is not None
+        or not (backend is None or backend.__class__ is str)
     ):
-        call = Call(found, spec, device, takes, x, h_0, c_0, weights)
-        x = call.array("x", x, plan.x_shape)
-        h_0 = call.optional("h_0", h_0, plan.h_shape)
-        c_0 = call.optional("c_0", c_0, plan.c_shape)
+        return None
+    signature: Signature = getattr(x, "shape", None), call
+    if options is not None:
+        if not isinstance(options, dict):
+            return None
+        signature = (*signature, *options, *options.values(), *map(type, options.values()))
+    try:
+        hash(signature)
+    except TypeError:
+        return None
+    return signature
+
+
+def _run_known(
+    x: Array, hx: Any, weights: RNNWeights, training: bool, signature: Signature
+) -> tuple[Any, ...] | None:
+    """`_run` of a call that was made before; None where it has to be looked at closely."""
+    known = weights.known.find(signature)
+    plan = None if known is None else known.plan()
+    if known is None or plan is None or plan.forgotten:
+        return None
+    backend, buffer = known.about
+    h_0, c_0 = hx, None
+    if hx is not None and plan.has_cell:
+        if hx.__class__ is not tuple or len(hx) != 2:
+            return None
+        h_0, c_0 = hx
+        if h_0 is None or c_0 is None:
+            return None
+    if buffer is not weights.buffer or not plan.takes_all(x, h_0, c_0):
+        return None
+    if not training:
+        results: tuple[Any, ...] = plan.infer(x, h_0, c_0, buffer, buffer.data.ptr)
+        return results
+    *done, saved = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
+    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
+    return (*done, RNNContext(arrays, plan, saved))
+
+
+def _run_checked(
+    x: Array,
+    hx: Any,
+    weights: Any,
+    call: Call,
+    options: object,
+    dropout: Dropout,
+    found: RNNBackend | None,
+    signature: Signature | None,
+) -> tuple[Any, ...]:
+    """`_run` of a call that was not made before, or that has to be looked at closely."""
+    mode, training, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend = call
+    probability, state = dropout
+    checked = rnn_options(options, mode)
+    x = as_array("x", x)
+    if found is None:
+        found = backend_for(backend, x)
+    spec, weights = weights_of(mode, weights, num_layers, bidirectional)
+    h_0, c_0 = initial_states(spec, hx)
+    batch_first = check_flag("batch_first", batch_first)  # 1 equals True, and would find its plan
+    if lengths is not None:
+        lengths = as_integers("lengths", lengths)
+    if batch_sizes is not None:
+        batch_sizes = as_integers("batch_sizes", batch_sizes)
+    device = found.device_of("x", x)
+    generator = None
+    if probability and spec.num_layers > 1:
+        generator = found.generator(state, device)
+    rest = batch_first, lengths, batch_sizes, checked, training, probability
+    key = (spec, x.shape, device, *rest, generator)
+    plan = found.plans.find(key)
+    if plan is None:
+        problem = _problem(spec, x, *rest)
+        plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
+    arrays = CallArrays(found, spec, device, plan.takes, x, h_0, c_0, weights)
+    if not (weights.__class__ is RNNWeights and plan.takes(x, plan.x_shape)):
+        x = arrays.array("x", x, plan.x_shape)
         if isinstance(weights, list):
-            call.check_weights()
-    if known is None:
-        native = [found.native(weights, spec)]
-        if signature is not None and native[0] is weights.buffer:
-            rnn_calls.add(weights, signature, found, plan)
-    if not training and not checked.validate:
-        return plan.infer(x, h_0, c_0, *native)  # type: ignore[no-any-return]
-    call = Call(found, spec, device, takes, x, h_0, c_0, weights)
+            arrays.check_weights()
+        signature = None
+    h_0 = arrays.optional("h_0", h_0, plan.h_shape)
+    c_0 = arrays.optional("c_0", c_0, plan.c_shape)
+    arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0)
+    native = found.native(weights, spec)
     if training:
-        *results, saved = plan.forward(x, h_0, c_0, *native)
-        results.append(RNNContext(call, plan, saved))
+        *results, saved = plan.forward(x, h_0, c_0, native)
+        results.append(RNNContext(arrays, plan, saved))
     else:
-        results = plan.infer(x, h_0, c_0, *native)
+        results = plan.infer(x, h_0, c_0, native)
     if checked.validate:
-        validate.check_forward(call, plan.problem, results[:3])
+        validate.check_forward(arrays, plan.problem, results[:3])
+    elif signature is not None and native is weights.buffer:
+        weights.known.add(signature, plan, (found, native))
     return tuple(results)
 
 
 def _run_embedded(
-    options: dict[str, Any],
-    backend: str | None,
-    mode: str,
-    training: bool,
-    dropout: float,
-    dropout_state: DropoutState | None,
-    x: Any,
-    hx: Any,
-    weights: Any,
-    num_layers: int,
-    bidirectional: bool,
-    batch_first: Any,
-    lengths: Any,
-    batch_sizes: Any,
+    x: Any, hx: Any, weights: Any, call: Call, options: Any, dropout: Dropout
 ) -> tuple[Any, ...]:
     """`_run` on arrays of another library; the results are objects of the user's allocator."""
     rest = dict(options)
     embedding = Embedding.taken_from(rest)
     with embedding.used():
         x = device_array("x", x)
-        found = engine_without_cupy(backend, x)
+        found = external_backend_for(call[-1], x)
         kind = found.library.kind
-        y, h_n, c_n, *more = _run(
-            mode,
-            training,
-            dropout,
-            dropout_state,
-            x,
-            wrapped(("h_0", "c_0"), hx, kind),
-            wrapped_weights(weights, kind),
-            num_layers,
-            bidirectional,
-            batch_first,
-            lengths,
-            batch_sizes,
-            found,
-            rest,
-        )
+        if not isinstance(weights, RNNWeights) and isinstance(weights, Sequence):
+            weights = [device_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
+        hx = wrapped(("h_0", "c_0"), hx, kind)
+        y, h_n, c_n, *more = _run(x, hx, weights, call, rest, dropout, found)
     contexts = [_EmbeddedContext(context, embedding, kind) for context in more]
-    return given(y), given(h_n), given(c_n), *contexts
+    return unwrap(y), unwrap(h_n), unwrap(c_n), *contexts
 
 
 class _EmbeddedContext(RNNContext):
@@ -281,8 +297,8 @@ class _EmbeddedContext(RNNContext):
             dy = wrapped(("dy",), dy, self._kind)
             dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
             x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
-        hx = tuple(map(given, hx)) if isinstance(hx, tuple) else given(hx)
-        return Gradients(given(x), hx, weights)
+        hx = tuple(map(unwrap, hx)) if isinstance(hx, tuple) else unwrap(hx)
+        return Gradients(unwrap(x), hx, weights)
 
 
 def _problem(
@@ -323,11 +339,12 @@ def _problem(
     return RNNProblem.dense(spec, steps, batch, batch_first=batch_first, lengths=lengths, **common)
 
 
-def _train(mode: str, dropout: float, state: object, *arguments: Any) -> tuple[Any, ...]:
-    dropout = check_dropout(dropout)
+def _checked(dropout: object, state: object) -> Dropout:
+    """The arguments of a training forward that are about dropout."""
+    probability = check_dropout(dropout)
     if state is not None and not isinstance(state, DropoutState):
         raise TypeError(f"dropout_state must be a DropoutState; got {type(state).__name__}")
-    return _run(mode, True, dropout, state, *arguments)
+    return probability, state
 
 
 def lstm(
@@ -393,19 +410,10 @@ def lstm(
         With ``validate``, where the results differ from the reference's beyond rounding.
     """
     y, h_n, c_n = _run(
-        "lstm",
-        False,
-        0.0,
-        None,
         x,
         hx,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
     )
     return y, (h_n, c_n)
@@ -436,20 +444,13 @@ def lstm_forward(
     dropout : probability, from 0 to 1, that an output of a layer is dropped before the next one
     dropout_state : random numbers of the dropout; None for the device's own, seeded by chance
     """
-    y, h_n, c_n, ctx = _train(
-        "lstm",
-        dropout,
-        dropout_state,
+    y, h_n, c_n, ctx = _run(
         x,
         hx,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("lstm", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
+        _checked(dropout, dropout_state),
     )
     return y, (h_n, c_n), ctx
 
@@ -474,19 +475,10 @@ def gru(
     state ``h_0`` [L*D, B, H] or None, weights of 3*H rows, and neither projection nor clipping.
     """
     y, h_n, _ = _run(
-        "gru",
-        False,
-        0.0,
-        None,
         x,
         h_0,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("gru", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
     )
     return y, h_n
@@ -509,20 +501,13 @@ def gru_forward(
     options: dict[str, Any] | None = None,
 ) -> tuple[Array, Array, RNNContext]:
     """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`."""
-    y, h_n, _, ctx = _train(
-        "gru",
-        dropout,
-        dropout_state,
+    y, h_n, _, ctx = _run(
         x,
         h_0,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("gru", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
+        _checked(dropout, dropout_state),
     )
     return y, h_n, ctx
 
@@ -547,19 +532,10 @@ def rnn_tanh(
     weights of H rows, and neither projection nor clipping.
     """
     y, h_n, _ = _run(
-        "rnn_tanh",
-        False,
-        0.0,
-        None,
         x,
         h_0,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("rnn_tanh", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
     )
     return y, h_n
@@ -582,20 +558,13 @@ def rnn_tanh_forward(
     options: dict[str, Any] | None = None,
 ) -> tuple[Array, Array, RNNContext]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`."""
-    y, h_n, _, ctx = _train(
-        "rnn_tanh",
-        dropout,
-        dropout_state,
+    y, h_n, _, ctx = _run(
         x,
         h_0,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("rnn_tanh", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
+        _checked(dropout, dropout_state),
     )
     return y, h_n, ctx
 
@@ -620,19 +589,10 @@ def rnn_relu(
     weights of H rows, and neither projection nor clipping.
     """
     y, h_n, _ = _run(
-        "rnn_relu",
-        False,
-        0.0,
-        None,
         x,
         h_0,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("rnn_relu", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
     )
     return y, h_n
@@ -655,19 +615,12 @@ def rnn_relu_forward(
     options: dict[str, Any] | None = None,
 ) -> tuple[Array, Array, RNNContext]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`."""
-    y, h_n, _, ctx = _train(
-        "rnn_relu",
-        dropout,
-        dropout_state,
+    y, h_n, _, ctx = _run(
         x,
         h_0,
         weights,
-        num_layers,
-        bidirectional,
-        batch_first,
-        lengths,
-        batch_sizes,
-        backend,
+        ("rnn_relu", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
         options,
+        _checked(dropout, dropout_state),
     )
     return y, h_n, ctx

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from dnnffi.backends.registry import named
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import Array
 from dnnffi.dropout import DropoutState
-from dnnffi.rnn.call import Call, initial_states, pair
-from dnnffi.rnn.engines import Engine, backend_name, engine_named
+from dnnffi.rnn.backend import RNNBackend, rnn_backend
+from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag, check_integer
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
@@ -81,23 +82,23 @@ class RNNPlan:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
         if problem.dropout and not problem.training:
             raise ValueError("dropout acts in training alone; make the plan with training=True")
-        self._engine: Engine = engine_named(backend_name(backend or "cudnn"))
-        self._device = self._engine.check_device(device)
+        self._backend: RNNBackend = rnn_backend(named("cudnn" if backend is None else backend))
+        self._device = self._backend.check_device(device)
         generator = None
-        if problem.dropout and spec.num_layers > 1:
-            generator = self._engine.generator(dropout_state, self._device)
-        self._held = self._engine.plan(problem, self._device, generator).hold()
+        if problem.drops:
+            generator = self._backend.generator(dropout_state, self._device)
+        self._buffers = self._backend.buffer_plan(problem, self._device, generator)
         self._spec, self._has_cell = spec, spec.has_cell
         # Only its checks are used, which need none of the arrays.
-        takes = self._held.plan.takes
-        self._call = Call(self._engine, spec, self._device, takes, None, None, None, [])
+        takes = self._buffers.plan.fits
+        self._call = CallArrays(self._backend, spec, self._device, takes, None, None, None, [])
         self._weights: RNNWeights | None = None
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 
     @property
     def problem(self) -> RNNProblem:
         """What the plan is for."""
-        problem: RNNProblem = self._held.plan.problem
+        problem: RNNProblem = self._buffers.plan.problem
         return problem
 
     @property
@@ -115,7 +116,7 @@ class RNNPlan:
         h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
-        y, h_n, c_n = self._held.forward(x, h_0, c_0, native, given)
+        y, h_n, c_n = self._buffers.forward(x, h_0, c_0, native, given)
         self._weights = weights
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
@@ -126,7 +127,7 @@ class RNNPlan:
         forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
         """
         gradients, given = self._gradients(dy, dhx, out)
-        return self._of_data(self._held.backward_data(*gradients, given))
+        return self._of_data(self._buffers.backward_data(*gradients, given))
 
     def backward_weights(
         self, out: RNNWeights | None = None, accumulate: bool = False
@@ -139,7 +140,7 @@ class RNNPlan:
         self._check_out_weights(out)
         if check_flag("accumulate", accumulate) and out is None:
             raise ValueError("accumulate=True needs out, which it adds to")
-        gradient: RNNWeights = self._held.backward_weights(self._weights, out, accumulate)
+        gradient: RNNWeights = self._buffers.backward_weights(self._weights, out, accumulate)
         return gradient
 
     def backward(
@@ -155,12 +156,12 @@ class RNNPlan:
         """
         gradients, given = self._gradients(dy, dhx, out)
         self._check_out_weights(out_weights)
-        data, dweights = self._held.backward(*gradients, self._weights, given, out_weights)
+        data, dweights = self._buffers.backward(*gradients, self._weights, given, out_weights)
         return self._of_data(data), dweights
 
     def _gradients(self, dy: Array | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
         """(dy, dh_n, dc_n) made ready, and the arrays of ``out``."""
-        plan = self._held.plan
+        plan = self._buffers.plan
         dh_n, dc_n = pair(self._spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
         given = None if out is None else self._out(out, ("dx", "dh_0", "dc_0"))
         call = self._call
@@ -194,7 +195,7 @@ class RNNPlan:
         Waits for the current stream. What was found is also used by the functions and kept on
         disk, see ``DNNFFI_CACHE_DIR``.
         """
-        self._held.autotune()
+        self._buffers.autotune()
 
     def capture(self, step: Callable[[], Any]) -> Any:
         """A whole step as one CUDA graph: what ``step()`` enqueues on the current stream.
@@ -206,21 +207,21 @@ class RNNPlan:
         returned at the capture: arrays that each launch fills anew. Memory that ``step`` allocates
         stays with the graph.
         """
-        return self._held.capture(step)
+        return self._buffers.capture(step)
 
     def report(self) -> str:
         """Which algorithm and math run and why, times of the candidates, graphs and memory."""
-        return str(self._held.report())
+        return str(self._buffers.report())
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return bool(self._held.closed)
+        return bool(self._buffers.closed)
 
     def close(self) -> None:
         """Let go of descriptors, graphs and memory. A second call does nothing."""
         self._known_out.clear()
-        self._held.close()
+        self._buffers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -236,9 +237,9 @@ class RNNPlan:
             raise TypeError(f"weights must be an RNNWeights; got {type(weights).__name__}")
         if weights.spec is not spec and weights.spec != spec:
             raise ValueError(f"weights are those of {weights.spec}; the plan is for {spec}")
-        native = self._engine.native(weights, spec)
-        plan, call = self._held.plan, self._call
-        if not plan.takes(x, plan.x_shape):
+        native = self._backend.native(weights, spec)
+        plan, call = self._buffers.plan, self._call
+        if not plan.fits(x, plan.x_shape):
             x = call.array("x", x, plan.x_shape)
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)
@@ -255,14 +256,14 @@ class RNNPlan:
             raise TypeError(f"out must be {form}")
         first, state = out
         h, c = pair(self._spec, state, "out[1]", (parts[1], parts[2]))
-        plan = self._held.plan
+        plan = self._buffers.plan
         shapes = (plan.y_shape if parts[0] == "y" else plan.x_shape, plan.h_shape, plan.c_shape)
         for part, array, shape in zip(parts, (first, h, c), shapes, strict=True):
             if array is None:
                 if part in parts[:2] or cell:
                     raise TypeError(f"out must be {form}; {part} is None")
                 continue
-            if array.__class__ is not self._engine.ndarray:
+            if array.__class__ is not self._backend.ndarray:
                 array = as_array(part, array)
             if array.shape != shape:
                 raise ValueError(f"{part} must have shape {shape}; got {tuple(array.shape)}")

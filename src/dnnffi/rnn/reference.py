@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from dnnffi.device.arrays import array_module
 from dnnffi.device.interface import Array
 from dnnffi.errors import ContextError, UnsupportedError
+from dnnffi.execution.locks import new_lock
 from dnnffi.reference import rnn as reference
+from dnnffi.rnn.context import Context, Phase
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 from dnnffi.weights import RNNWeights
@@ -21,20 +23,26 @@ class HostGenerator:
     """Random numbers of dropout drawn by NumPy, whatever module computes."""
 
     def __init__(self, seed: int) -> None:
-        self._random = np.random.Generator(np.random.PCG64(seed))
-        self._lock = threading.Lock()
+        state: Any = np.random.PCG64(seed).state["state"]
+        # What starts the numbers, as PCG64 has it, and how many were drawn.
+        self._at: tuple[int, int, int] = state["state"], state["inc"], 0
+        self._lock = new_lock()
 
     def masks(self, problem: RNNProblem) -> list[np.ndarray[Any, Any]]:
         """The masks of one forward; moves the generator on."""
+        spec = problem.spec
+        count = (spec.num_layers - 1) * prod(spec.y_shape(problem.steps, problem.batch))
         with self._lock:
-            return reference.dropout_masks(
-                problem.spec, problem.steps, problem.batch, problem.dropout, self._random
-            )
+            # The numbers are taken in one go and drawn without the lock, by a generator of their
+            # own: NumPy's has a lock too, which a forked child could find taken.
+            at = state, inc, drawn = self._at
+            self._at = state, inc, drawn + count
+        rng = np.random.Generator(_at(*at))
+        return reference.dropout_masks(spec, problem.steps, problem.batch, problem.dropout, rng)
 
     def save(self) -> np.ndarray[Any, Any]:
         """The generator's two 128-bit numbers as bytes."""
-        with self._lock:
-            state: Any = self._random.bit_generator.state["state"]
+        state: Any = _at(*self._at).state["state"]
         raw = state["state"].to_bytes(16, "little") + state["inc"].to_bytes(16, "little")
         return np.frombuffer(raw, np.uint8)
 
@@ -43,15 +51,20 @@ class HostGenerator:
         if states.nbytes != 32:
             raise ValueError(f"saved states have {states.nbytes} bytes; the reference's have 32")
         raw = states.tobytes()
-        with self._lock:
-            bits: Any = self._random.bit_generator
-            state: Any = bits.state
-            state["state"]["state"] = int.from_bytes(raw[:16], "little")
-            state["state"]["inc"] = int.from_bytes(raw[16:], "little")
-            bits.state = state
+        self._at = int.from_bytes(raw[:16], "little"), int.from_bytes(raw[16:], "little"), 0
 
 
-class ReferencePlan:
+def _at(state: int, inc: int, drawn: int) -> np.random.PCG64:
+    """A generator from its two numbers, moved on by as many as were ``drawn``."""
+    bits = np.random.PCG64(0)
+    started: Any = bits.state
+    started["state"] = {"state": state, "inc": inc}
+    bits.state = started
+    bits.advance(drawn)
+    return bits
+
+
+class ReferenceRNNPlan:
     """Forward and backward of one problem by `dnnffi.reference.rnn`."""
 
     def __init__(self, problem: RNNProblem, generator: HostGenerator | None = None) -> None:
@@ -72,6 +85,8 @@ class ReferencePlan:
         """Never: it takes arrays of any kind, so that each has to be looked at."""
         return False
 
+    fits = takes
+
     def infer(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Sequence[Array]
     ) -> tuple[Array, Array, Array | None]:
@@ -80,7 +95,7 @@ class ReferencePlan:
 
     def forward(
         self, x: Array, h_0: Array | None, c_0: Array | None, weights: Sequence[Array]
-    ) -> tuple[Array, Array, Array | None, Any]:
+    ) -> tuple[Array, Array, Array | None, Context]:
         """(y, h_n, c_n, what `backward` needs)."""
         masks = None
         if self._generator is not None:
@@ -89,11 +104,11 @@ class ReferencePlan:
         done = reference.forward(
             self.problem.spec, x, h_0, c_0, weights, masks=masks, **self._keywords
         )
-        return done.y, done.h_n, done.c_n, done.tape
+        return done.y, done.h_n, done.c_n, Context(self, 0, done.tape, Phase.FORWARD)
 
     def backward(
         self,
-        saved: Any,
+        saved: Context,
         dy: Array | None,
         dh_n: Array | None,
         dc_n: Array | None,
@@ -102,22 +117,26 @@ class ReferencePlan:
         retain: bool,
     ) -> tuple[Array, Array, Array | None, list[Array] | None]:
         """(dx, dh_0, dc_0, gradients of the weights in PyTorch's order or None)."""
-        grads = reference.backward(saved, dy, dh_n, dc_n)
+        if retain:
+            saved.check(Phase.FORWARD)
+        else:
+            saved.take(Phase.FORWARD)
+        try:
+            grads = reference.backward(saved.owner, dy, dh_n, dc_n)
+        except BaseException:
+            saved.reach(Phase.FORWARD)  # nothing was spent
+            raise
         return grads.x, grads.h_0, grads.c_0, grads.weights if weights_needed else None
-
-    def hold(self) -> HeldReference:
-        """The plan for one who keeps it."""
-        return HeldReference(self)
 
     def report(self) -> str:
         """What runs, in plain words."""
         return f"{self.problem}\nthe NumPy reference; there is nothing to choose"
 
 
-class HeldReference:
-    """A plan of the reference behind the doors of a vendor's `dnnffi.rnn.buffer_plan.HeldPlan`."""
+class ReferenceBufferPlan:
+    """A plan of the reference behind the doors of a vendor's `BufferPlan`."""
 
-    def __init__(self, plan: ReferencePlan) -> None:
+    def __init__(self, plan: ReferenceRNNPlan) -> None:
         self.plan = plan
         self.closed = False
         self._saved: Any = None

@@ -1,26 +1,38 @@
-"""Calls with new addresses through a graph on arrays of its own, at the price of copies."""
+"""How does a call with new addresses use a graph? Through arrays of its own, at a copy's price."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import NamedTuple
 
-from dnnffi.device.interface import Array, Graph, MemoryWithGraphs
-from dnnffi.execution.replay import Addresses
+from dnnffi.backends.rnn_interface import ForwardAddresses
+from dnnffi.device.interface import Array, Graph, MemoryWithGraphs, Stream
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 
 MOST_STAGED_BYTES = 64 * 2**20
 """Device memory that a plan may hold for this; problems that need more are not staged."""
 
-_WRITTEN = (1, 3, 5)  # y, h_n and c_n in the addresses of a forward
+
+class _Copied(NamedTuple):
+    """The fields of `ForwardAddresses` that are copied, with their shapes, before and after."""
+
+    read: dict[str, tuple[int, ...]]
+    written: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, problem: RNNProblem) -> _Copied:
+        read = {"x": problem.x_shape, "h_0": problem.h_shape}
+        written = {"y": problem.y_shape, "h_n": problem.h_shape}
+        if problem.spec.has_cell:
+            read["c_0"] = written["c_n"] = problem.c_shape
+        return cls(read, written)
 
 
 def staged_bytes(problem: RNNProblem) -> int:
     """The device memory that staging the inference of a problem takes."""
-    numbers = prod(problem.x_shape) + prod(problem.y_shape) + 2 * prod(problem.h_shape)
-    if problem.spec.has_cell:
-        numbers += 2 * prod(problem.c_shape)
+    read, written = _Copied.of(problem)
+    numbers = sum(map(prod, (*read.values(), *written.values())))
     return numbers * ITEM_SIZES[problem.spec.dtype]
 
 
@@ -29,29 +41,29 @@ class Staging:
 
     def __init__(self, problem: RNNProblem, memory: MemoryWithGraphs) -> None:
         self._copy = memory.copy
+        self._copied = copied = _Copied.of(problem)
         dtype = memory.dtype(problem.spec.dtype)
-        shapes: list[tuple[int, ...]] = [problem.x_shape, problem.y_shape, *[problem.h_shape] * 2]
-        if problem.spec.has_cell:
-            shapes += [problem.c_shape] * 2
-        self._arrays: list[Array] = [memory.empty(shape, dtype) for shape in shapes]
+        shapes = copied.read | copied.written
+        self._arrays: dict[str, Array] = {
+            name: memory.empty(shape, dtype) for name, shape in shapes.items()
+        }
         self.nbytes = staged_bytes(problem)
 
-    def stand_in(self, addresses: Addresses) -> Addresses:
+    def stand_in(self, at: ForwardAddresses) -> ForwardAddresses:
         """The addresses of a forward with our own arrays in them; what is missing stays so."""
-        own = [
-            array.data.ptr if at else 0
-            for array, at in zip(self._arrays, addresses[:6], strict=False)
-        ]
-        return (*own, *addresses[len(own) :])
+        own = {n: array.data.ptr for n, array in self._arrays.items() if getattr(at, n)}
+        return at._replace(**own)
 
-    def run(self, graph: Graph, addresses: Addresses, stream: Any) -> None:
+    def run(self, graph: Graph, at: ForwardAddresses, stream: Stream) -> None:
         """A graph of a forward on `stand_in`, for the caller's addresses."""
-        arrays = list(zip(self._arrays, addresses, strict=False))
-        for place, (array, at) in enumerate(arrays):
-            if at and place not in _WRITTEN:
-                self._copy(array.data.ptr, at, array.nbytes)
+        for name in self._copied.read:
+            self._between(name, at, stream, back=False)
         graph.launch(stream)
-        for place in _WRITTEN[: len(arrays) // 2]:
-            array, at = arrays[place]
-            if at:
-                self._copy(at, array.data.ptr, array.nbytes)
+        for name in self._copied.written:
+            self._between(name, at, stream, back=True)
+
+    def _between(self, name: str, at: ForwardAddresses, stream: Stream, *, back: bool) -> None:
+        own, given = self._arrays[name], getattr(at, name)
+        if given:
+            target, source = (given, own.data.ptr) if back else (own.data.ptr, given)
+            self._copy(target, source, own.nbytes, stream)

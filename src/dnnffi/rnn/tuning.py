@@ -1,30 +1,41 @@
-"""Which candidate runs a problem fastest: found by running each, on scratch data.
+"""Which candidate runs a problem fastest? Found by running each, on scratch data.
 
-A candidate counts only if its results agree with those of the first one, the standard algorithm,
-within the dtype's rounding. Times are those of a loop on the caller's stream, so that a candidate
-which keeps the host busy for longer than the GPU is charged for it.
+A candidate counts only if its results agree with the oracle's, within the dtype's rounding. Times
+are those of a loop on the caller's stream, so that a candidate which keeps the host busy for longer
+than the GPU is charged for it. The user's arrays may not be written twice and backward data changes
+the reserve space, so candidates run on arrays of their own, from a pool that goes back to the
+driver.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
-from dnnffi.backends.vendor.context import Context
-from dnnffi.device.interface import MemoryWithGraphs
+from dnnffi.backends.rnn_interface import (
+    AddressExecutor,
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
+from dnnffi.execution.findings import Findings
 from dnnffi.execution.measure import FAILURES, Filler, Results, disagreement, ends, median_time
-from dnnffi.execution.store import Store
+from dnnffi.execution.store import Store, checked_time
 from dnnffi.execution.tolerance import tolerance
-from dnnffi.rnn.candidates import Executor, Kernels
+from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
 from dnnffi.spec.problem import RNNProblem
 
 BUDGET = 0.5
-"""Seconds after which no further candidate is begun."""
+"""Seconds of measuring after which no further candidate is begun. Compiling does not count."""
+
+LaunchOn = Callable[[int, Stream], Launch]
+Operation = Callable[[Launch], object]
 
 
 class Times(NamedTuple):
@@ -38,7 +49,7 @@ class Times(NamedTuple):
     staged: float | None = None
 
 
-class Choice(NamedTuple):
+class RouteChoice(NamedTuple):
     """What was found out about a problem.
 
     ``direct`` runs calls whose addresses no graph knows; ``replayed`` those that one does, or is
@@ -55,239 +66,267 @@ class Choice(NamedTuple):
     staged: bool = False
 
 
-def tuning_problem(problem: RNNProblem) -> RNNProblem:
-    """The problem that is measured: nothing is dropped, so that results can be compared."""
-    return problem._replace(dropout=0.0)
-
-
 def tune(
-    kernels: Kernels,
+    candidates: CandidateSet,
     problem: RNNProblem,
     device: int,
     memory: MemoryWithGraphs,
+    launch_on: LaunchOn,
     *,
     budget: float = BUDGET,
     clock: Callable[[], float] = time.perf_counter,
-) -> Choice | None:
-    """Measure the candidates of a problem, or None where not even the first one ran.
+) -> RouteChoice | None:
+    """Measure the candidates of a problem, or None where not even the oracle ran.
 
-    Runs on the current stream and waits for it. What the candidates need beside the caller's own
-    arrays is allocated, and given back at the end.
+    They are asked for the problem as it is, and measured without dropout, so that results can be
+    compared. Runs on the current stream and waits for it. What the candidates need beside the
+    caller's own arrays is allocated, and given back at the end.
     """
-    problem = tuning_problem(problem)
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
+    trial: Trial | None
+    oracle = candidates.oracle(problem)
+    others = [name for name in candidates.offers(problem) if name != oracle]
+    measured = problem._replace(dropout=0.0)
     end = clock() + budget
-    expected: Results | None = None
+    expected: Results = []
     best = float("inf")
     with memory.use(device), memory.scratch():
-        for candidate in kernels.offers(problem):
-            if expected is not None and clock() >= end:
-                refused[candidate] = "the time for measuring was over"
+        for name in (oracle, *others):
+            if expected and clock() >= end:
+                refused[name] = "the time for measuring was over"
                 continue
+            launch = launch_on(device, memory.current_stream())
+            begun = clock()
             try:
-                found, measured = _try(kernels, problem, candidate, device, memory, expected, best)
+                with closing(candidates.make(measured, name, launch)) as executor:
+                    trial = Trial(executor, memory, launch_on, launch)
+                    memory.elapsed(trial.run)  # loads kernels, and what fails late fails here
+                    end += clock() - begun
+                    found = trial.results()
+                    wrong = _differs(found, expected, problem, oracle)
+                    if wrong:
+                        refused[name] = wrong
+                        continue
+                    times[name] = taken = trial.times(best)
             except FAILURES as error:
-                refused[candidate] = f"{type(error).__name__}: {error}"
-                if expected is None:
+                refused[name] = f"{type(error).__name__}: {error}"
+                if not expected:
                     return None
                 continue
-            if isinstance(measured, str):
-                refused[candidate] = measured
-                continue
-            expected = found if expected is None else expected
-            times[candidate] = measured
-            best = min(best, *(t for t in measured if t is not None))
+            finally:
+                trial = None  # its memory goes back first
+            best = min(best, *(t for t in taken if t is not None))
+            expected = expected or found
     return choose(times, refused)
 
 
-def _try(
-    kernels: Kernels,
-    problem: RNNProblem,
-    candidate: str,
-    device: int,
-    memory: MemoryWithGraphs,
-    expected: Results | None,
-    best: float,
-) -> tuple[Results, Times | str]:
-    """Results and times of one candidate; instead of times why its results are wrong."""
-    executor = kernels.make(problem, candidate, device)
-    try:
-        trial = Trial(executor, memory)
-        memory.elapsed(trial.run)  # the first run loads kernels, and what fails late fails here
-        found = trial.results()
-        wrong = ""
-        if expected is not None:
-            allowed = tolerance(problem)
-            wrong = disagreement(found, expected, allowed, "the standard algorithm's")
-        return found, wrong or _measure(trial, memory, best)
-    finally:
-        executor.close()
+def _differs(found: Results, expected: Results, problem: RNNProblem, oracle: str) -> str:
+    """Why results are not those of the oracle, which has none to compare with."""
+    if not expected:
+        return ""
+    return disagreement(found, expected, tolerance(problem), f"those of {oracle}")
 
 
-def choose(times: dict[str, Times], refused: dict[str, str], source: str = "measured") -> Choice:
+def choose(
+    times: dict[str, Times], refused: dict[str, str], source: str = "measured"
+) -> RouteChoice:
     """The fastest of the measured candidates, directly and replayed."""
     direct = min((t.direct, name) for name, t in times.items() if t.direct is not None)
     replays = [(t.replayed, name) for name, t in times.items() if t.replayed is not None]
     replayed = min(replays, default=(float("inf"), ""))
     if replayed[0] >= direct[0]:
-        return Choice(direct[1], None, times, refused, source)
+        return RouteChoice(direct[1], None, times, refused, source)
     staged = times[replayed[1]].staged
     pays = staged is not None and staged < direct[0]
-    return Choice(direct[1], replayed[1], times, refused, source, pays)
-
-
-def _measure(trial: Trial, memory: MemoryWithGraphs, best: float) -> Times:
-    direct = median_time(trial.run, memory, best)
-    try:
-        graphs = [memory.capture(operation) for operation in trial.operations()]
-    except FAILURES:
-        return Times(direct)
-    stream = memory.current_stream()
-
-    def replay() -> None:
-        for graph in graphs:
-            graph.launch(stream)
-
-    replayed = median_time(replay, memory, best)
-    try:
-        staged = trial.staged()
-        return Times(direct, replayed, staged and median_time(staged, memory, best))
-    except FAILURES:
-        return Times(direct, replayed)
+    return RouteChoice(direct[1], replayed[1], times, refused, source, pays)
 
 
 class Trial:
     """A candidate on scratch arrays of its problem."""
 
-    def __init__(self, executor: Executor, memory: MemoryWithGraphs) -> None:
+    def __init__(
+        self,
+        executor: AddressExecutor,
+        memory: MemoryWithGraphs,
+        launch_on: LaunchOn,
+        launch: Launch,
+    ) -> None:
         self._executor = executor
         self._memory = memory
+        self._launch_on = launch_on
+        self._launch = launch
         problem = executor.problem
         spec = problem.spec
         dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
+        self._kept: list[Array | None] = []
+        self._results: list[Array | None] = []
         fill = Filler(memory, dtype)
-        cell = spec.has_cell
-        x = fill(problem.x_shape)
-        h_0 = fill(problem.h_shape)
-        c_0 = fill(problem.c_shape) if cell else None
-        weights = fill((executor.weight_size,), spec.hidden_size**-0.5)
-        y, h_n = memory.empty(problem.y_shape, dtype), memory.empty(problem.h_shape, dtype)
-        c_n = memory.empty(problem.c_shape, dtype) if cell else None
-        workspace = memory.empty((executor.least_workspace_bytes,), byte)
-        self._forward = executor.check_forward(x, y, h_0, h_n, c_0, c_n, weights, workspace)
-        self._results = [y, h_n, c_n]
-        self._kept: list[Any] = [x, h_0, c_0, weights, workspace]
-        self._context: Context | None = None
-        if problem.training:
-            reserve = memory.empty((executor.reserve_bytes,), byte)
-            self._context = Context(executor, reserve)
-            dy, dh_n = fill(problem.y_shape), fill(problem.h_shape)
-            dc_n = fill(problem.c_shape) if cell else None
-            dx, dh_0 = memory.empty(problem.x_shape, dtype), memory.empty(problem.h_shape, dtype)
-            dc_0 = memory.empty(problem.c_shape, dtype) if cell else None
-            dweights = memory.empty((executor.weight_size,), dtype)
-            self._data = executor.check_backward_data(
-                *(y, dy, h_0, c_0, dh_n, dc_n, weights, dx, dh_0, dc_0, workspace)
+
+        def given(shape: tuple[int, ...], there: bool = True, scale: float = 1.0) -> int:
+            self._kept.append(fill(shape, scale) if there else None)
+            return _address(self._kept[-1])
+
+        def result(shape: tuple[int, ...], there: bool = True) -> int:
+            self._results.append(memory.empty(shape, dtype) if there else None)
+            return _address(self._results[-1])
+
+        def buffer(nbytes: int) -> int:
+            self._kept.append(memory.empty((nbytes,), byte))
+            return _address(self._kept[-1])
+
+        x_shape, y_shape, h_shape, c_shape = (
+            *(problem.x_shape, problem.y_shape),
+            *(problem.h_shape, problem.c_shape),
+        )
+        cell, size = spec.has_cell, executor.weight_size
+        self._forward = at = ForwardAddresses(
+            x=given(x_shape),
+            y=result(y_shape),
+            h_0=given(h_shape),
+            h_n=result(h_shape),
+            c_0=given(c_shape, cell),
+            c_n=result(c_shape, cell),
+            weights=given((size,), scale=spec.hidden_size**-0.5),
+            workspace=buffer(executor.least_workspace_bytes),
+            reserve=buffer(executor.reserve_bytes) if problem.training else 0,
+        )
+        self._training = problem.training
+        if self._training:
+            self._data = BackwardDataAddresses(
+                *(at.y, at.h_0, at.c_0, at.weights),
+                dy=given(y_shape),
+                dh_n=given(h_shape),
+                dc_n=given(c_shape, cell),
+                dx=result(x_shape),
+                dh_0=result(h_shape),
+                dc_0=result(c_shape, cell),
+                workspace=at.workspace,
+                reserve=at.reserve,
             )
-            self._weights = executor.check_backward_weights(x, h_0, y, dweights, workspace)
-            self._results += [dx, dh_0, dc_0, dweights]
-            self._kept += [dy, dh_n, dc_n]
+            self._weights = BackwardWeightsAddresses(
+                *(at.x, at.h_0, at.y, result((size,)), at.workspace, at.reserve)
+            )
 
-    def operations(self) -> Iterator[Callable[[], object]]:
+    def _operations(self) -> tuple[Operation, ...]:
         """Forward and, for training, both backwards: what a plan makes a graph of."""
-        executor, context = self._executor, self._context
-        yield lambda: executor.forward_at(self._forward, context)
-        if context is not None:
-            yield self._backward
+        return (self._run_forward, self._run_backward) if self._training else (self._run_forward,)
 
-    def _backward(self) -> None:
-        assert self._context is not None
-        self._executor.backward_data_at(self._data, self._context)
-        self._executor.backward_weights_at(self._weights, self._context)
+    def _run_forward(self, launch: Launch) -> None:
+        self._executor.forward(launch, self._forward)
+
+    def _run_backward(self, launch: Launch) -> None:
+        self._executor.backward_data(launch, self._data)
+        self._executor.backward_weights(launch, self._weights)
 
     def run(self) -> None:
         """All operations once."""
-        for operation in self.operations():
-            operation()
-
-    def staged(self) -> Callable[[], object] | None:
-        """A call through copies and a graph, or None where a problem is not staged."""
-        problem, memory = self._executor.problem, self._memory
-        if problem.training or staged_bytes(problem) > MOST_STAGED_BYTES:
-            return None
-        staging = Staging(problem, memory)
-        own = staging.stand_in(self._forward)
-        graph = memory.capture(lambda: self._executor.forward_at(own))
-        return partial(staging.run, graph, self._forward, memory.current_stream())
+        for operation in self._operations():
+            operation(self._launch)
 
     def results(self) -> Results:
         """The arrays that the operations wrote, on the host; of a long one its two ends."""
         return [part for array in self._results if array is not None for part in ends(array)]
 
+    def times(self, best: float) -> Times:
+        """Milliseconds, each way that can be measured; of one far from ``best`` a first guess."""
+        memory, stream = self._memory, self._launch.stream
+        # The capture below moves the thread's handle, and the first call after it moves it back.
+        direct = median_time(self.run, memory, best)
+        try:
+            graphs = [self._captured(operation) for operation in self._operations()]
+        except FAILURES:
+            return Times(direct)
+
+        def replay() -> None:
+            for graph in graphs:
+                graph.launch(stream)
+
+        replayed = median_time(replay, memory, best)
+        try:
+            staged = self._staged()
+            return Times(direct, replayed, staged and median_time(staged, memory, best))
+        except FAILURES:
+            return Times(direct, replayed)
+
+    def _captured(self, operation: Operation) -> Any:
+        """What ``operation`` enqueues, as a graph."""
+        device = self._launch.device
+        return self._memory.capture(lambda stream: operation(self._launch_on(device, stream)))
+
+    def _staged(self) -> Callable[[], object] | None:
+        """A call through copies and a graph, or None where a problem is not staged."""
+        problem = self._executor.problem
+        if problem.training or staged_bytes(problem) > MOST_STAGED_BYTES:
+            return None
+        staging = Staging(problem, self._memory)
+        own = staging.stand_in(self._forward)
+        graph = self._captured(lambda launch: self._executor.forward(launch, own))
+        return partial(staging.run, graph, self._forward, self._launch.stream)
+
+
+def _address(array: Array | None) -> int:
+    return 0 if array is None else int(array.data.ptr)
+
 
 class Tuner:
-    """What is known of the problems of one engine: in this process, then on disk, then measured."""
+    """What is known of the problems of one backend: in this process, on disk, or measured now."""
 
-    def __init__(self, kernels: Kernels, memory: MemoryWithGraphs, store: Store) -> None:
-        self._kernels = kernels
+    def __init__(
+        self, candidates: CandidateSet, memory: MemoryWithGraphs, launch_on: LaunchOn, store: Store
+    ) -> None:
+        self._candidates = candidates
         self._memory = memory
-        self._store = store
-        self._known: dict[str, Choice | None] = {}
+        self._launch_on = launch_on
+        self._findings: Findings[RouteChoice] = Findings(store, _read)
 
-    def find(self, problem: RNNProblem, device: int) -> Choice | None:
+    def find(self, problem: RNNProblem, device: int) -> RouteChoice | None:
         """What was found out before, in this process or another."""
         key = self._key(problem, device)
-        name = json.dumps(key)
-        if name not in self._known:
-            self._known[name] = self._read(key, self._kernels.offers(problem))
-        return self._known[name]
+        return self._findings.find(key, self._candidates.offers(problem))
 
-    def measure(self, problem: RNNProblem, device: int) -> Choice | None:
+    def measure(self, problem: RNNProblem, device: int) -> RouteChoice | None:
         """Measure now, and keep what was found out."""
-        choice = tune(self._kernels, problem, device, self._memory)
+        choice = tune(self._candidates, problem, device, self._memory, self._launch_on)
         if choice is not None:
-            key = self._key(problem, device)
-            self._known[json.dumps(key)] = choice
-            self._store.write(key, choice._asdict())
+            self._findings.keep(self._key(problem, device), choice, choice._asdict())
         return choice
 
     def clear(self) -> None:
         """Forget what is known in this process."""
-        self._known.clear()
-
-    def _read(self, key: dict[str, Any], offered: Sequence[str]) -> Choice | None:
-        value = self._store.read(key)
-        if value is None:
-            return None
-        try:
-            times = {name: Times(*pair) for name, pair in value["times"].items()}
-            refused = dict(value["refused"])
-            if {*times, *refused} != set(offered):
-                return None  # of a version with other candidates
-            for name, pair in times.items():
-                if not all(t is None or t > 0 for t in pair):
-                    raise ValueError(f"{name} cannot have taken {tuple(pair)}")
-            # Chosen anew: a file is not believed further than the times in it.
-            return choose(times, refused, source="disk")
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            self._store.warn(f"a tuning result is ignored: {error!r}")
-            return None
+        self._findings.clear()
 
     def _key(self, problem: RNNProblem, device: int) -> dict[str, Any]:
-        problem = tuning_problem(problem)
         spec = problem.spec
         lengths = set(problem.row_lengths)
         rows = "full" if lengths == {problem.steps} else "equal" if len(lengths) == 1 else "unequal"
         return {
-            "engine": self._kernels.version,
+            "engine": self._candidates.version,
             "device": self._memory.device_name(device),
             "spec": {f.name: getattr(spec, f.name) for f in fields(spec) if f.init},
             "sequences": [problem.layout, problem.steps, problem.batch, rows],
             "training": problem.training,
+            "drops": problem.drops,
             "options": [
                 problem.options.algorithm,
                 problem.options.math,
                 bool(problem.options.clip),
             ],
         }
+
+
+def _read(value: Any, offered: Sequence[str]) -> RouteChoice | None:
+    """What a file says of the candidates that are ``offered``."""
+    times = {name: _times(*three) for name, three in value["times"].items()}
+    refused = dict(value["refused"])
+    if {*times, *refused} != set(offered):
+        return None  # of a version with other candidates
+    # Chosen anew: a file is not believed further than the times in it.
+    return choose(times, refused, source="disk")
+
+
+def _times(direct: object, *others: object) -> Times:
+    """Times that were read from a file, checked."""
+    return Times(
+        checked_time(direct), *(None if one is None else checked_time(one) for one in others)
+    )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import lru_cache
+from math import prod
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 ITEM_SIZES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
 
 Options = TypeVar("Options")
 
@@ -26,12 +28,40 @@ def check_integer(name: str, value: Any) -> int:
     return number
 
 
-def check_range(name: str, value: Any, least: int) -> int:
-    """``value`` as an int from ``least`` to what 32 bits hold; errors name the argument."""
+def check_range(name: str, value: Any, least: int, most: int = INT32_MAX) -> int:
+    """``value`` as an int from ``least`` to ``most``; errors name the argument."""
     number = check_integer(name, value)
-    if not least <= number <= INT32_MAX:
-        raise ValueError(f"{name} must be from {least} to {INT32_MAX}; got {number}")
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be from {least} to {most}; got {shown(number)}")
     return number
+
+
+def shown(number: int) -> str:
+    """An integer as a message shows it: Python writes none of more than 4,300 digits."""
+    bits = number.bit_length()
+    return str(number) if bits <= 128 else f"an integer of {bits} bits"
+
+
+def check_bytes(name: str, shape: tuple[int, ...], dtype: str) -> None:
+    """Raise ``ValueError`` for an array of more bytes than 64 bits count: there is none."""
+    if prod(shape) * ITEM_SIZES[dtype] > INT64_MAX:
+        raise ValueError(f"{name} must have at most {INT64_MAX} bytes; got shape {shape}, {dtype}")
+
+
+def is_ordered(values: object) -> TypeGuard[Iterable[Any]]:
+    """Whether the place of an entry says what it is of: in a list, not in a set, dict or text."""
+    return isinstance(values, Iterable) and not isinstance(
+        values, Set | Mapping | str | bytes | bytearray
+    )
+
+
+def is_peculiar(array_class: type) -> bool:
+    """Whether its arrays mean more than their elements: NumPy's masked arrays and matrices."""
+    # By name: pure Python code does not import NumPy.
+    return any(
+        one.__name__ in ("MaskedArray", "matrix") and one.__module__.partition(".")[0] == "numpy"
+        for one in array_class.__mro__
+    )
 
 
 def check_flag(name: str, value: object) -> bool:
@@ -48,7 +78,15 @@ def check_number(name: str, value: object) -> float:
     """``value`` as a float; ``TypeError`` naming the argument if it is no real number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number; got {type(value).__name__}")
-    return float(value)
+    return as_float(name, value)
+
+
+def as_float(name: str, value: Real) -> float:
+    """A number as a float; ``ValueError`` naming the argument for one that no float comes near."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} must be a number that float64 holds; got a larger one") from None
 
 
 def check_dtype(value: object) -> str:

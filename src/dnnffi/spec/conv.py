@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dnnffi.spec.checks import check_dtype, check_flag, check_integer, check_range
+from dnnffi.spec.checks import INT64_MAX, check_dtype, check_flag, check_range
 
 RANKS = (1, 2, 3)
+_TEXT = str | bytes | bytearray  # sequences, but not of sizes
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -66,7 +67,7 @@ class ConvSpec:
         dtype: str = "float32",
     ) -> None:
         kernel_sizes: object = kernel
-        if isinstance(kernel_sizes, str) or not isinstance(kernel_sizes, Sequence):
+        if isinstance(kernel_sizes, _TEXT) or not isinstance(kernel_sizes, Sequence):
             raise TypeError(f"kernel must be one size for each dimension; got {kernel!r}")
         rank = len(kernel_sizes)
         if rank not in RANKS:
@@ -259,7 +260,7 @@ class ConvSpec:
 
 def per_dimension(name: str, value: object, rank: int, least: int) -> tuple[int, ...]:
     """``value``, one integer or one a spatial dimension, as a tuple; errors name the argument."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence) and not isinstance(value, _TEXT):
         if len(value) != rank:
             raise ValueError(
                 f"{name} must be one integer, or {rank} for as many spatial dimensions; "
@@ -271,9 +272,10 @@ def per_dimension(name: str, value: object, rank: int, least: int) -> tuple[int,
 
 def check_shape(name: str, value: object) -> tuple[int, ...]:
     """``value`` as a shape of 3 to 5 dimensions; errors name the argument."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
+    if isinstance(value, _TEXT) or not isinstance(value, Sequence):
         raise TypeError(f"{name} must be a tuple of integers; got {type(value).__name__}")
-    shape = tuple(check_integer(f"{name}[{index}]", size) for index, size in enumerate(value))
-    if len(shape) - 2 not in RANKS or min(shape) < 0:
-        raise ValueError(f"{name} must be a shape of 3, 4 or 5 dimensions; got {shape}")
-    return shape
+    if len(value) - 2 not in RANKS:
+        raise ValueError(f"{name} must be a shape of 3, 4 or 5 dimensions; got {len(value)}")
+    return tuple(
+        check_range(f"{name}[{index}]", size, 0, INT64_MAX) for index, size in enumerate(value)
+    )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.spec.checks import check_integer, checked_options, option_flag, option_of_choices
+from dnnffi.spec.checks import (
+    check_integer,
+    checked_options,
+    option_flag,
+    option_of_choices,
+    shown,
+)
 from dnnffi.spec.options import EMBEDDING
 
 MATHS = ("default", "strict", "fast")
@@ -60,5 +66,5 @@ def _workspace_limit(value: object) -> int | None:
         return None
     limit = check_integer("options['workspace_limit']", value)
     if limit < 0:
-        raise ValueError(f"options['workspace_limit'] must be 0 bytes or more; got {limit}")
+        raise ValueError(f"options['workspace_limit'] must be 0 bytes or more; got {shown(limit)}")
     return limit

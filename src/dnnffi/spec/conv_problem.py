@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from dnnffi.spec.checks import check_number
-from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.checks import check_bytes, check_number
+from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
 from dnnffi.spec.layouts import CHANNELS_FIRST, LAYOUTS
 
@@ -76,15 +76,15 @@ class ConvProblem(NamedTuple):
             raise ValueError(
                 f"{name} must have {spec.rank + 2} dimensions, as the weights; got {tuple(x_shape)}"
             )
-        batch, channels, *sizes = x_shape
-        if batch < 0:
-            raise ValueError(f"{name} must have a batch of 0 or more; got {tuple(x_shape)}")
+        batch, channels, *sizes = x_shape = check_shape(name, x_shape)
         if channels != spec.in_channels:
             raise ValueError(
                 f"{name} must have {spec.in_channels} channels (from the weights, "
-                f"{spec.groups} group(s)); got shape {tuple(x_shape)}"
+                f"{spec.groups} group(s)); got shape {x_shape}"
             )
-        spec.output_sizes(sizes, name)  # refuses what gives no output
+        y_shape = (batch, spec.out_channels, *spec.output_sizes(sizes, name))
+        for what, shape in ((name, x_shape), ("y", y_shape), ("w", spec.weight_shape)):
+            check_bytes(what, shape, spec.dtype)
         return cls(
             operation,
             spec,

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import NamedTuple
 
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.checks import checked_options, option_flag, option_of_choices
+from dnnffi.spec.checks import as_float, checked_options, option_flag, option_of_choices
 
 VENDOR_ALGORITHMS = {
     "cudnn": ("standard", "persist_static", "persist_dynamic", "persist_static_small_h"),
@@ -89,7 +89,7 @@ def _clip(clip: object) -> tuple[float, float] | None:
         raise TypeError(f"options['clip'] must be (low, high) or None; got {clip!r}")
     if not all(isinstance(bound, Real) for bound in clip):
         raise TypeError(f"options['clip'] must be two numbers; got {clip!r}")
-    low, high = float(clip[0]), float(clip[1])
+    low, high = (as_float("options['clip']", bound) for bound in clip)
     if isnan(low) or isnan(high) or low > high:
         raise ValueError(f"options['clip'] must be (low, high) with low <= high; got {clip!r}")
     return low, high

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from dnnffi.spec.checks import check_number
+from dnnffi.spec.checks import check_bytes, check_integer, check_number, shown
 from dnnffi.spec.options import DEFAULTS, RNNOptions
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.sequences import batch_sizes_to_lengths, check_batch_sizes, check_lengths
+from dnnffi.spec.sequences import (
+    MOST_ENTRIES,
+    batch_sizes_to_lengths,
+    check_batch_sizes,
+    check_lengths,
+)
 
 PACKED = "packed"
 SEQUENCE_MAJOR = "sequence_major"
@@ -19,7 +24,8 @@ class RNNProblem(NamedTuple):
 
     ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
     ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
-    steps; packed problems have theirs descending.
+    steps; packed problems have theirs descending. There are at most 16,777,216 steps, and as many
+    rows.
     """
 
     spec: RNNSpec
@@ -45,15 +51,22 @@ class RNNProblem(NamedTuple):
         options: RNNOptions = DEFAULTS,
     ) -> Self:
         """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none."""
+        steps, batch = check_integer("steps", steps), check_integer("batch", batch)
         if steps < 1:
-            raise ValueError(f"x must have at least one time step; got T = {steps}")
+            raise ValueError(f"x must have at least one time step; got T = {shown(steps)}")
         if batch < 1:
-            raise ValueError(f"x must have at least one row in its batch; got B = {batch}")
+            raise ValueError(f"x must have at least one row in its batch; got B = {shown(batch)}")
+        for letter, what, count in (("T", "time steps", steps), ("B", "rows in its batch", batch)):
+            if count > MOST_ENTRIES:
+                raise ValueError(
+                    f"x must have at most {MOST_ENTRIES} {what}; got {letter} = {shown(count)}"
+                )
         checked = None if lengths is None else check_lengths(lengths, steps, batch)
-        if checked == (steps,) * batch:
+        if checked is not None and min(checked) == steps:
             checked = None
         layout = BATCH_MAJOR if batch_first else SEQUENCE_MAJOR
-        return cls(spec, steps, batch, layout, checked, training, check_dropout(dropout), options)
+        made = cls(spec, steps, batch, layout, checked, training, check_dropout(dropout), options)
+        return made._of_possible_sizes()
 
     @classmethod
     def packed(
@@ -70,7 +83,15 @@ class RNNProblem(NamedTuple):
         sizes = check_batch_sizes(batch_sizes, total)
         lengths = batch_sizes_to_lengths(sizes)
         dropout = check_dropout(dropout)
-        return cls(spec, len(sizes), sizes[0], PACKED, lengths, training, dropout, options)
+        made = cls(spec, len(sizes), sizes[0], PACKED, lengths, training, dropout, options)
+        return made._of_possible_sizes()
+
+    def _of_possible_sizes(self) -> Self:
+        """The problem itself, if its arrays can exist."""
+        shapes = {"x": self.x_shape, "y": self.y_shape, "h_0": self.h_shape, "c_0": self.c_shape}
+        for name, shape in shapes.items():
+            check_bytes(name, shape, self.spec.dtype)
+        return self
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -96,6 +117,11 @@ class RNNProblem(NamedTuple):
     def row_lengths(self) -> tuple[int, ...]:
         """The length of every row, also where all are T."""
         return self.lengths if self.lengths is not None else (self.steps,) * self.batch
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped: in training, between layers."""
+        return self.training and self.dropout > 0 and self.spec.num_layers > 1
 
     @property
     def _leading(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from dnnffi.spec.checks import check_dtype, check_flag, check_integer, check_range
+from dnnffi.spec.checks import INT32_MAX, check_dtype, check_flag, check_range
 
 GATES: dict[str, tuple[str, ...]] = {
     "lstm": ("i", "f", "g", "o"),
@@ -18,6 +18,10 @@ GATES: dict[str, tuple[str, ...]] = {
     "rnn_tanh": ("h",),
     "rnn_relu": ("h",),
 }
+
+
+MOST_LAYERS = 10_000
+"""Far beyond any network; a layout has up to 18 entries for each layer and direction."""
 
 
 class ParameterShape(NamedTuple):
@@ -38,7 +42,7 @@ class RNNSpec:
     mode : "lstm", "gru", "rnn_tanh" or "rnn_relu"
     input_size : I
     hidden_size : H
-    num_layers : L
+    num_layers : L, at most 10,000
     bidirectional : D is 2 if true
     bias : two bias vectors a gate, or none
     proj_size : P, LSTM only, smaller than H; 0 for none
@@ -64,13 +68,13 @@ class RNNSpec:
     def __post_init__(self) -> None:
         if self.mode not in tuple(GATES):  # a tuple asks for no hash of what came
             raise ValueError(f"mode must be one of {', '.join(GATES)}; got {self.mode!r}")
-        for name, least in (
-            ("input_size", 1),
-            ("hidden_size", 1),
-            ("num_layers", 1),
-            ("proj_size", 0),
+        for name, least, most in (
+            ("input_size", 1, INT32_MAX),
+            ("hidden_size", 1, INT32_MAX),
+            ("num_layers", 1, MOST_LAYERS),
+            ("proj_size", 0, INT32_MAX),
         ):
-            object.__setattr__(self, name, check_range(name, getattr(self, name), least))
+            object.__setattr__(self, name, check_range(name, getattr(self, name), least, most))
         for name in ("bidirectional", "bias"):
             object.__setattr__(self, name, check_flag(name, getattr(self, name)))
         if self.proj_size:
@@ -196,9 +200,7 @@ class RNNSpec:
         directions = 2 if check_flag("bidirectional", bidirectional) else 1
         if mode not in tuple(GATES):
             raise ValueError(f"mode must be one of {', '.join(GATES)}; got {mode!r}")
-        num_layers = check_integer("num_layers", num_layers)
-        if num_layers < 1:
-            raise ValueError(f"num_layers must be 1 or more; got {num_layers}")
+        num_layers = check_range("num_layers", num_layers, 1, MOST_LAYERS)
         stacked = num_layers * directions
         per_direction, rest = divmod(len(shapes), stacked)
         allowed = (2, 3, 4, 5) if mode == "lstm" else (2, 4)

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence, Sized
 from itertools import pairwise
+
+from dnnffi.spec.checks import is_ordered, is_peculiar, shown
+
+MOST_ENTRIES = 2**24
+"""Steps, and rows of a batch, that a problem may have: lists have an entry for each of them."""
 
 
 def as_integers(name: str, values: object) -> tuple[int, ...]:
     """``values`` as a tuple of Python integers.
 
-    Accepts any iterable of integers on the host (list, tuple, NumPy array). Raises ``TypeError``
-    naming the argument for anything else, floats and booleans among them.
+    Accepts any ordered iterable of integers on the host (list, tuple, NumPy array, generator).
+    Raises ``TypeError`` naming the argument for anything else: sets, dicts, text, bytes, masked
+    arrays and matrices, floats and booleans among the entries. Raises ``ValueError`` for more than
+    16,777,216 entries.
     """
     if type(values) is tuple and all(type(value) is int for value in values):
         return values
     # NumPy's arrays without dimensions have __iter__ too.
-    if not isinstance(values, Iterable) or getattr(values, "shape", None) == ():
+    if not is_ordered(values) or getattr(values, "shape", None) == () or is_peculiar(type(values)):
         raise TypeError(f"{name} must be a sequence of integers; got {type(values).__name__}")
-    result = []
+    too_many = ValueError(f"{name} must have at most {MOST_ENTRIES} entries")
+    if isinstance(values, Sized) and len(values) > MOST_ENTRIES:
+        raise too_many
+    result: list[int] = []
     for index, value in enumerate(values):
+        if index == MOST_ENTRIES:
+            raise too_many
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"{name}[{index}] must be an integer; got {type(value).__name__}")
         try:
@@ -40,7 +52,7 @@ def check_lengths(lengths: object, steps: int, batch: int) -> tuple[int, ...]:
         )
     for row, length in enumerate(checked):
         if not 1 <= length <= steps:
-            raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {length}")
+            raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {shown(length)}")
     return checked
 
 
@@ -52,10 +64,13 @@ def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[in
     for step, (before, size) in enumerate(pairwise(checked), 1):
         if size > before:
             raise ValueError(
-                f"batch_sizes must never rise; batch_sizes[{step}] is {size} after {before}"
+                f"batch_sizes must never rise; batch_sizes[{step}] is {shown(size)} after "
+                f"{shown(before)}"
             )
     if checked[-1] < 1:
-        raise ValueError(f"batch_sizes must be 1 or more; got {checked[-1]}")
+        raise ValueError(f"batch_sizes must be 1 or more; got {shown(checked[-1])}")
+    if checked[0] > MOST_ENTRIES:
+        raise ValueError(f"batch_sizes must be at most {MOST_ENTRIES}; got {shown(checked[0])}")
     if total is not None and sum(checked) != total:
         raise ValueError(
             f"batch_sizes must sum to the first dimension of x ({total}); they sum to "
@@ -65,10 +80,17 @@ def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[in
 
 
 def lengths_to_batch_sizes(lengths: Sequence[int]) -> tuple[int, ...]:
-    """How many rows are still running at each step. ``lengths`` in any order, each 1 or more."""
+    """How many rows are still running at each step.
+
+    ``lengths`` in any order, each from 1 to 16,777,216.
+    """
     checked = as_integers("lengths", lengths)
-    if not checked or min(checked) < 1:
-        raise ValueError(f"lengths must be one or more integers of 1 or more; got {checked}")
+    least, most = min(checked, default=0), max(checked, default=0)
+    if least < 1 or most > MOST_ENTRIES:
+        raise ValueError(
+            f"lengths must be one or more integers from 1 to {MOST_ENTRIES}; they go from "
+            f"{shown(least)} to {shown(most)}"
+        )
     # ends[t]: rows whose last step is t
     ends = [0] * max(checked)
     for length in checked:

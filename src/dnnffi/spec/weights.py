@@ -20,6 +20,7 @@ from math import prod
 from typing import NamedTuple
 
 from dnnffi.errors import UnsupportedError
+from dnnffi.spec.checks import check_bytes
 from dnnffi.spec.rnn import RNNSpec
 
 
@@ -96,7 +97,8 @@ def weight_layout(spec: RNNSpec, backend: str) -> WeightLayout:
 
     ``backend`` is "cudnn" (the buffer that ``cudnnRNNForward`` reads), "miopen" (the one that
     ``miopenRNNForward`` reads) or "torch" (the arrays of ``torch.nn`` in their order, one after the
-    other). Raises ``ValueError`` for another name, `UnsupportedError` for a projection in MIOpen's.
+    other). Raises ``ValueError`` for another name and for more bytes than 64 bits count,
+    `UnsupportedError` for a projection in MIOpen's.
     """
     if not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
@@ -119,6 +121,7 @@ def _layout(spec: RNNSpec, name: str) -> WeightLayout:
     for layer, direction, array, gate, shape in _ORDERS[name](spec):
         parameters.append(Parameter(layer, direction, array, gate, offset, shape))
         offset += prod(shape)
+    check_bytes("weights", (offset,), spec.dtype)
     return WeightLayout(spec, name, offset, tuple(parameters))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+import needs
 import pytest
 
 from dnnffi.backends.cudnn.library import load
@@ -11,11 +10,8 @@ from dnnffi.errors import LibraryNotFoundError
 
 
 @pytest.fixture(scope="session")
-def library():
-    """Skips where there is none, except in continuous integration, which must have one."""
+def library(pytestconfig):
     try:
         return load()
     except LibraryNotFoundError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"continuous integration needs a libcudnn. {error}")
-        pytest.skip(f"descriptors are not tested. {error}")
+        needs.missing(pytestconfig, "libcudnn", error)

@@ -30,8 +30,8 @@ from dnnffi.backends.cudnn.descriptors import (
     TensorInfo,
     states_size,
 )
-from dnnffi.backends.cudnn.handle import Handle
 from dnnffi.backends.cudnn.library import Library, using
+from dnnffi.backends.vendor.handle import Handle
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.errors import CudnnError, UnsupportedError
 
@@ -92,7 +92,7 @@ class Case(NamedTuple):
     arguments: tuple
     held: tuple
     other_arguments: tuple
-    other_held: tuple
+    other_buffers: tuple
     setter: str
 
     def make(self, library):
@@ -141,14 +141,14 @@ each_class = pytest.mark.parametrize("case", CASES, ids=lambda case: case.cls.__
 def test_what_was_set_is_read_back(counted, case):
     with case.make(counted) as first, case.make_other(counted) as other:
         assert first.read() == case.held
-        assert other.read() == case.other_held
+        assert other.read() == case.other_buffers
 
 
 @each_class
 def test_it_can_be_set_again(counted, case):
     with case.make(counted) as descriptor:
         descriptor.set(*case.other_arguments)
-        assert descriptor.read() == case.other_held
+        assert descriptor.read() == case.other_buffers
         assert counted.lib.created == 1
 
 
@@ -258,7 +258,7 @@ def test_every_public_name_is_there():
 
 @each_class
 def test_what_we_refuse_makes_no_object(counted, case):
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises(ValueError, match=r"must be one of .+; got 'int8'"):
         case.cls(*bad(case), library=counted)
     assert counted.lib.created == 0
 
@@ -266,7 +266,7 @@ def test_what_we_refuse_makes_no_object(counted, case):
 @each_class
 def test_what_we_refuse_leaves_a_live_one_as_it_was(counted, case):
     with case.make(counted) as descriptor:
-        with pytest.raises((TypeError, ValueError)):
+        with pytest.raises(ValueError, match=r"must be one of .+; got 'int8'"):
             descriptor.set(*bad(case))
         assert descriptor.read() == case.held
 
@@ -331,10 +331,10 @@ def test_a_combination_that_only_the_library_knows(counted):
     assert (counted.lib.created, counted.lib.live) == (1, set())
 
 
-def test_a_live_rnn_descriptor_keeps_what_it_held(counted):
+def test_a_live_rnn_descriptor_keeps_what_it_buffers(counted):
     with RNNDescriptor(LSTM, library=counted) as rnn:
         rnn.set_clip((-1.0, 1.0))
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(UnsupportedError, match="algorithm='persist_static'"):
             rnn.set(LSTM._replace(algorithm="persist_static"))
         assert rnn.read() == LSTM
         assert rnn.read_clip() == ClipInfo((-1.0, 1.0), "propagate")
@@ -664,6 +664,6 @@ def test_dropout_is_equal_with_the_same_states(dropout_library):
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
 def test_a_handle_needs_a_gpu(counted):
     with pytest.raises(CudnnError) as caught:
-        Handle(counted)
+        Handle(counted, 0)
     assert caught.value.status_name == "CUDNN_STATUS_NOT_INITIALIZED"
     assert counted.lib.created == 0

@@ -6,7 +6,6 @@ The libMIOpen here are a few lines of C; the real one is in test_descriptors.py.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,11 +38,8 @@ const char *miopenGetErrorString(int status)
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled(compiler, tmp_path_factory):
     """Compiles a libMIOpen of a version; its file name is given, lest others find it loaded."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
 
     def build(major, minor, name="libtiny.so", folder=None, define="-DTINY"):
         folder = folder or tmp_path_factory.mktemp("lib")
@@ -60,7 +56,7 @@ def compiled(tmp_path_factory):
 def nothing_loaded(monkeypatch):
     for name in ("DNNFFI_MIOPEN_LIBRARY", "ROCM_PATH", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(miopen, "_current", None)
+    monkeypatch.setattr(miopen._process, "current", None)
 
 
 @pytest.fixture
@@ -101,7 +97,7 @@ def test_rocm_path_names_the_installation(monkeypatch, compiled, tmp_path, name)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "other"))
     # Without what an earlier test of this process has loaded.
     places = [place for place in miopen.PLACES if "already loaded" not in place.found_via]
-    monkeypatch.setattr(miopen, "PLACES", tuple(places))
+    monkeypatch.setattr(miopen._process, "_places", tuple(places))
     library = miopen.load()
     assert library.found_via == "ROCM_PATH"
     assert Path(library.path).samefile(file)
@@ -110,7 +106,7 @@ def test_rocm_path_names_the_installation(monkeypatch, compiled, tmp_path, name)
 @pytest.mark.usefixtures("nothing_loaded")
 def test_what_was_searched_is_said(monkeypatch):
     places = [place for place in miopen.PLACES if "loader" not in place.found_via]
-    monkeypatch.setattr(miopen, "PLACES", (places[0], places[2]))
+    monkeypatch.setattr(miopen._process, "_places", (places[0], places[2]))
     with pytest.raises(LibraryNotFoundError) as caught:
         miopen.load()
     assert caught.value.searched == (
@@ -125,7 +121,7 @@ def test_a_library_that_is_too_old(monkeypatch, compiled, version):
     monkeypatch.setenv("DNNFFI_MIOPEN_LIBRARY", str(compiled(*version)))
     with pytest.raises(UnsupportedError, match=r"\.1: dnnffi needs 3\.4\.0 or newer; .* Install: "):
         miopen.load()
-    assert miopen._current is None
+    assert miopen._process.current is None
 
 
 @pytest.mark.usefixtures("nothing_loaded")
@@ -224,7 +220,7 @@ def test_a_missing_function(tiny):
 
 
 def test_another_library_may_be_used_for_a_while(tiny, monkeypatch):
-    monkeypatch.setattr(miopen, "_current", None)
+    monkeypatch.setattr(miopen._process, "current", None)
     with miopen.using(tiny):
         assert miopen.load() is tiny
-    assert miopen._current is None
+    assert miopen._process.current is None

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define API GFX1100_API
+enum { WAVE = 32 };
 
 /* rocBLAS's own values. */
 typedef enum { F16 = 150, F32 = 151, F64 = 152, I8 = 160, I32 = 162, BF16 = 168 } datatype;
@@ -121,6 +122,7 @@ static status check_product(const struct product *p, const char *who)
 
 static void multiply(const struct product *p)
 {
+    gfx1100_work((uint64_t)(p->m * p->n * p->k) / WAVE + 1); /* a product in each lane at a time */
     for (int64_t j = 0; j < p->n; j++)
         for (int64_t i = 0; i < p->m; i++) {
             double sum = 0;

@@ -43,6 +43,9 @@ GFX1100_API void gfx1100_reset(void);
 
 /* Whether `bytes` at `address` lie in one live allocation; a violation if not. */
 GFX1100_API bool gfx1100_inside(const void *address, size_t bytes, const char *who);
+/* Work that was done, in instructions of waves. Events tell the time by it alone: a million of them
+ * is a millisecond, however long they took on the host. */
+GFX1100_API void gfx1100_work(uint64_t instructions);
 GFX1100_API void gfx1100_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* A launch that passed the checks. The code object is an ELF image as it was loaded. */

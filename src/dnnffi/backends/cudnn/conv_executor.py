@@ -1,4 +1,4 @@
-"""Convolutions on cuDNN: a problem as a graph, the plans that can run it, and running one.
+"""Which plans of cuDNN's run a convolution? A problem as a graph, and an executor of each plan.
 
 A transposed convolution is backward data of the ordinary one with the same weights, so each of its
 three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
@@ -7,8 +7,11 @@ three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, cast
 
+from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
 from dnnffi.backends.cudnn.conv_limits import LIMITS
 from dnnffi.backends.cudnn.graph import build
 from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph
@@ -26,11 +29,12 @@ from dnnffi.backends.cudnn.graph.plans import (
     PlanInfo,
     Refusal,
 )
-from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.own.depthwise import DepthwiseWeights, fits
+from dnnffi.backends.own.epilogue import EpilogueKernel
+from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
-from dnnffi.device.interface import MemoryWithGraphs
+from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST
@@ -52,10 +56,10 @@ _GRAPHS: dict[tuple[str, bool], tuple[str, tuple[str, ...]]] = {
 
 
 OWN = -1
-"""The engine of a `Choice` that is a kernel of dnnffi's."""
+"""The engine of an `EngineChoice` that is a kernel of dnnffi's."""
 
 
-class Choice(NamedTuple):
+class EngineChoice(NamedTuple):
     """A plan in what it takes to make it again."""
 
     fused: bool
@@ -64,85 +68,76 @@ class Choice(NamedTuple):
     knobs: tuple[tuple[Knob, int], ...]
 
     @classmethod
-    def of(cls, fused: bool, info: PlanInfo) -> Choice:
+    def of(cls, fused: bool, info: PlanInfo) -> EngineChoice:
         """That of a plan."""
         return cls(fused, info.engine, tuple(info.knobs.items()))
 
     @classmethod
-    def read(cls, value: Any) -> Choice:
+    def read(cls, value: Any) -> EngineChoice:
         """One that was JSON."""
         fused, engine, knobs = value
-        return cls(bool(fused), int(engine), tuple((knob, int(set_to)) for knob, set_to in knobs))
+        named = ((knob if isinstance(knob, str) else int(knob), int(to)) for knob, to in knobs)
+        return cls(bool(fused), int(engine), tuple(named))
 
     def __str__(self) -> str:
         if self.engine == OWN:
             return "dnnffi's kernel"
         knobs = "".join(f" {knob}={value}" for knob, value in self.knobs)
-        return f"engine {self.engine}{knobs}{'' if self.fused else ' and array code'}"
+        return f"engine {self.engine}{knobs}{'' if self.fused else ' and a kernel more'}"
 
 
-class ConvExecutor(Protocol):
+class EngineExecutor(ConvExecutor, Protocol):
     """What runs one problem, for the thread that made it."""
 
     fused: bool
-    """Whether bias, residual and activation are computed too, or there are none."""
+    """Whether bias, residual and activation are in the same kernel, or there are none."""
     info: Any
     """What a report says of it, by ``str``."""
-    workspace_bytes: int
-    """What `run_at` needs."""
-    choice: Choice
-
-    def run_at(self, addresses: tuple[int, ...]) -> None:
-        """Run on the current stream.
-
-        ``addresses`` are those of what the operation reads in the order of
-        `ConvProblem.argument_shapes` (without bias and residual where they are not fused or there
-        are none), of the result, and of the workspace or 0. Raises `CudnnError`,
-        `UnsupportedError`.
-        """
-
-    def close(self) -> None:
-        """Let go of it."""
+    choice: EngineChoice
 
 
 class OwnExecutor(DepthwiseWeights):
     """A kernel of dnnffi's, which is a candidate where candidates are measured."""
 
     fused = True
-    choice = Choice(True, OWN, ())
+    choice = EngineChoice(True, OWN, ())
 
     def __init__(self, problem: ConvProblem, device: int, memory: MemoryWithGraphs) -> None:
         super().__init__(problem, device, memory)
         self.info: Any = str(self)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 class GraphExecutor:
     """One problem by one plan of cuDNN's (``cudnnBackendExecute``).
 
-    Where it is not ``fused``, bias, residual and activation are the caller's to add.
+    ``epilogue`` follows it where the graph is of the convolution alone.
     """
 
     def __init__(
-        self, device: int, problem: ConvProblem, graph: ConvolutionGraph, found: Candidate
+        self,
+        problem: ConvProblem,
+        graph: ConvolutionGraph,
+        found: Candidate,
+        epilogue: EpilogueKernel | None,
     ) -> None:
         _, operands = _GRAPHS[problem.operation, problem.spec.transposed]
-        *given, result = operands
-        self.fused = graph.fused or not has_epilogue(problem)
+        *read, result = operands
         more = [name for name in ("bias", "residual") if name in graph.operands]
+        self.fused = epilogue is None
         self.info: Any = found.info
         self.workspace_bytes = found.info.workspace_size
-        self.choice = Choice.of(self.fused, found.info)
-        self._device = device
-        self._library = found.plan.library
+        self.choice = EngineChoice.of(self.fused, found.info)
         self._plan = found.plan
-        uids = tuple(UIDS[name] for name in (*given, *more, result))
-        self._packs = VariantPacks(uids, library=self._library)
+        self._epilogue = epilogue
+        uids = tuple(UIDS[name] for name in (*read, *more, result))
+        self._packs = VariantPacks(uids, library=found.plan.library)
+        in_pack = ("first", "second", *more, "result", "workspace")
+        self._addresses = itemgetter(*map(ConvAddresses._fields.index, in_pack))
 
-    def run_at(self, addresses: tuple[int, ...]) -> None:
-        execute(handle_for(self._library, self._device), self._plan, self._packs.at(addresses))
+    def run(self, launch: Launch, at: ConvAddresses) -> None:
+        execute(launch, self._plan, self._packs.at(self._addresses(at)))
+        if self._epilogue is not None:
+            self._epilogue.run(launch, at)
 
     def close(self) -> None:
         """Let go of the plan and the packs."""
@@ -159,21 +154,23 @@ class ConvExecutors:
     """The executors of a problem for the calling thread, best first: an iterator that makes each.
 
     First those that compute everything in one graph, then, where something follows the convolution,
-    those of the convolution alone. ``to_measure`` asks for all that cuDNN knows, and for our own.
-    ``refused`` says what was left out so far and why.
+    those of the convolution alone and a kernel of dnnffi's. They are made with the handle of
+    ``launch``. ``to_measure`` asks for all that cuDNN knows, and for our own. ``refused`` says what
+    was left out so far and why.
     """
 
     def __init__(
         self,
         library: Library,
         problem: ConvProblem,
-        device: int,
+        launch: Launch,
         *,
         to_measure: bool = False,
     ) -> None:
         self._library = library
         self._problem = problem
-        self._device = device
+        self._device = launch.device
+        self._handle: Handle = launch.owner
         self._to_measure = to_measure
         self._modes = _MEASURED_MODES if to_measure else MODES
         self._first = ALL if to_measure else FEW
@@ -184,13 +181,13 @@ class ConvExecutors:
         self.refused: list[Refusal] = []
         self._executors = self._all()
 
-    def __iter__(self) -> Iterator[ConvExecutor]:
+    def __iter__(self) -> Iterator[EngineExecutor]:
         return self
 
-    def __next__(self) -> ConvExecutor:
+    def __next__(self) -> EngineExecutor:
         return next(self._executors)
 
-    def _all(self) -> Iterator[ConvExecutor]:
+    def _all(self) -> Iterator[EngineExecutor]:
         for fused in (True, False) if has_epilogue(self._problem) else (False,):
             try:
                 graph = self._graph(fused)
@@ -198,22 +195,33 @@ class ConvExecutors:
                 self.refused.append(Refusal("the graph", None, str(error)))
                 continue
             found = Candidates(
-                *(handle_for(self._library, self._device), graph, self._allowed),
+                *(self._handle, graph, self._allowed),
                 modes=self._modes,
                 first=self._first,
                 refused=self.refused,
             )
             for candidate in found:
-                yield GraphExecutor(self._device, self._problem, graph, candidate)
+                yield self._by_graph(graph, candidate)
         if self._to_measure and fits(self._problem):
             yield self._own()
 
-    def _own(self) -> OwnExecutor:
-        # CuPy's memory: without CuPy there are no convolutions here.
-        memory = cast("MemoryWithGraphs", self._library.memory)
-        return OwnExecutor(self._problem, self._device, memory)
+    def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
+        alone = has_epilogue(self._problem) and not graph.fused
+        return GraphExecutor(self._problem, graph, candidate, self._epilogue if alone else None)
 
-    def made_again(self, choice: Choice) -> ConvExecutor:
+    @cached_property
+    def _epilogue(self) -> EpilogueKernel:
+        return EpilogueKernel(self._problem, self._device, self._memory)
+
+    def _own(self) -> OwnExecutor:
+        return OwnExecutor(self._problem, self._device, self._memory)
+
+    @property
+    def _memory(self) -> MemoryWithGraphs:
+        # CuPy's: without CuPy there are no convolutions here.
+        return cast("MemoryWithGraphs", self._library.memory)
+
+    def made_again(self, choice: EngineChoice) -> EngineExecutor:
         """The executor of a choice made before.
 
         Raises `CudnnError`, `UnsupportedError`; ``ValueError`` for a knob that is not known.
@@ -229,10 +237,9 @@ class ConvExecutors:
         engine = Engine(graph.graph, choice.engine, library=self._library)
         notes = engine.numerical_notes, engine.behavior_notes
         config = EngineConfig(engine, dict(choice.knobs), library=self._library)
-        handle = handle_for(self._library, self._device)
-        plan = ExecutionPlan(handle, config, library=self._library)
+        plan = ExecutionPlan(self._handle, config, library=self._library)
         info = PlanInfo(*("choice", choice.engine, dict(choice.knobs), plan.workspace_size), *notes)
-        return GraphExecutor(self._device, self._problem, graph, Candidate(plan, config, info))
+        return self._by_graph(graph, Candidate(plan, config, info))
 
     def nothing(self) -> UnsupportedError:
         """The error where no executor is left."""
@@ -249,14 +256,13 @@ class ConvExecutors:
     def _graph(self, fused: bool) -> ConvolutionGraph:
         problem = self._problem
         name, operands = _GRAPHS[problem.operation, problem.spec.transposed]
-        handle = handle_for(self._library, self._device)
         builder: Callable[..., ConvolutionGraph] = getattr(build, name)
         if not fused:
-            return builder(self._geometry, handle, library=self._library)
+            return builder(self._geometry, self._handle, library=self._library)
         out: Layout = getattr(self._geometry, operands[-1])
         return builder(
             self._geometry,
-            handle,
+            self._handle,
             bias=problem.bias,
             residual=out if problem.residual else None,
             alpha=problem.alpha,

@@ -28,8 +28,9 @@ class Generator(dropout.Generator):
 
     def save(self) -> np.ndarray[Any, Any]:
         """The states, copied to the host. Waits for the current stream."""
-        with self.library.memory.use(self.device), self:
-            return np.array(to_host(self._states))
+        saved = []
+        self._on_current_stream(lambda: saved.append(np.array(to_host(self._states))))
+        return saved[0]
 
     def restore(self, states: np.ndarray[Any, Any]) -> None:
         """Continue from saved states."""
@@ -37,5 +38,4 @@ class Generator(dropout.Generator):
             raise ValueError(
                 f"saved states have {states.nbytes} bytes; this device's have {self._states.nbytes}"
             )
-        with self.library.memory.use(self.device), self:
-            self._states.set(states)
+        self._on_current_stream(lambda: self._states.set(states))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.status import last_error, status_name
 from dnnffi.backends.cudnn.symbols import SINCE
-from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device import loader
 from dnnffi.errors import CudnnError, UnsupportedError
-
-if TYPE_CHECKING:
-    from dnnffi.backends.cudnn.handle import Handle
 
 OLDEST = (8, 9, 7)
 """The oldest version supported: the first whose headers are checked, and from 8.9 on
@@ -38,14 +33,11 @@ class Library(VendorLibrary):
     install = INSTALL
     since = SINCE
     kind = "cuda"
+    ffi = ffi
+    prefix = "cudnn"
 
     def _read_version(self) -> tuple[int, int, int]:
         return version_tuple(self.lib.cudnnGetVersion())
-
-    def new_handle(self) -> Handle:
-        from dnnffi.backends.cudnn.handle import Handle
-
-        return Handle(self)
 
     def error(self, status: int, function: str, problem: object = "") -> Exception:
         """The exception for ``status`` (not success) of ``function``.
@@ -77,29 +69,17 @@ def load() -> Library:
     in the process (so that CuPy, JAX and PyTorch share one), cuda-pathfinder, the system's loader.
     Raises `LibraryNotFoundError` or `UnsupportedError` (too old).
     """
-    global _current
-    if _current is None:
-        with _lock:
-            if _current is None:
-                found = loader.load("cuDNN", PLACES, ffi.dlopen, "cudnnGetVersion", INSTALL)
-                _current = Library(found.lib, found.path, found.found_via)
-    return _current
+    return _process.load()
 
 
 def loaded() -> Library | None:
     """The libcudnn that `load` has returned, or None while there is none."""
-    return _current
+    return _process.current
 
 
-@contextmanager
-def using(library: Library) -> Iterator[Library]:
+def using(library: Library) -> AbstractContextManager[Library]:
     """Make ``library`` the one that `load` returns, for the length of a ``with`` block."""
-    global _current
-    before, _current = _current, library
-    try:
-        yield library
-    finally:
-        _current = before
+    return _process.using(library)
 
 
 def _pathfinder() -> Iterator[str]:
@@ -121,5 +101,4 @@ PLACES = (
     loader.system("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"),
 )
 
-_lock = threading.Lock()
-_current: Library | None = None
+_process = LibraryOfProcess(Library, ffi, "cudnnGetVersion", PLACES)

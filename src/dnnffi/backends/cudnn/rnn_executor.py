@@ -1,8 +1,6 @@
-"""The RNN executor on cuDNN: descriptors made once, then one C call for each step of training."""
+"""How does cuDNN run a recurrent network? Descriptors made once, then one C call an operation."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.algorithm import known_wrong, rule
@@ -12,77 +10,36 @@ from dnnffi.backends.cudnn.descriptors import (
     RNNInfo,
     TensorDescriptor,
 )
-from dnnffi.backends.cudnn.dropout import Generator
-from dnnffi.backends.cudnn.handle import handle_for
 from dnnffi.backends.cudnn.layout import weight_space_size
-from dnnffi.backends.cudnn.library import Library, load
-from dnnffi.backends.vendor import rnn_executor as rnn
-from dnnffi.backends.vendor.context import Context, Phase
-from dnnffi.errors import ContextError, UnsupportedError
+from dnnffi.backends.rnn_interface import (
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.backends.vendor.rnn_executor import VendorRNNExecutor
+from dnnffi.device.interface import Launch
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
-from dnnffi.spec.options import check_algorithm
-from dnnffi.spec.problem import PACKED, RNNProblem
+from dnnffi.spec.problem import PACKED
 
 _ADD = 0  # CUDNN_WGRAD_MODE_ADD, the only mode that cuDNN 9.19 takes for an RNN
 
 
-class RNNExecutor(rnn.RNNExecutor):
-    """One RNN problem on cuDNN, for callers who hold their own buffers.
+class CudnnRNNExecutor(VendorRNNExecutor):
+    """One RNN problem on cuDNN, on addresses.
 
-    Making it makes the descriptors, picks the algorithm and asks for the buffer sizes; a call then
-    checks its arrays and makes one C call, on CuPy's current stream, without allocating or
-    synchronising. Several threads may share it: each uses its own handle. The calls stand on
-    ``cudnnRNNForward``, ``cudnnRNNBackwardData_v8`` and ``cudnnRNNBackwardWeights_v8``.
-
-    Parameters
-    ----------
-    problem : what to compute
-    generator : random numbers of the dropout, where the problem has any
-    device : the GPU, by default CuPy's current one
-    library : the libcudnn, by default `dnnffi.backends.cudnn.library.load`
-
-    Attributes
-    ----------
-    problem, device, library : as above
-    algorithm : the algorithm in use
-    generator : the random numbers in use, None where nothing is dropped
-    workspace_bytes, reserve_bytes : sizes of the two buffers; contents of the workspace do not
-        outlive a call
-    least_workspace_bytes : what suffices without ``accumulate``, here the same
-    weight_size : elements of the flat weight buffer
-
-    Raises
-    ------
-    UnsupportedError
-        The library has no such combination, or the problem has more than 65,535 steps.
-    CudnnError
-        Any other status of a cuDNN function.
+    It stands on ``cudnnRNNForward``, ``cudnnRNNBackwardData_v8`` and
+    ``cudnnRNNBackwardWeights_v8``. Raises `UnsupportedError` where the library has no such
+    combination, `CudnnError` for any other status.
     """
 
     _layout = "cudnn"
 
-    def __init__(
-        self,
-        problem: RNNProblem,
-        *,
-        generator: Generator | None = None,
-        device: int | None = None,
-        library: Library | None = None,
-    ) -> None:
-        super().__init__(problem, generator, device, load() if library is None else library)
-
     def _algorithm(self) -> str:
         problem = self.problem
-        algorithm = check_algorithm("cudnn", "cuDNN", self.library.version_text, problem.options)
+        algorithm = problem.options.algorithm
         if algorithm == "auto":
-            return rule(problem, self._memory.architecture(self.device))
-        uneven = problem.lengths is not None and min(problem.lengths) != max(problem.lengths)
-        if algorithm != "standard" and uneven:
-            raise UnsupportedError(
-                "cuDNN",
-                self.library.version_text,
-                f"the algorithm {algorithm} takes only rows of equal length; use standard",
-            )
+            return rule(problem, self.library.memory.architecture(self.device))
         if wrong := known_wrong(problem, algorithm):
             raise UnsupportedError(
                 "cuDNN",
@@ -91,21 +48,21 @@ class RNNExecutor(rnn.RNNExecutor):
             )
         return algorithm
 
-    def _describe(self) -> None:
+    def _describe(self, launch: Launch) -> None:
         try:
-            super()._describe()
+            super()._describe(launch)
         except UnsupportedError:
             if self.problem.options.algorithm != "auto" or self.algorithm == "standard":
                 raise
             # The rule guessed what this version, or this GPU, does not have.
             self.algorithm = "standard"
-            super()._describe()
+            super()._describe(launch)
 
-    def _make_descriptors(self) -> None:
+    def _make_descriptors(self, launch: Launch) -> None:
         problem, library = self.problem, self.library
         spec = problem.spec
-        handle = handle_for(library, self.device)
-        dropout = self.generator.descriptor(problem.dropout) if self.generator else None
+        handle = launch.owner
+        dropout = self.generator.descriptor(problem.dropout, handle) if self.generator else None
         self._rnn = self._own(RNNDescriptor(self._info(), dropout, library=library))
         if problem.options.clip is not None:
             self._rnn.set_clip(problem.options.clip, problem.options.clip_nan)
@@ -157,8 +114,9 @@ class RNNExecutor(rnn.RNNExecutor):
         )
 
     def _bind(self) -> None:
-        super()._bind()
         lib = self.library.lib
+        self._mode = int(self.problem.training)  # CUDNN_FWD_MODE_INFERENCE or _TRAINING
+        self._clear = self.library.memory.clear
         self._forward = lib.cudnnRNNForward
         self._backward_data = lib.cudnnRNNBackwardData_v8
         self._backward_weights = lib.cudnnRNNBackwardWeights_v8
@@ -166,25 +124,13 @@ class RNNExecutor(rnn.RNNExecutor):
             descriptor.pointer for descriptor in (self._rnn, self._x, self._y, self._h, self._c)
         )
 
-    def forward_at(
-        self,
-        addresses: tuple[int, ...],
-        context: Context | None = None,
-        *,
-        ordered: bool = True,
-    ) -> None:
-        x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
-        handle = self._ready()
-        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors
-        mode = reserve = reserve_bytes = 0
-        if self._training:
-            mode, reserve, reserve_bytes = 1, self._refill(context), self.reserve_bytes
-        elif context is not None:
-            raise ContextError("forward of an inference problem takes no context")
-        arguments = (
-            handle,
+    def forward(self, launch: Launch, at: ForwardAddresses) -> None:
+        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._is_closed()
+        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve = at
+        status = self._forward(
+            launch.handle,
             rnn,
-            mode,  # CUDNN_FWD_MODE_INFERENCE or _TRAINING
+            self._mode,
             0,  # lengths in device memory: not read since 8.9.1
             x_desc,
             x,
@@ -200,38 +146,17 @@ class RNNExecutor(rnn.RNNExecutor):
             weights,
             self.workspace_bytes,
             workspace,
-            reserve_bytes,
+            self.reserve_bytes,
             reserve,
         )
-        if ordered and self.generator is not None:
-            with self.generator:
-                status = self._forward(*arguments)
-        else:
-            status = self._forward(*arguments)
         if status:
             raise self.library.error(status, "cudnnRNNForward", self.problem)
-        if context is not None:
-            context.phase = Phase.FORWARD
 
-    def _run_backward_data(
-        self,
-        handle: Any,
-        y: int,
-        dy: int,
-        dx: int,
-        h_0: int,
-        dh_n: int,
-        dh_0: int,
-        c_0: int,
-        dc_n: int,
-        dc_0: int,
-        weights: int,
-        workspace: int,
-        reserve: int,
-    ) -> None:
-        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors
+    def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
+        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._is_closed()
+        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at
         status = self._backward_data(
-            handle,
+            launch.handle,
             rnn,
             0,
             y_desc,
@@ -257,22 +182,15 @@ class RNNExecutor(rnn.RNNExecutor):
         if status:
             raise self.library.error(status, "cudnnRNNBackwardData_v8", self.problem)
 
-    def _run_backward_weights(
-        self,
-        handle: Any,
-        x: int,
-        h_0: int,
-        y: int,
-        out: int,
-        workspace: int,
-        reserve: int,
-        accumulate: bool,
+    def backward_weights(
+        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
     ) -> None:
-        rnn, x_desc, y_desc, h_desc, _ = self._descriptors
+        rnn, x_desc, y_desc, h_desc, _ = self._descriptors or self._is_closed()
+        x, h_0, y, dweights, workspace, reserve = at
         if not accumulate:
-            self._memory.clear(out, self._weight_bytes)  # the library adds
+            self._clear(dweights, self._weight_bytes, launch.stream)  # the library adds
         status = self._backward_weights(
-            handle,
+            launch.handle,
             rnn,
             _ADD,
             0,
@@ -283,7 +201,7 @@ class RNNExecutor(rnn.RNNExecutor):
             y_desc,
             y,
             self._weight_bytes,
-            out,
+            dweights,
             self.workspace_bytes,
             workspace,
             self.reserve_bytes,

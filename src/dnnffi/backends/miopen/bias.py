@@ -1,4 +1,4 @@
-"""The gradient by the bias of a convolution, for arrays that no array library sums."""
+"""What sums the gradient of a bias that no array library sums? MIOpen."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.canonical import channel_matrix
 from dnnffi.backends.miopen.conv_limits import BIAS_GRADIENT
 from dnnffi.backends.miopen.descriptors import TensorDescriptor
-from dnnffi.backends.miopen.handle import handle_for
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.vendor.limits import check_limits
+from dnnffi.device.interface import Launch
 
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 
 
-class BiasGradient:
+class MiopenBiasGradient:
     """The sum of dy [N, K, ...], contiguous, over all but its channels: [K].
 
     It stands on ``miopenConvolutionBackwardBias``, which reads channels last wrongly (3.4.0).
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, device: int, library: Library) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: str, library: Library) -> None:
         check_limits(BIAS_GRADIENT, dtype, "MIOpen", library)
-        self._library, self._device = library, device
+        self._library = library
         self._problem = f"backward of a bias, dy {list(shape)} {dtype}"
         matrix, bias = channel_matrix(shape, channels_last=False)
         self._dy = TensorDescriptor(dtype, matrix, library=library)
         self._dbias = TensorDescriptor(dtype, bias, library=library)
 
-    def run_at(self, dy: int, dbias: int) -> None:
-        """Queue it on arrays by address."""
+    def run(self, launch: Launch, dy: int, dbias: int) -> None:
+        """Enqueue it, on these addresses."""
         function = "miopenConvolutionBackwardBias"
         status = self._library.lib.miopenConvolutionBackwardBias(
-            handle_for(self._library, self._device).pointer,
+            launch.handle,
             _ONE,
             self._dy.pointer,
             dy,

@@ -18,6 +18,11 @@ from dnnffi.backends.miopen.descriptors import (
 )
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.padding import Padding
+from dnnffi.backends.rnn_interface import (
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -31,14 +36,14 @@ class Calls(Protocol):
     workspace_bytes: int
     reserve_bytes: int
 
-    def forward(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        """On x, y, h_0, h_n, c_0, c_n, weights, workspace."""
+    def forward(self, handle: Any, at: ForwardAddresses) -> None:
+        """Enqueue it."""
 
-    def backward_data(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        """On y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace."""
+    def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
+        """Enqueue it."""
 
-    def backward_weights(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        """On x, h_0, y, dweights, workspace. Overwrites dweights."""
+    def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
+        """Enqueue it. Overwrites dweights."""
 
 
 class StepCalls:
@@ -81,8 +86,8 @@ class StepCalls:
         self._library.check(status, function, self._problem)
         return int(size[0])
 
-    def forward(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
+    def forward(self, handle: Any, at: ForwardAddresses) -> None:
+        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve = at
         state, lib = self._state, self._library.lib
         arguments = (
             handle,
@@ -114,8 +119,8 @@ class StepCalls:
         if status:
             raise self._library.error(status, function, self._problem)
 
-    def backward_data(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace = addresses
+    def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
+        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at
         state = self._state
         status = self._library.lib.miopenRNNBackwardData(
             handle,
@@ -149,8 +154,8 @@ class StepCalls:
         if status:
             raise self._library.error(status, "miopenRNNBackwardData", self._problem)
 
-    def backward_weights(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        x, h_0, y, dweights, workspace = addresses
+    def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
+        x, h_0, y, dweights, workspace, reserve = at
         status = self._library.lib.miopenRNNBackwardWeights(
             handle,
             self._rnn,
@@ -214,8 +219,8 @@ class SequenceCalls:
         self._library.check(status, "miopenGetRNNTempSpaceSizes", self._problem)
         return int(sizes[0]), int(sizes[1])
 
-    def forward(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        x, y, h_0, h_n, c_0, c_n, weights, workspace = addresses
+    def forward(self, handle: Any, at: ForwardAddresses) -> None:
+        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve = at
         mode, workspace_bytes = _TRAINING, self.workspace_bytes
         if not self._problem.training:
             mode, workspace_bytes = _INFERENCE, self._inner_workspace
@@ -245,8 +250,8 @@ class SequenceCalls:
             raise self._library.error(status, "miopenRNNForward", self._problem)
         self._y_padding.zero(handle, y)
 
-    def backward_data(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        y, dy, dx, h_0, dh_n, dh_0, c_0, dc_n, dc_0, weights, workspace = addresses
+    def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
+        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at
         status = self._library.lib.miopenRNNBackwardSeqData(
             handle,
             self._rnn,
@@ -275,8 +280,8 @@ class SequenceCalls:
         assert self._x_padding is not None
         self._x_padding.zero(handle, dx)
 
-    def backward_weights(self, handle: Any, addresses: tuple[int, ...], reserve: int) -> None:
-        x, h_0, y, dweights, workspace = addresses
+    def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
+        x, h_0, y, dweights, workspace, reserve = at
         status = self._library.lib.miopenRNNBackwardWeightsSeqTensor(
             handle,
             self._rnn,

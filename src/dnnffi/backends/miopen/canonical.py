@@ -1,4 +1,4 @@
-"""A problem as MIOpen computes it: an ordinary convolution in two or three dimensions.
+"""Which convolution does MIOpen compute for a problem? One in two or three dimensions.
 
 A transposed convolution exchanges forward and backward data of the ordinary one with the same
 weights; one spatial dimension gets another of size 1 in front, which moves nothing in memory.
@@ -31,7 +31,7 @@ DATA_CALLS = Direction("BackwardData", ("y", "w", "x"), ("y", "w", "x"))
 WEIGHTS_CALLS = Direction("BackwardWeights", ("y", "x", "w"), ("y", "x", "w"))
 
 
-class Ordinary(NamedTuple):
+class Canonical(NamedTuple):
     """What is asked of the library; hashable. Problems with the same share what was measured."""
 
     direction: Direction
@@ -46,7 +46,7 @@ class Ordinary(NamedTuple):
     deterministic: bool
 
     @classmethod
-    def of(cls, problem: ConvProblem) -> Ordinary:
+    def of(cls, problem: ConvProblem) -> Canonical:
         """The convolution behind a problem."""
         spec = problem.spec
         x, y = problem.x_shape, problem.y_shape

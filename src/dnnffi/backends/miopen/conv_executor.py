@@ -1,4 +1,4 @@
-"""The executor of convolutions on MIOpen: solutions by their number, what is added to y.
+"""What runs a convolution on MIOpen? Solutions by their number, then what is added to y.
 
 MIOpen names what it computes with in two ways. Find mode measures and answers with an algorithm and
 a size of workspace, but only the handle that has searched can run the algorithm (3.4.0: another one
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.canonical import Ordinary, channel_matrix
+from dnnffi.backends.miopen.canonical import Canonical, channel_matrix
 from dnnffi.backends.miopen.conv_limits import FUSION, LIMITS
 from dnnffi.backends.miopen.descriptors import (
     ActivationDescriptor,
@@ -24,12 +25,11 @@ from dnnffi.backends.miopen.descriptors import (
     TensorDescriptor,
 )
 from dnnffi.backends.miopen.fusion import FusionPlan
-from dnnffi.backends.miopen.handle import handle_for
-from dnnffi.backends.miopen.library import Library, load
+from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.types import CONVOLUTION_ALGORITHMS
 from dnnffi.backends.vendor.enumerators import name_of
-from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits, limit_of
+from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
@@ -52,18 +52,19 @@ class Solution(NamedTuple):
     milliseconds: float
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search answers with first."""
 
     algorithm: str
     workspace_bytes: int
 
 
-class ConvExecutor:
+class MiopenConvExecutor:
     """One convolution problem on MIOpen, for callers who hold their own buffers.
 
-    Making it makes the descriptors and asks for the solutions; a call then makes the C calls, on
-    the current stream, without allocating. Several threads may share it. It stands on
+    Making it makes the descriptors and asks for the solutions; a call then makes the C calls
+    without allocating, of a solution that its thread has compiled. Several threads may share it. It
+    stands on
     ``miopenConvolutionForwardImmediate``, ``miopenConvolutionBackwardDataImmediate`` and
     ``miopenConvolutionBackwardWeightsImmediate``, on ``miopenFindConvolution...Algorithm`` for a
     search, on a fusion plan for bias and ReLU where the library has a kernel for them, and on
@@ -72,12 +73,12 @@ class ConvExecutor:
     Parameters
     ----------
     problem : what to compute, with a batch
-    device : the GPU, by default the current one
-    library : the libMIOpen, by default `dnnffi.backends.miopen.library.load`
+    launch : on the GPU that it is for
+    library : the libMIOpen
 
     Attributes
     ----------
-    problem, device, library : as above
+    problem, library : as above
     fused : whether bias and ReLU are in the convolution's kernel
     solutions : those that the options allow, in the order in which they are to be tried; empty
         where fused
@@ -90,27 +91,22 @@ class ConvExecutor:
         Any other status of a MIOpen function.
     """
 
-    def __init__(
-        self, problem: ConvProblem, *, device: int | None = None, library: Library | None = None
-    ) -> None:
-        library = load() if library is None else library
+    def __init__(self, problem: ConvProblem, launch: Launch, library: Library) -> None:
         check_limits(LIMITS, problem, "MIOpen", library)
         self.problem = problem
         self.library = library
-        self.device = library.memory.current_device() if device is None else device
-        self.ordinary = Ordinary.of(problem)
+        self.canonical = Canonical.of(problem)
         self.solutions: tuple[Solution, ...] = ()
         self._fusion: FusionPlan | None = None
         self._epilogue: _Epilogue | None = None
         self._owned = ExitStack()
         try:
-            handle = self._handle()
             self._make_descriptors()
-            self._fusion = self._fused(handle)
+            self._fusion = self._fused(launch)
             if self._fusion is None:
                 if problem.bias or problem.residual or problem.activation:
                     self._epilogue = _Epilogue(library, problem, self._own)
-                self._ask(handle)
+                self._ask(launch)
         except BaseException:
             self.close()
             raise
@@ -119,29 +115,26 @@ class ConvExecutor:
         self._owned.callback(resource.close)
         return resource
 
-    def _handle(self) -> Handle:
-        return handle_for(self.library, self.device)
-
     def _make_descriptors(self) -> None:
-        ordinary, library = self.ordinary, self.library
+        canonical, library = self.canonical, self.library
 
         def tensor(shape: tuple[int, ...]) -> TensorDescriptor:
-            strides = packed_strides(shape, ordinary.channels_last)
+            strides = packed_strides(shape, canonical.channels_last)
             made: TensorDescriptor = self._own(
-                TensorDescriptor(ordinary.dtype, shape, strides, library=library)
+                TensorDescriptor(canonical.dtype, shape, strides, library=library)
             )
             return made
 
-        self._tensors = dict(zip("xwy", map(tensor, ordinary.shapes), strict=True))
+        self._tensors = dict(zip("xwy", map(tensor, canonical.shapes), strict=True))
         info = ConvolutionInfo(
-            ordinary.padding,
-            ordinary.stride,
-            ordinary.dilation,
-            ordinary.groups,
-            deterministic=ordinary.deterministic,
+            canonical.padding,
+            canonical.stride,
+            canonical.dilation,
+            canonical.groups,
+            deterministic=canonical.deterministic,
         )
         self._convolution = self._own(ConvolutionDescriptor(info, library=library))
-        first, second, result = (self._tensors[name] for name in ordinary.direction.operands)
+        first, second, result = (self._tensors[name] for name in canonical.direction.operands)
         self._described = (
             first.pointer,
             second.pointer,
@@ -153,20 +146,20 @@ class ConvExecutor:
             "Forward": ("x", "w"),
             "BackwardData": ("y", "w"),
             "BackwardWeights": ("x", "y") if self.problem.spec.transposed else ("y", "x"),
-        }[ordinary.direction.name]
-        self._swaps = arguments != ordinary.direction.operands[:2]
-        self._run_name = f"miopenConvolution{ordinary.direction.name}Immediate"
+        }[canonical.direction.name]
+        self._swaps = arguments != canonical.direction.operands[:2]
+        self._run_name = f"miopenConvolution{canonical.direction.name}Immediate"
         self._run = getattr(library.lib, self._run_name)
 
-    def _fused(self, handle: Handle) -> FusionPlan | None:
+    def _fused(self, launch: Launch) -> FusionPlan | None:
         """A compiled fusion plan, if the problem is one that MIOpen fuses and it has a kernel."""
-        problem, ordinary = self.problem, self.ordinary
+        problem, canonical = self.problem, self.canonical
         if not (problem.bias or problem.activation) or limit_of(FUSION, problem):
             return None
         bias = None
         if problem.bias:
             shape = (1, problem.spec.out_channels, 1, 1)
-            bias = self._own(TensorDescriptor(ordinary.dtype, shape, library=self.library))
+            bias = self._own(TensorDescriptor(canonical.dtype, shape, library=self.library))
         try:
             plan = FusionPlan(
                 self._tensors["x"],
@@ -179,7 +172,7 @@ class ConvExecutor:
             )
         except UnsupportedError:
             return None
-        if plan.compile(handle):
+        if plan.compile(launch):
             self._own(plan)
             return plan
         plan.close()
@@ -187,19 +180,19 @@ class ConvExecutor:
 
     # Solutions
 
-    def _call(self, name: str, handle: Handle, *arguments: Any) -> None:
+    def _call(self, name: str, launch: Launch, *arguments: Any) -> None:
         """A function of the direction, whose name is ``miopenConvolution...`` with ``name``."""
-        function = f"miopenConvolution{self.ordinary.direction.name}{name}"
-        status = getattr(self.library.lib, function)(handle.pointer, *arguments)
+        function = f"miopenConvolution{self.canonical.direction.name}{name}"
+        status = getattr(self.library.lib, function)(launch.handle, *arguments)
         self.library.check(status, function, self.problem)
 
-    def _ask(self, handle: Handle, first: Found | None = None) -> None:
+    def _ask(self, launch: Launch, first: SearchResult | None = None) -> None:
         """Set ``solutions``: those that ``first`` names in front."""
         count = ffi.new("size_t *")
-        self._call("GetSolutionCount", handle, *self._described, count)
+        self._call("GetSolutionCount", launch, *self._described, count)
         most = int(count[0])
         listed = ffi.new("miopenConvSolution_t[]", max(most, 1))
-        self._call("GetSolution", handle, *self._described, most, count, listed)
+        self._call("GetSolution", launch, *self._described, most, count, listed)
         solutions = [
             Solution(
                 int(one.solution_id),
@@ -228,9 +221,9 @@ class ConvExecutor:
             )
         raise UnsupportedError("MIOpen", self.library.version_text, reason)
 
-    def compile(self, solution: Solution) -> None:
-        """Make the kernels of a solution, if this handle has not got them."""
-        self._call("CompileSolution", self._handle(), *self._described, solution.number)
+    def compile(self, launch: Launch, solution: Solution) -> None:
+        """Make the kernels of a solution, if the handle has not got them."""
+        self._call("CompileSolution", launch, *self._described, solution.number)
 
     def smaller(self, solution: Solution) -> list[Solution]:
         """What to take where the workspace of ``solution`` is not to be had.
@@ -242,19 +235,21 @@ class ConvExecutor:
         return default + [one for one in others if not one.workspace_bytes and one not in default]
 
     def search(
-        self, addresses: tuple[int, ...], allocate: Callable[[int], tuple[int, object]]
-    ) -> Found:
+        self,
+        launch: Launch,
+        at: ConvAddresses,
+        allocate: Callable[[int], tuple[int, object]],
+    ) -> SearchResult:
         """Measure on arrays, whose result is written over; the solutions have a new order then.
 
         ``allocate(size)`` gives the address of a workspace and what keeps it. Where there is no
         memory for the largest, what needs none is measured. Raises `UnsupportedError` where nothing
         runs.
         """
-        handle = self._handle()
-        first, second, result = self._operands(addresses)
-        at = dict(zip(self.ordinary.direction.operands, (first, second, result), strict=True))
+        operands = zip(self.canonical.direction.operands, self._operands(at), strict=True)
+        address = dict(operands)
         size = ffi.new("size_t *")
-        self._call("GetWorkSpaceSize", handle, *self._described, size)
+        self._call("GetWorkSpaceSize", launch, *self._described, size)
         limit = self.problem.options.workspace_limit
         most = int(size[0]) if limit is None else min(int(size[0]), limit)
         try:
@@ -263,14 +258,15 @@ class ConvExecutor:
             if not most:
                 raise
             most, workspace = 0, 0
-        one, other, written = self.ordinary.direction.searched
+        one, other, written = self.canonical.direction.searched
         count = ffi.new("int *")
         measured = ffi.new("miopenConvAlgoPerf_t[]", _MOST_ALGORITHMS)
-        function = f"miopenFindConvolution{self.ordinary.direction.name}Algorithm"
+        function = f"miopenFindConvolution{self.canonical.direction.name}Algorithm"
         status = getattr(self.library.lib, function)(
-            handle.pointer,
-            *(self._tensors[one].pointer, at[one], self._tensors[other].pointer, at[other]),
-            *(self._convolution.pointer, self._tensors[written].pointer, at[written]),
+            launch.handle,
+            *(self._tensors[one].pointer, address[one]),
+            *(self._tensors[other].pointer, address[other]),
+            *(self._convolution.pointer, self._tensors[written].pointer, address[written]),
             *(_MOST_ALGORITHMS, count, measured, workspace, most, False),
         )
         self.library.check(status, function, self.problem)
@@ -279,11 +275,11 @@ class ConvExecutor:
                 "MIOpen", self.library.version_text, f"a search found nothing for {self.problem}"
             )
         best = measured[0]
-        return Found(name_of(CONVOLUTION_ALGORITHMS, best.fwd_algo), int(best.memory))
+        return SearchResult(name_of(CONVOLUTION_ALGORITHMS, best.fwd_algo), int(best.memory))
 
-    def prefer(self, found: Found) -> None:
+    def prefer(self, launch: Launch, found: SearchResult) -> None:
         """Put the solutions that a search named in front; what was measured is in the list now."""
-        self._ask(self._handle(), found)
+        self._ask(launch, found)
 
     # Running
 
@@ -292,26 +288,28 @@ class ConvExecutor:
         """Whether bias and ReLU are in the convolution's kernel."""
         return self._fusion is not None
 
-    def run_at(
-        self, addresses: tuple[int, ...], solution: Solution | None = None, workspace: int = 0
-    ) -> None:
-        """Queue the convolution on arrays by address, 0 for one that the problem does not have.
+    @property
+    def workspace_bytes(self) -> int:
+        """Of the workspace of the first solution."""
+        return 0 if self.fused else self.solutions[0].workspace_bytes
 
-        ``addresses`` are those of the operation's arguments (`ConvProblem.argument_shapes`), then
-        of the result, all without gaps and in the problem's layout. ``workspace`` is that of a
-        buffer of the solution's bytes. Where `fused` there is no solution, and the kernel does all;
-        elsewhere `add_at` follows.
-        """
-        handle = self._handle()
+    def run(self, launch: Launch, at: ConvAddresses, solution: Solution | None = None) -> None:
+        """Enqueue it all, by the first solution if none is named."""
+        self.convolve(launch, at, solution)
+        self.add(launch, at)
+
+    def convolve(self, launch: Launch, at: ConvAddresses, solution: Solution | None = None) -> None:
+        """Enqueue the convolution; where `fused`, that is all. The workspace is the solution's."""
         if self._fusion is not None:
-            x, w, bias, _, y = addresses
-            self._fusion.run(handle, (self._tensors["x"], x), w, bias, (self._tensors["y"], y))
+            x, y = (self._tensors["x"], at.first), (self._tensors["y"], at.result)
+            self._fusion.run(launch, x, at.second, at.bias, y)
             return
-        assert solution is not None
-        first, second, result = self._operands(addresses)
+        if solution is None:
+            solution = self.solutions[0]
+        first, second, result = self._operands(at)
         first_described, second_described, convolution, result_described = self._described
         status = self._run(
-            handle.pointer,
+            launch.handle,
             first_described,
             first,
             second_described,
@@ -319,21 +317,21 @@ class ConvExecutor:
             convolution,
             result_described,
             result,
-            workspace,
+            at.workspace,
             solution.workspace_bytes,
             solution.number,
         )
         if status:
             raise self.library.error(status, self._run_name, self.problem)
 
-    def add_at(self, addresses: tuple[int, ...]) -> None:
-        """Queue what is added to a forward's y, and the activation; nothing where `fused`."""
+    def add(self, launch: Launch, at: ConvAddresses) -> None:
+        """Enqueue what is added to a forward's y, and the activation; nothing where `fused`."""
         if self._epilogue is not None:
-            self._epilogue.run(self._handle(), *addresses[2:])
+            self._epilogue.run(launch, at.bias, at.residual, at.result)
 
-    def _operands(self, addresses: tuple[int, ...]) -> tuple[int, int, int]:
-        first, second, result = addresses[0], addresses[1], addresses[-1]
-        return (second, first, result) if self._swaps else (first, second, result)
+    def _operands(self, at: ConvAddresses) -> tuple[int, int, int]:
+        first, second = (at.second, at.first) if self._swaps else (at.first, at.second)
+        return first, second, at.result
 
     def close(self) -> None:
         """Destroy plans and descriptors. A second call does nothing."""
@@ -361,27 +359,27 @@ class _Epilogue:
             self._relu = own(ActivationDescriptor(info, library=library)).pointer
         self._alpha = ffi.new("float *", problem.alpha)
 
-    def run(self, handle: Handle, bias: int, residual: int, y: int) -> None:
-        """Queue it."""
+    def run(self, launch: Launch, bias: int, residual: int, y: int) -> None:
+        """Enqueue it."""
         if residual and bias:
             # Two kinds of operand and y itself in one call.
-            self._add(handle, self._alpha, self._y, residual, self._bias, bias, _ONE, y)
+            self._add(launch, self._alpha, self._y, residual, self._bias, bias, _ONE, y)
         elif residual:
-            self._add(handle, self._alpha, self._y, residual, self._y, y, _ZERO, y)
+            self._add(launch, self._alpha, self._y, residual, self._y, y, _ZERO, y)
         elif bias:
-            self._add(handle, _ONE, self._y, y, self._bias, bias, _ZERO, y)
+            self._add(launch, _ONE, self._y, y, self._bias, bias, _ZERO, y)
         if self._problem.activation:
             # Not the maximum of miopenOpTensor, which turns NaN into 0.
             status = self._library.lib.miopenActivationForward(
-                handle.pointer, self._relu, _ONE, self._y, y, _ZERO, self._y, y
+                launch.handle, self._relu, _ONE, self._y, y, _ZERO, self._y, y
             )
             self._library.check(status, "miopenActivationForward", self._problem)
 
     def _add(
-        self, handle: Handle, alpha: Any, a: Any, a_at: int, b: Any, b_at: int, beta: Any, y: int
+        self, launch: Launch, alpha: Any, a: Any, a_at: int, b: Any, b_at: int, beta: Any, y: int
     ) -> None:
         """``y = alpha*a + b + beta*y``."""
         status = self._library.lib.miopenOpTensor(
-            handle.pointer, _ADD, alpha, a, a_at, _ONE, b, b_at, beta, self._y, y
+            launch.handle, _ADD, alpha, a, a_at, _ONE, b, b_at, beta, self._y, y
         )
         self._library.check(status, "miopenOpTensor", self._problem)

@@ -12,7 +12,8 @@ import numpy as np
 
 from dnnffi.backends.miopen.descriptors import DropoutDescriptor, states_size
 from dnnffi.backends.vendor import dropout
-from dnnffi.backends.vendor.handle import Handle, handle_for
+from dnnffi.backends.vendor.handle import Handle
+from dnnffi.device.interface import Launch
 
 _MASK = 2**64 - 1
 
@@ -33,16 +34,10 @@ class Generator(dropout.Generator):
         # The probability does not matter to the states: descriptors bring their own.
         self._seeder = DropoutDescriptor(handle, 0.5, self._states, library=self.library)
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            handle = handle_for(self.library, self.device)
-            seed = mixed(self.seed, self._uses)
-            self._seeder.set(handle, 0.5, self._states, seed, initialize=True)
-            self._uses += 1
-        except BaseException:
-            self.__exit__()
-            raise
+    def _seed_again(self, launch: Launch) -> None:
+        seed = mixed(self.seed, self._uses)
+        self._seeder.set(launch.owner, 0.5, self._states, seed, initialize=True)
+        self._uses += 1
 
     def save(self) -> np.ndarray[Any, Any]:
         """How often it was used, as bytes. Waits for nothing."""

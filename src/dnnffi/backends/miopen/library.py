@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning, status_name
 from dnnffi.backends.miopen.symbols import SINCE
-from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device import loader
 from dnnffi.errors import MiopenError, UnsupportedError
-
-if TYPE_CHECKING:
-    from dnnffi.backends.miopen.handle import Handle
 
 OLDEST = (3, 4, 0)
 """The oldest version supported: the first whose header is checked, and the one that what is said
@@ -41,6 +36,8 @@ class Library(VendorLibrary):
     install = INSTALL
     since = SINCE
     kind = "rocm"
+    ffi = ffi
+    prefix = "miopen"
 
     def _read_version(self) -> tuple[int, int, int]:
         parts = [ffi.new("size_t *") for _ in range(3)]
@@ -49,11 +46,6 @@ class Library(VendorLibrary):
             raise self.error(status, "miopenGetVersion")
         major, minor, patch = (int(part[0]) for part in parts)
         return major, minor, patch
-
-    def new_handle(self) -> Handle:
-        from dnnffi.backends.miopen.handle import Handle
-
-        return Handle(self)
 
     def error(self, status: int, function: str, problem: object = "") -> Exception:
         """The exception for ``status`` (not success) of ``function``.
@@ -75,29 +67,17 @@ def load() -> Library:
     in the process (so that CuPy and PyTorch share one), the folder ``lib`` of ``ROCM_PATH``, the
     system's loader. Raises `LibraryNotFoundError` or `UnsupportedError` (too old).
     """
-    global _current
-    if _current is None:
-        with _lock:
-            if _current is None:
-                found = loader.load("MIOpen", PLACES, ffi.dlopen, "miopenGetVersion", INSTALL)
-                _current = Library(found.lib, found.path, found.found_via)
-    return _current
+    return _process.load()
 
 
 def loaded() -> Library | None:
     """The libMIOpen that `load` has returned, or None while there is none."""
-    return _current
+    return _process.current
 
 
-@contextmanager
-def using(library: Library) -> Iterator[Library]:
+def using(library: Library) -> AbstractContextManager[Library]:
     """Make ``library`` the one that `load` returns, for the length of a ``with`` block."""
-    global _current
-    before, _current = _current, library
-    try:
-        yield library
-    finally:
-        _current = before
+    return _process.using(library)
 
 
 def _rocm_path() -> Iterator[str]:
@@ -115,5 +95,4 @@ PLACES = (
     loader.system(*_NAMES),
 )
 
-_lock = threading.Lock()
-_current: Library | None = None
+_process = LibraryOfProcess(Library, ffi, "miopenGetVersion", PLACES)

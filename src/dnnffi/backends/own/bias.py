@@ -1,4 +1,4 @@
-"""The gradient of a convolution's bias: the sum of dy over all but its channels.
+"""What sums the gradient of a convolution's bias? Two kernels, of dy over all but its channels.
 
 Array code reads dy slowly where the channels are last, and costs the host a launch for each of its
 steps. Here are two launches, in both layouts.
@@ -7,9 +7,9 @@ steps. Here are two launches, in both layouts.
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
-from dnnffi.device.interface import MemoryWithGraphs
+from dnnffi.backends.own.numbers import conversions
+from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.layouts import CHANNELS_LAST
 
@@ -21,67 +21,10 @@ _MOST_PARTS = 256
 _MOST_POSITIONS = 2**30  # of one channel: the kernels count on by ints, in steps far below that
 
 
-class _Type(NamedTuple):
-    """A dtype in memory, what it is summed in, and C that converts one into the other."""
-
-    stored: str
-    real: str
-    read: str = "return stored;"
-    rounded: str = "return value;"
-
-
-_TYPES = {
-    "float32": _Type("float", "float"),
-    "float64": _Type("double", "double"),
-    "bfloat16": _Type(
-        "unsigned short",
-        "float",
-        """
-    union { unsigned bits; float value; } wide;
-    wide.bits = (unsigned)stored << 16;
-    return wide.value;""",
-        """
-    union { float value; unsigned bits; } wide;
-    wide.value = value;
-    if (value != value) return 0x7fc0;
-    return (wide.bits + 0x7fff + ((wide.bits >> 16) & 1)) >> 16;""",
-    ),
-    "float16": _Type(
-        "unsigned short",
-        "float",
-        # The exponents lie 112 apart: by the product a subnormal number becomes a normal one.
-        """
-    union { unsigned bits; float value; } wide;
-    wide.bits = (stored & 0x7fffu) << 13;
-    wide.value *= 5192296858534827628530496329220096.0f;
-    if ((stored & 0x7c00) == 0x7c00) wide.bits |= 0x7f800000;
-    wide.bits |= (stored & 0x8000u) << 16;
-    return wide.value;""",
-        # From 65520 on it is infinity. The last digit of one half is that of the subnormal numbers,
-        # so that a sum with it is rounded to them.
-        """
-    union { float value; unsigned bits; } wide;
-    wide.value = value;
-    const unsigned sign = (wide.bits >> 16) & 0x8000;
-    wide.bits &= 0x7fffffff;
-    if (wide.bits > 0x7f800000) return sign | 0x7e00;
-    if (wide.bits >= 0x477ff000) return sign | 0x7c00;
-    if (wide.bits >= 0x38800000)
-        return sign | ((wide.bits - 0x38000000 + 0xfff + ((wide.bits >> 13) & 1)) >> 13);
-    wide.value += 0.5f;
-    return sign | (wide.bits - 0x3f000000);""",
-    ),
-}
-
 _SOURCE = """
-typedef {stored} STORED;
-typedef {real} REAL;
 #define THREADS {threads}
 #define LANES (THREADS < {lanes} ? THREADS : {lanes})
 #define AT_ONCE {at_once}
-
-static __device__ REAL real(STORED stored) {{ {read} }}
-static __device__ STORED rounded(REAL value) {{ {rounded} }}
 
 /* Channels first: a block sums over some of the positions of one channel. */
 extern "C" __global__ void sums_of_images(
@@ -121,7 +64,7 @@ extern "C" __global__ void sums_of_images(
 _OF_ROWS = """
 /* The sums of the columns of a matrix: a block sums some of the rows of some columns. */
 extern "C" __global__ void {name}(
-    const {given} *values, {result} *sums, long long rows, long long columns)
+    const {stored} *values, {result} *sums, long long rows, long long columns)
 {{
     __shared__ REAL shared[THREADS];
     const int lane = threadIdx.x % LANES, level = threadIdx.x / LANES;
@@ -152,22 +95,20 @@ extern "C" __global__ void {name}(
 
 
 def _source(dtype: str) -> str:
-    common = _SOURCE.format(
-        **_TYPES[dtype]._asdict(), threads=_THREADS, lanes=_LANES, at_once=_AT_ONCE
-    )
+    common = _SOURCE.format(threads=_THREADS, lanes=_LANES, at_once=_AT_ONCE)
     rows = _OF_ROWS.format(
-        name="sums_of_rows", given="STORED", read="real", result="REAL", rounded=""
+        name="sums_of_rows", stored="STORED", read="real", result="REAL", rounded=""
     )
     parts = _OF_ROWS.format(
-        name="sums_of_parts", given="REAL", read="", result="STORED", rounded="rounded"
+        name="sums_of_parts", stored="REAL", read="", result="STORED", rounded="rounded"
     )
-    return common + rows + parts
+    return conversions(dtype) + common + rows + parts
 
 
 class BiasGradient:
     """Sums an array [N, K, ...] without gaps that `fits`. Gives the same bits in every run.
 
-    ``workspace_bytes`` is what `run_at` needs.
+    ``workspace_bytes`` is what `run` needs.
     """
 
     def __init__(
@@ -195,10 +136,12 @@ class BiasGradient:
         self._sizes = (batch * size, channels) if by_rows else (batch, channels, size)
         self.workspace_bytes = parts * channels * max(4, ITEM_SIZES[dtype])
 
-    def run_at(self, dy: int, db: int, workspace: int) -> None:
-        """Run on the current stream, on these addresses."""
-        self._sum(self._grid, (_THREADS,), (dy, workspace, *self._sizes))
-        self._sum_parts(self._parts_grid, (_THREADS,), (workspace, db, *self._parts_sizes))
+    def run(self, launch: Launch, dy: int, db: int, workspace: int) -> None:
+        """Enqueue it, on these addresses."""
+        arguments = (dy, workspace, *self._sizes)
+        self._sum(self._grid, (_THREADS,), arguments, stream=launch.stream)
+        arguments = (workspace, db, *self._parts_sizes)
+        self._sum_parts(self._parts_grid, (_THREADS,), arguments, stream=launch.stream)
 
 
 def fits(shape: tuple[int, ...]) -> bool:

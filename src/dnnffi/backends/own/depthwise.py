@@ -1,4 +1,4 @@
-"""The gradient of a depthwise convolution's weights by a kernel of our own.
+"""What computes the gradient of a depthwise convolution's weights beside the vendor? A kernel.
 
 One more candidate where candidates are measured. On an H200 it was the fastest for the layers of
 MobileNetV2 with a stride (`docs/convolution.md`).
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
-from dnnffi.device.interface import MemoryWithGraphs
+from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST
@@ -84,7 +85,7 @@ extern "C" __global__ void sum_parts(
 class DepthwiseWeights:
     """Runs one problem that `fits`. Gives the same bits in every run.
 
-    ``workspace_bytes`` is what `run_at` needs.
+    ``workspace_bytes`` is what `run` needs.
     """
 
     def __init__(self, problem: ConvProblem, device: int, memory: MemoryWithGraphs) -> None:
@@ -117,15 +118,19 @@ class DepthwiseWeights:
             self._parts = 1
         self.workspace_bytes = self._parts * size if self._parts > 1 else 0
 
-    def run_at(self, addresses: tuple[int, ...]) -> None:
-        """Run on the current stream. ``addresses`` are those of dy, x, dw and the workspace."""
-        dy, x, dw, workspace = addresses
-        parts = self._parts
-        sums = workspace if parts > 1 else dw
-        self._sum((self._channels, parts), (_THREADS,), (dy, x, sums, *self._geometry))
+    def run(self, launch: Launch, at: ConvAddresses) -> None:
+        """Enqueue it."""
+        parts, stream = self._parts, launch.stream
+        sums = at.workspace if parts > 1 else at.result
+        arguments = (at.first, at.second, sums, *self._geometry)
+        self._sum((self._channels, parts), (_THREADS,), arguments, stream=stream)
         if parts > 1:
             blocks = -(-self._count // _THREADS)
-            self._sum_parts((blocks,), (_THREADS,), (sums, dw, self._count, parts))
+            arguments = (sums, at.result, self._count, parts)
+            self._sum_parts((blocks,), (_THREADS,), arguments, stream=stream)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def __str__(self) -> str:
         return f"a kernel of dnnffi's; workspace {self.workspace_bytes} bytes"

@@ -1,27 +1,28 @@
-"""What the vendors' random numbers of dropout share: states in device memory, used in order."""
+"""What do the vendors' random numbers of dropout share? States in device memory, used in order."""
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dnnffi.backends.vendor.descriptors.dropout import DropoutDescriptor
-from dnnffi.backends.vendor.handle import Handle, handle_for
+from dnnffi.backends.vendor.handle import Handle, current_launch, launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import Array, Launch
+from dnnffi.execution.locks import new_lock
 
 
 class Generator(ABC):
     """A seeded random number generator of a vendor on one device.
 
-    Each training forward with dropout uses its states, so uses must not overlap. As a context
-    manager around such a call it holds a lock and lets the current stream wait for the last use if
-    that was on another stream. Waiting is only legal between uses in the same capture state (both
-    outside graph capture, or both in one capture), so only then is it done; as in PyTorch, nothing
-    else may use the generator on other streams while a capture is under way.
+    Each training forward with dropout uses its states, so uses must not overlap: `in_order` holds
+    a lock and lets the stream wait for the last use if that was on another one. Waiting is only
+    legal between uses in the same capture state (both outside graph capture, or both in one
+    capture), so only then is it done; as in PyTorch, nothing else may use the generator on other
+    streams while a capture is under way.
     """
 
     _descriptor: ClassVar[type[DropoutDescriptor]]
@@ -30,18 +31,18 @@ class Generator(ABC):
         self.library = library
         self.device = device
         self.seed = seed
+        self._lock = new_lock()
+        self._descriptors: dict[float, DropoutDescriptor] = {}
         memory = library.memory
         with memory.use(device):
-            handle = handle_for(library, device)
-            size = self._states_size(handle)
+            launch = current_launch(library)
+            size = self._states_size(launch.owner)
             self._states: Array = memory.zeros((size,), memory.dtype("uint8"))
-            self._start(handle)
+            self._start(launch.owner)
             self._event = memory.new_event()
-            self._stream = memory.current_stream()
-            self._capture = memory.capture_id(self._stream)
-            memory.record(self._event, self._stream)
-        self._lock = threading.Lock()
-        self._descriptors: dict[float, DropoutDescriptor] = {}
+            self._stream = launch.stream
+            self._capture = memory.capture_id(launch.stream)
+            memory.record(self._event, launch.stream)
 
     @abstractmethod
     def _states_size(self, handle: Handle) -> int:
@@ -51,34 +52,38 @@ class Generator(ABC):
     def _start(self, handle: Handle) -> None:
         """Seed the states."""
 
-    def descriptor(self, dropout: float) -> DropoutDescriptor:
+    def descriptor(self, dropout: float, handle: Handle) -> DropoutDescriptor:
         """The dropout descriptor for a probability, on these states. Owned by the generator."""
         with self._lock:
             if dropout not in self._descriptors:
-                handle = handle_for(self.library, self.device)
                 self._descriptors[dropout] = self._descriptor(
                     handle, dropout, self._states, self.seed, library=self.library
                 )
             return self._descriptors[dropout]
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        try:
-            memory = self.library.memory
-            stream = memory.current_stream()
-            capture = memory.capture_id(stream)
-            if capture == self._capture and stream.ptr != self._stream.ptr:
-                memory.wait(stream, self._event)
-            self._stream, self._capture = stream, capture
-        except BaseException:
-            self._lock.release()
-            raise
+    def in_order(self, launch: Launch, call: Callable[[], object]) -> None:
+        """Run ``call``, which enqueues one use of the states on the stream of ``launch``."""
+        memory = self.library.memory
+        with self._lock:
+            capture = memory.capture_id(launch.stream)
+            if capture == self._capture and launch.stream.ptr != self._stream.ptr:
+                memory.wait(launch.stream, self._event)
+            self._stream, self._capture = launch.stream, capture
+            try:
+                self._seed_again(launch)
+                call()
+            finally:
+                memory.record(self._event, launch.stream)
 
-    def __exit__(self, *error: object) -> None:
-        try:
-            self.library.memory.record(self._event, self._stream)
-        finally:
-            self._lock.release()
+    def _seed_again(self, launch: Launch) -> None:  # noqa: B027 - a vendor may need nothing
+        """What a use needs in front of it."""
+
+    def _on_current_stream(self, call: Callable[[], object]) -> None:
+        """Run ``call`` in order, on the stream that is the current one of the device."""
+        memory = self.library.memory
+        with memory.use(self.device):
+            stream = memory.current_stream()
+            self.in_order(launch_on(self.library, self.device, stream), call)
 
     @abstractmethod
     def save(self) -> np.ndarray[Any, Any]:

@@ -1,65 +1,65 @@
-"""Handles of the vendors: one for each thread and device, on the caller's current stream."""
+"""Which handle does a thread use? One for each library and device, set to the stream of a call."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
 from weakref import WeakSet
 
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.resource import Resource
-from dnnffi.errors import DnnffiError
+from dnnffi.device.interface import Launch, Stream, StreamAt
+from dnnffi.execution.fork import refuse_after_fork
 
 
 class Handle(Resource):
-    """A handle for the current device. Belongs to the thread that made it."""
+    """A vendor's handle for the current device. Belongs to the thread that made it.
 
-    _ffi: ClassVar[Any]
-    _prefix: ClassVar[str]
+    Stands on ``cudnnCreate`` or ``miopenCreate``. Raises the vendor's `StatusError` where there is
+    no device. ``launch`` is where its calls are enqueued, None before `set_stream`.
+    """
 
-    def __init__(self, library: VendorLibrary) -> None:
-        lib, prefix = library.lib, self._prefix
+    launch: Launch | None = None
 
-        def create() -> object:
-            out = self._ffi.new(f"{prefix}Handle_t *")
-            library.check(getattr(lib, f"{prefix}Create")(out), f"{prefix}Create")
-            return out[0]
-
-        super().__init__(create, getattr(lib, f"{prefix}Destroy"))
+    def __init__(self, library: VendorLibrary, device: int) -> None:
+        prefix = library.prefix
+        out = library.ffi.new(f"{prefix}Handle_t *")
+        super().__init__(library, f"{prefix}Create", f"{prefix}Destroy", out)
+        self.device = device
         self._library = library
-        self._set_stream = f"{prefix}SetStream"
-        self._stream: int | None = None
-
-    @property
-    def stream(self) -> int | None:
-        """Address of the stream last set, or None."""
-        return self._stream
 
     def forget_stream(self) -> None:
-        """Let the next `handle_for` set the stream, whatever it is."""
-        self._stream = None
+        """Let the next `launch_on` set the stream, whatever it is."""
+        self.launch = None
 
-    def set_stream(self, stream: int) -> None:
-        """Run what follows on the stream at this address."""
-        library, name = self._library, self._set_stream
-        library.check(getattr(library.lib, name)(self.pointer, stream), name)
-        self._stream = stream
+    def set_stream(self, stream: Stream) -> Launch:
+        """Run what follows on ``stream``."""
+        library, name = self._library, f"{self._library.prefix}SetStream"
+        library.check(getattr(library.lib, name)(self.pointer, stream.ptr), name)
+        # By its address: a handle is not to keep a stream of its caller's alive.
+        self.launch = Launch(StreamAt(stream.ptr), self.device, self.pointer, self)
+        return self.launch
 
 
-def handle_for(library: VendorLibrary, device: int) -> Handle:
-    """The thread's handle for ``device``, which must be current, on the current stream."""
+def launch_on(library: VendorLibrary, device: int, stream: Stream) -> Launch:
+    """A launch on ``stream`` by the thread's handle for ``device``, which must be current."""
     try:
         handle: Handle = library.local.handles[device]
     except (AttributeError, KeyError):
         handle = _create(library, device)
-    stream = library.memory.current_stream().ptr
-    if handle._stream != stream:
-        handle.set_stream(stream)
-    return handle
+    launch = handle.launch
+    if launch is None or launch.stream.ptr != stream.ptr:
+        return handle.set_stream(stream)
+    return launch
+
+
+def current_launch(library: VendorLibrary) -> Launch:
+    """A launch on the current device and stream, for those who begin there."""
+    memory = library.memory
+    return launch_on(library, memory.current_device(), memory.current_stream())
 
 
 def _create(library: VendorLibrary, device: int) -> Handle:
-    handle = library.new_handle()
+    handle = Handle(library, device)
     _used.add(library)
     if not hasattr(library.local, "handles"):
         library.local.handles = {}
@@ -77,19 +77,11 @@ def close_handles(library: VendorLibrary) -> None:
 _used: WeakSet[VendorLibrary] = WeakSet()
 
 
-def refuse_after_fork() -> Any:
-    """What a forked process gets instead of a handle, or of the current device."""
-    raise DnnffiError(
-        "this process was forked after dnnffi had used the GPU, and the driver does not work in "
-        "it; start processes with the spawn or forkserver method of multiprocessing"
-    )
-
-
 class _Forked:
     """Stands in for what a thread had of a library before the fork."""
 
     @property
-    def handles(self) -> Any:
+    def handles(self) -> object:
         return refuse_after_fork()
 
 

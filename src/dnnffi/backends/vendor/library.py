@@ -1,19 +1,19 @@
-"""An open library of a vendor: which functions it has, its statuses as exceptions."""
+"""What is an open library of a vendor? Its functions, and its statuses as exceptions."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from dnnffi.device import loader
 from dnnffi.device.cupy import cupy_memory
+from dnnffi.device.external import ExternalMemory
 from dnnffi.device.interface import Memory
+from dnnffi.device.loader import Place, has_symbol, load
 from dnnffi.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from dnnffi.backends.vendor.handle import Handle
+from dnnffi.execution.locks import new_lock
 
 
 class VendorLibrary(ABC):
@@ -28,6 +28,8 @@ class VendorLibrary(ABC):
     install: ClassVar[str]
     since: ClassVar[Mapping[str, tuple[int, int]]]
     kind: ClassVar[str]  # of the memory that it computes on, "cuda" or "rocm"
+    ffi: ClassVar[Any]
+    prefix: ClassVar[str]  # of the names of its functions
 
     def __init__(
         self, lib: Any, path: str, found_via: str, *, memory: Memory | None = None
@@ -37,8 +39,6 @@ class VendorLibrary(ABC):
         self.found_via = found_via
         self.version = self._read_version()
         self.local: Any = threading.local()  # has the thread's handles
-        self.engine: Any = None
-        self.conv_engine: Any = None
         self._memory = memory
         self._without_cupy: Self | None = None
         if self.version < self.oldest:
@@ -52,10 +52,6 @@ class VendorLibrary(ABC):
     @abstractmethod
     def _read_version(self) -> tuple[int, int, int]:
         """What the library says of its version."""
-
-    @abstractmethod
-    def new_handle(self) -> Handle:
-        """A handle for the current device."""
 
     @abstractmethod
     def error(self, status: int, function: str, problem: object = "") -> Exception:
@@ -74,21 +70,15 @@ class VendorLibrary(ABC):
         return self._memory
 
     def without_cupy(self) -> Self:
-        """The same library on arrays of `dnnffi.foreign`, with handles and plans of its own."""
+        """The same library on the arrays of `dnnffi.device.external`, with handles of its own."""
         if self._without_cupy is None:
-            from dnnffi.device.external import ExternalMemory
-
             memory = ExternalMemory(self.kind)
             self._without_cupy = type(self)(self.lib, self.path, self.found_via, memory=memory)
         return self._without_cupy
 
-    def variants(self) -> tuple[Self, ...]:
-        """The library itself and, if it was used without CuPy, the one for that."""
-        return (self,) if self._without_cupy is None else (self, self._without_cupy)
-
     def has(self, name: str) -> bool:
         """Whether this version has the function ``name``."""
-        return loader.has_symbol(self.lib, name)
+        return has_symbol(self.lib, name)
 
     def function(self, name: str) -> Any:
         """The function ``name``; `UnsupportedError` naming the version it came with if absent."""
@@ -110,3 +100,40 @@ class VendorLibrary(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.vendor} {self.version_text} at {self.path}, found via {self.found_via}>"
+
+
+L = TypeVar("L", bound=VendorLibrary)
+
+
+class LibraryOfProcess(Generic[L]):
+    """The one library of a vendor that this process uses, opened when it is first asked for."""
+
+    def __init__(self, kind: type[L], ffi: Any, symbol: str, places: tuple[Place, ...]) -> None:
+        self._kind = kind
+        self._ffi = ffi
+        self._symbol = symbol
+        self._places = places
+        self._lock = new_lock()
+        self.current: L | None = None
+
+    def load(self) -> L:
+        """The library. Raises `LibraryNotFoundError`, or `UnsupportedError` where it is too old."""
+        if self.current is None:
+            with self._lock:
+                if self.current is None:
+                    kind = self._kind
+                    found = load(
+                        kind.vendor, self._places, self._ffi.dlopen, self._symbol, kind.install
+                    )
+                    self.current = kind(found.lib, found.path, found.found_via)
+        return self.current
+
+    @contextmanager
+    def using(self, library: L) -> Iterator[L]:
+        """Make ``library`` the one that `load` returns, for the length of a ``with`` block."""
+        before = self.current
+        try:
+            self.current = library
+            yield library
+        finally:
+            self.current = before

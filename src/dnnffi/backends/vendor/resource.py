@@ -11,16 +11,32 @@ from typing import Any, Self
 class Resource:
     """Owns one native object: idempotent `close`, context manager, finalizer.
 
-    ``create()`` returns the native pointer and ``destroy(pointer)`` ends it. Destroying does not
-    raise: a finalizer has nobody to tell.
+    ``create`` is the library's function that writes the native pointer to ``out[0]``, out of
+    ``arguments``, which are ``out`` alone if none are given; ``destroy`` the one that ends it.
+    Destroying does not raise: a finalizer has nobody to tell. Raises what the library's ``error``
+    makes of a status.
     """
 
-    def __init__(self, create: Callable[[], Any], destroy: Callable[[Any], object]) -> None:
-        pointer = create()
-        self._pointer: Any = pointer
-        self._finalizer = weakref.finalize(self, destroy, pointer)
+    _pointer: Any = None
+
+    def __init__(
+        self,
+        library: Any,
+        create: str,
+        destroy: str,
+        out: Any,
+        *arguments: object,
+        problem: object = "",
+    ) -> None:
+        # First, so that what comes in between, as Ctrl-C may, leaves nothing behind.
+        self._finalizer = weakref.finalize(self, _end, out, getattr(library.lib, destroy))
         # At exit the driver may be gone before us; the process takes the object with it.
         self._finalizer.atexit = False
+        status = getattr(library.lib, create)(*arguments or (out,))
+        if status:
+            self._finalizer.detach()
+            raise library.error(status, create, problem)
+        self._pointer = out[0]
 
     @property
     def pointer(self) -> Any:
@@ -49,3 +65,8 @@ class Resource:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _end(out: Any, destroy: Callable[[Any], object]) -> None:
+    if out[0]:
+        destroy(out[0])

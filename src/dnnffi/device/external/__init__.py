@@ -6,6 +6,7 @@ With ``options={"allocator": f}`` a call takes any object that shows its device 
 """
 
 from dnnffi.device.external.array import DeviceArray, device_array
-from dnnffi.device.external.memory import ExternalMemory, using
+from dnnffi.device.external.memory import ExternalMemory
+from dnnffi.device.external.use import using
 
 __all__ = ["DeviceArray", "ExternalMemory", "device_array", "using"]

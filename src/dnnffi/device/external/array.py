@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.runtime import Event, kind_in_process, runtime
+from dnnffi.device.external.use import current_allocator, current_stream
 
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
@@ -112,7 +113,7 @@ class DeviceArray:
             raise ValueError(
                 f"cannot copy {source.dtype} {source.shape} over {target.dtype} {target.shape}"
             )
-        stream, device = _stream(), self._runtime()
+        stream, device = current_stream(), self._runtime()
         device.copy(target.data.ptr, address, target.nbytes, stream)
         if isinstance(source, np.ndarray):
             device.synchronize(stream)  # it may be gone when we return
@@ -121,12 +122,10 @@ class DeviceArray:
         """Write zeros."""
         if value:
             raise ValueError(f"a DeviceArray is filled with 0 only; got {value}")
-        self._runtime().zero(self.data.ptr, self.nbytes, _stream())
+        self._runtime().zero(self.data.ptr, self.nbytes, current_stream())
 
     def copy(self) -> DeviceArray:
         """The same in new memory, of the allocator that is in use."""
-        from dnnffi.device.external.memory import allocated
-
         new = allocated(self.shape, self.dtype, self.kind)
         new[...] = self
         return new
@@ -134,7 +133,7 @@ class DeviceArray:
     def get(self) -> np.ndarray[Any, Any]:
         """A copy on the host. Waits for the stream."""
         host = np.empty(self.shape, self.dtype)
-        stream, device = _stream(), self._runtime()
+        stream, device = current_stream(), self._runtime()
         device.copy(host.ctypes.data, self.data.ptr, self.nbytes, stream)
         device.synchronize(stream)
         return host
@@ -151,12 +150,6 @@ class DeviceArray:
             f"<DeviceArray {self.dtype} {list(self.shape)} of a {type(self.owner).__name__} on "
             f"{self.kind or 'device'} {self.data.device_id}>"
         )
-
-
-def _stream() -> int:
-    from dnnffi.device.external.memory import current_stream
-
-    return current_stream()
 
 
 def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
@@ -187,6 +180,32 @@ def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
     )
 
 
+def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) -> DeviceArray:
+    """A new array of the allocator in use, which is not trusted: see `_check`."""
+    allocator = current_allocator()
+    if allocator is None:
+        raise RuntimeError("there is no allocator: give options['allocator'], or call within using")
+    what = "what the allocator returned"
+    array = device_array(what, allocator(shape, dtype.name), kind)
+    if array.shape != shape:
+        raise ValueError(f"{what} must have shape {shape}; it has {array.shape}")
+    if array.dtype != dtype:
+        raise TypeError(f"{what} must have dtype {dtype}; it has {array.dtype}")
+    if kind is not None and array.kind not in (None, kind):
+        raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
+    current = runtime(kind).current_device() if kind else array.data.device_id
+    if array.data.device_id != current:
+        raise ValueError(
+            f"{what} must be on the current device, {current}; it is on {array.data.device_id}"
+        )
+    if prod(shape) and not array.data.ptr:
+        raise ValueError(f"{what} has no address")
+    interface = getattr(array.owner, "__cuda_array_interface__", None)
+    if interface is not None and interface["data"][1]:
+        raise ValueError(f"{what} must be writable; it says that it is read-only")
+    return array
+
+
 class _Tensor(ctypes.Structure):
     """``DLTensor`` of dlpack.h, which a ``DLManagedTensor`` begins with."""
 
@@ -210,7 +229,7 @@ _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def _from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
-    stream = _stream()
+    stream = current_stream()
     # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
     capsule = value.__dlpack__(stream=stream or (1 if kind == "cuda" else 0))
     # Not consumed: dropping the capsule lets go of the tensor, and the owner has the memory.
@@ -246,7 +265,7 @@ def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
 
 def _wait_for(found: Any, producer: int | None) -> None:
     """Let the current stream wait for what the producer named as its own."""
-    stream = _stream()
+    stream = current_stream()
     if producer is None or producer == stream or (producer == 1 and stream == 0):
         return
     event = Event(found)

@@ -66,16 +66,15 @@ class BackendDescriptor(Resource):
 
     def _create(self, library: Library | None) -> None:
         self.library = library = load() if library is None else library
-        lib = library.lib
         kind = DESCRIPTORS[f"CUDNN_BACKEND_{self._kind}_DESCRIPTOR"]
         out = ffi.new("cudnnBackendDescriptor_t *")
-
-        def create() -> Any:
-            status = lib.cudnnBackendCreateDescriptor(kind, out)
-            library.check(status, "cudnnBackendCreateDescriptor", type(self).__name__)
-            return out[0]
-
-        super().__init__(create, lib.cudnnBackendDestroyDescriptor)
+        super().__init__(
+            library,
+            "cudnnBackendCreateDescriptor",
+            "cudnnBackendDestroyDescriptor",
+            *(out, kind, out),
+            problem=type(self).__name__,
+        )
         self._kept = None
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +20,8 @@ from dnnffi.backends.cudnn.graph.engine import EngineConfig
 from dnnffi.backends.cudnn.graph.types import DESCRIPTORS
 from dnnffi.backends.cudnn.library import Library, load
 from dnnffi.backends.vendor.handle import Handle
+from dnnffi.device.interface import Launch
+from dnnffi.execution.cache import PlanCache
 
 MOST_PACKS = 32
 """Sets of addresses that a `VariantPacks` knows again."""
@@ -153,9 +154,9 @@ def _pack(library: Library, uids: Any, addresses: tuple[int, ...]) -> Any:
     """A finalized pack that goes with the last reference; the last address is the workspace's."""
     lib, count = library.lib, len(addresses) - 1
     out = ffi.new("cudnnBackendDescriptor_t *")
-    library.check(
-        lib.cudnnBackendCreateDescriptor(_PACK, out), "cudnnBackendCreateDescriptor", "VariantPack"
-    )
+    status = lib.cudnnBackendCreateDescriptor(_PACK, out)
+    if status:
+        raise library.error(status, "cudnnBackendCreateDescriptor", "VariantPack")
     pointer = ffi.gc(out[0], lib.cudnnBackendDestroyDescriptor)
     array = ADDRESS.new(addresses)
     elements = (uids, count), (array, count), (array + count, 1)
@@ -183,39 +184,33 @@ class VariantPacks:
     def __init__(self, uids: Sequence[int], *, library: Library) -> None:
         self._uids = _UIDS.new(uids)
         self._library = library
-        self._packs: dict[tuple[int, ...], VariantPack] = {}
-        self._lock = threading.Lock()
+        self._packs: PlanCache[VariantPack] = PlanCache(MOST_PACKS)
 
     def at(self, addresses: tuple[int, ...]) -> VariantPack:
         """The pack for the addresses of the tensors in the order of the uids, then the workspace.
 
         The caller keeps it until its call has returned.
         """
-        pack = self._packs.get(addresses)
+        pack = self._packs.find(addresses)
         return self._new(addresses) if pack is None else pack
 
     def _new(self, addresses: tuple[int, ...]) -> VariantPack:
-        pack = VariantPack._of(_pack(self._library, self._uids, addresses))
-        with self._lock:
-            if len(self._packs) >= MOST_PACKS:
-                # The oldest; a thread that is just using it has its own reference.
-                del self._packs[next(iter(self._packs))]
-            self._packs[addresses] = pack
-        return pack
+        return self._packs.get(
+            addresses, lambda: VariantPack._of(_pack(self._library, self._uids, addresses))
+        )
 
     def clear(self) -> None:
         """Let go of all packs."""
-        with self._lock:
-            self._packs.clear()
+        self._packs.clear()
 
 
-def execute(handle: Handle, plan: ExecutionPlan, pack: VariantPack) -> None:
-    """Run ``plan`` on the stream of ``handle`` (``cudnnBackendExecute``).
+def execute(launch: Launch, plan: ExecutionPlan, pack: VariantPack) -> None:
+    """Run ``plan`` on the stream of ``launch`` (``cudnnBackendExecute``).
 
     The memory of ``pack`` must stay until the GPU is done with it, pack and plan only until this
     returns. Raises `CudnnError` or `UnsupportedError`.
     """
     library = plan.library
-    status = library.lib.cudnnBackendExecute(handle.pointer, plan.pointer, pack.pointer)
+    status = library.lib.cudnnBackendExecute(launch.handle, plan.pointer, pack.pointer)
     if status:
         raise library.error(status, "cudnnBackendExecute", plan)

@@ -26,9 +26,6 @@ INT64_MAX = 2**63 - 1
 ALIGNMENT = 16
 """Bytes: what every engine of cuDNN asks for at most, and every allocation has."""
 
-MISALIGNED = ALIGNMENT - 1
-"""The bits that are not set in an address that has it."""
-
 
 class Tensor(BackendDescriptor):
     """Data type, 1 to 8 dimensions and strides (in elements) of one operand.

@@ -23,14 +23,9 @@ class Descriptor(Resource, ABC):
     def __init__(self, library: VendorLibrary | None, *values: Any) -> None:
         """Create it and set it to ``values``, which were checked; destroy it if that fails."""
         self.library = library = self._loaded() if library is None else library
-        out = self._ffi.new(f"{self._prefix}{self._kind}Descriptor_t *")
-
-        def create() -> Any:
-            self._call(f"{self._prefix}Create{self._kind}Descriptor", out)
-            return out[0]
-
-        destroy = getattr(library.lib, f"{self._prefix}Destroy{self._kind}Descriptor")
-        super().__init__(create, destroy)
+        prefix, name = self._prefix, f"{self._kind}Descriptor"
+        out = self._ffi.new(f"{prefix}{name}_t *")
+        super().__init__(library, f"{prefix}Create{name}", f"{prefix}Destroy{name}", out)
         try:
             self._set(*values)
         except BaseException:

@@ -1,0 +1,55 @@
+"""What is a backend? A record of everything that the rest of dnnffi has to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dnnffi.backends.conv_interface import ConvResources, ConvSource
+from dnnffi.backends.rnn_interface import CandidateSource
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.limits import Limits, check_limits
+from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.options import check_algorithm
+from dnnffi.spec.problem import RNNProblem
+
+
+class Backend(NamedTuple):
+    """One backend.
+
+    name : as users give it
+    title : as the documentation's columns are headed
+    kind, platform : of the arrays that it takes: "cuda" and "CUDA", "rocm" and "ROCm", or "host"
+    load, loaded : open its library, and tell which is open; None where it needs none
+    candidates : who offers ways to run a network, from the library
+    generator : random numbers of dropout, from library, device and seed
+    convolutions : who makes plans of convolutions, from the resources
+    tunes : whether candidates of networks are measured, and replayed as graphs, on CuPy's arrays
+    rnn_limits, conv_limits : what it does not have
+    fusion_limits : of bias, residual and ReLU in the kernel of a convolution
+    allocator_limits : of convolutions without CuPy
+    bias_gradient_limits : of their gradient of a bias, by dtype
+
+    The limits but the first two are None where the question does not arise.
+    """
+
+    name: str
+    title: str
+    kind: str
+    platform: str
+    load: Callable[[], VendorLibrary] | None = None
+    loaded: Callable[[], VendorLibrary | None] | None = None
+    candidates: Callable[[VendorLibrary], CandidateSource] | None = None
+    generator: Callable[[VendorLibrary, int, int], Any] | None = None
+    convolutions: Callable[[ConvResources], ConvSource] | None = None
+    tunes: bool = False
+    rnn_limits: Limits[RNNProblem] = ()
+    conv_limits: Limits[ConvProblem] = ()
+    fusion_limits: Limits[ConvProblem] | None = None
+    allocator_limits: Limits[Any] | None = None
+    bias_gradient_limits: Limits[Any] | None = None
+
+    def check_network(self, problem: RNNProblem, library: VendorLibrary) -> None:
+        """Raise `UnsupportedError` for a network that the backend is known not to have."""
+        check_algorithm(self.name, self.title, library.version_text, problem.options)
+        check_limits(self.rnn_limits, problem, self.title, library)

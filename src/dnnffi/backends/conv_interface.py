@@ -1,0 +1,149 @@
+"""What can run a convolution? Executors on addresses, plans on arrays, and who makes plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from dnnffi.device.interface import Array, Launch, Stream
+from dnnffi.execution.replay import GraphMemory
+from dnnffi.execution.workspaces import Workspaces
+from dnnffi.spec.conv_problem import ConvProblem
+
+ALIGNMENT = 16
+"""Bytes: what every kernel of a vendor asks of an address at most, and every allocation has."""
+
+MISALIGNED = ALIGNMENT - 1
+"""The bits that are not set in an address that has it."""
+
+
+class ConvAddresses(NamedTuple):
+    """The arrays of a convolution in device memory; 0 for one that is not there.
+
+    ``first`` to ``residual`` are those of `ConvProblem.argument_shapes`: ``first`` and ``second``
+    are x and w of a forward, dy and w of backward data, dy and x of backward weights. All are
+    without gaps and in the layout of the problem.
+    """
+
+    first: int
+    second: int
+    bias: int
+    residual: int
+    result: int
+    workspace: int = 0
+
+
+def addresses_of(arrays: Iterable[Array | None]) -> tuple[int, int, int, int]:
+    """Where the arguments of an operation are: the first four of its `ConvAddresses`."""
+    found = [0 if array is None else array.data.ptr for array in arrays]
+    first, second, bias, residual = (*found, 0, 0)[:4]
+    return first, second, bias, residual
+
+
+class ConvExecutor(Protocol):
+    """One way to run a problem.
+
+    Making one may allocate and ask the library. `run` does neither: it enqueues on the stream of a
+    launch, on addresses that were checked.
+    """
+
+    workspace_bytes: int
+    """Of the workspace, whose contents do not outlive a call."""
+
+    def run(self, launch: Launch, at: ConvAddresses) -> None:
+        """Fill the result, with everything that the problem adds to it."""
+
+    def close(self) -> None:
+        """Let go of everything native."""
+
+
+class ConvResources(Protocol):
+    """What plans need of the resources of a backend."""
+
+    library: Any
+    memory: Any
+    graphs: GraphMemory
+    workspaces: Workspaces
+
+    def launch(self, device: int, stream: Stream) -> Launch:
+        """A launch of the calling thread on ``stream`` of ``device``, which must be current."""
+
+
+class ConvProblemPlan:
+    """One problem, ready to run on arrays."""
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self.problem = problem
+        # Read at every call, so that it is not made anew from the spec.
+        self.argument_shapes = problem.argument_shapes
+
+    def run(self, *arrays: Any) -> Array:
+        """The result of the operation, a new array in the layout of the problem.
+
+        ``arrays`` are those of `ConvProblem.argument_shapes`, of these shapes and the spec's dtype,
+        with any strides; bias and residual are None where the problem has none.
+        """
+        raise NotImplementedError
+
+    def takes(self, arrays: tuple[Any, ...]) -> bool:
+        """Whether `run_at` takes arrays of these shapes and strides."""
+        return False
+
+    def run_at(self, addresses: Sequence[int]) -> Array:
+        """`run` on arrays as `takes` wants them, by the first four of their `ConvAddresses`."""
+        raise NotImplementedError
+
+    def report(self) -> str:
+        """What runs, and why, in plain words."""
+        return f"{self.problem}\n{type(self).__name__}"
+
+    def buffer_plan(self) -> BufferConvPlan:
+        """The plan for one who keeps it and his buffers."""
+        return BufferConvPlan(self)
+
+
+class BufferConvPlan:
+    """A plan whose results go into given arrays."""
+
+    def __init__(self, plan: ConvProblemPlan) -> None:
+        self.plan = plan
+        self.closed = False
+
+    def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
+        """Run on arrays that were checked before, if these are such."""
+        return False
+
+    def run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
+        """Fill and return ``out``, of arrays that were checked; what is missing is None."""
+        missing = len(self.plan.argument_shapes) - len(arrays)
+        result = self.plan.run(*arrays, *(None,) * missing)
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    def autotune(self) -> None:
+        """Measure now, where there is something to measure."""
+
+    def report(self) -> str:
+        """The plan's report."""
+        return self.plan.report()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.closed = True
+
+
+class ConvSource:
+    """Who makes the plans of a backend with a library, and keeps what they share."""
+
+    def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
+        """A new plan for a problem with a batch."""
+        raise NotImplementedError
+
+    def backward_bias(self, dy: Array, device: int) -> Array:
+        """The gradient by the bias [K], from a contiguous dy that no array library sums."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget what was measured and made for several plans."""

@@ -1,0 +1,411 @@
+"""How does a convolution on arrays reach cuDNN? Made ready, replayed, and by the next if one fails.
+
+Every thread has plans of cuDNN's of its own: cuDNN does not promise that threads may share one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from math import prod
+from typing import Any
+
+from dnnffi.backends.conv_interface import (
+    ALIGNMENT,
+    MISALIGNED,
+    BufferConvPlan,
+    ConvAddresses,
+    ConvProblemPlan,
+    ConvResources,
+    ConvSource,
+    addresses_of,
+)
+from dnnffi.backends.cudnn.conv_executor import (
+    ConvExecutors,
+    EngineChoice,
+    EngineExecutor,
+    has_epilogue,
+)
+from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
+from dnnffi.device.arrays import aligned
+from dnnffi.device.interface import Array, MemoryWithGraphs, Stream
+from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.execution.cache import Living
+from dnnffi.execution.fork import guard
+from dnnffi.execution.locks import Turn
+from dnnffi.execution.operation import Operation
+from dnnffi.execution.remembered import Remembered
+from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST, is_packed, packed_strides
+
+_FAILURES = (CudnnError, UnsupportedError, MemoryError)
+"""What a plan may fail with when it runs, so that the next is tried."""
+
+CAPTURED_AT = 4
+"""The call on the same addresses that is captured. A capture takes as long as many replays
+save, so what comes two or three times by chance, while a pool grows, is not worth one.
+"""
+
+MOST_SHARED_WORKSPACE = 32 * 2**20
+"""Bytes of workspace up to which a call of the functions takes the stream's own buffer."""
+
+
+class _OfThread:
+    """The executors of one thread: the one in use, its graphs, and those to fall to."""
+
+    def __init__(
+        self, executor: EngineExecutor, others: Iterator[EngineExecutor], operation: Operation
+    ) -> None:
+        self.executor = executor
+        self.others = others
+        self.operation = operation
+        self.graphs = operation.graphs
+
+
+class _Captures:
+    """Whether captures are tried, which they are until one fails."""
+
+    tried = True
+
+    def stop(self) -> None:
+        self.tried = False
+
+
+class CudnnConvPlan(ConvProblemPlan):
+    """One problem on one device.
+
+    The first plan of cuDNN's is what was measured, here or in another process, else what the
+    heuristics say; one that fails when it runs is followed by the next, for a failed allocation by
+    the next that needs less.
+
+    An array with gaps, in another layout, or at an address that is no multiple of 16 is copied.
+
+    Calls on addresses that keep coming are captured and replayed as CUDA graphs.
+    """
+
+    def __init__(
+        self, problem: ConvProblem, device: int, resources: ConvResources, tuner: ConvTuner
+    ) -> None:
+        super().__init__(problem)
+        self.memory: MemoryWithGraphs
+        self.memory = memory = resources.memory
+        self.device = device
+        self.closed = False
+        self.tuning: ConvTuning | None = None
+        self.fallen: list[str] = []
+        self._resources = resources
+        self._launch = resources.launch
+        self._tuner = tuner
+        self._turn = Turn()
+        self._captures = _Captures()
+        self.current_device: Callable[[], int] = memory.current_device
+        self._current_stream = memory.current_stream
+        self._is_capturing = memory.is_capturing
+        self._stream_workspace = resources.workspaces.get
+        self._empty = memory.empty
+        self._empty_strided = memory.empty_strided
+        self._dtype = memory.dtype(problem.spec.dtype)
+        self._bytes = memory.dtype("uint8")
+        self._last = problem.layout == CHANNELS_LAST
+        self.result_shape = problem.result_shape
+        self.result_strides = self._strides(self.result_shape)
+        self._result_bytes = prod(self.result_shape) * self._dtype.itemsize
+        self._names = ARGUMENTS[problem.operation]
+        self._array_strides = tuple(self._strides(shape) for shape in self.argument_shapes)
+        self._local = threading.local()
+        self._threads: Living[_OfThread] = Living()
+        self._choice: EngineChoice | None = None
+        guard(self)
+        self.tuning = tuner.find(problem, device)
+        if self.tuning is None and problem.options.tune:
+            self.autotune()
+        if self.tuning is not None:
+            self._choice = self.tuning.choice
+        with memory.use(device):
+            self._of_thread()
+
+    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of an array without gaps, in bytes."""
+        item = self._dtype.itemsize
+        return tuple(stride * item for stride in packed_strides(shape, self._last))
+
+    # Executors
+
+    def _of_thread(self) -> _OfThread:
+        """The calling thread's executors, made when they are first asked for."""
+        if self.closed:
+            raise ValueError("this plan is closed")
+        try:
+            known: _OfThread = self._local.executors
+            return known
+        except AttributeError:
+            pass
+        launch = self._launch(self.device, self._current_stream())
+        executors = ConvExecutors(self._resources.library, self.problem, launch)
+        executor = None
+        if self._choice is not None:
+            try:
+                executor = executors.made_again(self._choice)
+            except (CudnnError, UnsupportedError, ValueError) as error:
+                self.fallen.append(f"{self._choice}: {error}")
+        if executor is None:
+            executor = next(executors, None)
+        if executor is None:
+            raise executors.nothing()
+        self._choice = executor.choice
+        operation = Operation(
+            self.memory,
+            partial(self._launch, self.device),
+            self._resources.graphs,
+            self._captures.stop,
+            CAPTURED_AT,
+        )
+        made = self._local.executors = _OfThread(executor, executors, operation)
+        self._threads.add(made)
+        return made
+
+    def _fall(self, own: _OfThread, error: Exception) -> bool:
+        """Go on to the next executor after one has failed; False where there is none."""
+        failed = own.executor
+        own.operation.clear()
+        self.fallen.append(f"{failed.choice}: {type(error).__name__}: {error}")
+        limit = failed.workspace_bytes if isinstance(error, MemoryError) else None
+        for executor in own.others:
+            if executor.choice != failed.choice and (
+                limit is None or executor.workspace_bytes < limit
+            ):
+                own.executor = executor
+                self._choice = executor.choice
+                if failed not in self._resources.graphs.of_users:
+                    failed.close()
+                return True
+            executor.close()
+        # Another call begins anew: there may be memory by then.
+        del self._local.executors
+        self._choice = None if self.tuning is None else self.tuning.choice
+        return False
+
+    # Arrays
+
+    def takes(self, arrays: tuple[Any, ...]) -> bool:
+        return all(
+            array is None or self.fits(array, strides)
+            for array, strides in zip(arrays, self._array_strides, strict=True)
+        )
+
+    def fits(self, array: Array, strides: tuple[int, ...]) -> bool:
+        """Whether cuDNN can take an array as it is."""
+        return not array.data.ptr & MISALIGNED and self._is_packed(array, strides)
+
+    def _is_packed(self, array: Array, strides: tuple[int, ...]) -> bool:
+        """Whether an array has no gaps, in the layout."""
+        if array.strides == strides:
+            return True
+        if array.ndim < 3:
+            return bool(array.shape[0] == 1)
+        item = self._dtype.itemsize
+        strides = tuple(stride // item for stride in array.strides)
+        return is_packed(array.shape, strides, self._last)
+
+    def ready(self, arrays: tuple[Any, ...], stream: Stream) -> tuple[Any, ...]:
+        """``arrays`` without gaps, in the layout and aligned; copies of those that are not."""
+        return tuple(
+            array
+            if array is None or self.fits(array, strides)
+            else self._copied(name, array, strides, stream)
+            for name, array, strides in zip(self._names, arrays, self._array_strides, strict=True)
+        )
+
+    def _copied(self, name: str, array: Array, strides: tuple[int, ...], stream: Stream) -> Array:
+        copy = self._empty_strided(array.shape, self._dtype, strides, array.nbytes)
+        if self._is_packed(array, strides):
+            self.memory.copy(copy.data.ptr, array.data.ptr, array.nbytes, stream)
+        else:
+            copy[...] = aligned(name, array)
+        return copy
+
+    def new_result(self) -> Array:
+        """A new array for the result."""
+        return self._empty_strided(
+            self.result_shape, self._dtype, self.result_strides, self._result_bytes
+        )
+
+    # Running
+
+    def run(self, *arrays: Any) -> Array:
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.run(*arrays)
+        ready = self.ready(arrays, self._current_stream())
+        return self.run_at(addresses_of(ready))
+
+    def run_at(self, addresses: Iterable[int]) -> Array:
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.run_at(addresses)
+        out = self.new_result()
+        self.fill((*addresses, out.data.ptr), shared=False)
+        return out
+
+    def fill(self, addresses: tuple[int, ...], *, shared: bool) -> None:
+        """Run on the current device, on `ConvAddresses` without the workspace.
+
+        With ``shared`` that is the stream's own buffer, always at the same address.
+        """
+        try:
+            own: _OfThread = self._local.executors
+        except AttributeError:
+            own = self._of_thread()
+        stream = self._current_stream()
+        captured = stream.ptr != 0 and self._is_capturing(stream)
+        while True:
+            executor = own.executor
+            size = executor.workspace_bytes
+            try:
+                workspace = self._workspace(size, stream, captured, shared) if size else None
+                key = (*addresses, 0 if workspace is None else workspace.data.ptr)
+                graph = None if captured else own.graphs.get(key)
+                if graph is not None:
+                    graph.launch(stream)
+                    return
+                at = ConvAddresses(*key)
+                if not captured and self._captures.tried:
+                    graph = own.operation.graph(at, executor, partial(executor.run, at=at))
+                    if graph is not None:
+                        graph.launch(stream)
+                        return
+                launch = self._launch(self.device, stream)
+                if captured:
+                    own.operation.keep_for_user(executor, launch)
+                executor.run(launch, at)
+                return
+            except _FAILURES as error:
+                if not self._fall(own, error):
+                    raise
+
+    def _workspace(self, size: int, stream: Stream, captured: bool, shared: bool) -> Array:
+        """A buffer: the stream's own where it is small or shared.
+
+        In the caller's capture it is new: what his graph uses must be his.
+        """
+        if not captured and (shared or size <= MOST_SHARED_WORKSPACE):
+            return self._stream_workspace(self.device, stream.ptr, size)
+        return self._empty((size,), self._bytes)
+
+    # What it is
+
+    def autotune(self) -> bool:
+        """Measure the candidates and use the fastest. False where that cannot be done now."""
+        turn = self._turn.take()
+        stream = self._current_stream()
+        if turn is None or (stream.ptr and self._is_capturing(stream)):
+            return False
+        tuning = self._tuner.measure(self.problem, self.device)
+        if tuning is None:
+            return False
+        self.tuning, self._choice = tuning, tuning.choice
+        self._local, self._captures = threading.local(), _Captures()
+        return True
+
+    @property
+    def graph_count(self) -> int:
+        """How many CUDA graphs the plan holds, for all threads."""
+        return sum(len(one.graphs) for one in self._threads.snapshot())
+
+    @property
+    def graph_bytes(self) -> int:
+        """Their device memory, as far as it could be seen."""
+        return sum(one.operation.nbytes for one in self._threads.snapshot())
+
+    def report(self) -> str:
+        """Which plan runs, and why, in plain words."""
+        problem = self.problem
+        with self.memory.use(self.device):
+            executor = self._of_thread().executor
+        lines = [str(problem), str(executor.info)]
+        if has_epilogue(problem):
+            parts = ["residual"] * problem.residual + ["bias"] * problem.bias
+            what = " and ".join([*parts, *([problem.activation] if problem.activation else [])])
+            lines.append(
+                f"{what}: in the same graph" if executor.fused else f"{what}: one kernel more"
+            )
+        if self.tuning is None:
+            lines.append("picked by cuDNN's heuristics; not measured")
+        else:
+            here = self.tuning.source == "measured"
+            lines.append(f"{'measured in this process' if here else 'read from disk'}, ms:")
+            times = sorted(self.tuning.times.items(), key=lambda pair: pair[1])
+            lines += [f"  {name}: {time:.4f}" for name, time in times]
+            lines += [f"  {name}: {reason}" for name, reason in self.tuning.refused.items()]
+        lines += [f"gave up {reason}" for reason in self.fallen]
+        lines.append(f"{self.graph_count} graphs, {self.graph_bytes:,} bytes")
+        return "\n".join(lines)
+
+    def buffer_plan(self) -> CudnnBufferPlan:
+        return CudnnBufferPlan(self)
+
+    def close(self) -> None:
+        """Let go of the plans and graphs of all threads. A second call does nothing."""
+        self.closed = True
+        self._local = threading.local()
+
+
+class CudnnBufferPlan(BufferConvPlan):
+    """A plan into given arrays; those that it has seen are known again."""
+
+    def __init__(self, plan: CudnnConvPlan) -> None:
+        super().__init__(plan)
+        self.plan: CudnnConvPlan = plan
+        self._seen: Remembered[tuple[int, ...]] = Remembered()
+
+    def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
+        plan, addresses = self.plan, self._seen.find((id(out), *map(id, arrays)))
+        if addresses is None or plan.current_device() != plan.device:
+            return False
+        plan.fill(addresses, shared=True)
+        return True
+
+    def run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
+        plan = self.plan
+        if plan.current_device() != plan.device:
+            with plan.memory.use(plan.device):
+                return self.run(arrays, out)
+        if out is None:
+            out = plan.new_result()
+        elif not plan.fits(out, plan.result_strides):
+            raise ValueError(
+                f"out must be without gaps, {plan.problem.layout.replace('_', ' ')}, at an address "
+                f"that is a multiple of {ALIGNMENT}; it has strides {out.strides}"
+            )
+        asked = (*arrays, *(None,) * (len(plan.argument_shapes) - len(arrays)))
+        ready = plan.ready(asked, plan.memory.current_stream())
+        addresses = (*addresses_of(ready), out.data.ptr)
+        plan.fill(addresses, shared=True)
+        if all(one is other for one, other in zip(ready, asked, strict=True)):
+            all_arrays = (out, *arrays)
+            self._seen.add(tuple(map(id, all_arrays)), all_arrays, addresses)
+        return out
+
+    def autotune(self) -> None:
+        with self.plan.memory.use(self.plan.device):
+            self.plan.autotune()
+
+    def close(self) -> None:
+        super().close()
+        self._seen.clear()
+        self.plan.close()
+
+
+class CudnnConvolutions(ConvSource):
+    """libcudnn, on CuPy arrays."""
+
+    def __init__(self, resources: ConvResources) -> None:
+        self._resources = resources
+        self.tuner = ConvTuner(resources)
+
+    def plan(self, problem: ConvProblem, device: int) -> CudnnConvPlan:
+        return CudnnConvPlan(problem, device, self._resources, self.tuner)
+
+    def clear(self) -> None:
+        self.tuner.clear()

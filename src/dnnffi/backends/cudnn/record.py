@@ -1,0 +1,27 @@
+"""What is the backend "cudnn"?"""
+
+from __future__ import annotations
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.cudnn import conv_limits, library, rnn_limits
+from dnnffi.backends.cudnn.conv_plan import CudnnConvolutions
+from dnnffi.backends.cudnn.dropout import Generator
+from dnnffi.backends.cudnn.rnn_candidates import CudnnCandidates
+
+CUDNN = Backend(
+    name="cudnn",
+    title="cuDNN",
+    kind="cuda",
+    platform="CUDA",
+    load=library.load,
+    loaded=library.loaded,
+    candidates=CudnnCandidates,
+    generator=Generator,
+    convolutions=CudnnConvolutions,
+    tunes=True,
+    rnn_limits=rnn_limits.LIMITS,
+    conv_limits=conv_limits.LIMITS,
+    fusion_limits=(),
+    allocator_limits=conv_limits.ALLOCATOR,
+    bias_gradient_limits=conv_limits.ALLOCATOR,
+)

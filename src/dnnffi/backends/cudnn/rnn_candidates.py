@@ -1,0 +1,33 @@
+"""Which of cuDNN's algorithms are worth trying for a problem?"""
+
+from __future__ import annotations
+
+from dnnffi.backends.cudnn.algorithm import known_wrong
+from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.rnn_candidates import VendorCandidates
+from dnnffi.spec.problem import RNNProblem
+
+# cuDNN compiles persist_dynamic for each problem, in 0.1 s to several seconds (9.19, H200), and
+# beyond these sizes it was the slowest of all by far: it is tried where it can win.
+_DYNAMIC_HIDDEN = 256
+_DYNAMIC_BATCH = 16
+
+
+class CudnnCandidates(VendorCandidates):
+    """The algorithms of a libcudnn. What else it refuses is found out when one is made."""
+
+    def __init__(self, library: VendorLibrary) -> None:
+        super().__init__("cudnn", CudnnRNNExecutor, library)
+
+    def offers(self, problem: RNNProblem) -> tuple[str, ...]:
+        """None but the one that the caller named; else "standard" and what may beat it."""
+        named = problem.options.algorithm
+        if named != "auto":
+            return (named,)
+        if len(set(problem.row_lengths)) > 1:
+            return ("standard",)  # the call alone would refuse the others, which is too late
+        offered = ["standard", "persist_static", "persist_static_small_h"]
+        if problem.spec.hidden_size <= _DYNAMIC_HIDDEN and problem.batch <= _DYNAMIC_BATCH:
+            offered.append("persist_dynamic")
+        return tuple(a for a in offered if not known_wrong(problem, a))

@@ -1,0 +1,25 @@
+"""What do cuDNN's recurrent networks not have?"""
+
+from __future__ import annotations
+
+from dnnffi.backends.cudnn.descriptors.rnn_data import MAX_STEPS
+from dnnffi.backends.vendor.limits import Limit, Limits
+from dnnffi.spec.problem import RNNProblem
+
+
+def _uneven(problem: RNNProblem) -> bool:
+    return problem.lengths is not None and min(problem.lengths) != max(problem.lengths)
+
+
+LIMITS: Limits[RNNProblem] = (
+    Limit(
+        lambda problem: problem.steps > MAX_STEPS,
+        f"an RNN takes at most {MAX_STEPS} time steps; got {{asked.steps}}",
+    ),
+    Limit(
+        lambda problem: problem.options.algorithm not in ("auto", "standard") and _uneven(problem),
+        "the algorithm {asked.options.algorithm} takes only rows of equal length",
+        "use standard",
+    ),
+)
+"""Checked before the library is asked. What else an algorithm refuses, only it can tell."""

@@ -1,0 +1,254 @@
+"""How does a convolution on arrays reach MIOpen? Made ready, and by the next solution if one fails.
+
+On arrays of CuPy for ROCm this was written by its documentation and not run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnffi.backends.conv_interface import (
+    ConvAddresses,
+    ConvProblemPlan,
+    ConvResources,
+    ConvSource,
+    addresses_of,
+)
+from dnnffi.backends.miopen.bias import MiopenBiasGradient
+from dnnffi.backends.miopen.canonical import Canonical
+from dnnffi.backends.miopen.conv_executor import MiopenConvExecutor, SearchResult, Solution
+from dnnffi.backends.miopen.conv_limits import FUSION
+from dnnffi.backends.vendor.limits import limit_of
+from dnnffi.device.arrays import aligned, in_layout
+from dnnffi.device.interface import Array, Launch
+from dnnffi.errors import MiopenError, UnsupportedError
+from dnnffi.execution.cache import PlanCache
+from dnnffi.execution.locks import new_lock
+from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
+
+_MOST_KEPT = 1024
+"""Searches, and gradients of a bias, that are kept."""
+
+_Searches = PlanCache[SearchResult]
+
+
+class MiopenConvPlan(ConvProblemPlan):
+    """One problem on one device.
+
+    With ``options={"find": "search"}`` the first call measures, unless a call of the same problem
+    has. Where there is no memory for a solution's workspace, the default one and one without
+    workspace are tried, for this call alone; a solution that cannot be compiled or is refused when
+    it runs is followed by the next for good.
+
+    An array with gaps or in another layout is copied.
+    """
+
+    def __init__(
+        self, problem: ConvProblem, device: int, resources: ConvResources, searches: _Searches
+    ) -> None:
+        super().__init__(problem)
+        self.device = device
+        self.fallen: list[str] = []
+        self.memory = memory = resources.memory
+        self._launch_on, self._searches = resources.launch, searches
+        self._names = ARGUMENTS[problem.operation]
+        self._last = problem.layout == CHANNELS_LAST
+        self._dtype, self._bytes = memory.dtype(problem.spec.dtype), memory.dtype("uint8")
+        self._array_strides = tuple(self._strides(shape) for shape in self.argument_shapes)
+        self._lock = new_lock()
+        with memory.use(device):
+            launch = self._launch()
+            self.executor = MiopenConvExecutor(problem, launch, resources.library)
+            self._searched = self.executor.fused or problem.options.find != "search"
+            if not self._searched:
+                found = searches.find(self._search_key())
+                if found is not None:
+                    self.executor.prefer(launch, found)
+                    self._searched = True
+            if self._searched and not self.executor.fused:
+                self._choose(launch)
+
+    def _launch(self) -> Launch:
+        return self._launch_on(self.device, self.memory.current_stream())
+
+    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of an array without gaps, in bytes."""
+        strides = packed_strides(shape, self._last)
+        return tuple(stride * self._dtype.itemsize for stride in strides)
+
+    def _search_key(self) -> tuple[Canonical, int, int | None]:
+        return self.executor.canonical, self.device, self.problem.options.workspace_limit
+
+    # Solutions
+
+    def _choose(self, launch: Launch) -> None:
+        """Take the first solution that can be compiled; raise the first error where none can."""
+        first: Exception | None = None
+        for solution in self.executor.solutions:
+            try:
+                self.executor.compile(launch, solution)
+            except (MiopenError, UnsupportedError) as error:
+                self.fallen.append(f"{solution}: {error}")
+                first = first or error
+            else:
+                self._solution = solution
+                return
+        assert first is not None
+        raise first
+
+    def _next(self, failed: Solution, error: Exception) -> bool:
+        """Go on to the solution after one that was refused; False where there is none."""
+        with self._lock:
+            if self._solution is not failed:
+                return True  # another thread has
+            self.fallen.append(f"{failed}: {error}")
+            solutions = self.executor.solutions
+            after = solutions[solutions.index(failed) + 1 :]
+            if after:
+                self._solution = after[0]
+            return bool(after)
+
+    def _search(self, launch: Launch, at: ConvAddresses) -> None:
+        """Measure, if nobody has; of threads that do at once, the first to be ready is believed."""
+        found = self._searches.get(
+            self._search_key(), lambda: self.executor.search(launch, at, self._allocate)
+        )
+        self.executor.prefer(launch, found)
+        self._choose(launch)
+        self._searched = True
+
+    def _allocate(self, size: int) -> tuple[int, object]:
+        """The address of a new workspace, and what keeps it."""
+        if not size:
+            return 0, None
+        buffer = self.memory.empty((size,), self._bytes)
+        return buffer.data.ptr, buffer
+
+    # Running
+
+    def run(self, *arrays: Any) -> Array:
+        if self.memory.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.run(*arrays)
+        launch = self._launch()
+        ready = [
+            None if array is None else self._ready(name, array, strides)
+            for name, array, strides in zip(self._names, arrays, self._array_strides, strict=True)
+        ]
+        result, shaped = self._new_result()
+        at = ConvAddresses(*addresses_of(ready), result.data.ptr)
+        if self.executor.fused:
+            self.executor.run(launch, at)
+            return shaped
+        if not self._searched:
+            self._search(launch, at)
+        while True:
+            solution = self._solution
+            try:
+                self._run_solution(launch, at, solution)
+                break
+            except UnsupportedError as error:
+                if not self._next(solution, error):
+                    raise
+        self.executor.add(launch, at)
+        return shaped
+
+    def _ready(self, name: str, array: Array, strides: tuple[int, ...]) -> Array:
+        array = aligned(name, array)
+        if array.strides == strides:
+            return array
+        return in_layout(array, channels_last=self._last and array.ndim > 1)
+
+    def _new_result(self) -> tuple[Array, Array]:
+        """A new array without gaps, and the same in the shape of the result."""
+        shape = self.problem.result_shape
+        if not self._last:
+            result = self.memory.empty(shape, self._dtype)
+            return result, result
+        batch, channels, *sizes = shape
+        result = self.memory.empty((batch, *sizes, channels), self._dtype)
+        return result, result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
+
+    def _run_solution(self, launch: Launch, at: ConvAddresses, solution: Solution) -> None:
+        try:
+            workspace, _kept = self._allocate(solution.workspace_bytes)
+        except Exception as error:  # of the caller's allocator, whatever it raises
+            if not self._run_smaller(launch, at, solution):
+                raise error from None
+            return
+        self.executor.convolve(launch, at._replace(workspace=workspace), solution)
+
+    def _run_smaller(self, launch: Launch, at: ConvAddresses, solution: Solution) -> bool:
+        """Run what needs less workspace; False where there is no memory for that either."""
+        for smaller in self.executor.smaller(solution):
+            try:
+                self.executor.compile(launch, smaller)
+                workspace, _kept = self._allocate(smaller.workspace_bytes)
+            except Exception:  # as above
+                continue
+            self.executor.convolve(launch, at._replace(workspace=workspace), smaller)
+            return True
+        return False
+
+    # What it is
+
+    def report(self) -> str:
+        """Which solution runs, and why, in plain words."""
+        lines = [str(self.problem)]
+        if self.executor.fused:
+            return "\n".join([*lines, "a fusion plan: bias and activation in the same kernel"])
+        problem = self.problem
+        parts = ["residual"] * problem.residual + ["bias"] * problem.bias
+        what = " and ".join(filter(None, [*parts, problem.activation]))
+        if what:
+            why = limit_of(FUSION, problem) or "MIOpen has no kernel for all of it"
+            lines.append(f"{what}: kernels of their own ({why})")
+        if not self._searched:
+            return "\n".join([*lines, "the first call will measure"])
+        lines.append(
+            "measured"
+            if problem.options.find == "search"
+            else "by MIOpen's list, not measured here"
+        )
+        for one in self.executor.solutions:
+            taken = "*" if one is self._solution else " "
+            lines.append(
+                f"{taken} {one.number} {one.algorithm}: workspace {one.workspace_bytes:,} bytes, "
+                f"{one.milliseconds:.4g} ms"
+            )
+        return "\n".join([*lines, *(f"gave up {reason}" for reason in self.fallen)])
+
+    def close(self) -> None:
+        """Destroy the descriptors. A second call does nothing."""
+        self.executor.close()
+
+
+class MiopenConvolutions(ConvSource):
+    """libMIOpen, on the arrays that its networks take: CuPy's, or with an allocator any."""
+
+    def __init__(self, resources: ConvResources) -> None:
+        self._resources = resources
+        self.searches: _Searches = PlanCache(_MOST_KEPT)
+        self.bias_gradients: PlanCache[MiopenBiasGradient] = PlanCache(_MOST_KEPT)
+
+    def plan(self, problem: ConvProblem, device: int) -> MiopenConvPlan:
+        return MiopenConvPlan(problem, device, self._resources, self.searches)
+
+    def backward_bias(self, dy: Array, device: int) -> Array:
+        memory, shape, dtype = self._resources.memory, dy.shape, dy.dtype
+        with memory.use(device):
+            if not dy.size:
+                return memory.zeros(shape[1:2], dtype)
+            gradient = self.bias_gradients.get(
+                (shape, dtype, device),
+                lambda: MiopenBiasGradient(shape, dtype.name, self._resources.library),
+            )
+            dy, dbias = aligned("dy", dy), memory.empty(shape[1:2], dtype)
+            launch = self._resources.launch(device, memory.current_stream())
+            gradient.run(launch, dy.data.ptr, dbias.data.ptr)
+        return dbias
+
+    def clear(self) -> None:
+        self.searches.clear()
+        self.bias_gradients.clear()

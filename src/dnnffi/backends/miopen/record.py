@@ -1,0 +1,29 @@
+"""What is the backend "miopen"?"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.miopen import conv_limits, library, rnn_limits
+from dnnffi.backends.miopen.conv_plan import MiopenConvolutions
+from dnnffi.backends.miopen.dropout import Generator
+from dnnffi.backends.miopen.rnn_executor import MiopenRNNExecutor
+from dnnffi.backends.vendor.rnn_candidates import VendorCandidates
+
+MIOPEN = Backend(
+    name="miopen",
+    title="MIOpen",
+    kind="rocm",
+    platform="ROCm",
+    load=library.load,
+    loaded=library.loaded,
+    candidates=partial(VendorCandidates, "miopen", MiopenRNNExecutor),
+    generator=Generator,
+    convolutions=MiopenConvolutions,
+    rnn_limits=rnn_limits.LIMITS,
+    conv_limits=conv_limits.LIMITS,
+    fusion_limits=conv_limits.FUSION,
+    allocator_limits=(),
+    bias_gradient_limits=conv_limits.BIAS_GRADIENT,
+)

@@ -1,0 +1,123 @@
+"""What do all calls on a backend share? Its library, placement, workspaces, memory of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.registry import kind_error
+from dnnffi.backends.vendor.handle import launch_on
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.interface import Array, Launch, Stream
+from dnnffi.execution.cache import Once
+from dnnffi.execution.replay import GraphMemory
+from dnnffi.execution.workspaces import Workspaces
+from dnnffi.spec.checks import check_integer
+
+
+class _Nothing:
+    """The class of arrays of a backend that can take none of this process' arrays."""
+
+
+class Resources:
+    """A vendor's library on one kind of arrays: CuPy's, or those of `dnnffi.device.external`.
+
+    ``external`` says which. Both families share it, so that a stream has one workspace, and a
+    device one limit of the memory that graphs hold.
+    """
+
+    def __init__(self, backend: Backend, library: VendorLibrary, *, external: bool = False) -> None:
+        self.backend = backend
+        self.external = external
+        self.library = library
+        self.memory: Any = library.memory
+        # One process has CuPy for one of the vendors.
+        self.ndarray: Any = self.memory.ndarray if self.memory.kind == library.kind else _Nothing
+        self.graphs = GraphMemory()
+        self.workspaces = Workspaces(self.memory)
+
+    def launch(self, device: int, stream: Stream) -> Launch:
+        """A launch of the calling thread on ``stream`` of ``device``, which must be current."""
+        return launch_on(self.library, device, stream)
+
+    def device_of(self, name: str, array: Array) -> int:
+        """The device that holds ``array``; ``TypeError`` where the backend cannot use it."""
+        taken = isinstance(array, self.ndarray)
+        wrong = None if taken and not self.external else kind_error(self.backend, name, array)
+        if wrong or not taken:
+            raise wrong or TypeError(
+                f"{name} must be a CuPy array (or share its memory with one) for backend "
+                f"{self.backend.name!r}; got {type(array).__name__}"
+            )
+        device: int = array.data.device_id
+        return device
+
+    def check_device(self, device: int | None) -> int:
+        """``device``, or the current one where it is None."""
+        if device is None:
+            current: int = self.memory.current_device()
+            return current
+        count = self.memory.device_count()
+        if not 0 <= check_integer("device", device) < count:
+            raise ValueError(f"device must be from 0 to {count - 1}; got {device}")
+        return device
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the process still uses this library, and no other in its place."""
+        library = None if self.backend.loaded is None else self.backend.loaded()
+        if library is not None and self.external:
+            library = library.without_cupy()
+        return library is self.library
+
+    def clear(self) -> None:
+        """Let go of the workspaces."""
+        self.workspaces.clear()
+
+
+T = TypeVar("T")
+
+
+class OneForResources(Generic[T]):
+    """One object for each backend and kind of arrays, made at its first use."""
+
+    def __init__(self) -> None:
+        self._made: Once[tuple[str, bool], tuple[Resources, T]] = Once()
+
+    def get(self, resources: Resources, make: Callable[[], T]) -> T:
+        """The object for ``resources``, made by ``make()`` if there is none."""
+        key = resources.backend.name, resources.external
+        found = self._made.get(key, lambda: (resources, make()))
+        if found[0] is not resources:  # those of another library, which the process used before
+            self._made.drop(key)
+            found = self._made.get(key, lambda: (resources, make()))
+        return found[1]
+
+    def values(self) -> list[T]:
+        """The objects that are in use, oldest first."""
+        return [made for resources, made in self._made.values() if resources.in_use]
+
+
+_kept: Once[tuple[str, bool], Resources] = Once()
+
+
+def resources_of(backend: Backend, *, external: bool = False) -> Resources:
+    """The resources of a backend with a library, made at their first use.
+
+    Raises `LibraryNotFoundError`, `UnsupportedError` for the library, ``ImportError`` for CuPy.
+    """
+    assert backend.load is not None
+    library = backend.load()
+    if external:
+        library = library.without_cupy()
+    key = backend.name, external
+
+    def make() -> Resources:
+        return Resources(backend, library, external=external)
+
+    found = _kept.get(key, make)
+    if found.library is not library:  # the process may use another than it did
+        _kept.drop(key)
+        found = _kept.get(key, make)
+    return found

@@ -1,0 +1,105 @@
+"""What can run a recurrent network? Executors on addresses, and who offers them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from dnnffi.device.interface import Launch
+from dnnffi.spec.problem import RNNProblem
+
+
+class ForwardAddresses(NamedTuple):
+    """The arrays of a forward in device memory; 0 for one that is not there."""
+
+    x: int
+    y: int
+    h_0: int
+    h_n: int
+    c_0: int
+    c_n: int
+    weights: int
+    workspace: int
+    reserve: int = 0
+
+
+class BackwardDataAddresses(NamedTuple):
+    """The arrays of backward data, likewise; ``y`` to ``weights`` are those of the forward."""
+
+    y: int
+    h_0: int
+    c_0: int
+    weights: int
+    dy: int
+    dh_n: int
+    dc_n: int
+    dx: int
+    dh_0: int
+    dc_0: int
+    workspace: int
+    reserve: int
+
+
+class BackwardWeightsAddresses(NamedTuple):
+    """The arrays of backward weights, likewise; ``x``, ``h_0`` and ``y`` are the forward's."""
+
+    x: int
+    h_0: int
+    y: int
+    dweights: int
+    workspace: int
+    reserve: int
+
+
+class AddressExecutor(Protocol):
+    """One way to run a problem. All ways of a problem read the same layout of the weights.
+
+    Making one may allocate and ask the library. Its calls do neither: they enqueue on the stream
+    of a launch, on addresses that were checked. Backward data runs once after a forward, on the
+    reserve space that this forward filled, and before backward weights. Calls of a problem with
+    dropout go through ``generator.in_order``.
+    """
+
+    problem: RNNProblem
+    device: int
+    algorithm: str
+    workspace_bytes: int
+    """Of the workspace, whose contents do not outlive a call."""
+    least_workspace_bytes: int
+    """Of the workspace where nothing is accumulated."""
+    reserve_bytes: int
+    weight_size: int
+    """Elements of the flat weights."""
+    generator: Any
+
+    def forward(self, launch: Launch, at: ForwardAddresses) -> None:
+        """Fill y, h_n, c_n and, for training, the reserve space."""
+
+    def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
+        """Fill dx, dh_0 and dc_0. Changes the reserve space."""
+
+    def backward_weights(
+        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
+    ) -> None:
+        """Fill dweights, or add to it."""
+
+    def close(self) -> None:
+        """Let go of everything native."""
+
+
+class CandidateSource(Protocol):
+    """Who offers ways to run a problem: a vendor's library, or kernels of our own."""
+
+    name: str
+    version: str
+    """What times that were measured are valid for, with the device and the problem."""
+
+    def offers(self, problem: RNNProblem) -> tuple[str, ...]:
+        """The algorithms worth trying."""
+
+    def make(
+        self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
+    ) -> AddressExecutor:
+        """The executor of an algorithm, or of the one that the source's rule picks.
+
+        `DnnffiError` where the problem is not for it.
+        """

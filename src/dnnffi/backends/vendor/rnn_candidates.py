@@ -1,0 +1,31 @@
+"""Which algorithms does a vendor offer? The one that was named, or that of the executor's rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnffi.backends.rnn_interface import AddressExecutor
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.interface import Launch
+from dnnffi.spec.problem import RNNProblem
+
+
+class VendorCandidates:
+    """A `CandidateSource` over a vendor's executor."""
+
+    def __init__(self, name: str, executor: type[Any], library: VendorLibrary) -> None:
+        self.name = name
+        self.version = f"{library.vendor} {library.version_text}"
+        self._executor = executor
+        self._library = library
+
+    def offers(self, problem: RNNProblem) -> tuple[str, ...]:
+        return (problem.options.algorithm,)
+
+    def make(
+        self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
+    ) -> AddressExecutor:
+        if algorithm is not None:
+            problem = problem._replace(options=problem.options._replace(algorithm=algorithm))
+        made: AddressExecutor = self._executor(problem, launch, self._library, generator)
+        return made

@@ -1,0 +1,137 @@
+"""What does a backend do for convolutions? Its plans, by name or by what an array asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.conv_interface import ConvProblemPlan
+from dnnffi.backends.registry import backend_of, kind_error
+from dnnffi.backends.resources import OneForResources, Resources, resources_of
+from dnnffi.backends.vendor.limits import check_limits, limit_of
+from dnnffi.convolution.reference import EmptyConvPlan, ReferenceConvPlan
+from dnnffi.device.arrays import device_of
+from dnnffi.device.interface import Array
+from dnnffi.errors import UnsupportedError
+from dnnffi.execution.cache import PlanCache
+from dnnffi.execution.known_calls import KnownCalls
+from dnnffi.spec.conv_problem import ConvProblem
+
+MOST_PLANS = 1024
+"""Plans kept by each backend. A network has some for each layer, and making one is slow."""
+
+
+class ConvBackend:
+    """What `dnnffi.conv` asks of a backend; this one is the NumPy reference."""
+
+    def __init__(self) -> None:
+        self.plans: PlanCache[ConvProblemPlan] = PlanCache(MOST_PLANS)
+
+    def check_device(self, device: int | None) -> Any:
+        """Where device ``device`` is, or the current one where it is None."""
+        if device not in (None, 0):
+            raise ValueError(f"device: backend 'reference' has none but 0; got {device!r}")
+        return "host"
+
+    def clear(self) -> None:
+        """Forget plans and what was measured."""
+        self.plans.clear()
+
+    def device_of(self, name: str, array: Array) -> Any:
+        """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
+        return device_of(array)
+
+    def plan(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
+        """A new plan for a problem with a batch."""
+        return ReferenceConvPlan(problem)
+
+    def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
+        """A new plan; no library is asked where there is no batch."""
+        return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem)
+
+
+class DeviceConvBackend(ConvBackend):
+    """A backend with a library, on one kind of arrays."""
+
+    def __init__(self, record: Backend, resources: Resources) -> None:
+        super().__init__()
+        assert record.convolutions is not None
+        self._record = record
+        self.resources = resources
+        self.library: Any = resources.library
+        self.ndarray = resources.ndarray
+        self.device_of = resources.device_of  # type: ignore[method-assign]
+        self.check_device = resources.check_device  # type: ignore[method-assign]
+        self.source = record.convolutions(resources)
+        self.calls: KnownCalls[ConvProblemPlan] = KnownCalls()
+
+    def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
+        record = self._record  # before the library is asked for anything
+        check_limits(record.conv_limits, problem, record.title, self.library)
+        return self.source.plan(problem, device)
+
+    def prepare(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
+        if problem.batch:
+            return self.plan(problem, device)
+        return EmptyConvPlan(problem, self.resources.memory)
+
+    def backward_bias(self, dy: Array) -> Array:
+        """The gradient by the bias [K], from a contiguous dy."""
+        return self.source.backward_bias(dy, self.device_of("dy", dy))
+
+    def clear(self) -> None:
+        super().clear()
+        self.calls.clear()
+        self.source.clear()
+        self.resources.clear()
+
+
+_reference = ConvBackend()
+_by_resources: OneForResources[DeviceConvBackend] = OneForResources()
+
+on_cupy: DeviceConvBackend | None = None
+"""The backend whose arrays are CuPy's, once it was used: it knows calls again."""
+
+
+def conv_backend(record: Backend, *, external: bool = False) -> ConvBackend:
+    """What ``record`` does for convolutions, on CuPy's arrays or, ``external``, without."""
+    global on_cupy
+    if record.load is None:
+        return _reference
+    resources = resources_of(record, external=external)
+    found = _by_resources.get(resources, lambda: DeviceConvBackend(record, resources))
+    if not external and found.ndarray is resources.memory.ndarray:
+        on_cupy = found
+    return found
+
+
+def conv_backend_for(name: object, x: Array) -> ConvBackend:
+    """The backend of a call: the one named, or the one that the array asks for."""
+    record = backend_of(name, x)
+    try:
+        return conv_backend(record)
+    except ImportError as error:
+        # No library, or no CuPy: an array of the other platform is the better reason.
+        raise kind_error(record, "x", x) or error from None
+
+
+def external_conv_backend_for(name: object, x: Array) -> DeviceConvBackend:
+    """The backend of a call with an allocator, whose x is a `DeviceArray`."""
+    record = backend_of(name, x, external=True)
+    if record.load is None:
+        raise ValueError(
+            f"options['allocator'] is for results on a device; backend {record.name!r} has none"
+        )
+    if wrong := kind_error(record, "x", x):
+        raise wrong
+    if limit := limit_of(record.allocator_limits or (), x):
+        record.load()
+        raise UnsupportedError(record.title, "", limit)
+    found = conv_backend(record, external=True)
+    assert isinstance(found, DeviceConvBackend)
+    return found
+
+
+def used_conv_backends() -> tuple[ConvBackend, ...]:
+    """Those that were used in this process."""
+    return (_reference, *_by_resources.values())

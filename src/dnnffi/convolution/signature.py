@@ -1,0 +1,67 @@
+"""What is a call of a convolution known by, and where are its arrays?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnffi.backends.conv_interface import MISALIGNED
+from dnnffi.execution.known_calls import Signature
+from dnnffi.spec.conv_options import ConvOptions
+
+Asked = tuple[Any, ...]
+"""What a call asks for beside arrays and options: operation, transposed, the shape that a backward
+is told or None, (stride, padding, dilation, output_padding), groups, activation, alpha, backend."""
+
+_ONLY_INTEGERS = {int}
+
+
+def sign(
+    asked: Asked, options: ConvOptions, arrays: tuple[Any, ...], ndarray: Any
+) -> tuple[Signature, list[int]] | None:
+    """What a call on arrays of the class ``ndarray`` is known by, and the addresses of its arrays.
+
+    Those are the first four of `ConvAddresses`. None for a call that has to be looked at closely:
+    with arrays that are not CuPy's, are not on one device, of one dtype and aligned, or with
+    numbers that are not plain. Of these there is more than one kind that compares equal, as 1, True
+    and 1.0 do.
+    """
+    _, _, shape, geometry, groups, activation, alpha, backend = asked
+    for value in geometry:
+        if value.__class__ is not int and not _plain(value):
+            return None
+    if groups.__class__ is not int or alpha.__class__ is not float:
+        return None
+    if shape is not None and not _plain(shape):
+        return None
+    if activation is not None and activation.__class__ is not str:
+        return None
+    if backend is not None and backend.__class__ is not str:
+        return None
+    first = arrays[0]
+    if first.__class__ is not ndarray:
+        return None
+    dtype, device = first.dtype, first.data.device_id
+    signature: list[Any] = [asked, options, dtype, device]
+    addresses = []
+    for array in arrays:
+        if array is None:
+            signature.append(None)
+            addresses.append(0)
+            continue
+        if array.__class__ is not ndarray or array.dtype is not dtype:
+            return None
+        data = array.data
+        address = data.ptr
+        if address & MISALIGNED or data.device_id != device:
+            return None
+        signature.append(array.shape)
+        signature.append(array.strides)
+        addresses.append(address)
+    if len(addresses) == 2:  # of a backward
+        addresses += (0, 0)
+    return tuple(signature), addresses
+
+
+def _plain(value: Any) -> bool:
+    """Whether it is a tuple of integers."""
+    return value.__class__ is tuple and {*map(type, value)} == _ONLY_INTEGERS

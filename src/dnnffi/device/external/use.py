@@ -1,0 +1,53 @@
+"""What do the thread's calls without CuPy allocate with, and which stream do they run on?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Allocator = Callable[[tuple[int, ...], str], object]
+
+
+class _Use(threading.local):
+    """What the thread's calls allocate with and run on."""
+
+    allocator: Allocator | None = None
+    stream = 0
+
+
+_use = _Use()
+
+
+@contextmanager
+def using(
+    allocator: Allocator | None = None, stream: int | Callable[[], int] = 0
+) -> Iterator[None]:
+    """Allocate with ``allocator`` and run on ``stream`` for the length of a ``with`` block.
+
+    ``allocator(shape, dtype_name)`` returns a new contiguous array in the memory of the current
+    device, as any object with DLPack or ``__cuda_array_interface__``. The memory may be reused
+    only for work that is queued on ``stream`` after the object is gone: so it is with PyTorch's
+    allocator on its current stream, and where freeing waits for the device. ``stream`` is an
+    address, 0 for the default stream, or a function that returns one.
+    """
+    before = _use.allocator, _use.stream
+    address: Any = stream() if callable(stream) else stream
+    if isinstance(address, bool) or not isinstance(address, int) or address < 0:
+        raise TypeError(f"stream must be the address of a stream, or return one; got {address!r}")
+    try:
+        _use.allocator, _use.stream = allocator, address
+        yield
+    finally:
+        _use.allocator, _use.stream = before
+
+
+def current_stream() -> int:
+    """The address of the stream in use."""
+    return _use.stream
+
+
+def current_allocator() -> Allocator | None:
+    """The allocator in use."""
+    return _use.allocator

@@ -1,0 +1,96 @@
+"""Does the reference say the same? Results beside its own, as far as rounding lets them be.
+
+A result may be off by the tolerance of its dtype, relative to the largest magnitude of its array.
+That is far more than rounding makes of most arrays, but an array of few elements may be small as a
+whole: a sum that cancels, the gradient of a unit that is saturated. And a unit near the corner of a
+ReLU may be on for the one and off for the other. So where a result is beyond the tolerance, the
+reference is computed again and again with each operation as inexact as the dtype
+(`dnnffi.execution.rounding`), and the result may be off by twice what rounding was seen to do. Of
+12,500 networks of one to eight hidden units on cuDNN (H200), 172 had such arrays, 464 in all, and
+none was off by more than 1.2 times that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnnffi.device.arrays import array_module, doubled, to_host
+from dnnffi.device.interface import Array
+from dnnffi.errors import ValidationError
+from dnnffi.execution.rounding import inexact
+from dnnffi.execution.tolerance import roundoff, tolerance
+from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.problem import RNNProblem
+
+SMALLEST_NORMAL = {
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+    "float32": 2.0**-126,
+    "float64": 2.0**-1022,
+}
+
+_DRAWS = 16  # of rounding errors: where a ReLU has its corner, few of them show both sides
+_ALLOWED = 2.0  # times the farthest of them
+
+Results = dict[str, Array | None]
+
+
+def compare(
+    problem: RNNProblem | ConvProblem,
+    found: Results,
+    compute: Callable[..., Results],
+    inputs: Sequence[Array | None],
+) -> None:
+    """Raise unless ``found`` is what ``compute`` makes of ``inputs``, but for rounding."""
+    doubles = [None if array is None else doubled(array) for array in inputs]
+    results = compute(*doubles)
+    allowed = tolerance(problem)
+    wrong: dict[str, tuple[float, float]] = {}
+    for name, array in found.items():
+        expected = results[name]
+        if array is not None and expected is not None:
+            deviation = relative_deviation(array, expected)
+            if not deviation <= allowed:
+                wrong[name] = deviation, allowed
+    random = np.random.default_rng(0)
+    for _ in range(_DRAWS):
+        if not wrong:
+            return
+        err = inexact(roundoff(problem), random)
+        drawn = compute(*(None if array is None else err(to_host(array)) for array in doubles))
+        for name, (deviation, allowed) in list(wrong.items()):
+            far = _ALLOWED * _drawn_deviation(drawn[name], found[name], results[name])
+            wrong[name] = deviation, max(allowed, far if far < float("inf") else 0.0)
+            if deviation <= wrong[name][1]:
+                del wrong[name]
+    if wrong:
+        raise ValidationError(wrong)
+
+
+def _drawn_deviation(drawn: Any, found: Any, expected: Any) -> float:
+    """That of a result with rounding errors, as if it were one found."""
+    with np.errstate(over="ignore"):  # a number that the dtype does not reach becomes infinite
+        rounded = np.asarray(drawn).astype(found.dtype)
+    return relative_deviation(rounded, to_host(expected))
+
+
+def relative_deviation(found: Array, expected: Array) -> float:
+    """Largest difference over the largest finite magnitude expected.
+
+    Infinite where NaN or infinity stand in one array and not, or otherwise, in the other. A
+    magnitude counts as the smallest normal number at least: below it the dtype loses precision, as
+    the gradient of the first state does on its way through many steps.
+    """
+    xp = array_module(expected)
+    smallest = SMALLEST_NORMAL[found.dtype.name]
+    found = doubled(found)
+    finite = xp.isfinite(expected)
+    same = (found == expected) | (xp.isnan(found) & xp.isnan(expected))
+    if not bool(xp.all(same | (finite & xp.isfinite(found)))):
+        return float("inf")
+    scale = float(xp.max(xp.where(finite, xp.abs(expected), 0)))
+    difference = float(xp.max(xp.where(finite, xp.abs(found - xp.where(finite, expected, 0)), 0)))
+    return difference / max(scale, smallest)

@@ -1,0 +1,66 @@
+"""Locks for what threads, signal handlers and forked children share.
+
+A signal handler runs in the main thread, in the middle of anything, and may call dnnffi. So every
+lock is `new_lock`'s, and is held by these rules:
+
+- One thread may take it again: a handler that interrupts who holds it does not wait for itself.
+- It is taken by ``with`` on the lock itself. Between ``acquire()`` and ``try:``, or in an
+  ``__enter__`` written in Python, Ctrl-C would leave it locked.
+- Nothing is made, dropped or waited for while it is held, another lock least of all: the thread
+  that holds that one may be waiting for what the interrupted one holds.
+- What changes together changes without a call in between. Python runs handlers after calls and at
+  the end of each round of a loop.
+
+Where one step of a dictionary or set does, as in `dnnffi.execution.cache`, there is no lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+from weakref import ref
+
+from dnnffi.execution.cache import Living
+
+_locks: Living[Any] = Living()
+
+
+def new_lock() -> threading.RLock:
+    """A lock that its holder may take again. A forked child finds it free, unless it is its own."""
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def _free_in_child() -> None:
+    for lock in _locks.snapshot():
+        if not lock._is_owned():  # the thread that holds it is not in the child
+            lock._at_fork_reinit()
+
+
+os.register_at_fork(after_in_child=_free_in_child)
+
+
+class Turn:
+    """What one caller at a time may do, and the others do not wait for."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._taken: ref[Any] | None = None
+
+    def take(self) -> object | None:
+        """What the caller keeps for as long as it is his turn; None where it is another's.
+
+        To be kept in a local variable: however the function ends, the turn ends with it.
+        """
+        mine = _Mine()
+        with self._lock:
+            if self._taken is not None and self._taken() is not None:
+                return None
+            self._taken = ref(mine)
+        return mine
+
+
+class _Mine:
+    __slots__ = ("__weakref__",)

@@ -1,0 +1,75 @@
+"""When does a call become a graph? One operation of a plan: replayed, captured, or run as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dnnffi.device.interface import Graph, Launch, Stream
+from dnnffi.execution.measure import FAILURES
+from dnnffi.execution.replay import Addresses, GraphMemory, Replays
+
+
+class Operation:
+    """The graphs of one operation, known by the addresses that they work on.
+
+    ``graphs`` is what the path of a call looks into; ``failed`` is told of a capture that fails.
+    """
+
+    def __init__(
+        self,
+        memory: Any,
+        launch_on: Callable[[Stream], Launch],
+        graphs: GraphMemory,
+        failed: Callable[[], object],
+        captured_at: int = 2,
+    ) -> None:
+        self._memory = memory
+        self._launch_on = launch_on
+        self._graph_memory = graphs
+        self._failed = failed
+        self._replays = Replays(graphs, captured_at=captured_at)
+        self.graphs = self._replays.graphs
+
+    def graph(
+        self, key: Addresses, executor: Any, call: Callable[[Launch], object]
+    ) -> Graph | None:
+        """The graph of ``call``, which ``executor`` makes on known addresses; else None.
+
+        Captured if it is time for one: when ``key`` keeps coming, and there is memory.
+        """
+        known = self.graphs.get(key)
+        if known is not None and known.executor is executor:
+            return known
+        if not self._replays.due(key):
+            return None
+        launches: list[Launch] = []
+
+        def record(stream: Stream) -> None:
+            launches.append(self._launch_on(stream))
+            call(launches[0])
+
+        try:
+            graph: Graph = self._memory.capture(record)
+        except FAILURES:
+            self._failed()
+            return None
+        # Kernels may go with the descriptors that they were compiled for, as persist_dynamic's do,
+        # and may use memory of the handle, which goes with its thread.
+        graph.executor, graph.handle = executor, launches[0].owner
+        self._replays.add(key, graph)
+        return graph
+
+    def keep_for_user(self, executor: Any, launch: Launch) -> None:
+        """Keep what a graph of the user's needs, who is capturing a call on ``launch``."""
+        self._graph_memory.of_users.add(executor)
+        self._graph_memory.of_users.add(launch.owner)
+
+    def clear(self) -> None:
+        """Let go of all graphs."""
+        self._replays.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the graphs, as far as it could be seen."""
+        return self._replays.nbytes

@@ -1,0 +1,52 @@
+"""Which arrays were seen before, and what was found out about them?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+T = TypeVar("T")
+
+MOST_REMEMBERED = 16
+"""Sets of arrays that are remembered before they are forgotten all at once."""
+
+
+class Remembered(Generic[T]):
+    """What was found out about sets of arrays, for as long as all of them live.
+
+    Callers use the same buffers many times, and checking them takes longer than a C call. A set is
+    known by the identities of its arrays, ``tuple(map(id, arrays))``. They are referred to weakly,
+    so that nothing here keeps an array of a caller alive, and with the first that goes, before
+    another can have its identity, the set is forgotten.
+    """
+
+    def __init__(self, most: int = MOST_REMEMBERED) -> None:
+        self._most = most
+        self._found: dict[tuple[int, ...], T] = {}
+        self._kept: dict[tuple[int, ...], list[ref[Any]]] = {}
+        # The dictionary's own, because it is on the path of every call.
+        self.find: Callable[[tuple[int, ...]], T | None] = self._found.get
+        """What was found out about arrays with these identities, or None."""
+
+    def add(self, identities: tuple[int, ...], arrays: tuple[Any, ...], found: T) -> T:
+        """Remember ``found`` of ``arrays``, of which some may be None."""
+        if len(self._found) >= self._most:
+            self.clear()
+        known, kept = self._found, self._kept
+
+        def forget(gone: ref[Any]) -> None:
+            known.pop(identities, None)
+            kept.pop(identities, None)
+
+        kept[identities] = [ref(array, forget) for array in arrays if array is not None]
+        known[identities] = found
+        return found
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._found.clear()
+        self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._found)

@@ -1,0 +1,40 @@
+"""How far rounding alone may take a result: it is computed again, each operation with an error.
+
+In the standard model of floating-point arithmetic an operation gives (a op b) (1 + d), where d is
+at most the unit roundoff. Here d is drawn at random. What many operations make of it, where they
+cancel, where a derivative is nearly zero or where a ReLU has its corner, shows in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_HostArray = np.ndarray[Any, Any]
+
+
+def inexact(roundoff: float, random: np.random.Generator) -> Callable[[_HostArray], _HostArray]:
+    """A function that takes arrays of float64 to ones that err.
+
+    The array has relative errors of up to ``roundoff``, and so has what NumPy's operations make of
+    it. Of functions that put elements into a new array, such as ``stack`` and ``where``, the result
+    is a plain one, with the errors that its elements had.
+    """
+
+    def erring(array: _HostArray) -> _HostArray:
+        return array * (1 + random.uniform(-roundoff, roundoff, array.shape))
+
+    class Inexact(np.ndarray[Any, Any]):
+        def __array_ufunc__(
+            self, ufunc: np.ufunc, method: Any, *operands: Any, **keywords: Any
+        ) -> Any:
+            keywords.pop("out", None)  # of ``a += b``, which takes what is returned
+            plain = (a.view(np.ndarray) if isinstance(a, Inexact) else a for a in operands)
+            result = getattr(ufunc, method)(*plain, **keywords)
+            if not isinstance(result, np.ndarray) or result.dtype != np.float64:
+                return result
+            return erring(result).view(Inexact)
+
+    return lambda array: erring(array).view(Inexact)

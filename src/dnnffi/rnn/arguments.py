@@ -1,0 +1,209 @@
+"""Are these the arrays that an operation wants? The last check before their addresses go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import NamedTuple
+
+from dnnffi.backends.rnn_interface import (
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.device.interface import Array, Memory
+from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.problem import RNNProblem
+
+BUFFER_ALIGNMENT = 16
+"""Bytes: where a workspace or reserve space may begin. Allocators give more."""
+
+
+class Span(NamedTuple):
+    """An argument's memory: first address and bytes. No bytes for an argument that is None."""
+
+    name: str
+    address: int
+    nbytes: int
+
+
+class _Field(NamedTuple):
+    """An array of an operation: what shape it has, and whether it is written."""
+
+    shape: str  # "x", "y", "h", "c" or "weights"
+    written: bool = False
+
+
+# By operation, the arrays in the order of their addresses.
+_FORWARD = {
+    "x": _Field("x"),
+    "y": _Field("y", written=True),
+    "h_0": _Field("h"),
+    "h_n": _Field("h", written=True),
+    "c_0": _Field("c"),
+    "c_n": _Field("c", written=True),
+    "weights": _Field("weights"),
+}
+_BACKWARD_DATA = {
+    "y": _Field("y"),
+    "h_0": _Field("h"),
+    "c_0": _Field("c"),
+    "weights": _Field("weights"),
+    "dy": _Field("y"),
+    "dh_n": _Field("h"),
+    "dc_n": _Field("c"),
+    "dx": _Field("x", written=True),
+    "dh_0": _Field("h", written=True),
+    "dc_0": _Field("c", written=True),
+}
+_BACKWARD_WEIGHTS = {
+    "x": _Field("x"),
+    "h_0": _Field("h"),
+    "y": _Field("y"),
+    "out": _Field("weights", written=True),
+}
+
+
+class Arguments:
+    """The arrays of a problem's operations on a device: checked, and turned into addresses.
+
+    All are contiguous, aligned to their elements, of the problem's shapes and the spec's dtype; a
+    state may be None. ``weight_size`` is that of the flat weights.
+    """
+
+    def __init__(self, problem: RNNProblem, memory: Memory, device: int, weight_size: int) -> None:
+        self._ndarray = memory.ndarray
+        self._device = device
+        self._dtype = memory.dtype(problem.spec.dtype)
+        self._several_devices = memory.device_count() > 1
+        self._mode, self._has_cell = problem.spec.mode, problem.spec.has_cell
+        self._item = ITEM_SIZES[problem.spec.dtype]
+        self._sizes = {
+            "x": prod(problem.x_shape),
+            "y": prod(problem.y_shape),
+            "h": prod(problem.h_shape),
+            "c": prod(problem.c_shape),
+            "weights": weight_size,
+        }
+
+    def forward(self, *arrays: Array | None, workspace: Array, least: int) -> ForwardAddresses:
+        """Addresses of x, y, h_0, h_n, c_0, c_n and weights.
+
+        The ``workspace`` has at least ``least`` bytes. The reserve space is the caller's to add.
+        """
+        return ForwardAddresses(*self._checked(_FORWARD, arrays, workspace, least))
+
+    def backward_data(
+        self, *arrays: Array | None, workspace: Array, least: int, reserve: Span
+    ) -> BackwardDataAddresses:
+        """Addresses of y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0 and dc_0, likewise."""
+        found = self._checked(_BACKWARD_DATA, arrays, workspace, least, reserve)
+        return BackwardDataAddresses._make((*found, reserve.address))
+
+    def backward_weights(
+        self, *arrays: Array | None, workspace: Array, least: int, reserve: Span
+    ) -> BackwardWeightsAddresses:
+        """Addresses of x, h_0, y and the gradient, likewise."""
+        found = self._checked(_BACKWARD_WEIGHTS, arrays, workspace, least, reserve)
+        return BackwardWeightsAddresses._make((*found, reserve.address))
+
+    def _checked(
+        self,
+        operation: dict[str, _Field],
+        arrays: tuple[Array | None, ...],
+        workspace: Array,
+        least: int,
+        *reserve: Span,
+    ) -> list[int]:
+        """The addresses of ``arrays`` and of the workspace: nothing is in what is written."""
+        addresses: list[int] = []
+        written: list[Span] = [*reserve]
+        read: list[Span] = []
+        for (name, (shape, is_written)), array in zip(operation.items(), arrays, strict=True):
+            size = self._sizes[shape]
+            address = 0
+            if array is not None or shape not in ("h", "c"):
+                if shape == "c" and not self._has_cell:
+                    raise ValueError(f"{name} must be None: {self._mode} has no cell state")
+                address = self.address(name, array, size)
+            addresses.append(address)
+            span = Span(name, address, size * self._item if address else 0)
+            (written if is_written else read).append(span)
+        at = self.buffer("workspace", workspace, least)
+        check_apart((*written, Span("workspace", at, least)), read)
+        return [*addresses, at]
+
+    def weights(self, weights: Array) -> int:
+        """The address of the flat weights."""
+        return self.address("weights", weights, self._sizes["weights"])
+
+    def address(self, name: str, array: Array, size: int) -> int:
+        """The address of an array of ``size`` elements, else an error naming the argument."""
+        if (
+            array.__class__ is not self._ndarray
+            or array.size != size
+            or array.dtype != self._dtype
+            or not array._c_contiguous
+            or array.data.ptr % self._item
+            or (self._several_devices and array.data.device_id != self._device)
+        ):
+            raise self._refusal(name, array, size)
+        pointer: int = array.data.ptr
+        return pointer
+
+    def buffer(self, name: str, array: Array, least: int) -> int:
+        """The address of a buffer of at least ``least`` bytes, of any dtype."""
+        if (
+            array.__class__ is not self._ndarray
+            or array.nbytes < least
+            or not array._c_contiguous
+            or array.data.ptr % BUFFER_ALIGNMENT
+            or (self._several_devices and array.data.device_id != self._device)
+        ):
+            raise self._buffer_refusal(name, array, least)
+        pointer: int = array.data.ptr
+        return pointer
+
+    def _refusal(self, name: str, array: Array, size: int) -> Exception:
+        if array.__class__ is self._ndarray:
+            if array.dtype != self._dtype:
+                return TypeError(f"{name} must have dtype {self._dtype}; got {array.dtype}")
+            if array.size != size:
+                return ValueError(
+                    f"{name} must have {size} elements; got {array.size}, shape {array.shape}"
+                )
+        return self._placement_refusal(name, array, self._item)
+
+    def _buffer_refusal(self, name: str, array: Array, least: int) -> Exception:
+        if array.__class__ is self._ndarray and array.nbytes < least:
+            return ValueError(f"{name} must have at least {least} bytes; got {array.nbytes}")
+        return self._placement_refusal(name, array, BUFFER_ALIGNMENT)
+
+    def _placement_refusal(self, name: str, array: Array, alignment: int) -> Exception:
+        if array.__class__ is not self._ndarray:
+            kind = f"{self._ndarray.__module__.partition('.')[0]}.{self._ndarray.__name__}"
+            return TypeError(f"{name} must be a {kind}; got {type(array).__name__}")
+        if not array._c_contiguous:
+            return ValueError(f"{name} must be contiguous; its strides are {array.strides}")
+        if array.data.ptr % alignment:
+            return ValueError(
+                f"{name} must begin at a multiple of {alignment} bytes; it is at "
+                f"{array.data.ptr:#x}"
+            )
+        return ValueError(
+            f"{name} must be on device {self._device}; it is on {array.data.device_id}"
+        )
+
+
+def check_apart(written: Iterable[Span], read: Iterable[Span]) -> None:
+    """Raise ``ValueError`` where memory that is written is also another argument's."""
+    spans = [(*span, True) for span in written] + [(*span, False) for span in read]
+    spans.sort(key=lambda span: span[1])
+    last_name, last_end, last_written = "", 0, False
+    for name, start, nbytes, is_written in spans:
+        if not nbytes:
+            continue
+        if start < last_end and (is_written or last_written):
+            raise ValueError(f"{name} and {last_name} must not share memory: one is written")
+        if start + nbytes > last_end:
+            last_name, last_end, last_written = name, start + nbytes, is_written

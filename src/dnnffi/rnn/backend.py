@@ -1,0 +1,303 @@
+"""What does a backend do for recurrent networks? Its plans, and the weights that they take."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.registry import REFERENCE, backend_of, kind_error
+from dnnffi.backends.resources import OneForResources, Resources, resources_of
+from dnnffi.device.arrays import as_array
+from dnnffi.device.external import device_array
+from dnnffi.device.interface import Array
+from dnnffi.dropout import DropoutState
+from dnnffi.errors import PerformanceWarning
+from dnnffi.execution.cache import Living, Once, PlanCache
+from dnnffi.execution.store import Store
+from dnnffi.rnn.buffer_plan import BufferPlan
+from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.executor_plan import ExecutorPlan
+from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
+from dnnffi.rnn.tuning import Tuner
+from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.weights import weight_layout
+from dnnffi.weights import RNNWeights
+
+MOST_PLANS = 128
+"""Plans kept by each backend. One holds a few descriptors and no device memory."""
+
+
+class HeldMemory(NamedTuple):
+    """Bytes of device memory that the plans of a backend hold between calls.
+
+    ``workspaces`` of all streams; ``graphs`` as far as it could be seen; ``copies``, the arrays
+    through which calls with new addresses use a graph.
+    """
+
+    workspaces: int = 0
+    graphs: int = 0
+    copies: int = 0
+
+
+class RNNBackend:
+    """What the functional API asks of a backend; this one is the NumPy reference."""
+
+    ndarray: Any = None  # the class of arrays that its plans take as they are
+
+    def __init__(self, record: Backend) -> None:
+        self.name = record.name
+        self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
+        self._default_states: Once[int, DropoutState] = Once()
+
+    def device_of(self, name: str, array: Array) -> int:
+        """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
+        return 0
+
+    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Any:
+        """``weights`` in the form that the backend's plans take."""
+        return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
+
+    def plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
+        """A new plan."""
+        return ReferenceRNNPlan(problem, generator)
+
+    def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
+        """A new plan for one who keeps it and his buffers."""
+        return ReferenceBufferPlan(ReferenceRNNPlan(problem, generator))
+
+    def generator(self, state: DropoutState | None, device: int) -> Any:
+        """The random numbers of ``state``, or of this device's own where it is None."""
+        if state is None:
+            state = self._default_states.get(device, lambda: DropoutState(secrets.randbits(63)))
+        return state.generator(self._where(device), lambda seed: self._seeded(seed, device))
+
+    def separate(self, packed: RNNWeights) -> list[Array]:
+        """The weights in ``packed``, a result, as separate arrays."""
+        return packed.arrays()
+
+    def check_device(self, device: int | None) -> int:
+        """``device``, or the current one where it is None."""
+        if device not in (None, 0):
+            raise ValueError(f"device: backend {self.name!r} has none but 0; got {device!r}")
+        return 0
+
+    def clear(self) -> None:
+        """Forget plans and what was measured."""
+        self.plans.clear()
+
+    def held_memory(self) -> HeldMemory:
+        """What all its plans hold."""
+        return HeldMemory()
+
+    def _where(self, device: int) -> str:
+        """Where a `DropoutState` stays."""
+        return f"{self.name} device {device}"
+
+    def _seeded(self, seed: int, device: int) -> Any:
+        return HostGenerator(seed)
+
+
+class DeviceRNNBackend(RNNBackend):
+    """A backend with a library, on one kind of arrays.
+
+    Those of CuPy, or, without CuPy, of `dnnffi.device.external` within its `using`. On CuPy's the
+    candidates are measured, and replayed as CUDA graphs, where the backend does so.
+    """
+
+    def __init__(self, record: Backend, resources: Resources) -> None:
+        super().__init__(record)
+        self.resources = resources
+        self.library: Any = resources.library
+        self.memory = memory = resources.memory
+        self.ndarray = resources.ndarray
+        self.device_of = resources.device_of  # type: ignore[method-assign]
+        self.check_device = resources.check_device  # type: ignore[method-assign]
+        assert record.candidates is not None
+        assert record.generator is not None
+        self._generator = record.generator
+        self.candidates = CandidateSet(record.candidates(resources.library))
+        self.tuner: Tuner | None = None
+        if record.tunes and not resources.external:
+            self.tuner = Tuner(self.candidates, memory, resources.launch, Store("rnn"))
+        self._alive: Living[ExecutorPlan] = Living()
+
+    def clear(self) -> None:
+        super().clear()
+        for plan in self._alive.snapshot():
+            plan.forgotten = True
+        self.resources.clear()
+        if self.tuner is not None:
+            self.tuner.clear()
+
+    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
+        buffer = self._native(weights, spec)
+        if self.resources.external:
+            return device_array("weights", buffer, self.library.kind)
+        return buffer
+
+    def _native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
+        if isinstance(weights, RNNWeights):
+            if weights.layout.name != self.name:
+                raise ValueError(
+                    f"weights are in the layout of {weights.backend!r}; backend {self.name!r} "
+                    f"needs its own: weights.to({self.name!r})"
+                )
+            return weights.buffer
+        viewed = RNNWeights.view_of(weights, spec, backend=self.name)
+        if viewed is not None:
+            return viewed.buffer
+        _warn_of_packing()
+        memory = self.memory
+        with memory.use(weights[0].data.device_id):
+            flat = memory.empty((weight_layout(spec, self.name).size,), memory.dtype(spec.dtype))
+            return RNNWeights.pack(weights, spec, backend=self.name, out=flat).buffer
+
+    def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
+        made = ExecutorPlan(problem, device, self.candidates, self.resources, generator, self.tuner)
+        self._alive.add(made)
+        return made
+
+    def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> BufferPlan:
+        return BufferPlan(self.plan(problem, device, generator))
+
+    def separate(self, packed: RNNWeights) -> list[Array]:
+        if not self.resources.external:
+            return super().separate(packed)
+        memory, dtype = self.memory, packed.buffer.dtype
+        arrays = [memory.empty(p.shape, dtype) for p in packed.spec.parameter_shapes()]
+        packed.unpack(arrays)
+        return [array.owner for array in arrays]
+
+    def held_memory(self) -> HeldMemory:
+        copies = sum(plan.operations.staged_bytes for plan in self._alive.snapshot())
+        return HeldMemory(self.resources.workspaces.nbytes, self.resources.graphs.nbytes, copies)
+
+    def _where(self, device: int) -> str:
+        with_allocator = " with an allocator" if self.resources.external else ""
+        return f"{super()._where(device)}{with_allocator}"
+
+    def _seeded(self, seed: int, device: int) -> Any:
+        return self._generator(self.library, device, seed)
+
+
+_reference = RNNBackend(REFERENCE)
+_by_resources: OneForResources[DeviceRNNBackend] = OneForResources()
+
+
+def rnn_backend(record: Backend, *, external: bool = False) -> RNNBackend:
+    """What ``record`` does for networks, on CuPy's arrays or, ``external``, on those without."""
+    if record.load is None:
+        return _reference
+    resources = resources_of(record, external=external)
+    return _by_resources.get(resources, lambda: DeviceRNNBackend(record, resources))
+
+
+def backend_for(name: object, x: Array) -> RNNBackend:
+    """The backend of a call: the one named, or the one that the array asks for."""
+    record = backend_of(name, x)
+    try:
+        return rnn_backend(record)
+    except ImportError as error:
+        # No library, or no CuPy: an array of the other platform is the better reason.
+        raise kind_error(record, "x", x) or error from None
+
+
+def external_backend_for(name: object, x: Array) -> DeviceRNNBackend:
+    """The backend of a call with an allocator, whose x is a `DeviceArray`."""
+    record = backend_of(name, x, external=True)
+    if record.load is None:
+        raise ValueError(
+            f"options['allocator'] is for results on a device; backend {record.name!r} has none"
+        )
+    if wrong := kind_error(record, "x", x):
+        raise wrong
+    found = rnn_backend(record, external=True)
+    assert isinstance(found, DeviceRNNBackend)
+    return found
+
+
+def used_backends() -> tuple[RNNBackend, ...]:
+    """Those that were used in this process."""
+    return (_reference, *_by_resources.values())
+
+
+_warned = False
+
+
+def _warn_of_packing() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "weights given as separate arrays are packed on every call; "
+            "dnnffi.RNNWeights.pack once and pass that to save it (said once)",
+            PerformanceWarning,
+            stacklevel=_caller_level(),
+        )
+
+
+def _caller_level() -> int:
+    """``stacklevel`` of the first frame outside dnnffi, seen from the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "dnnffi":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def weights_of(
+    mode: str,
+    weights: object,
+    num_layers: int,
+    bidirectional: bool,
+) -> tuple[RNNSpec, RNNWeights | list[Array]]:
+    """The spec that ``weights`` imply, and the weights with every array made known.
+
+    An `RNNWeights` brings its own spec: ``num_layers`` and ``bidirectional`` may be left at their
+    defaults, and are refused where they say something else.
+    """
+    if isinstance(weights, RNNWeights):
+        spec = weights.spec
+        if spec.mode != mode:
+            raise ValueError(f"weights are those of {spec.mode!r}; this is {mode!r}")
+        if num_layers.__class__ is not int:  # True and 1.0 equal 1
+            num_layers = check_integer("num_layers", num_layers)
+        if num_layers not in (1, spec.num_layers):
+            raise ValueError(f"num_layers is {num_layers}; the weights have {spec.num_layers}")
+        if (
+            bidirectional is not False
+            and check_flag("bidirectional", bidirectional)
+            and not spec.bidirectional
+        ):
+            raise ValueError("bidirectional is True; the weights are for one direction")
+        return spec, weights
+    if not isinstance(weights, Sequence):
+        raise TypeError(
+            f"weights must be a sequence of arrays or an RNNWeights; got {type(weights).__name__}"
+        )
+    arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(weights)]
+    if not arrays:
+        raise ValueError("weights: got no arrays")
+    if arrays[0].dtype.name not in ITEM_SIZES:
+        raise TypeError(
+            f"weights[0] must have one of the dtypes {', '.join(ITEM_SIZES)}; got {arrays[0].dtype}"
+        )
+    spec = RNNSpec.from_weight_shapes(
+        mode,
+        [tuple(array.shape) for array in arrays],
+        num_layers=num_layers,
+        bidirectional=bidirectional,
+        dtype=arrays[0].dtype.name,
+    )
+    for index, array in enumerate(arrays):
+        if array.dtype != arrays[0].dtype:
+            raise TypeError(
+                f"weights[{index}] must have the dtype of weights[0], {arrays[0].dtype}; "
+                f"got {array.dtype}"
+            )
+    return spec, arrays

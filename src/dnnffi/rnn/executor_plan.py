@@ -1,0 +1,335 @@
+"""How does a call reach an executor? A problem on one device: results, workspaces, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from dnnffi.backends.resources import Resources
+from dnnffi.backends.rnn_interface import (
+    AddressExecutor,
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.device.interface import Array, Stream
+from dnnffi.execution.fork import guard
+from dnnffi.rnn.arguments import Arguments
+from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.context import Context, Phase
+from dnnffi.rnn.operations import Operations
+from dnnffi.rnn.report import report_of
+from dnnffi.rnn.route import Route, RouteFinder
+from dnnffi.rnn.tuning import Tuner
+from dnnffi.spec.problem import RNNProblem
+
+# By the class of tuples itself: a named tuple's own constructor is a function of Python.
+_forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(
+    tuple.__new__, ForwardAddresses
+)
+
+
+class Saved(NamedTuple):
+    """What a training forward keeps: its arrays, their addresses, and the executor's context."""
+
+    arrays: tuple[Array | None, ...]
+    at: ForwardAddresses
+    context: Context
+
+
+class ExecutorPlan:
+    """Forward and backward of one problem on one device.
+
+    Starts with the candidate that the rule picks. Once the problem is tuned, a call whose addresses
+    a graph knows replays it, and any other runs the candidate that is fastest without one.
+    """
+
+    def __init__(
+        self,
+        problem: RNNProblem,
+        device: int,
+        candidates: CandidateSet,
+        resources: Resources,
+        generator: Any = None,
+        tuner: Tuner | None = None,
+    ) -> None:
+        resources.backend.check_network(problem, resources.library)
+        self.problem = problem
+        self.device = device
+        self.closed = False
+        self.forgotten = False  # the plans were cleared: no new call of the functional API uses it
+        self.memory = memory = resources.memory
+        self.current_device: Callable[[], int] = memory.current_device
+        self.current_stream: Callable[[], Stream] = memory.current_stream
+        self.is_capturing: Callable[[Stream], bool] = memory.is_capturing
+        self._empty = memory.empty
+        self._stream_workspace = resources.workspaces.get
+        self._dtype = memory.dtype(problem.spec.dtype)
+        self._item = self._dtype.itemsize
+        self._bytes = memory.dtype("uint8")
+        self._ndarray = memory.ndarray
+        self._only_device = memory.device_count() == 1
+        self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
+        self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
+        self.states: Callable[[], tuple[Array, Array | None]] = self._one_state
+        """New (h_n, c_n), or (dh_0, dc_0)."""
+        if problem.spec.has_cell:
+            self.states = memory.pairs(self.h_shape, self.c_shape, self._dtype)
+        self.has_cell = problem.spec.has_cell
+        self.operations = Operations(problem, device, resources, generator, self._stop_replaying)
+        self._forward_graphs = self.operations.forward_graphs
+        self.finder = RouteFinder(
+            problem, device, candidates, resources, generator, tuner, self.operations.clear
+        )
+        self.arguments = Arguments(problem, memory, device, self.finder.route.direct.weight_size)
+        guard(self)
+        self.finder.begin()
+
+    def autotune(self) -> bool:
+        """Measure the candidates and use the fastest. False where that cannot be done now."""
+        self.current_device()  # refuses in a forked process
+        return self.finder.autotune()
+
+    # Arrays
+
+    def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
+        """Whether an array is contiguous, of this shape, and of the plan's dtype and device."""
+        return (
+            array.__class__ is self._ndarray
+            and array._c_contiguous
+            and array.shape == shape
+            and array.dtype == self._dtype
+            and (self._only_device or array.data.device_id == self.device)
+        )
+
+    def takes(self, array: Array, shape: tuple[int, ...]) -> bool:
+        """Whether a call can use an array as it is: one that fits, aligned to its elements."""
+        return self.fits(array, shape) and not array.data.ptr % self._item
+
+    def takes_all(self, x: Array, h_0: Array | None, c_0: Array | None) -> bool:
+        """Whether a call can use its arrays as they are; a state may be None.
+
+        As `takes` of each, without its frames.
+        """
+        for array, shape in ((x, self.x_shape), (h_0, self.h_shape), (c_0, self.c_shape)):
+            if array is None:
+                if x is None:
+                    return False
+            elif (
+                array.__class__ is not self._ndarray
+                or not array._c_contiguous
+                or array.shape != shape
+                or array.dtype != self._dtype
+                or array.data.ptr % self._item
+                or not (self._only_device or array.data.device_id == self.device)
+            ):
+                return False
+        return True
+
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """A new array of the problem's dtype."""
+        return self._empty(shape, self._dtype)
+
+    def _one_state(self) -> tuple[Array, None]:
+        return self._empty(self.h_shape, self._dtype), None
+
+    def is_captured(self, stream: Stream) -> bool:
+        """Whether the caller captures ``stream``. A call asks once."""
+        return stream.ptr != 0 and self.is_capturing(stream)
+
+    def workspace(self, nbytes: int, stream: Stream, own: bool) -> Array:
+        """A workspace: the stream's own, always at the same address, or a new one.
+
+        The stream's own for what a graph may replay or whose caller wants to be known again.
+        """
+        if own:
+            return self._stream_workspace(self.device, stream.ptr, nbytes)
+        return self._empty((nbytes,), self._bytes)
+
+    def backward_workspace(
+        self,
+        route: Route,
+        executor: AddressExecutor,
+        stream: Stream,
+        own: bool,
+        accumulate: bool = False,
+    ) -> Array:
+        """The workspace of the backwards of ``executor``, likewise."""
+        nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
+        if nbytes <= route.workspace_bytes:
+            return self.workspace(route.workspace_bytes, stream, own)
+        return self._empty((nbytes,), self._bytes)
+
+    # The functional API
+
+    def infer(
+        self,
+        x: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        weights: Array,
+        weights_at: int | None = None,
+    ) -> tuple[Array, Array, Array | None]:
+        """(y, h_n, c_n) of arrays that it `takes`.
+
+        Weights that came without their address are checked here.
+        """
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.infer(x, h_0, c_0, weights, weights_at)
+        finder = self.finder
+        if finder.countdown:
+            finder.count()
+        route = finder.route
+        if weights_at is None:
+            weights_at = self.arguments.weights(weights)
+        y = self._empty(self.y_shape, self._dtype)
+        h_n, c_n = self.states()
+        stream = self.current_stream()
+        captured = stream.ptr != 0 and self.is_capturing(stream)
+        if route.replayed is None or captured:
+            workspace = self._empty((route.workspace_bytes,), self._bytes)
+        else:
+            workspace = self._stream_workspace(self.device, stream.ptr, route.workspace_bytes)
+        at = _forward_at(
+            (
+                x.data.ptr,
+                y.data.ptr,
+                0 if h_0 is None else h_0.data.ptr,
+                h_n.data.ptr,
+                0 if c_0 is None else c_0.data.ptr,
+                0 if c_n is None else c_n.data.ptr,
+                weights_at,
+                workspace.data.ptr,
+                0,
+            )
+        )
+        graph = None if captured else self._forward_graphs.get(at)
+        if graph is None or graph.executor is not route.replayed:
+            self.operations.forward(route, at, stream, captured)
+        else:
+            graph.launch(stream)
+        return y, h_n, c_n
+
+    def forward(
+        self,
+        x: Array,
+        h_0: Array | None,
+        c_0: Array | None,
+        weights: Array,
+        weights_at: int | None = None,
+    ) -> tuple[Array, Array, Array | None, Saved]:
+        """(y, h_n, c_n, what `backward` needs), likewise."""
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.forward(x, h_0, c_0, weights, weights_at)
+        if self.finder.countdown:
+            self.finder.count()
+        route = self.finder.route
+        if weights_at is None:
+            weights_at = self.arguments.weights(weights)
+        reserve = self._empty((route.reserve_bytes,), self._bytes)
+        y = self._empty(self.y_shape, self._dtype)
+        h_n, c_n = self.states()
+        stream = self.current_stream()
+        captured = self.is_captured(stream)
+        own = route.replayed is not None and not captured
+        workspace = self.workspace(route.workspace_bytes, stream, own)
+        at = ForwardAddresses(
+            x.data.ptr,
+            y.data.ptr,
+            0 if h_0 is None else h_0.data.ptr,
+            h_n.data.ptr,
+            0 if c_0 is None else c_0.data.ptr,
+            0 if c_n is None else c_n.data.ptr,
+            weights_at,
+            workspace.data.ptr,
+            reserve.data.ptr,
+        )
+        context = self.operations.forward(route, at, stream, captured, reserve)
+        assert context is not None
+        return y, h_n, c_n, Saved((x, h_0, c_0, weights, y), at, context)
+
+    def backward(
+        self,
+        saved: Saved,
+        dy: Array | None,
+        dh_n: Array | None,
+        dc_n: Array | None,
+        *,
+        weights_needed: bool,
+        retain: bool,
+    ) -> tuple[Array, Array, Array | None, Array | None]:
+        """(dx, dh_0, dc_0, gradient of the flat weights or None)."""
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.backward(
+                    saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
+                )
+        stream = self.current_stream()
+        captured = self.is_captured(stream)
+        context = self._copied(saved.context, stream) if retain else saved.context
+        executor: Any = context.executor
+        if dy is None:
+            dy = self.memory.zeros(self.y_shape, self._dtype)
+        dx = self._empty(self.x_shape, self._dtype)
+        dh_0, dc_0 = self.states()
+        # All memory before the first call: if there is too little, the context can be used again.
+        dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
+        route, at = self.finder.route, saved.at
+        own = route.replayed is not None and not captured
+        workspace = self.backward_workspace(route, executor, stream, own)
+        data = BackwardDataAddresses(
+            at.y,
+            at.h_0,
+            at.c_0,
+            at.weights,
+            dy.data.ptr,
+            0 if dh_n is None else dh_n.data.ptr,
+            0 if dc_n is None else dc_n.data.ptr,
+            dx.data.ptr,
+            dh_0.data.ptr,
+            0 if dc_0 is None else dc_0.data.ptr,
+            workspace.data.ptr,
+            context.reserve,
+        )
+        if dweights is None:
+            self.operations.backward_data(route, data, context, stream, captured)
+        else:
+            weights = BackwardWeightsAddresses(
+                at.x, at.h_0, at.y, dweights.data.ptr, workspace.data.ptr, context.reserve
+            )
+            self.operations.backward(route, data, weights, context, stream, captured)
+        return dx, dh_0, dc_0, dweights
+
+    def _copied(self, context: Context, stream: Stream) -> Context:
+        """The same on a copy of the reserve space, to go back over a forward again."""
+        context.check(Phase.FORWARD)
+        reserve = self._empty((context.owner.nbytes,), self._bytes)
+        self.memory.copy(reserve.data.ptr, context.reserve, reserve.nbytes, stream)
+        return Context(context.executor, reserve.data.ptr, reserve, Phase.FORWARD)
+
+    # What it is
+
+    def _stop_replaying(self) -> None:
+        self.finder.stop_replaying()
+
+    def inspect(self) -> dict[str, Any]:
+        """What runs now, by name: algorithm, workspace_bytes, reserve_bytes."""
+        route = self.finder.route
+        return {
+            "algorithm": route.main.algorithm,
+            "workspace_bytes": route.workspace_bytes,
+            "reserve_bytes": route.reserve_bytes,
+        }
+
+    def report(self) -> str:
+        """Which candidate runs, and why, in plain words."""
+        return report_of(self.problem, self.finder, self.operations)
+
+    def close(self) -> None:
+        """Let go of graphs and descriptors. A second call does nothing."""
+        self.closed = True
+        self.operations.clear()
+        self.finder.close()

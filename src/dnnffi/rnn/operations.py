@@ -1,0 +1,224 @@
+"""How does an operation of a plan run? Replayed, captured and replayed, or by an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from dnnffi.backends.resources import Resources
+from dnnffi.backends.rnn_interface import (
+    AddressExecutor,
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.backends.vendor.handle import launch_on
+from dnnffi.device.interface import Array, Launch, Stream
+from dnnffi.execution.locks import new_lock
+from dnnffi.execution.measure import FAILURES
+from dnnffi.execution.operation import Operation
+from dnnffi.execution.workspaces import PER_THREAD_STREAM
+from dnnffi.rnn.context import Context, Phase
+from dnnffi.rnn.route import Route
+from dnnffi.rnn.staging import Staging
+from dnnffi.spec.problem import RNNProblem
+
+
+class Operations:
+    """The operations of one plan, on checked addresses.
+
+    ``stream`` is the caller's, and ``captured`` whether he is capturing it: then calls go into his
+    graph, and what they use must be his. ``failed`` is told of a capture that fails.
+    """
+
+    def __init__(
+        self,
+        problem: RNNProblem,
+        device: int,
+        resources: Resources,
+        generator: Any,
+        failed: Callable[[], object],
+    ) -> None:
+        self._problem = problem
+        self._memory = resources.memory
+        self._empty = resources.memory.empty
+        self._bytes = resources.memory.dtype("uint8")
+        self._generator = generator if problem.drops else None
+        self._launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
+
+        def operation() -> Operation:
+            return Operation(self._memory, self._launch, resources.graphs, failed)
+
+        self._all = tuple(operation() for _ in range(4))
+        self._forward, self._data, self._weights, self._both = self._all
+        self.forward_graphs = self._forward.graphs
+        """The graphs of forwards, which the path of a call looks into."""
+        self._staging: tuple[Staging, int] | None = None
+        self._staging_lock = new_lock()
+
+    def forward(
+        self,
+        route: Route,
+        at: ForwardAddresses,
+        stream: Stream,
+        captured: bool,
+        reserve: Array | None = None,
+    ) -> Context | None:
+        """Forward; for training, what its backwards need, on the ``reserve`` space in ``at``."""
+        executor, replayed = route.direct, route.replayed
+        if replayed is not None:
+            if captured:
+                executor = replayed  # in the caller's graph what is fastest in a graph
+                self._forward.keep_for_user(executor, self._launch(stream))
+            else:
+                graph = self._forward.graph(
+                    at, replayed, lambda launch: replayed.forward(launch, at)
+                )
+                if graph is not None:
+                    if self._generator is None:
+                        graph.launch(stream)
+                    else:
+                        launch = self._launch(stream)
+                        self._generator.in_order(launch, lambda: graph.launch(stream))
+                    return None if reserve is None else _filled(replayed, at, reserve)
+                if route.staged and self._run_staged(replayed, at, stream):
+                    return None
+        if executor.least_workspace_bytes > route.workspace_bytes:
+            workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
+            at = at._replace(workspace=workspace.data.ptr)
+        launch = self._launch(stream)
+        if self._generator is None:
+            executor.forward(launch, at)
+        else:
+            self._generator.in_order(launch, lambda: executor.forward(launch, at))
+        return None if reserve is None else _filled(executor, at, reserve)
+
+    def _run_staged(self, executor: AddressExecutor, at: ForwardAddresses, stream: Stream) -> bool:
+        """Inference through the plan's own arrays; False where that cannot be done now.
+
+        They are of one stream, the first one, since another could overwrite what it still reads.
+        """
+        with self._staging_lock:
+            if self._staging is None:
+                try:
+                    self._staging = Staging(self._problem, self._memory), stream.ptr
+                except FAILURES:
+                    return False
+            staging, own_stream = self._staging
+            if stream.ptr != own_stream or stream.ptr == PER_THREAD_STREAM:
+                return False
+            own = staging.stand_in(at)
+            graph = self._forward.graph(own, executor, lambda launch: executor.forward(launch, own))
+            if graph is None:
+                return False
+            staging.run(graph, at, stream)
+            return True
+
+    def backward_data(
+        self,
+        route: Route,
+        at: BackwardDataAddresses,
+        context: Context,
+        stream: Stream,
+        captured: bool,
+    ) -> None:
+        """Backward data, by the executor that ran the forward."""
+        executor: Any = context.executor
+        self._run_backward(
+            *(self._data, at, route, executor, stream, captured),
+            lambda launch: executor.backward_data(launch, at),
+            lambda: context.take(Phase.FORWARD),
+        )
+        context.reach(Phase.DATA)
+
+    def backward_weights(
+        self,
+        route: Route,
+        at: BackwardWeightsAddresses,
+        context: Context,
+        stream: Stream,
+        captured: bool,
+        accumulate: bool = False,
+    ) -> None:
+        """Backward weights, by the executor that ran the forward."""
+        executor: Any = context.executor
+        self._run_backward(
+            *(self._weights, (*at, int(accumulate)), route, executor, stream, captured),
+            lambda launch: executor.backward_weights(launch, at, accumulate),
+            lambda: context.take(Phase.DATA),
+        )
+        context.reach(Phase.SPENT)
+
+    def backward(
+        self,
+        route: Route,
+        data: BackwardDataAddresses,
+        weights: BackwardWeightsAddresses,
+        context: Context,
+        stream: Stream,
+        captured: bool,
+    ) -> None:
+        """Both backwards: as one graph, in which cuDNN lets them overlap (9.19, H200)."""
+        executor: Any = context.executor
+
+        def both(launch: Launch) -> None:
+            executor.backward_data(launch, data)
+            executor.backward_weights(launch, weights)
+
+        self._run_backward(
+            *(self._both, (*data, *weights), route, executor, stream, captured, both),
+            lambda: context.take(Phase.FORWARD),
+        )
+        context.reach(Phase.SPENT)
+
+    def _run_backward(
+        self,
+        operation: Operation,
+        key: tuple[int, ...],
+        route: Route,
+        executor: AddressExecutor,
+        stream: Stream,
+        captured: bool,
+        call: Callable[[Launch], object],
+        take: Callable[[], None],
+    ) -> None:
+        """One of the backwards; ``take`` begins it, and refuses where it may not run now."""
+        take()
+        graph = None
+        if executor is route.replayed and not captured:
+            graph = operation.graph(key, executor, call)
+        if graph is not None:
+            graph.launch(stream)
+            return
+        launch = self._launch(stream)
+        if captured and executor is route.replayed:
+            operation.keep_for_user(executor, launch)
+        call(launch)
+
+    def clear(self) -> None:
+        """Let go of graphs and of the arrays for copies."""
+        for operation in self._all:
+            operation.clear()
+        self._staging = None
+
+    @property
+    def graph_bytes(self) -> int:
+        """Device memory of the plan's graphs, as far as it could be seen."""
+        return sum(operation.nbytes for operation in self._all)
+
+    @property
+    def graph_count(self) -> int:
+        """How many graphs the plan holds."""
+        return sum(len(operation.graphs) for operation in self._all)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Device memory that is held for copies."""
+        staging = self._staging  # once: another thread may drop it
+        return 0 if staging is None else staging[0].nbytes
+
+
+def _filled(executor: AddressExecutor, at: ForwardAddresses, reserve: Array) -> Context:
+    """The context of a forward that ran."""
+    return Context(executor, at.reserve, reserve, Phase.FORWARD)

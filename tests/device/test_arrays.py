@@ -1,0 +1,46 @@
+"""What counts as an array."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from dnnffi.device.arrays import as_array
+
+
+class Labelled(np.ndarray):
+    """A subclass that changes nothing."""
+
+
+def matrix(array):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        return np.asmatrix(array)
+
+
+class OwnMatrix(np.matrix):
+    """A subclass of what is refused."""
+
+
+PECULIAR = {
+    "masked": (np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2)), "MaskedArray"),
+    "masked nowhere": (np.ma.masked_array(np.ones((2, 2))), "MaskedArray"),
+    "matrix": (matrix(np.ones((2, 2))), "matrix"),
+    "of a subclass": (matrix(np.ones((2, 2))).view(OwnMatrix), "OwnMatrix"),
+}
+
+
+@pytest.mark.parametrize(("array", "kind"), PECULIAR.values(), ids=list(PECULIAR))
+def test_an_array_that_means_more_than_its_elements_is_refused(array, kind):
+    for _ in range(2):  # a class that was taken once is taken again
+        with pytest.raises(TypeError, match=f"^dy must be a plain array; got {kind}$"):
+            as_array("dy", array)
+
+
+def test_arrays_and_subclasses_that_change_nothing_are_taken_as_they_are(tmp_path):
+    plain = np.ones(3, np.float32)
+    mapped = np.memmap(tmp_path / "mapped", np.float32, "w+", shape=(3,))
+    for array in (plain, plain.view(Labelled), mapped):
+        assert as_array("dy", array) is array

@@ -1,0 +1,167 @@
+"""Locks that handlers take again and children find free; turns that end with their frame."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+
+import pytest
+from stress.bounds import bounded, in_child
+
+from dnnffi.execution import locks
+from dnnffi.execution.locks import Turn, new_lock
+
+
+@pytest.fixture(autouse=True)
+def no_hang():
+    with bounded():
+        yield
+
+
+@pytest.fixture
+def held():
+    """A lock that another thread holds for the length of the test."""
+    lock, taken, done = new_lock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    yield lock
+    done.set()
+    thread.join()
+
+
+def is_free(lock):
+    """Whether another thread could take it now."""
+    found = []
+
+    def take():
+        found.append(lock.acquire(blocking=False))
+        if found[0]:
+            lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_handler_takes_the_lock_that_it_interrupts():
+    lock, entered = new_lock(), []
+
+    def handler(number, frame):
+        with lock:
+            entered.append(number)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with lock:
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert entered == [signal.SIGUSR1]
+    assert is_free(lock)
+
+
+def test_a_lock_keeps_other_threads_out(held):
+    assert not held.acquire(blocking=False)
+
+
+def test_a_child_finds_the_lock_of_another_thread_free(held):
+    def work():
+        with held:
+            pass
+
+    in_child(work)
+    assert not held.acquire(blocking=False), "the parent's is as it was"
+
+
+def test_a_child_keeps_the_lock_of_the_thread_that_forked():
+    lock = new_lock()
+
+    def work():
+        assert not is_free(lock)
+
+    with lock:
+        in_child(work)
+    assert is_free(lock)
+
+
+def test_a_child_leaves_the_block_in_which_it_was_forked():
+    lock = new_lock()
+
+    def work():
+        lock.release()  # as the end of the block does
+        assert is_free(lock)
+        lock.acquire()
+
+    with lock:
+        in_child(work)
+
+
+def test_a_lock_is_known_for_as_long_as_it_lives():
+    lock = new_lock()
+    assert lock in locks._locks.snapshot()
+    known = len(locks._locks.snapshot())
+    del lock
+    gc.collect()
+    assert len(locks._locks.snapshot()) < known
+
+
+# Turns
+
+
+def test_one_takes_a_turn_at_a_time():
+    turn = Turn()
+    mine = turn.take()
+    assert mine is not None
+    assert turn.take() is None
+    del mine
+    assert turn.take() is not None
+
+
+def test_a_turn_is_not_another_threads_either():
+    turn, found = Turn(), []
+    mine = turn.take()
+    thread = threading.Thread(target=lambda: found.append(turn.take()))
+    thread.start()
+    thread.join()
+    assert mine is not None
+    assert found == [None]
+
+
+def test_a_turn_ends_with_an_exception():
+    turn = Turn()
+
+    def work():
+        mine = turn.take()
+        assert mine is not None
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    gc.collect()
+    assert turn.take() is not None
+
+
+def test_an_interrupt_at_the_end_of_take_leaves_the_turn_free(monkeypatch):
+    turn = Turn()
+
+    class Lock:
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *error):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(turn, "_lock", Lock())
+    with pytest.raises(KeyboardInterrupt):
+        turn.take()
+    monkeypatch.undo()
+    assert turn.take() is not None

@@ -1,0 +1,69 @@
+"""Arrays that were seen before: known by what they are, for as long as they live."""
+
+from __future__ import annotations
+
+import gc
+from weakref import ref
+
+from dnnffi.execution.remembered import Remembered
+
+
+class Array:
+    """Something that can be referred to weakly."""
+
+
+def identities(arrays):
+    return tuple(map(id, arrays))
+
+
+def remembered(*sets, most=16):
+    made = Remembered(most)
+    for number, arrays in enumerate(sets):
+        made.add(identities(arrays), arrays, number)
+    return made
+
+
+def test_a_set_is_known_by_its_arrays_and_their_order():
+    x, y, z = Array(), Array(), Array()
+    made = remembered((x, y, None), (x, z, None))
+    assert made.find(identities((x, y, None))) == 0
+    assert made.find(identities((x, z, None))) == 1
+    assert made.find(identities((y, x, None))) is None
+    assert made.find(identities((x, y, z))) is None
+
+
+def test_nothing_is_kept_alive():
+    x, y = Array(), Array()
+    made, of_y = remembered((x, y)), ref(y)
+    del y
+    gc.collect()
+    assert of_y() is None
+    assert len(made) == 0
+
+
+def test_a_set_is_forgotten_with_the_first_of_its_arrays_that_goes():
+    x, y = Array(), Array()
+    made = remembered((x, y))
+    key = identities((x, y))
+    del y
+    # Whatever array has its identity now is another.
+    assert made.find(key) is None
+
+
+def test_only_so_many_sets_are_remembered():
+    arrays = [Array() for _ in range(9)]
+    made = Remembered(4)
+    for number, array in enumerate(arrays):
+        made.add(identities((array,)), (array,), number)
+        assert 0 < len(made) <= 4
+        assert made.find(identities((array,))) == number
+
+
+def test_what_was_found_can_be_replaced_and_forgotten():
+    x = Array()
+    made = remembered((x,))
+    made.add(identities((x,)), (x,), "new")
+    assert made.find(identities((x,))) == "new"
+    made.clear()
+    assert made.find(identities((x,))) is None
+    del x  # what was forgotten is not missed

@@ -1,0 +1,53 @@
+"""What tests need of the machine: a test without it fails, unless ``--without`` names it.
+
+`make test` installs what can be installed, so that nothing is left out there in silence.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+NEEDS = {
+    "compiler": "a compiler of C and C++: cc and c++",
+    "headers": "the headers of cuDNN 9",
+    "libcudnn": "a libcudnn",
+}
+
+
+_HINT = "Missing. pytest --without {} skips the tests that need it."
+
+
+def said(reports):
+    """What `missing` said in the tests of ``reports``, once each."""
+    texts = dict.fromkeys(re.sub(r"^\[gw.*\n", "", report.longreprtext) for report in reports)
+    hints = tuple(_HINT.format(what) for what in NEEDS)
+    return [text.strip() for text in texts if text.strip().endswith(hints)]
+
+
+def add_option(parser):
+    parser.addoption(
+        "--without",
+        action="append",
+        default=[],
+        choices=NEEDS,
+        help="skip the tests that need this, where it is missing; may be given several times: "
+        + ", ".join(f"{name} ({what})" for name, what in NEEDS.items()),
+    )
+
+
+def missing(config, what, reason):
+    """End a test that needs what is not there: it fails, or is skipped where that was allowed."""
+    if what in config.getoption("--without"):
+        raise pytest.skip.Exception(str(reason).partition("\n")[0]) from None
+    raise pytest.fail.Exception(f"{reason}\n{_HINT.format(what)}", pytrace=False) from None
+
+
+def program(config, name):
+    """The path of a compiler."""
+    path = shutil.which(name)
+    if path is None:
+        missing(config, "compiler", f"there is no compiler {name}")
+    return path

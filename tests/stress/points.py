@@ -1,0 +1,65 @@
+"""The points of a call at which Python may run a signal handler, or let another thread run.
+
+CPython does so where a function begins, and where a call of a function written in C is over. There
+its profiler is called too, so that one can be had at every such point, one after the other: no
+signals are sent, and nothing is left to chance.
+
+Where a native object is destroyed is left out. Python's own finalizers have such points, and who is
+interrupted in one is told so and goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import dnnffi
+
+_SOURCE = str(Path(dnnffi.__file__).parent)
+
+
+class _Reached:
+    """Counts the points in dnnffi's own code, and does something at one of them."""
+
+    def __init__(self, number: int, does: Callable[[], object]) -> None:
+        self.number = number
+        self.does = does
+        self.count = 0
+
+    def __call__(self, frame, event, argument) -> None:
+        code = frame.f_code
+        if event not in ("call", "c_return") or not code.co_filename.startswith(_SOURCE):
+            return
+        back = frame.f_back
+        if back is not None and back.f_code.co_filename == weakref.__file__:
+            return
+        # Where a generator goes on, an exception would be raised in who called it.
+        if event == "call" and code.co_flags & inspect.CO_GENERATOR:
+            return
+        self.count += 1
+        if self.count == self.number:
+            sys.setprofile(None)
+            self.does()
+
+
+def points_of(call: Callable[[], object]) -> int:
+    """How many points a call has."""
+    reached = _Reached(-1, lambda: None)
+    sys.setprofile(reached)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return reached.count
+
+
+def at_point(number: int, does: Callable[[], object], call: Callable[[], object]) -> object:
+    """The result of ``call()``, at point ``number`` of which, from 1, ``does()`` runs."""
+    sys.setprofile(_Reached(number, does))
+    try:
+        return call()
+    finally:
+        sys.setprofile(None)

@@ -1,0 +1,75 @@
+"""Signal handlers that call dnnffi, at the points of a call at which Python may run one."""
+
+from __future__ import annotations
+
+import pytest
+from stress.calls import assert_equal, is_equal, on_host
+from stress.points import at_point, points_of
+
+import dnnffi
+
+CALLS = ("lstm", "train_on_the_state", "plan_step", "conv", "conv_backward_weights", "conv_plan")
+
+
+class Work:
+    """The interrupted call, and what handlers do, on a state of random numbers for both."""
+
+    def __init__(self, calls):
+        self.calls = calls
+        self.state = dnnffi.DropoutState(1)
+
+    def __getattr__(self, name):
+        return getattr(self.calls, name)
+
+    def train_on_the_state(self):
+        return self.calls.train(0.5, self.state)
+
+    def begin_anew(self):
+        """As if nothing was called before."""
+        dnnffi.clear_plans()
+        self.state = dnnffi.DropoutState(1)
+
+    def save(self):
+        """As on SIGTERM."""
+        assert self.state.save()["seed"] == 1
+        return ()
+
+    def clear(self):
+        dnnffi.clear_plans()
+        return ()
+
+    def look(self):
+        assert all(min(held) >= 0 for held in dnnffi.held_memory().values())
+        assert all(plan.report() for plan in dnnffi.cached_plans())
+        return ()
+
+
+HANDLERS = ("save", "clear", "look", "lstm", "train_on_the_state", "plan_step", "conv")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_and_the_handler_in_it_give_what_they_always_do(calls, name, some):
+    work = Work(calls)
+    call = getattr(work, name)
+    expected, again = {}, {}
+    for one in dict.fromkeys((*CALLS, *HANDLERS)):
+        work.begin_anew()
+        expected[one], again[one] = (on_host(getattr(work, one)()) for _ in range(2))
+    work.begin_anew()
+    points = points_of(call)
+    assert points > 10
+    for number, handler in some([(n, h) for n in range(1, points + 1) for h in HANDLERS], 29):
+        work.begin_anew()
+        of_handler = []
+        does = getattr(work, handler)
+        found = at_point(number, lambda: of_handler.append(does()), call)  # noqa: B023
+        # Of two forwards on one state, one draws the first random numbers.
+        if name == handler == "train_on_the_state" and of_handler:
+            both = [found, *of_handler]
+            both = both if is_equal(found, expected[name]) else both[::-1]
+            assert_equal(both[0], expected[name])
+            assert_equal(both[1], again[name])
+            continue
+        assert_equal(found, expected[name])
+        for results in of_handler:
+            assert_equal(results, expected[handler])

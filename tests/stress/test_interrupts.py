@@ -1,0 +1,112 @@
+"""Ctrl-C at the points of a call at which Python raises it: nothing stays locked, nothing leaks."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+from stress.calls import Calls, assert_equal, on_host
+from stress.points import at_point, points_of
+
+import dnnffi
+from dnnffi.backends.cudnn.graph.types import DESCRIPTORS
+from dnnffi.backends.vendor.handle import close_handles
+
+VARIANT_PACK = DESCRIPTORS["CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR"]
+CALLS = (
+    *("lstm", "train", "train_with_dropout", "plan_step"),
+    *("conv", "conv_backward_data", "conv_backward_weights", "conv_backward_bias", "conv_plan"),
+)
+
+pytestmark = [
+    # Ctrl-C in a finalizer is Python's to tell; what it was about to destroy goes later.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def in_a_thread(call):
+    """The results of a call in another thread, which waits for what the first one has locked."""
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(on_host(call())), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "something is locked"
+    return found
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupted_call_leaves_nothing_locked_and_nothing_behind(calls, name, some):
+    call = getattr(calls, name)
+    expected = on_host(call())
+    dnnffi.clear_plans()
+    points = points_of(call)
+    assert points > 10
+    interrupted = 0
+    for number in some(range(1, points + 1), 11):
+        dnnffi.clear_plans()
+        try:
+            found = on_host(at_point(number, interrupt, call))
+        except KeyboardInterrupt:
+            interrupted += 1
+        else:
+            assert_equal(found, expected)  # where it came in a finalizer
+        assert_equal(in_a_thread(call), expected)
+        assert_equal(call(), expected)
+    assert interrupted
+
+
+class Interrupting:
+    """The library, of whose calls one is interrupted when it was made: there signals are told."""
+
+    def __init__(self, lib):
+        self._lib = lib
+        self.left = -1
+
+    def __getattr__(self, name):
+        function = getattr(self._lib, name)
+
+        def call(*arguments):
+            result = function(*arguments)
+            # Not what is called in finalizers. Nor where a variant pack is made: there may be one
+            # for each call, so that it does without what other descriptors go through.
+            if "Destroy" not in name and arguments[0] != VARIANT_PACK:
+                self.left -= 1
+                if self.left == 0:
+                    raise KeyboardInterrupt
+            return result
+
+        return call
+
+
+@pytest.mark.parametrize("name", ["train_with_dropout", "plan_step", "conv", "conv_plan"])
+def test_an_interrupted_call_of_the_library_leaves_nothing_behind(host, name, some):
+    calls = Calls("cudnn", host.asarray)
+    host.library.lib = lib = Interrupting(host.library.lib)
+    call = getattr(calls, name)
+    expected = on_host(call())
+
+    def begin_anew():
+        host.forget_plans()
+        close_handles(host.library)
+        gc.collect()
+        return host.live(), host.control.standin_registered()
+
+    left = begin_anew()
+    assert left[0] == 0
+    lib.left = 0
+    call()
+    made = -lib.left
+    assert made > 10
+    begin_anew()
+    for number in some(range(1, made + 1), 5):
+        lib.left = number
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert begin_anew() == left
+        assert_equal(in_a_thread(call), expected)
+        assert begin_anew() == left

@@ -1,0 +1,222 @@
+"""The random numbers of dropout between threads, signal handlers and forks, on the reference."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+from stress.bounds import bounded, in_child, switching_often
+
+import dnnffi
+from dnnffi.reference import rnn as reference
+from dnnffi.rnn.reference import HostGenerator
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=3, dtype="float64")
+PROBLEM = RNNProblem.dense(SPEC, 4, 2, training=True, dropout=0.4)
+STEPS, BATCH = 4, 2
+
+
+@pytest.fixture(autouse=True)
+def no_hang():
+    with bounded():
+        yield
+
+
+@pytest.fixture
+def on_signal():
+    """Says what SIGUSR1 does; ``on_signal(f)``."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda does: signal.signal(signal.SIGUSR1, lambda number, frame: does())
+    signal.signal(signal.SIGUSR1, before)
+
+
+def train(state, spec=SPEC):
+    """y of one training forward."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(spec.x_shape(STEPS, BATCH))
+    flat = rng.uniform(-0.5, 0.5, dnnffi.weight_layout(spec, "torch").size)
+    weights = dnnffi.RNNWeights(flat, spec, backend="torch").arrays()
+    keywords = {"num_layers": spec.num_layers, "dropout": 0.4, "dropout_state": state}
+    return dnnffi.lstm_forward(x, None, weights, **keywords)[0]
+
+
+def drawn(seed, count):
+    """The masks of ``count`` forwards, by a generator of NumPy's."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    return [reference.dropout_masks(SPEC, STEPS, BATCH, 0.4, rng) for _ in range(count)]
+
+
+def test_forwards_draw_what_follows():
+    generator = HostGenerator(7)
+    found = [generator.masks(PROBLEM) for _ in range(3)]
+    np.testing.assert_array_equal(found, drawn(7, 3))
+
+
+def test_a_restored_generator_goes_on():
+    generator, again = HostGenerator(7), HostGenerator(8)
+    generator.masks(PROBLEM)
+    again.restore(generator.save())
+    np.testing.assert_array_equal(again.masks(PROBLEM), drawn(7, 2)[1])
+    np.testing.assert_array_equal(again.save(), np.frombuffer(_state(7, 2), np.uint8))
+
+
+def _state(seed, forwards):
+    """As a state of NumPy's has it after some forwards."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    for _ in range(forwards):
+        reference.dropout_masks(SPEC, STEPS, BATCH, 0.4, rng)
+    state = rng.bit_generator.state["state"]
+    return state["state"].to_bytes(16, "little") + state["inc"].to_bytes(16, "little")
+
+
+def test_threads_draw_each_number_once():
+    generator, found = HostGenerator(7), []
+    barrier = threading.Barrier(4)
+
+    def work():
+        barrier.wait()
+        for _ in range(25):
+            found.append(generator.masks(PROBLEM))
+
+    with switching_often():
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert _sorted(found) == _sorted(drawn(7, 100))
+
+
+def _sorted(masks):
+    return sorted(np.array(one).tobytes() for one in masks)
+
+
+@pytest.mark.parametrize("what", ["save", "train", "first use"])
+def test_a_handler_in_the_first_use_of_a_state(on_signal, what):
+    state, found = dnnffi.DropoutState(7), []
+    place = "reference device 0"
+    on_signal(
+        {
+            "save": lambda: found.append(state.save()),
+            "train": lambda: found.append(train(state)),
+            "first use": lambda: found.append(state.generator(place, HostGenerator)),
+        }[what]
+    )
+
+    def make(seed):
+        signal.raise_signal(signal.SIGUSR1)
+        return HostGenerator(seed)
+
+    generator = state.generator(place, make)
+    assert len(found) == 1
+    assert state.generator(place, make) is generator
+    if what == "first use":
+        assert found == [generator]
+
+
+def test_a_handler_in_the_middle_of_a_forward_draws_others(on_signal, monkeypatch):
+    generator, found, masks = HostGenerator(7), [], reference.dropout_masks
+
+    def interrupted(*arguments):
+        if not found:
+            found.append(None)
+            signal.raise_signal(signal.SIGUSR1)
+        return masks(*arguments)
+
+    on_signal(lambda: found.append(generator.masks(PROBLEM)))
+    monkeypatch.setattr(reference, "dropout_masks", interrupted)
+    found[0:1] = [generator.masks(PROBLEM)]
+    monkeypatch.undo()
+    assert _sorted(found) == _sorted(drawn(7, 2))
+
+
+def test_an_interrupted_first_use_leaves_a_state_as_it_was(on_signal):
+    state = dnnffi.DropoutState(7)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def make(seed):
+        signal.raise_signal(signal.SIGUSR1)
+
+    on_signal(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        state.generator("reference device 0", make)
+    np.testing.assert_array_equal(train(state), train(dnnffi.DropoutState(7)))
+
+
+def test_an_interrupted_restored_state_is_still_restored(on_signal):
+    state = dnnffi.DropoutState(7)
+    train(state)
+    restored = dnnffi.DropoutState.restore(state.save())
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    class Interrupted(HostGenerator):
+        def restore(self, states):
+            signal.raise_signal(signal.SIGUSR1)
+
+    on_signal(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        restored.generator("reference device 0", Interrupted)
+    assert restored.save() == state.save()
+    np.testing.assert_array_equal(train(restored), train(state))
+
+
+@pytest.mark.parametrize("during", ["first use", "forward"])
+def test_a_child_may_use_a_state_that_a_thread_is_using(monkeypatch, during):
+    state, inside, done = dnnffi.DropoutState(7), threading.Event(), threading.Event()
+    masks = reference.dropout_masks
+
+    def wait(*arguments):
+        inside.set()
+        done.wait()
+        return HostGenerator(7) if during == "first use" else masks(*arguments)
+
+    if during == "forward":
+        train(state)
+        monkeypatch.setattr(reference, "dropout_masks", wait)
+        target = lambda: train(state)  # noqa: E731
+    else:
+        target = lambda: state.generator("reference device 0", wait)  # noqa: E731
+    thread = threading.Thread(target=target)
+    thread.start()
+    inside.wait()
+
+    def work():
+        reference.dropout_masks = masks
+        assert state.save()["seed"] == 7
+        train(state)
+
+    try:
+        in_child(work)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_child_may_fork_while_threads_draw():
+    # NumPy's own generators have locks too.
+    state, done = dnnffi.DropoutState(7), threading.Event()
+    train(state)
+
+    def draw():
+        while not done.is_set():
+            train(state)
+
+    threads = [threading.Thread(target=draw) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        with switching_often():
+            for _ in range(10):
+                in_child(lambda: train(state))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
