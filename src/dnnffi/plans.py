@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import add
 from typing import Any
 
+from dnnffi.backends.resources import used_resources
 from dnnffi.convolution.backend import used_conv_backends
 from dnnffi.rnn.backend import HeldMemory, used_backends
 
@@ -22,10 +23,12 @@ def held_memory() -> dict[str, HeldMemory]:
     too), ``graphs`` as far as it could be seen, ``copies``. The reserve space of an `RNNPlan` is
     its own, see its ``report()``.
     """
+    parts = [(one.name, HeldMemory(copies=one.copied_bytes())) for one in used_backends()]
+    for one in used_resources():
+        parts.append((one.backend.name, HeldMemory(one.workspaces.nbytes, one.graphs.nbytes)))
     found: dict[str, HeldMemory] = {}
-    for backend in used_backends():
-        before = found.get(backend.name, HeldMemory())
-        found[backend.name] = HeldMemory(*map(add, before, backend.held_memory()))
+    for name, held in parts:
+        found[name] = HeldMemory(*map(add, found.get(name, HeldMemory()), held))
     return found
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi import testing
-from dnnffi.convolution.plans import ReferenceConvPlan
+from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.execution.rounding import inexact
 from dnnffi.rnn.reference import ReferenceRNNPlan
 

@@ -10,7 +10,7 @@ from calls import Standin
 from host_library import open_host
 
 import build
-from dnnffi.convolution import tuning as conv_tuning
+from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.rnn import tuning
 
 

@@ -283,6 +283,19 @@ def test_graphs_are_counted_with_those_of_networks_and_reported(host):
     assert host.conv.resources.graphs.nbytes == 0
 
 
+def test_memory_is_told_where_there_are_convolutions_alone(host):
+    arrays = Arrays(host)
+    for _ in range(CAPTURED_AT):
+        arrays.call()
+    assert host.rnn is None
+    size = the_plan(host)._of_thread().executor.workspace_bytes
+    assert size > 0
+    assert dnnffi.held_memory()["cudnn"] == (size, 1000, 0)
+    dnnffi.clear_plans()
+    gc.collect()
+    assert dnnffi.held_memory()["cudnn"] == (0, 0, 0)
+
+
 # What ends a graph
 
 

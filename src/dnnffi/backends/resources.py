@@ -121,3 +121,8 @@ def resources_of(backend: Backend, *, external: bool = False) -> Resources:
         _kept.drop(key)
         found = _kept.get(key, make)
     return found
+
+
+def used_resources() -> list[Resources]:
+    """Those that are in use, oldest first."""
+    return [resources for resources in _kept.values() if resources.in_use]

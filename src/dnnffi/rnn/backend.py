@@ -91,9 +91,9 @@ class RNNBackend:
         """Forget plans and what was measured."""
         self.plans.clear()
 
-    def held_memory(self) -> HeldMemory:
-        """What all its plans hold."""
-        return HeldMemory()
+    def copied_bytes(self) -> int:
+        """Device memory of the copies of all its plans."""
+        return 0
 
     def _where(self, device: int) -> str:
         """Where a `DropoutState` stays."""
@@ -174,9 +174,8 @@ class DeviceRNNBackend(RNNBackend):
         packed.unpack(arrays)
         return [array.owner for array in arrays]
 
-    def held_memory(self) -> HeldMemory:
-        copies = sum(plan.operations.staged_bytes for plan in self._alive.snapshot())
-        return HeldMemory(self.resources.workspaces.nbytes, self.resources.graphs.nbytes, copies)
+    def copied_bytes(self) -> int:
+        return sum(plan.operations.staged_bytes for plan in self._alive.snapshot())
 
     def _where(self, device: int) -> str:
         with_allocator = " with an allocator" if self.resources.external else ""
