@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.backends.cudnn.descriptors import DropoutDescriptor, states_size
+from dnnffi.backends.cudnn.descriptors import DropoutDescriptor
 from dnnffi.backends.vendor import dropout
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.device.arrays import to_host
@@ -16,9 +16,6 @@ class Generator(dropout.Generator):
     """A seeded random number generator of cuDNN on one device; each use advances its states."""
 
     _descriptor = DropoutDescriptor
-
-    def _states_size(self, handle: Handle) -> int:
-        return states_size(self.library, handle)
 
     def _start(self, handle: Handle) -> None:
         # The probability does not matter to the states: descriptors bring their own.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from dnnffi.backends.miopen.types import CONVOLUTION_DATA_TYPES
-from dnnffi.backends.vendor.descriptors.checks import INT32_MAX
 from dnnffi.backends.vendor.limits import OUTPUT_PADDING, Limit, Limits
+from dnnffi.spec.checks import INT32_MAX
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST
 

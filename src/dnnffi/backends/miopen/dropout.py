@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.backends.miopen.descriptors import DropoutDescriptor, states_size
+from dnnffi.backends.miopen.descriptors import DropoutDescriptor
 from dnnffi.backends.vendor import dropout
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.device.interface import Launch
@@ -26,9 +26,6 @@ class Generator(dropout.Generator):
 
     _descriptor = DropoutDescriptor
     _uses = 0
-
-    def _states_size(self, handle: Handle) -> int:
-        return states_size(self.library, handle)
 
     def _start(self, handle: Handle) -> None:
         # The probability does not matter to the states: descriptors bring their own.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dnnffi.backends.vendor.descriptors.dropout import DropoutDescriptor
+from dnnffi.backends.vendor.descriptors.dropout import DropoutDescriptor, states_size
 from dnnffi.backends.vendor.handle import Handle, current_launch, launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Array, Launch
@@ -36,17 +36,13 @@ class Generator(ABC):
         memory = library.memory
         with memory.use(device):
             launch = current_launch(library)
-            size = self._states_size(launch.owner)
+            size = states_size(library, launch.owner)
             self._states: Array = memory.zeros((size,), memory.dtype("uint8"))
             self._start(launch.owner)
             self._event = memory.new_event()
             self._stream = launch.stream
             self._capture = memory.capture_id(launch.stream)
             memory.record(self._event, launch.stream)
-
-    @abstractmethod
-    def _states_size(self, handle: Handle) -> int:
-        """Bytes of the states."""
 
     @abstractmethod
     def _start(self, handle: Handle) -> None:

@@ -1,4 +1,4 @@
-"""The enumerators of a vendor, read from its generated module, and their names in dnnffi."""
+"""Which numbers have the names of enumerators? They are read from a vendor's generated module."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any
 def constants(ffi: Any, type_name: str) -> dict[str, int]:
     """The enumerators of a C type by name."""
     return {name: value for value, name in ffi.typeof(type_name).elements.items()}
+
+
+def named(ffi: Any, **names: str) -> dict[str, int]:
+    """Enumerators by the names that dnnffi gives them."""
+    return {name: ffi.integer_const(enumerator) for name, enumerator in names.items()}
 
 
 def name_of(names: Mapping[str, int], value: int) -> str:

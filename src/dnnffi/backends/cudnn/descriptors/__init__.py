@@ -6,11 +6,11 @@ library reads the same out of both; they are mutable and so have no hash.
 """
 
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.cudnn.descriptors.dropout import DropoutDescriptor, states_size
+from dnnffi.backends.cudnn.descriptors.dropout import DropoutDescriptor
 from dnnffi.backends.cudnn.descriptors.network import ClipInfo, RNNDescriptor, RNNInfo
 from dnnffi.backends.cudnn.descriptors.rnn_data import MAX_STEPS, RNNDataDescriptor
 from dnnffi.backends.cudnn.descriptors.tensor import FilterDescriptor, FilterInfo, TensorDescriptor
-from dnnffi.backends.vendor.descriptors.dropout import DropoutInfo
+from dnnffi.backends.vendor.descriptors.dropout import DropoutInfo, states_size
 from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo
 from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS, TensorInfo
 

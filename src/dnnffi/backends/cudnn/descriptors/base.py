@@ -1,9 +1,8 @@
-"""What cuDNN's descriptors share."""
+"""What do cuDNN's descriptors share?"""
 
 from __future__ import annotations
 
-from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.cudnn.library import Library, load
+from dnnffi.backends.cudnn.library import load
 from dnnffi.backends.vendor.descriptors import base
 
 
@@ -14,9 +13,4 @@ class Descriptor(base.Descriptor):
     descriptors keep what they held (seen on 8.9.7, 9.19 and 9.28).
     """
 
-    _ffi = ffi
-    _prefix = "cudnn"
-
-    @staticmethod
-    def _loaded() -> Library:
-        return load()
+    _loaded = staticmethod(load)

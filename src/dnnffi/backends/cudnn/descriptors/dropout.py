@@ -7,7 +7,6 @@ from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.vendor.descriptors import dropout as shared
 from dnnffi.backends.vendor.descriptors.dropout import DropoutInfo
 from dnnffi.backends.vendor.handle import Handle
-from dnnffi.backends.vendor.library import VendorLibrary
 
 
 class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):
@@ -20,9 +19,6 @@ class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):
 
     Raises ``ValueError`` or ``TypeError`` naming the argument; `CudnnError` from either function.
     """
-
-    def _states_size(self, handle: Handle) -> int:
-        return states_size(self.library, handle)
 
     def _write(self, handle: Handle, info: DropoutInfo, size: int, initialize: bool) -> None:
         # Without states there is nothing to restore: cuDNN wants the plain setter.
@@ -47,12 +43,3 @@ class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):
             "cudnnGetDropoutDescriptor", self.pointer, self._handle.pointer, dropout, states, seed
         )
         return DropoutInfo(dropout[0], int(states[0]), int(seed[0]))
-
-
-def states_size(library: VendorLibrary, handle: Handle) -> int:
-    """Bytes of a dropout state buffer (``cudnnDropoutGetStatesSize``)."""
-    size = ffi.new("size_t *")
-    library.check(
-        library.lib.cudnnDropoutGetStatesSize(handle.pointer, size), "cudnnDropoutGetStatesSize"
-    )
-    return int(size[0])

@@ -16,9 +16,9 @@ from dnnffi.backends.cudnn.types import (
     MODES,
     NAN_MODES,
 )
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integer
+from dnnffi.backends.vendor.descriptors.checks import choice, data_type
 from dnnffi.backends.vendor.enumerators import name_of
-from dnnffi.spec.checks import check_flag
+from dnnffi.spec.checks import check_flag, check_range
 
 _LINEAR_INPUT = ffi.integer_const("CUDNN_LINEAR_INPUT")  # the first layer has an input matrix
 
@@ -167,12 +167,12 @@ class RNNDescriptor(Descriptor):
 def _check(info: RNNInfo) -> RNNInfo:
     checked = RNNInfo(
         mode=choice("mode", info.mode, MODES),
-        input_size=integer("input_size", info.input_size, 1),
-        hidden_size=integer("hidden_size", info.hidden_size, 1),
-        num_layers=integer("num_layers", info.num_layers, 1),
+        input_size=check_range("input_size", info.input_size, 1),
+        hidden_size=check_range("hidden_size", info.hidden_size, 1),
+        num_layers=check_range("num_layers", info.num_layers, 1),
         bidirectional=check_flag("bidirectional", info.bidirectional),
         bias_mode=choice("bias_mode", info.bias_mode, BIAS_MODES),
-        proj_size=integer("proj_size", info.proj_size, 0),
+        proj_size=check_range("proj_size", info.proj_size, 0),
         dtype=data_type("dtype", info.dtype, DATA_TYPES),
         algorithm=choice("algorithm", info.algorithm, ALGORITHMS),
         math=choice("math", info.math, MATH_TYPES),

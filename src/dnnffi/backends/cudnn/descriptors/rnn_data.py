@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.cudnn.types import DATA_TYPES, LAYOUTS
 from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo, SequenceDescriptor
-from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.errors import UnsupportedError
 
 MAX_STEPS = 65535
@@ -28,6 +29,8 @@ class RNNDataDescriptor(Descriptor, SequenceDescriptor):
     _kind = "RNNData"
     _data_types = DATA_TYPES
     _layouts = LAYOUTS
+    _layout_type = "cudnnRNNDataLayout_t"
+    _of_functions = "RNNDataDescriptor"
 
     def _set(self, info: RNNDataInfo) -> None:
         if info.steps > MAX_STEPS:
@@ -36,49 +39,7 @@ class RNNDataDescriptor(Descriptor, SequenceDescriptor):
                 self.library.version_text,
                 f"an RNN takes at most {MAX_STEPS} time steps; got {info.steps}",
             )
-        # Eight zero bytes are zero in every data type.
-        padding = ffi.new("double *", 0.0)
-        self._call(
-            "cudnnSetRNNDataDescriptor",
-            self.pointer,
-            DATA_TYPES[info.dtype],
-            LAYOUTS[info.layout],
-            info.steps,
-            info.batch,
-            info.vector_size,
-            info.lengths,
-            padding,
-            problem=f"{info.layout} {info.dtype} sequences, T {info.steps}, B {info.batch}",
-        )
+        super()._set(info)
 
-    def read(self) -> RNNDataInfo:
-        """Everything but the padding (``cudnnGetRNNDataDescriptor``)."""
-        dtype = ffi.new("cudnnDataType_t *")
-        layout = ffi.new("cudnnRNNDataLayout_t *")
-        numbers = [ffi.new("int *") for _ in range(3)]
-        padding = ffi.new("double *")
-
-        def get(count: int) -> tuple[int, ...]:
-            lengths = ffi.new("int[]", count)
-            self._call(
-                "cudnnGetRNNDataDescriptor",
-                self.pointer,
-                dtype,
-                layout,
-                *numbers,
-                count,
-                lengths,
-                padding,
-            )
-            return tuple(lengths)
-
-        get(0)
-        steps, batch, vector_size = (int(number[0]) for number in numbers)
-        return RNNDataInfo(
-            name_of(DATA_TYPES, dtype[0]),
-            name_of(LAYOUTS, layout[0]),
-            steps,
-            batch,
-            vector_size,
-            get(batch),
-        )
+    def _padding(self) -> Any:
+        return ffi.new("double *", 0.0)  # eight zero bytes are zero in every data type

@@ -10,7 +10,7 @@ from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES, FORMATS
 from dnnffi.backends.vendor.descriptors import tensor
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type, sizes
+from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import (
     MAX_DIMS,
     TensorInfo,
@@ -35,17 +35,8 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
 
     _data_types = DATA_TYPES
     _least_rank = 2
-
-    def _set(self, info: TensorInfo) -> None:
-        self._call(
-            "cudnnSetTensorNdDescriptor",
-            self.pointer,
-            DATA_TYPES[info.dtype],
-            len(info.shape),
-            info.shape,
-            info.strides,
-            problem=info,
-        )
+    _setter = "cudnnSetTensorNdDescriptor"
+    _sizer = "cudnnGetTensorSizeInBytes"
 
     def read(self) -> TensorInfo:
         """Data type, shape and strides (``cudnnGetTensorNdDescriptor``)."""
@@ -58,13 +49,6 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
         return TensorInfo(
             name_of(DATA_TYPES, dtype[0]), tuple(shape[0 : rank[0]]), tuple(strides[0 : rank[0]])
         )
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Bytes from the first to the last element (``cudnnGetTensorSizeInBytes``)."""
-        size = ffi.new("size_t *")
-        self._call("cudnnGetTensorSizeInBytes", self.pointer, size)
-        return int(size[0])
 
 
 class FilterInfo(NamedTuple):
@@ -155,5 +139,5 @@ def _filter(dtype: object, shape: object, format: object, min_rank: object) -> F
     return FilterInfo(
         data_type("dtype", dtype, DATA_TYPES),
         choice("format", format, FORMATS),
-        padded_shape(sizes("shape", shape), min_rank, least=3),
+        padded_shape(integers("shape", shape, 1), min_rank, least=3),
     )

@@ -17,11 +17,11 @@ from dnnffi.backends.cudnn.graph.attributes import (
 )
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.operations import Operation
-from dnnffi.backends.cudnn.graph.tensor import INT64_MAX
 from dnnffi.backends.cudnn.graph.types import HEURISTICS, KNOBS
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.vendor.descriptors.checks import choice, integer
+from dnnffi.backends.vendor.descriptors.checks import choice
 from dnnffi.backends.vendor.handle import Handle
+from dnnffi.spec.checks import INT64_MAX, check_range
 
 Knob = str | int
 """A knob's name, or its number where it has no name here."""
@@ -87,8 +87,8 @@ class KnobChoice(BackendDescriptor):
         values = {
             "type": choice("knob", knob, KNOBS)
             if isinstance(knob, str)
-            else integer("knob", knob, 0),
-            "value": integer("value", value, -INT64_MAX - 1, INT64_MAX),
+            else check_range("knob", knob, 0),
+            "value": check_range("value", value, -INT64_MAX - 1, INT64_MAX),
         }
         super().__init__(library, values)
 
@@ -108,7 +108,7 @@ class Engine(BackendDescriptor):
     def __init__(
         self, graph: OperationGraph, index: int, *, library: Library | None = None
     ) -> None:
-        index = integer("index", index, 0, INT64_MAX)
+        index = check_range("index", index, 0, INT64_MAX)
         super().__init__(library, {"graph": graph, "index": index})
 
     @property

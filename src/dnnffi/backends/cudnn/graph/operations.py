@@ -24,8 +24,7 @@ from dnnffi.backends.cudnn.graph.tensor import Tensor
 from dnnffi.backends.cudnn.graph.types import CONVOLUTION_MODES, POINTWISE_MODES, REDUCTIONS
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES, NAN_MODES
-from dnnffi.backends.vendor.descriptors.checks import INT32_MAX, choice, data_type
-from dnnffi.spec.sequences import as_integers
+from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
 
 
 class Convolution(BackendDescriptor):
@@ -81,15 +80,12 @@ class Convolution(BackendDescriptor):
 
 
 def _steps(name: str, given: object, least: int, rank: int | None = None) -> tuple[int, ...]:
-    values = as_integers(name, given)
+    values = integers(name, given, least)
     if rank is not None and len(values) != rank:
         raise ValueError(
             f"{name} must have one entry for each of the {rank} spatial dimensions of stride; "
             f"got {list(values)}"
         )
-    for index, value in enumerate(values):
-        if not least <= value <= INT32_MAX:
-            raise ValueError(f"{name}[{index}] must be from {least} to {INT32_MAX}; got {value}")
     return values
 
 

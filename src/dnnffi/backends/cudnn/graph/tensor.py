@@ -16,12 +16,9 @@ from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.types import REORDERINGS
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integer, sizes
+from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS
-from dnnffi.spec.checks import ITEM_SIZES
-from dnnffi.spec.sequences import as_integers
-
-INT64_MAX = 2**63 - 1
+from dnnffi.spec.checks import INT64_MAX, ITEM_SIZES, check_range
 
 ALIGNMENT = 16
 """Bytes: what every engine of cuDNN asks for at most, and every allocation has."""
@@ -68,10 +65,10 @@ class Tensor(BackendDescriptor):
         library: Library | None = None,
     ) -> None:
         dtype = data_type("dtype", dtype, DATA_TYPES)
-        dims = sizes("dims", dims)
+        dims = integers("dims", dims, 1)
         if not 1 <= len(dims) <= MAX_DIMS:
             raise ValueError(f"dims must have 1 to {MAX_DIMS} dimensions; got {list(dims)}")
-        alignment = integer("alignment", alignment, 1, INT64_MAX)
+        alignment = check_range("alignment", alignment, 1, INT64_MAX)
         if alignment % ITEM_SIZES[dtype]:
             raise ValueError(
                 f"alignment must be a multiple of the {ITEM_SIZES[dtype]} bytes of {dtype}; "
@@ -79,11 +76,11 @@ class Tensor(BackendDescriptor):
             )
         if by_value and max(dims) > 1:
             raise ValueError(f"by_value: dims of a scalar are 1; got {list(dims)}")
-        vector_count = integer("vector_count", vector_count, 1)
+        vector_count = check_range("vector_count", vector_count, 1)
         if vector_count > 1 and vector_dimension is None:
             raise ValueError(f"vector_dimension is needed for a vector_count of {vector_count}")
         values = {
-            "uid": integer("uid", uid, -INT64_MAX - 1, INT64_MAX),
+            "uid": check_range("uid", uid, -INT64_MAX - 1, INT64_MAX),
             "dtype": dtype,
             "dims": dims,
             "strides": _strides(strides, len(dims)),
@@ -93,7 +90,7 @@ class Tensor(BackendDescriptor):
         }
         if vector_count > 1:
             values["vector_count"] = vector_count
-            values["vector_dimension"] = integer(
+            values["vector_dimension"] = check_range(
                 "vector_dimension", vector_dimension, 0, len(dims) - 1
             )
         if reordering is not None:
@@ -108,12 +105,9 @@ class Tensor(BackendDescriptor):
 
 
 def _strides(given: object, rank: int) -> tuple[int, ...]:
-    strides = as_integers("strides", given)
+    strides = integers("strides", given, 1, INT64_MAX)
     if len(strides) != rank:
         raise ValueError(
             f"strides must have one entry for each of the {rank} dimensions; got {len(strides)}"
         )
-    for index, stride in enumerate(strides):
-        if not 1 <= stride <= INT64_MAX:
-            raise ValueError(f"strides[{index}] must be from 1 to {INT64_MAX}; got {stride}")
     return strides

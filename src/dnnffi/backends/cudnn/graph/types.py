@@ -5,8 +5,12 @@ Notes, knobs and modes of heuristics have cuDNN's own names, in small letters an
 
 from __future__ import annotations
 
+from functools import partial
+
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.vendor.enumerators import constants
+from dnnffi.backends.vendor.enumerators import constants, named
+
+_named = partial(named, ffi)
 
 
 def _by_short_name(type_name: str, prefix: str) -> dict[str, int]:
@@ -18,16 +22,16 @@ DESCRIPTORS = constants(ffi, "cudnnBackendDescriptorType_t")
 ATTRIBUTES = constants(ffi, "cudnnBackendAttributeName_t")
 ELEMENTS = constants(ffi, "cudnnBackendAttributeType_t")
 
-CONVOLUTION_MODES = {
-    "cross_correlation": constants(ffi, "cudnnConvolutionMode_t")["CUDNN_CROSS_CORRELATION"],
-    "convolution": constants(ffi, "cudnnConvolutionMode_t")["CUDNN_CONVOLUTION"],
-}
-POINTWISE_MODES = {
-    "add": constants(ffi, "cudnnPointwiseMode_t")["CUDNN_POINTWISE_ADD"],
-    "mul": constants(ffi, "cudnnPointwiseMode_t")["CUDNN_POINTWISE_MUL"],
-    "identity": constants(ffi, "cudnnPointwiseMode_t")["CUDNN_POINTWISE_IDENTITY"],
-    "relu": constants(ffi, "cudnnPointwiseMode_t")["CUDNN_POINTWISE_RELU_FWD"],
-}
+CONVOLUTION_MODES = _named(
+    cross_correlation="CUDNN_CROSS_CORRELATION",
+    convolution="CUDNN_CONVOLUTION",
+)
+POINTWISE_MODES = _named(
+    add="CUDNN_POINTWISE_ADD",
+    mul="CUDNN_POINTWISE_MUL",
+    identity="CUDNN_POINTWISE_IDENTITY",
+    relu="CUDNN_POINTWISE_RELU_FWD",
+)
 REDUCTIONS = _by_short_name("cudnnReduceTensorOp_t", "CUDNN_REDUCE_TENSOR_")
 REORDERINGS = _by_short_name("cudnnBackendTensorReordering_t", "CUDNN_TENSOR_REORDERING_")
 HEURISTICS = _by_short_name("cudnnBackendHeurMode_t", "CUDNN_HEUR_MODE_")

@@ -8,18 +8,12 @@ descriptor: weights are a tensor.
 
 from dnnffi.backends.miopen.descriptors.activation import ActivationDescriptor, ActivationInfo
 from dnnffi.backends.miopen.descriptors.base import Descriptor
-from dnnffi.backends.miopen.descriptors.convolution import (
-    ConvolutionDescriptor,
-    ConvolutionInfo,
-)
-from dnnffi.backends.miopen.descriptors.dropout import (
-    DropoutDescriptor,
-    DropoutInfo,
-    states_size,
-)
+from dnnffi.backends.miopen.descriptors.convolution import ConvolutionDescriptor, ConvolutionInfo
+from dnnffi.backends.miopen.descriptors.dropout import DropoutDescriptor, DropoutInfo
 from dnnffi.backends.miopen.descriptors.network import RNNDescriptor, RNNInfo
 from dnnffi.backends.miopen.descriptors.sequences import SeqTensorDescriptor
 from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
+from dnnffi.backends.vendor.descriptors.dropout import states_size
 from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo
 from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS, TensorInfo
 

@@ -9,11 +9,10 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
 from dnnffi.backends.miopen.types import CONVOLUTION_MODES, FIND_MODES
-from dnnffi.backends.vendor.descriptors.checks import INT32_MAX, choice, integer, sizes
+from dnnffi.backends.vendor.descriptors.checks import choice, integers
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.spec.checks import check_flag
-from dnnffi.spec.sequences import as_integers
+from dnnffi.spec.checks import check_flag, check_range
 
 _DETERMINISTIC = ffi.integer_const("MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC")
 _FP16_ALT = ffi.integer_const("MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL")
@@ -125,7 +124,7 @@ class ConvolutionDescriptor(Descriptor):
 def _check(
     info: ConvolutionInfo, output_padding: Sequence[int] | None
 ) -> tuple[ConvolutionInfo, tuple[int, ...]]:
-    stride = sizes("stride", info.stride)
+    stride = integers("stride", info.stride, 1)
     rank = len(stride)
     if rank not in _RANKS:
         raise ValueError(f"stride must have 2 or 3 entries, one a spatial dimension; got {rank}")
@@ -139,7 +138,7 @@ def _check(
         padding=_each("padding", info.padding, rank, 0),
         stride=stride,
         dilation=_each("dilation", info.dilation, rank, 1),
-        groups=integer("groups", info.groups, 1),
+        groups=check_range("groups", info.groups, 1),
         mode=mode,
         deterministic=check_flag("deterministic", info.deterministic),
         fp16_alt=info.fp16_alt,
@@ -150,9 +149,7 @@ def _check(
 
 def _each(name: str, values: object, rank: int, least: int) -> tuple[int, ...]:
     """One integer from ``least`` for each of ``rank`` dimensions."""
-    checked = as_integers(name, values)
+    checked = integers(name, values, least)
     if len(checked) != rank:
         raise ValueError(f"{name} must have {rank} entries, as stride; got {len(checked)}")
-    for index, value in enumerate(checked):
-        integer(f"{name}[{index}]", value, least, INT32_MAX)
     return checked

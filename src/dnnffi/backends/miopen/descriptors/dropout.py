@@ -8,7 +8,6 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.vendor.descriptors import dropout as shared
 from dnnffi.backends.vendor.handle import Handle
-from dnnffi.backends.vendor.library import VendorLibrary
 
 _GENERATOR = ffi.integer_const("MIOPEN_RNG_PSEUDO_XORWOW")  # the only one
 
@@ -31,9 +30,6 @@ class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):
 
     Raises ``ValueError`` or ``TypeError`` naming the argument; `MiopenError` from either function.
     """
-
-    def _states_size(self, handle: Handle) -> int:
-        return states_size(self.library, handle)
 
     def _write(self, handle: Handle, info: shared.DropoutInfo, size: int, initialize: bool) -> None:
         # Without states the plain setter would run its kernel on no memory.
@@ -74,12 +70,3 @@ class DropoutDescriptor(shared.DropoutDescriptor, Descriptor):
             generator,
         )
         return DropoutInfo(dropout[0], int(seed[0]))
-
-
-def states_size(library: VendorLibrary, handle: Handle) -> int:
-    """Bytes of a dropout state buffer (``miopenDropoutGetStatesSize``)."""
-    size = ffi.new("size_t *")
-    library.check(
-        library.lib.miopenDropoutGetStatesSize(handle.pointer, size), "miopenDropoutGetStatesSize"
-    )
-    return int(size[0])

@@ -23,17 +23,8 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
 
     _data_types = DATA_TYPES
     _least_rank = 1
-
-    def _set(self, info: TensorInfo) -> None:
-        self._call(
-            "miopenSetTensorDescriptor",
-            self.pointer,
-            DATA_TYPES[info.dtype],
-            len(info.shape),
-            info.shape,
-            info.strides,
-            problem=info,
-        )
+    _setter = "miopenSetTensorDescriptor"
+    _sizer = "miopenGetTensorNumBytes"
 
     def read(self) -> TensorInfo:
         """Data type, shape and strides (``miopenGetTensorDescriptor``)."""
@@ -43,10 +34,3 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
         shape, strides = (ffi.new("int[]", rank[0]) for _ in range(2))
         self._call("miopenGetTensorDescriptor", self.pointer, dtype, shape, strides)
         return TensorInfo(name_of(DATA_TYPES, dtype[0]), tuple(shape), tuple(strides))
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Bytes from the first to the last element (``miopenGetTensorNumBytes``)."""
-        size = ffi.new("size_t *")
-        self._call("miopenGetTensorNumBytes", self.pointer, size)
-        return int(size[0])

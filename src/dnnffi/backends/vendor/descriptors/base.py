@@ -1,4 +1,4 @@
-"""What the descriptors of all vendors share: ownership, calls by name, comparison."""
+"""What do the descriptors of all vendors share? Ownership, calls by name, comparison."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ from dnnffi.backends.vendor.resource import Resource
 
 
 class Descriptor(Resource, ABC):
-    """Base of the descriptors of a vendor, whose base names ``_ffi`` and ``_prefix``.
+    """Base of the descriptors of a vendor, whose base names ``_loaded``.
 
-    ``_kind`` is the part of the vendor's names that tells its descriptors apart. ``set`` checks its
-    arguments first: a live descriptor keeps what it held when they are refused.
+    ``_loaded`` gives the vendor's library of this process, ``_kind`` is the part of the vendor's
+    names that tells its descriptors apart. ``set`` checks its arguments first: a live descriptor
+    keeps what it held when they are refused.
     """
 
-    _ffi: ClassVar[Any]
-    _prefix: ClassVar[str]
+    _loaded: ClassVar[staticmethod[[], VendorLibrary]]
     _kind: ClassVar[str]
 
     def __init__(self, library: VendorLibrary | None, *values: Any) -> None:
         """Create it and set it to ``values``, which were checked; destroy it if that fails."""
         self.library = library = self._loaded() if library is None else library
-        prefix, name = self._prefix, f"{self._kind}Descriptor"
-        out = self._ffi.new(f"{prefix}{name}_t *")
+        prefix, name = library.prefix, f"{self._kind}Descriptor"
+        out = library.ffi.new(f"{prefix}{name}_t *")
         super().__init__(library, f"{prefix}Create{name}", f"{prefix}Destroy{name}", out)
         try:
             self._set(*values)
         except BaseException:
             self.close()
             raise
-
-    @staticmethod
-    @abstractmethod
-    def _loaded() -> VendorLibrary:
-        """The vendor's library of this process."""
 
     @abstractmethod
     def _set(self, *args: Any, **kwargs: Any) -> None:

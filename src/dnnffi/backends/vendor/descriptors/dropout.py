@@ -6,10 +6,10 @@ from abc import abstractmethod
 from typing import NamedTuple
 
 from dnnffi.backends.vendor.descriptors.base import Descriptor
-from dnnffi.backends.vendor.descriptors.checks import integer
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Array
+from dnnffi.spec.checks import check_range
 
 
 class DropoutInfo(NamedTuple):
@@ -59,7 +59,7 @@ class DropoutDescriptor(Descriptor):
     ) -> None:
         size = 0
         if states is not None:
-            needed, size = self._states_size(handle), states.nbytes
+            needed, size = states_size(self.library, handle), states.nbytes
             if size < needed:
                 raise ValueError(f"states must have {needed} bytes; got {size}")
         self._write(handle, info, size, initialize)
@@ -67,12 +67,15 @@ class DropoutDescriptor(Descriptor):
         self._handle = handle
 
     @abstractmethod
-    def _states_size(self, handle: Handle) -> int:
-        """Bytes that the states need."""
-
-    @abstractmethod
     def _write(self, handle: Handle, info: DropoutInfo, size: int, initialize: bool) -> None:
         """Pass what was checked to the vendor's function; ``size`` is 0 without states."""
+
+
+def states_size(library: VendorLibrary, handle: Handle) -> int:
+    """Bytes of a buffer for the states (``cudnnDropoutGetStatesSize``, of MIOpen too)."""
+    size, function = library.ffi.new("size_t *"), f"{library.prefix}DropoutGetStatesSize"
+    library.check(getattr(library.lib, function)(handle.pointer, size), function)
+    return int(size[0])
 
 
 def check_dropout(dropout: float, states: Array | None, seed: int) -> DropoutInfo:
@@ -81,7 +84,7 @@ def check_dropout(dropout: float, states: Array | None, seed: int) -> DropoutInf
         raise ValueError(f"dropout must be from 0 to 1; got {dropout}")
     if dropout and states is None:
         raise ValueError("states: a dropout above 0 needs a buffer for its random numbers")
-    return DropoutInfo(dropout, _address(states), integer("seed", seed, 0, 2**64 - 1))
+    return DropoutInfo(dropout, _address(states), check_range("seed", seed, 0, 2**64 - 1))
 
 
 def _address(states: Array | None) -> int:

@@ -5,23 +5,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from dnnffi.backends.vendor.descriptors.base import Descriptor
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integer
+from dnnffi.backends.vendor.descriptors.checks import choice, data_type
+from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.spec.checks import check_range
 from dnnffi.spec.sequences import check_lengths
 
 
 class RNNDataInfo(NamedTuple):
-    """The descriptor of sequences read back. ``steps`` is T, which no row exceeds."""
+    """A descriptor of sequences, to set or as read back. ``steps`` is T, which no row exceeds."""
 
     dtype: str
     layout: str
     steps: int
     batch: int
     vector_size: int
-    lengths: tuple[int, ...]
+    lengths: Sequence[int]
 
 
 class SequenceDescriptor(Descriptor):
@@ -29,6 +31,8 @@ class SequenceDescriptor(Descriptor):
 
     _data_types: ClassVar[Mapping[str, int]]
     _layouts: ClassVar[Mapping[str, int]]
+    _layout_type: ClassVar[str]  # in C
+    _of_functions: ClassVar[str]  # what stands behind Get and Set in their names
 
     def __init__(
         self,
@@ -41,8 +45,8 @@ class SequenceDescriptor(Descriptor):
         *,
         library: VendorLibrary | None = None,
     ) -> None:
-        checked = self._checked(dtype, layout, steps, batch, vector_size, lengths)
-        super().__init__(library, checked)
+        info = RNNDataInfo(dtype, layout, steps, batch, vector_size, lengths)
+        super().__init__(library, self._checked(info))
 
     def set(
         self,
@@ -54,30 +58,61 @@ class SequenceDescriptor(Descriptor):
         lengths: Sequence[int],
     ) -> None:
         """Describe other sequences."""
-        self._set(self._checked(dtype, layout, steps, batch, vector_size, lengths))
+        info = RNNDataInfo(dtype, layout, steps, batch, vector_size, lengths)
+        self._set(self._checked(info))
 
-    @abstractmethod
+    def _set(self, info: RNNDataInfo) -> None:
+        dtype, layout, *numbers, lengths = info
+        self._call(
+            f"{self.library.prefix}Set{self._of_functions}",
+            self.pointer,
+            self._data_types[dtype],
+            self._layouts[layout],
+            *numbers,
+            lengths,
+            self._padding(),
+            problem=f"{layout} {dtype} sequences, T {info.steps}, B {info.batch}",
+        )
+
     def read(self) -> RNNDataInfo:
         """Everything but the padding."""
+        new, prefix = self.library.ffi.new, self.library.prefix
+        dtype, layout = new(f"{prefix}DataType_t *"), new(f"{self._layout_type} *")
+        numbers = [new("int *") for _ in range(3)]
 
-    @classmethod
-    def _checked(
-        cls,
-        dtype: str,
-        layout: str,
-        steps: int,
-        batch: int,
-        vector_size: int,
-        lengths: Sequence[int],
-    ) -> RNNDataInfo:
-        steps, batch = integer("steps", steps, 1), integer("batch", batch, 1)
-        info = RNNDataInfo(
-            data_type("dtype", dtype, cls._data_types),
-            choice("layout", layout, cls._layouts),
+        def get(count: int) -> tuple[int, ...]:
+            lengths = new("int[]", count)
+            self._call(
+                f"{prefix}Get{self._of_functions}",
+                *(self.pointer, dtype, layout, *numbers, count, lengths, self._padding()),
+            )
+            return tuple(lengths)
+
+        get(0)
+        steps, batch, vector_size = (int(number[0]) for number in numbers)
+        return RNNDataInfo(
+            name_of(self._data_types, dtype[0]),
+            name_of(self._layouts, layout[0]),
             steps,
             batch,
-            integer("vector_size", vector_size, 1),
-            check_lengths(lengths, steps, batch),
+            vector_size,
+            get(batch),
+        )
+
+    @abstractmethod
+    def _padding(self) -> Any:
+        """The address of a value that is zero, with which the library fills; or NULL."""
+
+    @classmethod
+    def _checked(cls, given: RNNDataInfo) -> RNNDataInfo:
+        steps, batch = check_range("steps", given.steps, 1), check_range("batch", given.batch, 1)
+        info = RNNDataInfo(
+            data_type("dtype", given.dtype, cls._data_types),
+            choice("layout", given.layout, cls._layouts),
+            steps,
+            batch,
+            check_range("vector_size", given.vector_size, 1),
+            check_lengths(given.lengths, steps, batch),
         )
         if info.layout == "packed":
             if any(after > before for before, after in pairwise(info.lengths)):

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Self
 
 from dnnffi.backends.vendor.descriptors.base import Descriptor
-from dnnffi.backends.vendor.descriptors.checks import INT32_MAX, data_type, integer, sizes
+from dnnffi.backends.vendor.descriptors.checks import data_type, integers
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Array
+from dnnffi.spec.checks import INT32_MAX, check_range
 from dnnffi.spec.layouts import contiguous_strides
 from dnnffi.spec.sequences import as_integers
 
@@ -31,6 +32,8 @@ class TensorDescriptor(Descriptor):
     _kind = "Tensor"
     _data_types: ClassVar[Mapping[str, int]]
     _least_rank: ClassVar[int]
+    _setter: ClassVar[str]
+    _sizer: ClassVar[str]
 
     def __init__(
         self,
@@ -60,21 +63,34 @@ class TensorDescriptor(Descriptor):
         """Describe another tensor."""
         self._set(self._checked(dtype, shape, strides, min_rank))
 
+    def _set(self, info: TensorInfo) -> None:
+        self._call(
+            self._setter,
+            self.pointer,
+            self._data_types[info.dtype],
+            len(info.shape),
+            info.shape,
+            info.strides,
+            problem=info,
+        )
+
     @abstractmethod
     def read(self) -> TensorInfo:
         """Data type, shape and strides."""
 
     @property
-    @abstractmethod
     def size_in_bytes(self) -> int:
-        """Bytes from the first to the last element."""
+        """Bytes from the first to the last element, as the library counts them."""
+        size = self.library.ffi.new("size_t *")
+        self._call(self._sizer, self.pointer, size)
+        return int(size[0])
 
     @classmethod
     def _checked(
         cls, dtype: object, shape: object, strides: object, min_rank: object
     ) -> TensorInfo:
         dtype = data_type("dtype", dtype, cls._data_types)
-        given = sizes("shape", shape)
+        given = integers("shape", shape, 1)
         padded = padded_shape(given, min_rank, cls._least_rank)
         contiguous = contiguous_strides(padded)
         if strides is None:
@@ -99,7 +115,7 @@ class TensorDescriptor(Descriptor):
 
 def padded_shape(shape: tuple[int, ...], min_rank: object, least: int) -> tuple[int, ...]:
     """``shape`` with trailing dimensions of 1 up to ``min_rank``; ``least`` to 8 dimensions."""
-    padded = shape + (1,) * (integer("min_rank", min_rank, 0, MAX_DIMS) - len(shape))
+    padded = shape + (1,) * (check_range("min_rank", min_rank, 0, MAX_DIMS) - len(shape))
     if not least <= len(padded) <= MAX_DIMS:
         raise ValueError(
             f"shape must have {least} to {MAX_DIMS} dimensions, after padding to min_rank; "
