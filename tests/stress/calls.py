@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -129,3 +130,13 @@ def assert_equal(found, expected):
 
 def is_equal(found, expected):
     return all(np.allclose(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def in_a_thread(call):
+    """The results of a call in another thread, which waits for what the first one has locked."""
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(on_host(call())), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive(), "something is locked"
+    return found

@@ -58,7 +58,7 @@ def test_a_call_and_the_handler_in_it_give_what_they_always_do(calls, name, some
     work.begin_anew()
     points = points_of(call)
     assert points > 10
-    for number, handler in some([(n, h) for n in range(1, points + 1) for h in HANDLERS], 29):
+    for number, handler in some([(n, h) for n in range(1, points + 1) for h in HANDLERS], 60):
         work.begin_anew()
         of_handler = []
         does = getattr(work, handler)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import threading
 
 import pytest
-from stress.calls import Calls, assert_equal, on_host
+from stress.calls import Calls, assert_equal, in_a_thread, on_host
 from stress.points import at_point, points_of
 
 import dnnffi
@@ -29,16 +28,6 @@ def interrupt():
     raise KeyboardInterrupt
 
 
-def in_a_thread(call):
-    """The results of a call in another thread, which waits for what the first one has locked."""
-    found = []
-    thread = threading.Thread(target=lambda: found.extend(on_host(call())), daemon=True)
-    thread.start()
-    thread.join(30)
-    assert not thread.is_alive(), "something is locked"
-    return found
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_an_interrupted_call_leaves_nothing_locked_and_nothing_behind(calls, name, some):
     call = getattr(calls, name)
@@ -47,7 +36,7 @@ def test_an_interrupted_call_leaves_nothing_locked_and_nothing_behind(calls, nam
     points = points_of(call)
     assert points > 10
     interrupted = 0
-    for number in some(range(1, points + 1), 11):
+    for number in some(range(1, points + 1), 40):
         dnnffi.clear_plans()
         try:
             found = on_host(at_point(number, interrupt, call))
@@ -103,7 +92,7 @@ def test_an_interrupted_call_of_the_library_leaves_nothing_behind(host, name, so
     made = -lib.left
     assert made > 10
     begin_anew()
-    for number in some(range(1, made + 1), 5):
+    for number in some(range(1, made + 1), 12):
         lib.left = number
         with pytest.raises(KeyboardInterrupt):
             call()
