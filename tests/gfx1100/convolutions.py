@@ -109,8 +109,8 @@ class Injected:
 class Scarce:
     """An allocator that has no memory for workspaces (uint8) of more than ``most`` bytes."""
 
-    def __init__(self, most):
-        self.most = most
+    def __init__(self, most, error=OutOfMemory):
+        self.most, self.error = most, error
         self.asked = []
 
     def __call__(self, shape, dtype):
@@ -118,5 +118,5 @@ class Scarce:
             size = int(np.prod(shape))
             self.asked.append(size)
             if size > self.most:
-                raise OutOfMemory(f"{size} bytes")
+                raise self.error(f"{size} bytes")
         return DlpackArray(shape, dtype)

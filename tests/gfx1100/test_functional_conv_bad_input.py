@@ -107,6 +107,15 @@ def test_what_miopen_has_not(miopen, name):
     assert miopen.reached() == before
 
 
+def test_options_of_the_gradient_of_the_bias(miopen):
+    dy = DlpackArray.of(np.zeros((2, 3, 4), "f4"))
+    before = miopen.reached()
+    for wrong, message in (({"math": "exact"}, r"'math'"), ({"unknown": 1}, "unknown")):
+        with pytest.raises(ValueError, match=message):
+            dnnffi.conv_backward_bias(dy, backend="miopen", options=miopen.options | wrong)
+    assert miopen.reached() == before
+
+
 def test_the_gradient_of_the_bias_in_double(miopen):
     dy = DlpackArray.of(np.zeros((2, 3, 4)))
     before = miopen.reached()

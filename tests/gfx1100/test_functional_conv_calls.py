@@ -326,10 +326,30 @@ def test_without_memory_for_the_default_one_without_is_taken(miopen, injected):
     assert len(allocator.asked) == 2
 
 
-def test_the_allocators_error_where_nothing_needs_less(miopen, injected):
+# Of MemoryError, of what PyTorch raises, and of something else.
+ERRORS = pytest.mark.parametrize("error", [OutOfMemory, RuntimeError, LookupError])
+
+
+@ERRORS
+@pytest.mark.parametrize("options", [{}, SEARCH], ids=["listed", "searched"])
+def test_whatever_the_allocator_raises_one_without_workspace_is_taken(
+    miopen, injected, options, error
+):
+    listed = [(10_000, 1, 1 << 40), (GEMM, 0, 4536), (NAIVE, 1, 0)]
+    injected.list_solutions(lambda own: listed)
+    injected.put(
+        COMPILE, lambda real, *arguments: 0 if arguments[-1] == 10_000 else real(*arguments)
+    )
+    numbers = ran(injected, miopen)
+    assert_right(conv(miopen, options=options | {"allocator": Scarce(most=100, error=error)}))
+    assert numbers == [(NAIVE, 0)]
+
+
+@ERRORS
+def test_the_allocators_error_where_nothing_needs_less(miopen, injected, error):
     injected.list_solutions(lambda own: [one for one in own if one[0] == GEMM])
-    with pytest.raises(OutOfMemory):
-        conv(miopen, options={"allocator": Scarce(most=100)})
+    with pytest.raises(error, match=r"^'?4536 bytes"):
+        conv(miopen, options={"allocator": Scarce(most=100, error=error)})
 
 
 def test_a_limit_of_the_workspace(miopen, injected):

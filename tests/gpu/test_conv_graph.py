@@ -1,10 +1,12 @@
 """Graphs of convolution on a GPU, compared with NumPy: numbers, plans, what is allowed.
 
-`tests/convolutions.py` has the problems. Where cuDNN cannot fuse, a test is skipped with its words.
+`tests/convolutions.py` has the problems. Where cuDNN proposes no engine, a test is skipped with its
+words.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from types import SimpleNamespace
 
@@ -69,6 +71,17 @@ def check(problem, handle, graph, written, expected, **allowed):
     assert not wrong(problem, candidate, found, expected)
 
 
+def first_or_skip(handle, graph):
+    """The best plan; skips where cuDNN proposes none, as of 9.19 for the gradient of a bias."""
+    try:
+        return Candidates(handle, graph).first()
+    except UnsupportedError as error:
+        # Without a word of what was proposed and not taken, which would be an error.
+        if not re.search(r"has no engine for this graph with Allowed\([^()]*\)$", str(error)):
+            raise
+        pytest.skip(str(error))
+
+
 @each_case
 @both_layouts
 @each_dtype
@@ -109,12 +122,8 @@ def test_fused(handle, name, channels_last, dtype, parts):
     problem = Problem(CASES[name], dtype, channels_last, MEMORY)
     expected, geometry, options = problem.fused(parts)
     graph = build.forward(geometry, handle, **options)
-    try:
-        candidate = Candidates(handle, graph).first()
-    except UnsupportedError as error:
-        if dtype == "float16" and channels_last and name == "2d":
-            raise
-        pytest.skip(str(error))
+    must = dtype == "float16" and channels_last and name == "2d"
+    candidate = Candidates(handle, graph).first() if must else first_or_skip(handle, graph)
     found = problem.run(handle, candidate, graph, "y")
     assert not wrong(problem, candidate, found, expected)
 
@@ -135,10 +144,7 @@ def test_the_gradient_of_the_bias(handle):
     problem = Problem(CASES["2d"], "float32", False, MEMORY)
     builder, written, expected = problem.gradients()[2]
     graph = builder(CASES["2d"].geometry("float32"), handle)
-    try:
-        candidate = Candidates(handle, graph).first()
-    except UnsupportedError as error:
-        pytest.skip(str(error))
+    candidate = first_or_skip(handle, graph)
     assert conv.deviation(problem.run(handle, candidate, graph, written), expected) < 1e-5
 
 

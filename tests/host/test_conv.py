@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import threading
+from contextlib import contextmanager
 from functools import partial
 
 import conformance_conv
@@ -484,7 +485,25 @@ def test_a_plan_that_fails_is_followed_by_the_next(host):
     with pytest.raises(CudnnError, match="cudnnBackendExecute"):
         check(host, problem_of())
     check(host, problem_of())
+    assert engine_of(host) == 1, "a later call begins anew"
     assert "gave up engine 1" in the_plan(host).report()
+
+
+def test_after_the_last_plan_has_failed_a_call_begins_with_the_measured_one(
+    host, folder, monkeypatch
+):
+    costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
+    problem, used = problem_of(options=ConvOptions(tune=True)), []
+    check(host, problem)
+    with pytest.raises(CudnnError, match="cudnnBackendExecute"):  # noqa: PT012 - the last
+        while True:
+            used.append(engine_of(host))
+            host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+            check(host, problem)
+    assert used[0] == 2
+    assert used[-1] == 3
+    check(host, problem)
+    assert engine_of(host) == 2
 
 
 def test_without_memory_for_the_workspace_another_engine_is_used(host):
@@ -576,29 +595,41 @@ def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
         check(host, problem)
         host.conv.clear()
 
-    gc.collect()
-    gc.freeze()  # so that the collections below look at little
     everything()
     host.control.standin_reset()
     everything()
     total = host.calls("*")
-    survived = 0
-    # Tuning calls the library hundreds of times, much of it alike.
-    for number in range(1, total + 1, 17 if tune else 1):
-        host.control.standin_fail(b"*", number, INTERNAL_ERROR)
-        try:
-            everything()
-            survived += 1
-        except (CudnnError, UnsupportedError):
-            pass
-        host.control.standin_fail(b"*", 0, 0)
-        host.conv.clear()
-        if host.live("backend"):
-            gc.collect()
-        assert host.live("backend") == 0, number
-    gc.unfreeze()
+    failed, survived = set(), 0
+    with frozen_garbage():
+        # Tuning calls the library hundreds of times, much of it alike.
+        for number in range(1, total + 1, 17 if tune else 1):
+            host.control.standin_fail(b"*", number, INTERNAL_ERROR)
+            try:
+                everything()
+            except (CudnnError, UnsupportedError):
+                failed.add(host.control_ffi.string(host.control.standin_failed()))
+            else:
+                survived += 1  # an engine that fails is followed by the next
+            host.control.standin_fail(b"*", 0, 0)
+            host.conv.clear()
+            if host.live("backend"):
+                gc.collect()
+            assert host.live("backend") == 0, number
     assert survived > 0
+    # What follows the convolution may run by itself, and tuning goes on to the next candidate.
+    assert bool(failed) == (problem.operation == BACKWARD_DATA and not tune)
     host.control.standin_reset()
+
+
+@contextmanager
+def frozen_garbage():
+    """Collections in this block look at what it makes alone."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def test_threads_have_plans_of_their_own(host):

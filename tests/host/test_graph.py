@@ -20,6 +20,7 @@ from dnnffi.backends.cudnn.graph import (
     VariantPacks,
     build,
     execute,
+    plans,
 )
 from dnnffi.backends.cudnn.graph.execution import MOST_PACKS
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
@@ -121,6 +122,25 @@ def test_a_mode_is_asked_for_more_when_the_first_are_used_up(host, handle, graph
     assert [candidate.info.engine for candidate in found] == [1, 2, 3]
     assert [refusal.engine for refusal in found.refused] == [0]
     host.control.standin_reset()
+
+
+def test_each_mode_is_asked_for_few_at_first_and_each_plan_says_which_it_was(
+    handle, graph, monkeypatch
+):
+    asked, ask = [], plans.EngineHeuristics
+
+    def heuristics(graph, mode, library):
+        made = ask(graph, mode, library=library)
+        results = made.results
+        made.results = lambda most: asked.append((mode, most)) or results(most)
+        return made
+
+    monkeypatch.setattr(plans, "EngineHeuristics", heuristics)
+    found = Candidates(handle, graph, modes=("fallback", "a"), first=1)
+    infos = [candidate.info for candidate in found]
+    assert [(info.mode, info.engine) for info in infos] == [("fallback", 3), ("a", 1), ("a", 2)]
+    assert [(refusal.mode, refusal.engine) for refusal in found.refused] == [("a", 0)]
+    assert asked == [("fallback", 1), ("fallback", 8), ("a", 1), ("a", 8)]
 
 
 def test_nothing_is_asked_before_the_first(host, handle, graph):
