@@ -5,8 +5,8 @@
 ``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
 call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
 ``bench-plans`` the host cost of its calls, ``bench-images`` the times of image CNNs,
-``text-record`` a file as it is. Where there is no record they say so. ``conv-table`` and
-``wrong-engines`` show data of the code.
+``text-record`` a file as it is. Where there is no record they say so. ``rnn-table``, ``conv-table``
+and ``wrong-engines`` show data of the code.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import conv_table
+import rnn_table
 from docutils import nodes
 from records import (
     BENCH_HEAD,
@@ -111,9 +112,17 @@ class SupportTable(SphinxDirective):
 class ConvTable(SphinxDirective):
     """``conv-table``: the answers of the limits that the code checks."""
 
+    made_by = conv_table
+
     def run(self) -> list[nodes.Node]:
         self.env.note_reread()  # of code that no record stands for
-        return [table(conv_table.rows(), conv_table.HEAD)]
+        return [table(self.made_by.rows(), self.made_by.HEAD)]
+
+
+class RNNTable(ConvTable):
+    """``rnn-table``: the same of networks."""
+
+    made_by = rnn_table
 
 
 class TextRecord(Record):
@@ -243,6 +252,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("miopen-record", MiopenRecord)
     app.add_directive("support-table", SupportTable)
     app.add_directive("conv-table", ConvTable)
+    app.add_directive("rnn-table", RNNTable)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("bench-targets", BenchTargets)

@@ -15,6 +15,7 @@ from conformance import CUDNN, MIOPEN
 
 from dnnffi.backends.cudnn import conv_limits as cudnn
 from dnnffi.backends.miopen import conv_limits as miopen
+from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.limits import Limit
 from dnnffi.spec.options import VENDOR_ALGORITHMS
 
@@ -41,6 +42,7 @@ TARGET = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 records = runpy.run_path(str(ROOT / "docs" / "records.py"))
 support = runpy.run_path(str(ROOT / "docs" / "support_table.py"))
 conv = runpy.run_path(str(ROOT / "docs" / "conv_table.py"))
+rnn = runpy.run_path(str(ROOT / "docs" / "rnn_table.py"))
 
 
 def read(page):
@@ -233,6 +235,26 @@ def test_every_limit_of_convolutions_is_in_the_table():
     ):
         for limit in limits:
             assert any(limit.words.partition("{")[0] in cell for cell in cells), limit.words
+
+
+def test_the_table_of_networks_quotes_what_is_refused():
+    rows = {words: cells for words, *cells in rnn["rows"]()}
+    assert len(rows) == len(rnn["ROWS"])
+    assert rnn["HEAD"][1:] == tuple(backend.title for backend in BACKENDS.values())
+    assert rows["float32"] == ["no limit"] * len(BACKENDS)
+    assert dict(zip(BACKENDS, rows["float64"], strict=True)) == {
+        "cudnn": "no limit",
+        "miopen": "no: RNNs are float16 or float32, not float64; cudnn and reference have it",
+        "reference": "no limit",
+    }
+
+
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=list(BACKENDS))
+def test_every_limit_of_networks_is_in_the_column_of_its_backend(backend):
+    column = rnn["HEAD"].index(backend.title)
+    cells = [row[column] for row in rnn["rows"]()]
+    for limit in backend.rnn_limits:
+        assert any(limit.words.partition("{")[0] in cell for cell in cells), limit.words
 
 
 def test_limits_that_differ_are_no_whole_answer():

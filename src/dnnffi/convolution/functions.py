@@ -362,7 +362,10 @@ def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> Array:
 def _checked(
     asked: Asked, options: ConvOptions, values: tuple[Any, ...]
 ) -> tuple[ConvProblemPlan, tuple[Any, ...]]:
-    """The plan of a call, and its arrays. The first of them decides backend and layout."""
+    """The plan of a call, and its arrays. The first of them decides backend and layout.
+
+    So a layout is kept from input to output; in PyTorch either array makes it channels last.
+    """
     operation, transposed, shape, geometry, groups, activation, alpha, backend = asked
     names = ARGUMENTS[operation]
     arrays: tuple[Any, ...] = tuple(

@@ -140,7 +140,8 @@ class Replays:
         """Whether a call on ``addresses``, which no graph knows, is to be captured.
 
         On call ``captured_at`` with them; where the operation has all the graphs it may have, once
-        they came more often than those of the graph that is launched least. And if there is memory.
+        they came more often than those of the graph that is launched least: a cycle of more sets
+        than there may be graphs keeps those it has. And if there is memory.
         """
         seen = self._seen
         if len(seen) >= _MOST_SEEN and addresses not in seen:

@@ -1,5 +1,7 @@
 """RNNs on NumPy or CuPy arrays, forward and backward: what the right answer is.
 
+On CuPy's, so that ``options={"validate": True}`` compares on the device.
+
 For each layer and direction: the product of all steps' inputs at once, then one recurrent product
 per step (`dnnffi.reference.direction`). The equations of a step are in `dnnffi.reference.cells`.
 

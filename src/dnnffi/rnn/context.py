@@ -9,7 +9,10 @@ from dnnffi.errors import ContextError
 
 
 class Phase(Enum):
-    """How far a context has come. The reserve space allows only this order."""
+    """How far a context has come. The reserve space allows only this order.
+
+    cuDNN's backward data changes it, and a call in another order gives wrong numbers and no error.
+    """
 
     EMPTY = "no forward has filled it"
     FORWARD = "forward ran"

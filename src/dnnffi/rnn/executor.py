@@ -44,6 +44,7 @@ class RNNExecutor:
         outlive a call
     least_workspace_bytes : what suffices without ``accumulate``
     weight_size : elements of the flat weight buffer
+    on_addresses : the `AddressExecutor` that runs it
 
     Raises
     ------

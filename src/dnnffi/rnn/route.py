@@ -22,9 +22,10 @@ class Route(NamedTuple):
     """Who runs a problem. A call takes it once: another thread may tune in the middle.
 
     ``direct`` runs what no graph knows; ``replayed`` is captured, or None; with ``staged`` it runs
-    inference on new addresses too, through copies. The reserve space is large enough for both, so
-    that it can be allocated before it is known which of them runs; the workspace for the one that
-    is captured.
+    inference on new addresses too, through copies. Both read the same layout of the weights, but
+    what one leaves in the reserve space is not for the other: who ran a forward runs its backwards.
+    The reserve space is large enough for both, so that it can be allocated before it is known which
+    of them runs; the workspace for the one that is captured.
     """
 
     direct: AddressExecutor

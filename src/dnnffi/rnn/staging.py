@@ -1,4 +1,8 @@
-"""How does a call with new addresses use a graph? Through arrays of its own, at a copy's price."""
+"""How does a call with new addresses use a graph? Through arrays of its own, at a copy's price.
+
+For inference: the reserve space of training is larger than everything else together. Writing the
+addresses into the graph instead would touch thousands of nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""One convolution problem: which operation on which shapes, and how. What a plan is made for."""
+"""One convolution problem: which operation on which shapes, and how. What a plan is made for.
+
+It is one operation, because libraries search and build for each by itself. It has a layout and no
+strides, or every view with gaps would have a plan of its own: plans copy such arrays.
+"""
 
 from __future__ import annotations
 

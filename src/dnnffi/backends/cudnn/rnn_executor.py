@@ -54,7 +54,8 @@ class CudnnRNNExecutor(VendorRNNExecutor):
         except UnsupportedError:
             if self.problem.options.algorithm != "auto" or self.algorithm == "standard":
                 raise
-            # The rule guessed what this version, or this GPU, does not have.
+            # The rule guessed what this version, or this GPU, does not have. Who named an
+            # algorithm gets that one or an error.
             self.algorithm = "standard"
             super()._describe(launch)
 

@@ -74,7 +74,11 @@ class MiopenRNNExecutor(VendorRNNExecutor):
         self.reserve_bytes = self._calls.reserve_bytes
 
     def _divide_workspace(self) -> None:
-        """MIOpen's own part, then zeros for a missing ``h_0``, then room for a gradient."""
+        """MIOpen's own part, then zeros for a missing ``h_0``, then room for a gradient.
+
+        Each makes up for something in the library that a test shows to be there still
+        (``tests/gfx1100/test_executor.py``).
+        """
         problem = self.problem
         self._zeros = aligned(self._calls.workspace_bytes + _UNCOUNTED)
         # Without h_0 MIOpen leaves the recurrent bias out of the first step, and out of its

@@ -70,7 +70,10 @@ class VendorLibrary(ABC):
         return self._memory
 
     def without_cupy(self) -> Self:
-        """The same library on the arrays of `dnnffi.device.external`, with handles of its own."""
+        """The same library on the arrays of `dnnffi.device.external`, with handles of its own.
+
+        To whom holds a library it is another one: calls on CuPy's arrays know nothing of it.
+        """
         if self._without_cupy is None:
             memory = ExternalMemory(self.kind)
             self._without_cupy = type(self)(self.lib, self.path, self.found_via, memory=memory)

@@ -33,8 +33,8 @@ class OperationGraph(BackendDescriptor):
     """Operations joined by their virtual tensors.
 
     ``handle`` says for which GPU; cuDNN 9.19 finalizes a graph without one, so that it can be
-    checked where there is no GPU. Raises `UnsupportedError` for operations that cuDNN does not
-    join, `CudnnError`.
+    checked where there is no GPU, and refuses its plan when that is run. Raises `UnsupportedError`
+    for operations that cuDNN does not join, `CudnnError`.
     """
 
     _kind = "OPERATIONGRAPH"

@@ -1,0 +1,67 @@
+"""The table of what each backend refuses of networks, by asking the check that the code makes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.registry import BACKENDS
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+HEAD = ("", *(backend.title for backend in BACKENDS.values()))
+NO_LIMIT = "no limit"
+
+
+class Row(NamedTuple):
+    """What is asked, as a problem; ``reference`` is the cell of backends without a library."""
+
+    words: str
+    asked: RNNProblem
+    reference: str = NO_LIMIT
+
+
+def problem(
+    *, steps: int = 3, lengths: Any = None, options: dict[str, Any] | None = None, **spec: Any
+) -> RNNProblem:
+    """A small LSTM in float32, as far as nothing else is asked for."""
+    made = RNNSpec(**{"mode": "lstm", "input_size": 4, "hidden_size": 4} | spec)
+    return RNNProblem.dense(made, steps, 2, lengths=lengths, options=RNNOptions(**options or {}))
+
+
+ROWS = (
+    *(Row(dtype, problem(dtype=dtype)) for dtype in ("float16", "bfloat16", "float32", "float64")),
+    Row("Projection of an LSTM", problem(proj_size=2)),
+    Row("Clipping of the cell of an LSTM", problem(options={"clip": (-1.0, 1.0)})),
+    *(
+        Row(f'"math": "{math}"', problem(options={"math": math}), "ignored")
+        for math in ("strict", "fast")
+    ),
+    Row("Rows of different length", problem(lengths=(3, 2))),
+    Row(
+        'Rows of different length, "algorithm": "persist_static"',
+        problem(lengths=(3, 2), options={"algorithm": "persist_static"}),
+        "ignored",
+    ),
+    Row("65536 time steps", problem(steps=2**16)),
+)
+
+
+def rows() -> list[tuple[str, ...]]:
+    """One row for each of `ROWS`, in words."""
+    return [(row.words, *(cell(row, backend) for backend in BACKENDS.values())) for row in ROWS]
+
+
+def cell(row: Row, backend: Backend) -> str:
+    """What a backend says to what is asked, before its library is."""
+    if backend.load is None:
+        return row.reference
+    library: Any = SimpleNamespace(version_text="")
+    try:
+        backend.check_network(row.asked, library)
+    except UnsupportedError as error:
+        return f"no: {error.limit}"
+    return NO_LIMIT
