@@ -7,8 +7,8 @@ from math import prod
 import pytest
 from conformance_conv import cells, refusal
 
-from dnnffi.backends.miopen.bias import BiasGradient
-from dnnffi.backends.miopen.conv_executor import ConvExecutor
+from dnnffi.backends.miopen.bias import MiopenBiasGradient
+from dnnffi.backends.miopen.conv_executor import MiopenConvExecutor
 from dnnffi.backends.vendor.descriptors.checks import INT32_MAX
 from dnnffi.errors import UnsupportedError
 
@@ -35,7 +35,7 @@ def answer(call):
 
 @pytest.mark.parametrize(("problem", "cell"), cells("miopen"))
 def test_a_problem(problem, cell):
-    assert answer(lambda: ConvExecutor(problem, library=Nobody())) == refusal(cell)
+    assert answer(lambda: MiopenConvExecutor(problem, None, Nobody())) == refusal(cell)
 
 
 def test_the_most_elements_are_taken():
@@ -43,9 +43,9 @@ def test_the_most_elements_are_taken():
     assert prod(problem.x_shape) > INT32_MAX
     fewer = problem._replace(batch=problem.batch - 1)
     assert prod(fewer.x_shape) <= INT32_MAX
-    assert answer(lambda: ConvExecutor(fewer, library=Nobody())) == ""
+    assert answer(lambda: MiopenConvExecutor(fewer, None, Nobody())) == ""
 
 
 @pytest.mark.parametrize(("dtype", "cell"), cells("miopen", "SUMS"))
 def test_the_gradient_of_a_bias(dtype, cell):
-    assert answer(lambda: BiasGradient((2, 3, 4), dtype, 0, Nobody())) == refusal(cell)
+    assert answer(lambda: MiopenBiasGradient((2, 3, 4), dtype, Nobody())) == refusal(cell)
