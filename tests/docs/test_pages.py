@@ -34,6 +34,9 @@ RECORD_FILES = (
     "bench_cnn.json",
     "bench_conv.json",
 )
+ROOM = re.compile(
+    r"`((?:backends|bench|cli|convolution|device|execution|reference|rnn|spec|testing)/[\w./]*)`"
+)
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
     f"docs/verification/{name}" for name in RECORD_FILES
 }
@@ -55,6 +58,13 @@ def test_files_and_tests_that_are_named_are_there(page):
         assert path in MADE or (ROOT / path).exists(), path
         if test:
             assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+def test_files_of_the_source_that_contributing_names_are_there():
+    named = ROOM.findall(read("CONTRIBUTING.md"))
+    assert len(named) > 20
+    for path in named:
+        assert (ROOT / "src" / "dnnffi" / path).exists(), path
 
 
 @pytest.mark.parametrize("page", PAGES)
