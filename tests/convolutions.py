@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnffi.backends.cudnn.graph import VariantPack, build, execute
+from dnnffi.backends.cudnn.graph import build
+from dnnffi.backends.cudnn.graph.execution import VariantPack, execute
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 from dnnffi.backends.vendor.handle import current_launch

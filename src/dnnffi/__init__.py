@@ -10,48 +10,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnnffi.convolution.functions import conv as conv
+    from dnnffi.convolution.functions import conv_backward_bias as conv_backward_bias
+    from dnnffi.convolution.functions import conv_backward_data as conv_backward_data
+    from dnnffi.convolution.functions import conv_backward_weights as conv_backward_weights
+    from dnnffi.convolution.functions import conv_transpose as conv_transpose
     from dnnffi.convolution.functions import (
-        conv,
-        conv_backward_bias,
-        conv_backward_data,
-        conv_backward_weights,
-        conv_transpose,
-        conv_transpose_backward_data,
-        conv_transpose_backward_weights,
+        conv_transpose_backward_data as conv_transpose_backward_data,
     )
-    from dnnffi.convolution.plan import ConvPlan
-    from dnnffi.dropout import DropoutState
-    from dnnffi.errors import (
-        ContextError,
-        CudnnError,
-        DnnffiError,
-        LibraryNotFoundError,
-        MiopenError,
-        PerformanceWarning,
-        UnsupportedError,
-        ValidationError,
+    from dnnffi.convolution.functions import (
+        conv_transpose_backward_weights as conv_transpose_backward_weights,
     )
-    from dnnffi.plans import cached_plans, clear_plans, held_memory
-    from dnnffi.rnn.backend import HeldMemory
-    from dnnffi.rnn.functions import (
-        Gradients,
-        RNNContext,
-        gru,
-        gru_forward,
-        lstm,
-        lstm_forward,
-        rnn_relu,
-        rnn_relu_forward,
-        rnn_tanh,
-        rnn_tanh_forward,
-    )
-    from dnnffi.rnn.plan import RNNPlan
-    from dnnffi.spec.conv import ConvSpec
-    from dnnffi.spec.conv_problem import ConvProblem
-    from dnnffi.spec.problem import RNNProblem
-    from dnnffi.spec.rnn import RNNSpec
-    from dnnffi.spec.weights import Parameter, WeightLayout, weight_layout
-    from dnnffi.weights import RNNWeights
+    from dnnffi.convolution.plan import ConvPlan as ConvPlan
+    from dnnffi.dropout import DropoutState as DropoutState
+    from dnnffi.errors import ContextError as ContextError
+    from dnnffi.errors import CudnnError as CudnnError
+    from dnnffi.errors import DnnffiError as DnnffiError
+    from dnnffi.errors import LibraryNotFoundError as LibraryNotFoundError
+    from dnnffi.errors import MiopenError as MiopenError
+    from dnnffi.errors import PerformanceWarning as PerformanceWarning
+    from dnnffi.errors import UnsupportedError as UnsupportedError
+    from dnnffi.errors import ValidationError as ValidationError
+    from dnnffi.plans import cached_plans as cached_plans
+    from dnnffi.plans import clear_plans as clear_plans
+    from dnnffi.plans import held_memory as held_memory
+    from dnnffi.rnn.backend import HeldMemory as HeldMemory
+    from dnnffi.rnn.functions import Gradients as Gradients
+    from dnnffi.rnn.functions import RNNContext as RNNContext
+    from dnnffi.rnn.functions import gru as gru
+    from dnnffi.rnn.functions import gru_forward as gru_forward
+    from dnnffi.rnn.functions import lstm as lstm
+    from dnnffi.rnn.functions import lstm_forward as lstm_forward
+    from dnnffi.rnn.functions import rnn_relu as rnn_relu
+    from dnnffi.rnn.functions import rnn_relu_forward as rnn_relu_forward
+    from dnnffi.rnn.functions import rnn_tanh as rnn_tanh
+    from dnnffi.rnn.functions import rnn_tanh_forward as rnn_tanh_forward
+    from dnnffi.rnn.plan import RNNPlan as RNNPlan
+    from dnnffi.spec.conv import ConvSpec as ConvSpec
+    from dnnffi.spec.conv_problem import ConvProblem as ConvProblem
+    from dnnffi.spec.problem import RNNProblem as RNNProblem
+    from dnnffi.spec.rnn import RNNSpec as RNNSpec
+    from dnnffi.spec.weights import Parameter as Parameter
+    from dnnffi.spec.weights import WeightLayout as WeightLayout
+    from dnnffi.spec.weights import weight_layout as weight_layout
+    from dnnffi.weights import RNNWeights as RNNWeights
 
 __version__ = "0.1.0"
 
@@ -101,48 +103,7 @@ _MODULES = {
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "ContextError",
-    "ConvPlan",
-    "ConvProblem",
-    "ConvSpec",
-    "CudnnError",
-    "DnnffiError",
-    "DropoutState",
-    "Gradients",
-    "HeldMemory",
-    "LibraryNotFoundError",
-    "MiopenError",
-    "Parameter",
-    "PerformanceWarning",
-    "RNNContext",
-    "RNNPlan",
-    "RNNProblem",
-    "RNNSpec",
-    "RNNWeights",
-    "UnsupportedError",
-    "ValidationError",
-    "WeightLayout",
-    "cached_plans",
-    "clear_plans",
-    "conv",
-    "conv_backward_bias",
-    "conv_backward_data",
-    "conv_backward_weights",
-    "conv_transpose",
-    "conv_transpose_backward_data",
-    "conv_transpose_backward_weights",
-    "gru",
-    "gru_forward",
-    "held_memory",
-    "lstm",
-    "lstm_forward",
-    "rnn_relu",
-    "rnn_relu_forward",
-    "rnn_tanh",
-    "rnn_tanh_forward",
-    "weight_layout",
-]
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

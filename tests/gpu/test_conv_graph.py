@@ -16,14 +16,9 @@ import pytest
 from convolutions import CASES, TOLERANCES, Case, Problem
 
 from dnnffi.backends.cudnn import library as cudnn
-from dnnffi.backends.cudnn.graph import (
-    Engine,
-    EngineConfig,
-    ExecutionPlan,
-    VariantPacks,
-    build,
-    execute,
-)
+from dnnffi.backends.cudnn.graph import build
+from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig
+from dnnffi.backends.cudnn.graph.execution import ExecutionPlan, VariantPacks, execute
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 from dnnffi.backends.vendor.handle import close_handles, current_launch
 from dnnffi.errors import UnsupportedError

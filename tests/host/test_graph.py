@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 from convolutions import CASES, Problem
 
-from dnnffi.backends.cudnn.graph import (
-    Engine,
-    EngineConfig,
+from dnnffi.backends.cudnn.graph import build
+from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, OperationGraph
+from dnnffi.backends.cudnn.graph.execution import (
+    MOST_PACKS,
     ExecutionPlan,
-    OperationGraph,
     VariantPack,
     VariantPacks,
-    build,
     execute,
     plans,
 )
-from dnnffi.backends.cudnn.graph.execution import MOST_PACKS
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.errors import CudnnError, UnsupportedError

@@ -311,14 +311,7 @@ _LSTM = Limits(
 
 CREATORS = (
     Creator("dnnffi", "array", functional, Limits(), always=True, tunes=True),
-    Creator(
-        "dnnffi plan",
-        "array",
-        plan,
-        Limits(),
-        always=True,
-        tunes=True,
-    ),
+    Creator("dnnffi plan", "array", plan, Limits(), always=True, tunes=True),
     Creator(
         "dnnffi plan captured",
         "array",

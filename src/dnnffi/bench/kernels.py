@@ -151,23 +151,24 @@ SOURCES: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-WIDE = """
+_WIDE = """
 template <typename T> struct dnnffi_wide { typedef float type; };
 template <> struct dnnffi_wide<double> { typedef double type; };
 """
+
+
+def elementwise(cupy: Any, name: str, inputs: str, outputs: str, text: str) -> Any:
+    """A kernel of CuPy from C for one element, in which A is the type that T is computed in."""
+    text = "typedef dnnffi_wide<T>::type A; " + text
+    return cupy.ElementwiseKernel(inputs, outputs, text, name, preamble=_WIDE)
 
 
 def _cupy_kernels(cupy: Any) -> Kernels:
     """The same as ``cupy.ElementwiseKernel``; float16 is computed in float32."""
     made = Kernels()
     for name, (inputs, outputs, text) in SOURCES.items():
-        kernel = cupy.ElementwiseKernel(
-            inputs,
-            outputs,
-            "typedef dnnffi_wide<T>::type A; const long long element = i;" + text,
-            f"dnnffi_lstm_{name}",
-            preamble=WIDE,
-        )
+        text = "const long long element = i;" + text
+        kernel = elementwise(cupy, f"dnnffi_lstm_{name}", inputs, outputs, text)
         setattr(made, name, _with_hidden(kernel, inputs.count(",")))
     return made
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from dnnffi.bench.kernels import kernels
+from dnnffi.bench.lstms import LayerGradients
 from dnnffi.device.interface import Array
 
 EPS = 1e-5
@@ -67,15 +68,6 @@ class Layer:
     normal_x: Normal
     normal_h: list[Normal]
     normal_c: list[Normal]
-
-
-class LayerGradients(NamedTuple):
-    """Gradients."""
-
-    x: Array
-    h_0: Array
-    c_0: Array
-    weights: tuple[Array, ...]
 
 
 def forward(xp: ModuleType, x: Array, h_0: Array, c_0: Array, w: Weights, keep: bool) -> Layer:

@@ -12,7 +12,6 @@ MODEL = "dnnffi"
 
 def plot(path: Path, record: Record) -> None:
     """Write bars by shape as PNG: dnnffi's speed over each peer's, or its time where none ran."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     peers = [
@@ -22,7 +21,6 @@ def plot(path: Path, record: Record) -> None:
     figure = Figure(
         figsize=(4 + 4.5 * max(1, len(peers)), 1.6 + 0.34 * len(shapes)), layout="constrained"
     )
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, max(1, len(peers)), sharey=True, squeeze=False)[0]
     for panel, peer in zip(panels, peers, strict=False):
         bars = {phase: ratios(record, MODEL, peer, phase) for phase in PHASE_WORDS}

@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.bench.kernels import WIDE
+from dnnffi.bench.kernels import elementwise
 from dnnffi.device.interface import Array
 
 # As in `dnnffi.bench.kernels`: (inputs, outputs, C for one element).
 SOURCES: dict[str, tuple[str, str, str]] = {
     "relu_backward": ("T y, T a", "T dx", "dx = (A)y > 0 ? a : (T)(A)0;"),
-    "relu_backward_sum": (
-        "T y, T a, T b",
-        "T dx",
-        "dx = (A)y > 0 ? (T)((A)a + (A)b) : (T)(A)0;",
-    ),
+    "relu_backward_sum": ("T y, T a, T b", "T dx", "dx = (A)y > 0 ? (T)((A)a + (A)b) : (T)(A)0;"),
 }
 
 
@@ -41,6 +37,4 @@ def relu_backward(xp: ModuleType, y: Array, a: Array, b: Array | None = None) ->
 
 @cache
 def _kernel(cupy: Any, name: str) -> Any:
-    inputs, outputs, text = SOURCES[name]
-    text = "typedef dnnffi_wide<T>::type A; " + text
-    return cupy.ElementwiseKernel(inputs, outputs, text, f"dnnffi_{name}", preamble=WIDE)
+    return elementwise(cupy, f"dnnffi_{name}", *SOURCES[name])

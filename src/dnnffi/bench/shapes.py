@@ -88,14 +88,10 @@ class Shape:
         )
 
 
-def _drawn_lengths(least: int, end: int, batch: int) -> tuple[int, ...]:
-    drawn = random.Random(0)
-    return tuple(drawn.randrange(least, end) for _ in range(batch))
-
-
 def _varying(dtype: str, least: int, end: int, batch: int, size: int, hidden: int) -> Shape:
     """An LSTM on rows of drawn lengths, in no order; T is the longest of them."""
-    lengths = _drawn_lengths(least, end, batch)
+    drawn = random.Random(0)
+    lengths = tuple(drawn.randrange(least, end) for _ in range(batch))
     return Shape("lstm", dtype, max(lengths), batch, size, hidden, lengths=lengths)
 
 

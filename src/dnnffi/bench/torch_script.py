@@ -62,11 +62,7 @@ def simple(
 
 
 def multilayer(
-    x: Tensor,
-    hx: State,
-    weights: list[Tensor],
-    dropout: float,
-    training: bool,
+    x: Tensor, hx: State, weights: list[Tensor], dropout: float, training: bool
 ) -> tuple[Tensor, State]:
     """Several layers; ``weights`` are four arrays a layer. Dropout between layers in training."""
     hs: list[Tensor] = []
@@ -84,12 +80,7 @@ def multilayer(
     return y, (torch.cat(hs), torch.cat(cs))
 
 
-def layer_norm(
-    x: Tensor,
-    hx: State,
-    weights: list[Tensor],
-    eps: float,
-) -> tuple[Tensor, State]:
+def layer_norm(x: Tensor, hx: State, weights: list[Tensor], eps: float) -> tuple[Tensor, State]:
     """With layer normalisation; ``weights`` as in `dnnffi.bench.layer_norm.Weights`."""
     w_ih, w_hh = weights[0], weights[1]
     w_i, b_i, w_h, b_h = weights[2], weights[3], weights[4], weights[5]
@@ -109,13 +100,7 @@ def layer_norm(
 
 
 def variable_length(
-    x: Tensor,
-    hx: State,
-    lengths: list[int],
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor,
-    b_hh: Tensor,
+    x: Tensor, hx: State, lengths: list[int], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, State]:
     """Row after row, each over its own length, as fastrnns has it; padded with zeros."""
     ys: list[Tensor] = []

@@ -87,11 +87,7 @@ class CharModel:
     """
 
     def __init__(
-        self,
-        xp: ModuleType,
-        spec: dnnffi.RNNSpec,
-        backend: str,
-        rng: np.random.Generator,
+        self, xp: ModuleType, spec: dnnffi.RNNSpec, backend: str, rng: np.random.Generator
     ) -> None:
         """Draw the parameters on the host, so that a seed means the same on every backend.
 

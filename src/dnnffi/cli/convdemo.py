@@ -82,7 +82,6 @@ def train(
 def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
     """Write pictures with their answers as PNG: wrong ones in front, at most half of all."""
     import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     from dnnffi.cli.pictures import SHAPES
@@ -92,7 +91,6 @@ def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
     front = wrong[: max(cells // 2, cells - len(right))]
     shown = [*front, *right[: cells - len(front)]]
     figure = Figure(figsize=(1.3 * COLUMNS, 1.5 * ROWS + 0.5))
-    FigureCanvasAgg(figure)
     figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=0.9, wspace=0.05, hspace=0.2)
     figure.suptitle("Answers: right ones in green, wrong ones in red with the truth behind")
     for axes, index in zip(figure.subplots(ROWS, COLUMNS).flat, shown, strict=True):

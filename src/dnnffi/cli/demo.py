@@ -147,10 +147,7 @@ def _learn_text(options: argparse.Namespace, backend: str, xp: ModuleType) -> in
     alphabet = Alphabet.of(text)
     try:
         spec = dnnffi.RNNSpec(
-            mode="lstm",
-            input_size=len(alphabet),
-            hidden_size=sizes.hidden,
-            num_layers=sizes.layers,
+            mode="lstm", input_size=len(alphabet), hidden_size=sizes.hidden, num_layers=sizes.layers
         )
     except ValueError as error:
         raise CommandError(str(error)) from error
@@ -241,11 +238,7 @@ def train(
 
 
 def _write(
-    folder: Path,
-    progress: Progress,
-    model: CharModel,
-    alphabet: Alphabet,
-    rng: Any,
+    folder: Path, progress: Progress, model: CharModel, alphabet: Alphabet, rng: Any
 ) -> None:
     curve, sample = folder / "loss.png", folder / "sample.txt"
     plot_losses(curve, progress, "characters read", "loss (bits per character)")

@@ -86,7 +86,6 @@ def follow(
 def plot_losses(path: Path, progress: Progress, items: str, unit: str) -> None:
     """Write the loss curve as PNG."""
     import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     losses = np.array(progress.losses)
@@ -95,7 +94,6 @@ def plot_losses(path: Path, progress: Progress, items: str, unit: str) -> None:
     smooth = np.convolve(losses, np.full(width, 1 / width), "valid")
 
     figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.plot(read, losses, color="0.75", linewidth=0.8)
     axes.plot(read[width - 1 :], smooth, color="C0", label=f"mean of {width} steps")

@@ -109,6 +109,23 @@ def already_loaded(pattern: str) -> Place:
     return Place("already loaded in this process", candidates)
 
 
+def pathfinder(name: str) -> Place:
+    """The libraries of NVIDIA's wheels, and what else cuda-pathfinder knows."""
+
+    def candidates() -> Iterator[str]:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+        try:
+            path = load_nvidia_dynamic_lib(name).abs_path
+        except DynamicLibNotFoundError as error:
+            # It may be a library that the one asked for needs which is missing: say so.
+            raise LookupError(" ".join(str(error).split())) from error
+        if path:
+            yield path
+
+    return Place("cuda-pathfinder", candidates)
+
+
 def system(*names: str) -> Place:
     """The system's dynamic loader: its cache, LD_LIBRARY_PATH."""
     return Place("the system's loader", lambda: iter(names))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from dnnffi.backends.cudnn._cdef import ffi
@@ -82,22 +81,10 @@ def using(library: Library) -> AbstractContextManager[Library]:
     return _process.using(library)
 
 
-def _pathfinder() -> Iterator[str]:
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-
-    try:
-        path = load_nvidia_dynamic_lib("cudnn").abs_path
-    except DynamicLibNotFoundError as error:
-        # It may be a library that libcudnn needs which is missing: say so.
-        raise LookupError(" ".join(str(error).split())) from error
-    if path:
-        yield path
-
-
 PLACES = (
     loader.environment(ENVIRONMENT_VARIABLE),
     loader.already_loaded(_FILE_NAME),
-    loader.Place("cuda-pathfinder", _pathfinder),
+    loader.pathfinder("cudnn"),
     loader.system("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"),
 )
 

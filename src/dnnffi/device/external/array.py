@@ -11,6 +11,7 @@ import numpy as np
 from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.runtime import Event, kind_in_process, runtime
 from dnnffi.device.external.use import current_allocator, current_stream
+from dnnffi.spec.layouts import contiguous_strides
 
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
@@ -63,11 +64,7 @@ class DeviceArray:
     @property
     def strides(self) -> tuple[int, ...]:
         """In bytes, as everywhere."""
-        step, strides = self.dtype.itemsize, []
-        for size in reversed(self.shape):
-            strides.append(step)
-            step *= size
-        return tuple(reversed(strides))
+        return tuple(self.dtype.itemsize * step for step in contiguous_strides(self.shape))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

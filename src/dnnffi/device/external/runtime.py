@@ -17,24 +17,12 @@ _DEFAULT_COPY = 4  # cudaMemcpyDefault, hipMemcpyDefault: the addresses tell the
 _NO_TIMING = 2  # cudaEventDisableTiming, hipEventDisableTiming
 _MAJOR, _MINOR, _MULTIPROCESSORS = 75, 76, 16  # cudaDeviceAttr
 
-
-def _pathfinder() -> Iterator[str]:
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-
-    try:
-        path = load_nvidia_dynamic_lib("cudart").abs_path
-    except DynamicLibNotFoundError as error:
-        raise LookupError(" ".join(str(error).split())) from error
-    if path:
-        yield path
-
-
 _PREFIXES = {"cuda": "cuda", "rocm": "hip"}
 _MAPPED = {"cuda": r"libcudart\.so(\.\d+)*", "rocm": r"libamdhip64\.so(\.\d+)*"}
 _PLACES = {
     "cuda": (
         loader.already_loaded(_MAPPED["cuda"]),
-        loader.Place("cuda-pathfinder", _pathfinder),
+        loader.pathfinder("cudart"),
         loader.system("libcudart.so.13", "libcudart.so.12"),
     ),
     "rocm": (

@@ -15,21 +15,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.cudnn.graph import (
+from dnnffi.backends.cudnn.graph.attributes import KNOB, NUMERICAL_NOTE
+from dnnffi.backends.cudnn.graph.engine import KnobChoice, OperationGraph
+from dnnffi.backends.cudnn.graph.execution import VariantPack
+from dnnffi.backends.cudnn.graph.operations import (
     Convolution,
     ConvolutionBackwardData,
     ConvolutionBackwardFilter,
     ConvolutionForward,
-    KnobChoice,
-    OperationGraph,
     Pointwise,
     PointwiseOperation,
     Reduction,
     ReductionOperation,
-    Tensor,
-    VariantPack,
 )
-from dnnffi.backends.cudnn.graph.attributes import KNOB, NUMERICAL_NOTE
+from dnnffi.backends.cudnn.graph.tensor import Tensor
 from dnnffi.backends.cudnn.graph.types import (
     BEHAVIOR_NOTES,
     HEURISTICS,

@@ -19,7 +19,7 @@ from dnnffi.backends.vendor.descriptors.tensor import (
 )
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.device.interface import Array
-from dnnffi.spec.layouts import packed_strides
+from dnnffi.spec.layouts import is_packed, packed_strides
 
 
 class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
@@ -98,8 +98,9 @@ class FilterDescriptor(Descriptor):
         """
         dtype, shape, strides = array_layout(array, DATA_TYPES)
         info = _filter(dtype, shape, format, min_rank)
-        wanted = packed_strides(shape, info.format == "NHWC")
-        if any(n > 1 and a != b for n, a, b in zip(shape, strides, wanted, strict=True)):
+        channels_last = info.format == "NHWC"
+        if not is_packed(shape, strides, channels_last):
+            wanted = packed_strides(shape, channels_last)
             raise ValueError(
                 f"array: a filter {list(shape)} in {format} has strides {list(wanted)}; "
                 f"got {list(strides)}"

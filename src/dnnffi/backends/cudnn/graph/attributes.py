@@ -7,18 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.cudnn.graph.types import (
-    ATTRIBUTES,
-    BEHAVIOR_NOTES,
-    CONVOLUTION_MODES,
-    ELEMENTS,
-    HEURISTICS,
-    KNOBS,
-    NUMERICAL_NOTES,
-    POINTWISE_MODES,
-    REDUCTIONS,
-    REORDERINGS,
-)
+from dnnffi.backends.cudnn.graph import types
 from dnnffi.backends.cudnn.types import DATA_TYPES, NAN_MODES
 
 
@@ -45,7 +34,7 @@ def _enumerators(kind: str, names: Mapping[str, int]) -> Elements:
     """Enumerators by name. One that has none here, as a newer library may give, is its number."""
     known = {number: name for name, number in names.items()}
     return Elements(
-        ELEMENTS[kind],
+        types.ELEMENTS[kind],
         "int[]",
         lambda value: names[value] if isinstance(value, str) else value,
         lambda number: known.get(number, number),
@@ -56,27 +45,27 @@ def _pointer(owner: Any) -> Any:
     return owner.pointer
 
 
-INT64 = Elements(ELEMENTS["CUDNN_TYPE_INT64"], "int64_t[]")
-BOOLEAN = Elements(ELEMENTS["CUDNN_TYPE_BOOLEAN"], "bool[]")
-FLOAT = Elements(ELEMENTS["CUDNN_TYPE_FLOAT"], "float[]")
-DOUBLE = Elements(ELEMENTS["CUDNN_TYPE_DOUBLE"], "double[]")
+INT64 = Elements(types.ELEMENTS["CUDNN_TYPE_INT64"], "int64_t[]")
+BOOLEAN = Elements(types.ELEMENTS["CUDNN_TYPE_BOOLEAN"], "bool[]")
+FLOAT = Elements(types.ELEMENTS["CUDNN_TYPE_FLOAT"], "float[]")
+DOUBLE = Elements(types.ELEMENTS["CUDNN_TYPE_DOUBLE"], "double[]")
 # Addresses cross as integers, as everywhere.
-ADDRESS = Elements(ELEMENTS["CUDNN_TYPE_VOID_PTR"], "uintptr_t[]")
-TEXT = Elements(ELEMENTS["CUDNN_TYPE_CHAR"], "char[]")
-HANDLE = Elements(ELEMENTS["CUDNN_TYPE_HANDLE"], "cudnnHandle_t[]", _pointer)
+ADDRESS = Elements(types.ELEMENTS["CUDNN_TYPE_VOID_PTR"], "uintptr_t[]")
+TEXT = Elements(types.ELEMENTS["CUDNN_TYPE_CHAR"], "char[]")
+HANDLE = Elements(types.ELEMENTS["CUDNN_TYPE_HANDLE"], "cudnnHandle_t[]", _pointer)
 DESCRIPTOR = Elements(
-    ELEMENTS["CUDNN_TYPE_BACKEND_DESCRIPTOR"], "cudnnBackendDescriptor_t[]", _pointer
+    types.ELEMENTS["CUDNN_TYPE_BACKEND_DESCRIPTOR"], "cudnnBackendDescriptor_t[]", _pointer
 )
 DATA_TYPE = _enumerators("CUDNN_TYPE_DATA_TYPE", DATA_TYPES)
 NAN = _enumerators("CUDNN_TYPE_NAN_PROPOGATION", NAN_MODES)
-CONVOLUTION_MODE = _enumerators("CUDNN_TYPE_CONVOLUTION_MODE", CONVOLUTION_MODES)
-POINTWISE_MODE = _enumerators("CUDNN_TYPE_POINTWISE_MODE", POINTWISE_MODES)
-REDUCTION = _enumerators("CUDNN_TYPE_REDUCTION_OPERATOR_TYPE", REDUCTIONS)
-REORDERING = _enumerators("CUDNN_TYPE_TENSOR_REORDERING_MODE", REORDERINGS)
-HEURISTIC = _enumerators("CUDNN_TYPE_HEUR_MODE", HEURISTICS)
-NUMERICAL_NOTE = _enumerators("CUDNN_TYPE_NUMERICAL_NOTE", NUMERICAL_NOTES)
-BEHAVIOR_NOTE = _enumerators("CUDNN_TYPE_BEHAVIOR_NOTE", BEHAVIOR_NOTES)
-KNOB = _enumerators("CUDNN_TYPE_KNOB_TYPE", KNOBS)
+CONVOLUTION_MODE = _enumerators("CUDNN_TYPE_CONVOLUTION_MODE", types.CONVOLUTION_MODES)
+POINTWISE_MODE = _enumerators("CUDNN_TYPE_POINTWISE_MODE", types.POINTWISE_MODES)
+REDUCTION = _enumerators("CUDNN_TYPE_REDUCTION_OPERATOR_TYPE", types.REDUCTIONS)
+REORDERING = _enumerators("CUDNN_TYPE_TENSOR_REORDERING_MODE", types.REORDERINGS)
+HEURISTIC = _enumerators("CUDNN_TYPE_HEUR_MODE", types.HEURISTICS)
+NUMERICAL_NOTE = _enumerators("CUDNN_TYPE_NUMERICAL_NOTE", types.NUMERICAL_NOTES)
+BEHAVIOR_NOTE = _enumerators("CUDNN_TYPE_BEHAVIOR_NOTE", types.BEHAVIOR_NOTES)
+KNOB = _enumerators("CUDNN_TYPE_KNOB_TYPE", types.KNOBS)
 
 
 class Attribute(NamedTuple):
@@ -94,7 +83,7 @@ def attribute(
     name: str, elements: Elements, *, many: bool = False, readable: bool = True
 ) -> Attribute:
     """The attribute ``CUDNN_ATTR_<name>``."""
-    return Attribute(ATTRIBUTES[f"CUDNN_ATTR_{name}"], elements, many, readable)
+    return Attribute(types.ATTRIBUTES[f"CUDNN_ATTR_{name}"], elements, many, readable)
 
 
 def table(**attributes: Attribute) -> Mapping[str, Attribute]:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from itertools import pairwise
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dnnffi.backends.cudnn.graph.descriptor import D
 from dnnffi.backends.cudnn.graph.engine import OperationGraph
 from dnnffi.backends.cudnn.graph.geometry import (
     Geometry,
@@ -180,22 +181,14 @@ class _Builder:
     def operand(self, name: str, layout: Layout | None = None) -> Tensor:
         given = self._layouts[name] if layout is None else layout
         if name == "w" and not is_dense(given):
-            raise self._unsupported(
+            limit = (
                 f"takes filters without gaps; w {list(given.shape)} has strides "
                 f"{list(given.strides)}"
             )
-        shape, strides = canonical(given, self._channels_last)
+            raise UnsupportedError("cuDNN", self._library.version_text, limit)
         self._operands.append(name)
-        return self._made.enter_context(
-            Tensor(
-                UIDS[name],
-                self._geometry.dtype,
-                shape,
-                strides,
-                alignment=self._alignments.get(name, ALIGNMENT),
-                library=self._library,
-            )
-        )
+        alignment = self._alignments.get(name, ALIGNMENT)
+        return self._tensor(UIDS[name], self._geometry.dtype, given, alignment=alignment)
 
     def bias(self, out: str) -> Tensor:
         """One number for each channel of the operand ``out``."""
@@ -205,18 +198,18 @@ class _Builder:
 
     def virtual(self, out: str) -> Tensor:
         """A tensor between two operations, of the shape of the operand ``out``."""
-        shape, strides = canonical(self._layouts[out], self._channels_last)
         self._virtuals += 1
-        return self._made.enter_context(
-            Tensor(
-                _FIRST_VIRTUAL + self._virtuals,
-                self._compute,
-                shape,
-                strides,
-                virtual=True,
-                library=self._library,
-            )
-        )
+        uid = _FIRST_VIRTUAL + self._virtuals
+        return self._tensor(uid, self._compute, self._layouts[out], virtual=True)
+
+    def _tensor(self, uid: int, dtype: str, layout: Layout, **keywords: Any) -> Tensor:
+        shape, strides = canonical(layout, self._channels_last)
+        return self._make(Tensor, uid, dtype, shape, strides, **keywords)
+
+    def _make(self, kind: Callable[..., D], *arguments: Any, **keywords: Any) -> D:
+        made = kind(*arguments, library=self._library, **keywords)
+        self._made.enter_context(made)
+        return made
 
     def fused(
         self,
@@ -253,9 +246,6 @@ class _Builder:
             )
         return self.operand("residual", layout)
 
-    def _unsupported(self, limit: str) -> UnsupportedError:
-        return UnsupportedError("cuDNN", self._library.version_text, limit)
-
     def convolve(
         self,
         operation: type[ConvolutionForward | ConvolutionBackwardData | ConvolutionBackwardFilter],
@@ -264,29 +254,19 @@ class _Builder:
         y: Tensor,
     ) -> None:
         geometry = self._geometry
-        convolution = self._made.enter_context(
-            Convolution(
-                self._compute,
-                geometry.stride,
-                geometry.padding,
-                geometry.dilation,
-                library=self._library,
-            )
-        )
-        self._add(operation(convolution, x, w, y, library=self._library))
+        steps = geometry.stride, geometry.padding, geometry.dilation
+        convolution = self._make(Convolution, self._compute, *steps)
+        self._operations.append(self._make(operation, convolution, x, w, y))
 
     def pointwise(
         self, mode: str, x: Tensor, y: Tensor, b: Tensor | None = None, alpha: float | None = None
     ) -> None:
-        how = self._made.enter_context(Pointwise(mode, self._compute, library=self._library))
-        self._add(PointwiseOperation(how, x, y, b, alpha2=alpha, library=self._library))
+        how = self._make(Pointwise, mode, self._compute)
+        self._operations.append(self._make(PointwiseOperation, how, x, y, b, alpha2=alpha))
 
     def reduce(self, x: Tensor, y: Tensor) -> None:
-        how = self._made.enter_context(Reduction("add", self._compute, library=self._library))
-        self._add(ReductionOperation(how, x, y, library=self._library))
-
-    def _add(self, operation: Operation) -> None:
-        self._operations.append(self._made.enter_context(operation))
+        how = self._make(Reduction, "add", self._compute)
+        self._operations.append(self._make(ReductionOperation, how, x, y))
 
     def finish(self, operation: str) -> ConvolutionGraph:
         graph = OperationGraph(self._operations, self._handle, library=self._library)

@@ -58,8 +58,7 @@ class OperationGraph(BackendDescriptor):
     @property
     def engine_count(self) -> int:
         """How many engines there are for such a graph, whatever its sizes."""
-        count: int = self.read("engine_count")
-        return count
+        return int(self.read("engine_count"))
 
 
 class KnobInfo(BackendDescriptor):
@@ -114,20 +113,17 @@ class Engine(BackendDescriptor):
     @property
     def index(self) -> int:
         """The global index."""
-        index: int = self.read("index")
-        return index
+        return int(self.read("index"))
 
     @property
     def numerical_notes(self) -> tuple[str | int, ...]:
         """What is to know of its numbers: "tensor_core", "nondeterministic", ..."""
-        notes: tuple[str | int, ...] = self.read("numerical_notes")
-        return notes
+        return tuple(self.read("numerical_notes"))
 
     @property
     def behavior_notes(self) -> tuple[str | int, ...]:
         """What else is to know of it: "runtime_compilation", ..."""
-        notes: tuple[str | int, ...] = self.read("behavior_notes")
-        return notes
+        return tuple(self.read("behavior_notes"))
 
     def knobs(self) -> list[KnobInfo]:
         """The knobs that it has."""

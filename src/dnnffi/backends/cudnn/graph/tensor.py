@@ -100,8 +100,7 @@ class Tensor(BackendDescriptor):
     @property
     def dims(self) -> tuple[int, ...]:
         """The dimensions."""
-        dims: tuple[int, ...] = self.read("dims")
-        return dims
+        return tuple(self.read("dims"))
 
 
 def _strides(given: object, rank: int) -> tuple[int, ...]:
