@@ -15,7 +15,7 @@ from dnnffi.device.arrays import (
     to_host,
 )
 from dnnffi.device.dtypes import dtype_object
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.execution.known_calls import KnownCalls
 from dnnffi.spec.checks import is_ordered
 from dnnffi.spec.rnn import RNNSpec
@@ -35,7 +35,7 @@ class RNNWeights:
 
     __slots__ = ("_arrays", "buffer", "known", "layout", "spec")
 
-    def __init__(self, flat: Array, spec: RNNSpec, *, backend: str = "cudnn") -> None:
+    def __init__(self, flat: AnyArray, spec: RNNSpec, *, backend: str = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
 
         Raises ``TypeError`` or ``ValueError`` naming what does not fit.
@@ -48,14 +48,14 @@ class RNNWeights:
             raise ValueError(f"flat must have shape ({layout.size},); got {tuple(flat.shape)}")
         if not flat.flags.c_contiguous:
             raise ValueError("flat must be contiguous")
-        self.buffer: Array = flat
+        self.buffer: AnyArray = flat
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
-        self._arrays: tuple[Array, ...] | None = None
+        self._arrays: tuple[AnyArray, ...] | None = None
         self.known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
 
     @classmethod
-    def of_result(cls, flat: Array, layout: WeightLayout) -> Self:
+    def of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
         """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
         made = cls.__new__(cls)
         made.buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
@@ -63,7 +63,7 @@ class RNNWeights:
         return made
 
     @property
-    def flat(self) -> Array:
+    def flat(self) -> AnyArray:
         """The buffer [layout.size], of the spec's dtype: written to in place, not replaced.
 
         Without CuPy it is the object that was given for it.
@@ -72,7 +72,7 @@ class RNNWeights:
         return buffer.owner if is_external(buffer.__class__) else buffer
 
     @flat.setter
-    def flat(self, value: Array) -> None:
+    def flat(self, value: AnyArray) -> None:
         # What ``weights.flat -= step`` assigns is the buffer again.
         if value is not self.flat:
             raise AttributeError("flat is written to in place, not replaced")
@@ -85,11 +85,11 @@ class RNNWeights:
     @classmethod
     def pack(
         cls,
-        arrays: Sequence[Array],
+        arrays: Sequence[AnyArray],
         spec: RNNSpec,
         *,
         backend: str = "cudnn",
-        out: Array | None = None,
+        out: AnyArray | None = None,
     ) -> Self:
         """Copy arrays in PyTorch's order into one buffer: ``out``, or a new one beside them.
 
@@ -117,13 +117,13 @@ class RNNWeights:
             part[...] = source
         return packed
 
-    def unpack(self, arrays: Sequence[Array]) -> None:
+    def unpack(self, arrays: Sequence[AnyArray]) -> None:
         """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype."""
         for part, target in _parts(self.layout, self.buffer, arrays):
             target[...] = part
 
     @classmethod
-    def view_of(cls, arrays: Sequence[Array], spec: RNNSpec, *, backend: str) -> Self | None:
+    def view_of(cls, arrays: Sequence[AnyArray], spec: RNNSpec, *, backend: str) -> Self | None:
         """An `RNNWeights` over ``arrays`` that already lie in one buffer, or None.
 
         The arrays must be contiguous and at the offsets of the layout from the first one on, as
@@ -151,7 +151,7 @@ class RNNWeights:
         flat = array_over(arrays, start, layout.size)
         return None if flat is None else cls(flat, spec, backend=backend)
 
-    def arrays(self) -> list[Array]:
+    def arrays(self) -> list[AnyArray]:
         """The weights as arrays in PyTorch's order.
 
         They are views into the buffer, so that writing to one changes the weights. MIOpen's layout
@@ -183,7 +183,7 @@ class RNNWeights:
             flat[target : target + size] = buffer[source : source + size]
         return type(self)(flat, self.spec, backend=backend)
 
-    def like(self, flat: Array) -> Self:
+    def like(self, flat: AnyArray) -> Self:
         """Another buffer of the same layout, as a gradient is."""
         return type(self)(flat, self.spec, backend=self.layout.name)
 
@@ -195,13 +195,13 @@ class RNNWeights:
         return f"RNNWeights({self.spec}, backend={self.backend!r}, size={self.layout.size})"
 
 
-def _rebuilt(cls: type[RNNWeights], flat: Array, spec: RNNSpec, backend: str) -> RNNWeights:
+def _rebuilt(cls: type[RNNWeights], flat: AnyArray, spec: RNNSpec, backend: str) -> RNNWeights:
     return cls(flat, spec, backend=backend)
 
 
 def _parts(
-    layout: WeightLayout, flat: Array, arrays: Sequence[Array]
-) -> Iterator[tuple[Array, Array]]:
+    layout: WeightLayout, flat: AnyArray, arrays: Sequence[AnyArray]
+) -> Iterator[tuple[AnyArray, AnyArray]]:
     """Parts of the buffer beside the parts of ``arrays`` that belong there."""
     blocks = layout.find_blocks()
     if blocks is not None:
@@ -219,5 +219,5 @@ def _parts(
         yield _view(flat, Block(parameter.offset, parameter.shape)), array[start : start + rows]
 
 
-def _view(flat: Array, block: Block) -> Array:
+def _view(flat: AnyArray, block: Block) -> AnyArray:
     return flat[block.offset : block.offset + prod(block.shape)].reshape(block.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from dnnffi.device.interface import Array, Launch, Stream
+from dnnffi.device.interface import AnyArray, Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.replay import GraphMemory
 from dnnffi.execution.workspaces import Workspaces
 from dnnffi.spec.conv_problem import ConvProblem
@@ -61,7 +61,7 @@ class ConvResources(Protocol):
     """What plans need of the resources of a backend."""
 
     library: Any
-    memory: Any
+    memory: MemoryWithGraphs
     graphs: GraphMemory
     workspaces: Workspaces
 
@@ -113,7 +113,7 @@ class BufferConvPlan:
         """Run on arrays that were checked before, if these are such."""
         return False
 
-    def run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
+    def run(self, arrays: tuple[Any, ...], out: AnyArray | None) -> AnyArray:
         """Fill and return ``out``, of arrays that were checked; what is missing is None."""
         missing = len(self.plan.argument_shapes) - len(arrays)
         result = self.plan.run(*arrays, *(None,) * missing)

@@ -9,7 +9,7 @@ from dnnffi.backends.backend import Backend
 from dnnffi.backends.registry import kind_error
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.interface import Array, Launch, Stream
+from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.cache import Once
 from dnnffi.execution.replay import GraphMemory
 from dnnffi.execution.workspaces import Workspaces
@@ -31,7 +31,8 @@ class Resources:
         self.backend = backend
         self.external = external
         self.library = library
-        self.memory: Any = library.memory
+        # Without CuPy it has no graphs, and is asked for none.
+        self.memory: MemoryWithGraphs = library.memory  # type: ignore[assignment]
         # One process has CuPy for one of the vendors.
         self.ndarray: Any = self.memory.ndarray if self.memory.kind == library.kind else _Nothing
         self.graphs = GraphMemory()

@@ -14,7 +14,7 @@ from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.cupy import import_cupy
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.functions import Gradients
 
@@ -26,7 +26,7 @@ def array_package(place: str) -> Any:
     return import_cupy() if place == "gpu" else np
 
 
-def _states(xp: Any, data: Data) -> tuple[Array, Array | None]:
+def _states(xp: Any, data: Data) -> tuple[NDArray, NDArray | None]:
     return xp.asarray(data.h_0), None if data.c_0 is None else xp.asarray(data.c_0)
 
 
@@ -95,7 +95,7 @@ def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     dy = array_package(place).asarray(data.dy)
     out, out_weights = made.backward(dy)
 
-    def backward(gradient: Array) -> Gradients:
+    def backward(gradient: NDArray) -> Gradients:
         (dx, dhx), dweights = made.backward(gradient, None, out, out_weights)
         return Gradients(dx, dhx, dweights)
 
@@ -131,14 +131,14 @@ def one_layer(
     (weights,) = _layers(shape, data, xp)
     steps = lstms.Steps.equal(shape.steps, shape.batch)
 
-    def forward(x: Array, hx: tuple[Array, Array]) -> Any:
+    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
         flat = x.reshape(-1, x.shape[-1])
         h_0, c_0 = hx[0][0], hx[1][0]
         run = lstms.forward(xp, flat, h_0, c_0, weights, steps, product, training)
         y = run.y.reshape(*x.shape[:2], -1)
         return y, (run.h_n[None], run.c_n[None]), run
 
-    def backward(run: lstms.Layer, dy: Array) -> Gradients:
+    def backward(run: lstms.Layer, dy: NDArray) -> Gradients:
         d = lstms.backward(xp, run, dy.reshape(-1, dy.shape[-1]))
         return Gradients(
             d.x.reshape(*dy.shape[:2], -1), (d.h_0[None], d.c_0[None]), list(d.weights)
@@ -154,12 +154,12 @@ def simple(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     (weights,) = _layers(shape, data, xp)
     steps = lstms.Steps.equal(shape.steps, shape.batch)
 
-    def forward(x: Array, h_0: Array, c_0: Array) -> Any:
+    def forward(x: NDArray, h_0: NDArray, c_0: NDArray) -> Any:
         flat = x.reshape(-1, x.shape[-1])
         run = lstms.forward(xp, flat, h_0, c_0, weights, steps, "each step", training)
         return run.h_n, run.c_n, run
 
-    def backward(run: lstms.Layer, dh_n: Array) -> Gradients:
+    def backward(run: lstms.Layer, dh_n: NDArray) -> Gradients:
         d = lstms.backward(xp, run, None, dh_n)
         dx = d.x.reshape(shape.steps, shape.batch, -1)
         return Gradients(dx, (d.h_0, d.c_0), list(d.weights))
@@ -178,7 +178,7 @@ def stacked(
     training: bool,
     *,
     dropout: float = 0.0,
-    masks: list[Array] | None = None,
+    masks: list[NDArray] | None = None,
 ) -> ModelDef:
     """Several plain layers; ``dropout`` acts between them in training.
 
@@ -190,13 +190,13 @@ def stacked(
     steps = lstms.Steps.equal(shape.steps, shape.batch)
     dropped = training and bool(dropout or masks)
 
-    def drawn(y: Array) -> Array:
+    def drawn(y: NDArray) -> NDArray:
         return (xp.random.random_sample(y.shape) >= dropout).astype(y.dtype) / (1 - dropout)
 
-    def forward(x: Array, hx: tuple[Array, Array]) -> Any:
+    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
         y = x.reshape(-1, x.shape[-1])
         runs: list[lstms.Layer] = []
-        kept: list[Array] = []
+        kept: list[NDArray] = []
         for n, weights in enumerate(layers):
             if n and dropped:
                 mask = drawn(y) if masks is None else masks[n - 1].reshape(y.shape)
@@ -208,7 +208,7 @@ def stacked(
         h_n, c_n = (xp.stack([getattr(run, name) for run in runs]) for name in ("h_n", "c_n"))
         return y.reshape(*x.shape[:2], -1), (h_n, c_n), (runs, kept)
 
-    def backward(saved: tuple[list[lstms.Layer], list[Array]], dy: Array) -> Gradients:
+    def backward(saved: tuple[list[lstms.Layer], list[NDArray]], dy: NDArray) -> Gradients:
         runs, kept = saved
         d_y = dy.reshape(-1, dy.shape[-1])
         found = []
@@ -233,7 +233,7 @@ def varying(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     lengths = shape.lengths
     assert lengths is not None
 
-    def forward(x: Array, hx: tuple[Array, Array]) -> Any:
+    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
         # Every call begins with the lengths on the host, as every batch has its own.
         order = np.argsort([-length for length in lengths], kind="stable")
         steps = lstms.Steps.descending(xp, [lengths[row] for row in order])
@@ -252,7 +252,7 @@ def varying(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
         h_n[0, rows], c_n[0, rows] = run.h_n, run.c_n
         return y, (h_n, c_n), (run, places, rows)
 
-    def backward(saved: Any, dy: Array) -> Gradients:
+    def backward(saved: Any, dy: NDArray) -> Gradients:
         run, places, rows = saved
         d = lstms.backward(xp, run, dy[places])
         dx = xp.zeros((*dy.shape[:2], run.x.shape[1]), dy.dtype)
@@ -279,11 +279,11 @@ def normalised(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
     ]
     weights = layer_norm.Weights(w_ih, w_hh, *scale_shift)
 
-    def forward(x: Array, hx: tuple[Array, Array]) -> Any:
+    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
         run = layer_norm.forward(xp, x, hx[0][0], hx[1][0], weights, training)
         return run.h[1:], (run.h[-1:], run.c[-1:]), run
 
-    def backward(run: layer_norm.Layer, dy: Array) -> Gradients:
+    def backward(run: layer_norm.Layer, dy: NDArray) -> Gradients:
         d = layer_norm.backward(xp, run, dy)
         return Gradients(d.x, (d.h_0[None], d.c_0[None]), list(d.weights))
 
@@ -296,7 +296,7 @@ def _trained(
     params: list[Any],
     forward: Callable[..., Any],
     backward: Callable[..., Gradients],
-    gradient: Array,
+    gradient: NDArray,
     training: bool,
 ) -> ModelDef:
     """A model whose outputs end with what backward needs."""

@@ -14,7 +14,7 @@ from dnnffi.bench.relu import relu_backward
 from dnnffi.bench.resnet import Block, Conv
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.cupy import cupy_memory
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
 Options = dict[str, Any] | None
 
@@ -22,28 +22,28 @@ Options = dict[str, Any] | None
 class _Saved(NamedTuple):
     """What a forward leaves for the backward."""
 
-    maps: list[list[Array]]  # of each block: its input, and what each convolution made
-    means: Array  # [N, C, 1, 1]
+    maps: list[list[NDArray]]  # of each block: its input, and what each convolution made
+    means: NDArray  # [N, C, 1, 1]
 
 
 class _Network:
     """A network with its weights: forward, and the gradients written by hand."""
 
     def __init__(
-        self, xp: ModuleType, shape: ImageShape, weights: list[Array], options: Options
+        self, xp: ModuleType, shape: ImageShape, weights: list[NDArray], options: Options
     ) -> None:
         self._xp = xp
         self._net = shape.network
         self._options = options
         self.weights = weights
 
-    def scores(self, x: Array) -> tuple[Array]:
+    def scores(self, x: NDArray) -> tuple[NDArray]:
         """[N, V] from pictures [N, C, H, W]. Keeps no more than the next convolution reads."""
         for block in self._net.blocks:
             x = self._block(block, x, None)
         return (self._scores(self._means(x)),)
 
-    def forward(self, x: Array) -> tuple[Array, _Saved]:
+    def forward(self, x: NDArray) -> tuple[NDArray, _Saved]:
         """The scores, and what `gradients` needs."""
         kept = []
         for block in self._net.blocks:
@@ -53,7 +53,7 @@ class _Network:
         means = self._means(x)
         return self._scores(means), _Saved(kept, means)
 
-    def gradients(self, saved: _Saved, dy: Array) -> list[Array]:
+    def gradients(self, saved: _Saved, dy: NDArray) -> list[NDArray]:
         """Of sum(dy * scores), with respect to the weights and biases in their order.
 
         For one call: what a block has saved is let go of behind it.
@@ -69,8 +69,12 @@ class _Network:
         return found
 
     def _conv(
-        self, conv: Conv, x: Array, residual: Array | None = None, activation: str | None = None
-    ) -> Array:
+        self,
+        conv: Conv,
+        x: NDArray,
+        residual: NDArray | None = None,
+        activation: str | None = None,
+    ) -> NDArray:
         w, bias = self.weights[2 * conv.number : 2 * conv.number + 2]
         return dnnffi.conv(
             x, w, bias, residual=residual, activation=activation, **self._keywords(conv)
@@ -79,7 +83,7 @@ class _Network:
     def _keywords(self, conv: Conv) -> dict[str, Any]:
         return {"stride": conv.stride, "padding": conv.padding, "options": self._options}
 
-    def _block(self, block: Block, x: Array, kept: list[Array] | None) -> Array:
+    def _block(self, block: Block, x: NDArray, kept: list[NDArray] | None) -> NDArray:
         residual = None
         if block.residual:
             residual = x if block.around is None else self._conv(block.around, x)
@@ -90,15 +94,21 @@ class _Network:
                 kept.append(x)
         return x
 
-    def _means(self, features: Array) -> Array:
+    def _means(self, features: NDArray) -> NDArray:
         return features.mean(axis=(2, 3), keepdims=True)
 
-    def _scores(self, means: Array) -> Array:
+    def _scores(self, means: NDArray) -> NDArray:
         return self._conv(self._net.scores, means).reshape(len(means), -1)
 
     def _block_backward(
-        self, block: Block, maps: list[Array], terms: list[Array], found: list[Any], *, first: bool
-    ) -> list[Array]:
+        self,
+        block: Block,
+        maps: list[NDArray],
+        terms: list[NDArray],
+        found: list[Any],
+        *,
+        first: bool,
+    ) -> list[NDArray]:
         """The terms of the gradient of the block's input, from those of its output.
 
         The first block's input are the pictures, whose gradient nobody asks for.
@@ -117,7 +127,7 @@ class _Network:
         return [dx, added]
 
     def _backward(
-        self, conv: Conv, x: Array, dy: Array, found: list[Any], *, wanted: bool = True
+        self, conv: Conv, x: NDArray, dy: NDArray, found: list[Any], *, wanted: bool = True
     ) -> Any:
         """The gradient of x, where it is wanted; that of weights and bias into ``found``."""
         w, keywords = self.weights[2 * conv.number], self._keywords(conv)
@@ -132,7 +142,7 @@ def functions(
     """``dnnffi.conv`` and its gradients: bias, residual and ReLU in the call of a forward."""
     xp = array_package(place)
 
-    def upload(array: Array) -> Array:
+    def upload(array: NDArray) -> NDArray:
         array = xp.asarray(array)
         return in_layout(array, channels_last=shape.channels_last) if array.ndim > 1 else array
 

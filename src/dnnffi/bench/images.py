@@ -10,7 +10,7 @@ from dnnffi.bench.drawing import Drawing
 from dnnffi.bench.resnet import COLOURS, ResNet, resnet
 from dnnffi.bench.shapes import SHORT
 from dnnffi.device.arrays import in_layout
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 _IN_WORDS = {CHANNELS_FIRST: "first", CHANNELS_LAST: "last"}
@@ -21,9 +21,9 @@ _ADDED = 0.25
 class ImageData(NamedTuple):
     """Host arrays of one problem; every model of it is made from the same."""
 
-    x: Array  # [N, C, H, W], in the shape's layout
-    weights: list[Array]  # weights and bias of each convolution, weights in the shape's layout
-    dy: Array  # [N, V]
+    x: NDArray  # [N, C, H, W], in the shape's layout
+    weights: list[NDArray]  # weights and bias of each convolution, weights in the shape's layout
+    dy: NDArray  # [N, V]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ImageShape:
         """Normal; weights with a deviation that keeps the size of what goes through a ReLU."""
         network, drawing = self.network, Drawing(self.dtype, seed)
         added = {block.convs[-1] for block in network.blocks if block.residual}
-        weights: list[Array] = []
+        weights: list[NDArray] = []
         x = drawing.normal((self.batch, COLOURS, self.size, self.size))
         for conv in network.convs:
             deviation = sqrt(2 / (conv.in_channels * conv.kernel**2))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import sigmoid
 
 
@@ -24,14 +24,27 @@ class Kernels:
     """The formulas as array expressions. Every function writes into its last arguments."""
 
     def step(
-        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array, h: Array
+        self,
+        gx: NDArray,
+        gh: NDArray,
+        bias: NDArray,
+        c_before: NDArray,
+        gates: NDArray,
+        c: NDArray,
+        h: NDArray,
     ) -> None:
         """`activate` and `emit`."""
         self.activate(gx, gh, bias, c_before, gates, c)
         self.emit(gates, c, h)
 
     def activate(
-        self, gx: Array, gh: Array, bias: Array, c_before: Array, gates: Array, c: Array
+        self,
+        gx: NDArray,
+        gh: NDArray,
+        bias: NDArray,
+        c_before: NDArray,
+        gates: NDArray,
+        c: NDArray,
     ) -> None:
         """The gates [B, 4*H] and the cell [B, H]."""
         gates[...] = gx + gh + bias
@@ -41,28 +54,35 @@ class Kernels:
         g[...] = np.tanh(g)
         c[...] = f * c_before + i * g
 
-    def emit(self, gates: Array, c: Array, h: Array) -> None:
+    def emit(self, gates: NDArray, c: NDArray, h: NDArray) -> None:
         """The output [B, H]."""
         o = np.split(gates, 4, axis=1)[3]
         h[...] = o * np.tanh(c)
 
     def step_backward(
         self,
-        gates: Array,
-        c_before: Array,
-        c: Array,
-        dy: Array,
-        dh: Array,
-        dc: Array,
-        d_gates: Array,
-        dc_before: Array,
+        gates: NDArray,
+        c_before: NDArray,
+        c: NDArray,
+        dy: NDArray,
+        dh: NDArray,
+        dc: NDArray,
+        d_gates: NDArray,
+        dc_before: NDArray,
     ) -> None:
         """Both derivatives; ``dc_before`` may be ``dc``."""
         self.emit_backward(gates, c, dy, dh, dc, d_gates, dc_before)
         self.activate_backward(gates, c_before, dc_before, d_gates, dc_before)
 
     def emit_backward(
-        self, gates: Array, c: Array, dy: Array, dh: Array, dc: Array, d_gates: Array, d_c: Array
+        self,
+        gates: NDArray,
+        c: NDArray,
+        dy: NDArray,
+        dh: NDArray,
+        dc: NDArray,
+        d_gates: NDArray,
+        d_c: NDArray,
     ) -> None:
         """The gradient of o before its sigmoid, and that of c with ``dc`` added."""
         o = np.split(gates, 4, axis=1)[3]
@@ -71,7 +91,12 @@ class Kernels:
         d_c[...] = dc + dh * o * (1 - tanh_c * tanh_c)
 
     def activate_backward(
-        self, gates: Array, c_before: Array, dc: Array, d_gates: Array, dc_before: Array
+        self,
+        gates: NDArray,
+        c_before: NDArray,
+        dc: NDArray,
+        d_gates: NDArray,
+        dc_before: NDArray,
     ) -> None:
         """The gradients of i f g before their activations, and that of c_before."""
         i, f, g, _ = np.split(gates, 4, axis=1)
@@ -175,7 +200,7 @@ def _cupy_kernels(cupy: Any) -> Kernels:
 
 def _with_hidden(kernel: Any, count: int) -> Any:
     # H stands between the arrays that are read, count of them, and those that are written.
-    def call(*arrays: Array) -> None:
+    def call(*arrays: NDArray) -> None:
         # c or h, [B, H], comes last in all of them.
         kernel(*arrays[:count], arrays[-1].shape[1], *arrays[count:])
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dnnffi.bench.kernels import kernels
 from dnnffi.bench.lstms import LayerGradients
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
 EPS = 1e-5
 
@@ -23,24 +23,24 @@ EPS = 1e-5
 class Weights(NamedTuple):
     """w_ih [4*H, I], w_hh [4*H, H]; scale and shift of the three normalisations."""
 
-    w_ih: Array
-    w_hh: Array
-    w_i: Array  # [4*H]
-    b_i: Array
-    w_h: Array  # [4*H]
-    b_h: Array
-    w_c: Array  # [H]
-    b_c: Array
+    w_ih: NDArray
+    w_hh: NDArray
+    w_i: NDArray  # [4*H]
+    b_i: NDArray
+    w_h: NDArray  # [4*H]
+    b_h: NDArray
+    w_c: NDArray  # [H]
+    b_c: NDArray
 
 
 class Normal(NamedTuple):
     """What the derivative of N needs: (a - mean) / deviation, and 1 / deviation."""
 
-    unit: Array
-    scale: Array
+    unit: NDArray
+    scale: NDArray
 
 
-def normalise(xp: ModuleType, a: Array, w: Array, b: Array) -> tuple[Array, Normal]:
+def normalise(xp: ModuleType, a: NDArray, w: NDArray, b: NDArray) -> tuple[NDArray, Normal]:
     """N(a; w, b), and what its derivative needs."""
     centred = a - a.mean(axis=-1, keepdims=True)
     scale = 1 / xp.sqrt((centred * centred).mean(axis=-1, keepdims=True) + EPS)
@@ -48,7 +48,7 @@ def normalise(xp: ModuleType, a: Array, w: Array, b: Array) -> tuple[Array, Norm
     return unit * w + b, Normal(unit, scale)
 
 
-def normalise_backward(d: Array, saved: Normal, w: Array) -> Array:
+def normalise_backward(d: NDArray, saved: Normal, w: NDArray) -> NDArray:
     """The gradient of a."""
     d_unit = d * w
     mean = d_unit.mean(axis=-1, keepdims=True)
@@ -60,17 +60,19 @@ def normalise_backward(d: Array, saved: Normal, w: Array) -> Array:
 class Layer:
     """The layer as forward left it. ``h`` and ``c`` are [1 + T, B, H], the initial states first."""
 
-    x: Array  # [T, B, I]
+    x: NDArray  # [T, B, I]
     weights: Weights
-    gates: Array  # [T, B, 4*H]
-    h: Array
-    c: Array
+    gates: NDArray  # [T, B, 4*H]
+    h: NDArray
+    c: NDArray
     normal_x: Normal
     normal_h: list[Normal]
     normal_c: list[Normal]
 
 
-def forward(xp: ModuleType, x: Array, h_0: Array, c_0: Array, w: Weights, keep: bool) -> Layer:
+def forward(
+    xp: ModuleType, x: NDArray, h_0: NDArray, c_0: NDArray, w: Weights, keep: bool
+) -> Layer:
     """The layer over ``x`` [T, B, I]; ``keep`` is whether backward is to follow."""
     steps, batch = x.shape[:2]
     hidden = h_0.shape[1]
@@ -96,7 +98,7 @@ def forward(xp: ModuleType, x: Array, h_0: Array, c_0: Array, w: Weights, keep: 
     return Layer(x, w, gates, h, c, normal_x, normal_h, normal_c)
 
 
-def backward(xp: ModuleType, run: Layer, dy: Array) -> LayerGradients:
+def backward(xp: ModuleType, run: Layer, dy: NDArray) -> LayerGradients:
     """Gradients from those of y [T, B, H]."""
     w, fused = run.weights, kernels(xp)
     steps, batch, hidden = dy.shape

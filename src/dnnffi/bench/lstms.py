@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dnnffi.bench.kernels import kernels
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
 Product = Literal["each step", "ahead", "ahead with bias"]
@@ -29,10 +29,10 @@ Product = Literal["each step", "ahead", "ahead with bias"]
 class Weights(NamedTuple):
     """One layer: w_ih [4*H, I], w_hh [4*H, H], b_ih and b_hh [4*H], gates i f g o."""
 
-    w_ih: Array
-    w_hh: Array
-    b_ih: Array
-    b_hh: Array
+    w_ih: NDArray
+    w_hh: NDArray
+    b_ih: NDArray
+    b_hh: NDArray
 
 
 class Steps(NamedTuple):
@@ -44,8 +44,8 @@ class Steps(NamedTuple):
 
     sizes: tuple[int, ...]
     starts: tuple[int, ...]
-    previous: Array | slice
-    last: Array | slice
+    previous: NDArray | slice
+    last: NDArray | slice
 
     @classmethod
     def equal(cls, steps: int, batch: int) -> Steps:
@@ -74,27 +74,27 @@ class Steps(NamedTuple):
 class Layer:
     """One layer as forward left it. States are [B + N, H], the initial ones first."""
 
-    x: Array  # [N, I]
+    x: NDArray  # [N, I]
     weights: Weights
     steps: Steps
     product: Product
-    gates: Array  # [N, 4*H] after their activations; [B, 4*H] where backward is not wanted
-    h: Array
-    c: Array
+    gates: NDArray  # [N, 4*H] after their activations; [B, 4*H] where backward is not wanted
+    h: NDArray
+    c: NDArray
     batch: int
 
     @property
-    def y(self) -> Array:
+    def y(self) -> NDArray:
         """[N, H]."""
         return self.h[self.batch :]
 
     @property
-    def h_n(self) -> Array:
+    def h_n(self) -> NDArray:
         """[B, H]."""
         return self.h[self.steps.last]
 
     @property
-    def c_n(self) -> Array:
+    def c_n(self) -> NDArray:
         """[B, H]."""
         return self.c[self.steps.last]
 
@@ -102,17 +102,17 @@ class Layer:
 class LayerGradients(NamedTuple):
     """Gradients of one layer."""
 
-    x: Array
-    h_0: Array
-    c_0: Array
-    weights: tuple[Array, ...]
+    x: NDArray
+    h_0: NDArray
+    c_0: NDArray
+    weights: tuple[NDArray, ...]
 
 
 def forward(
     xp: ModuleType,
-    x: Array,
-    h_0: Array,
-    c_0: Array,
+    x: NDArray,
+    h_0: NDArray,
+    c_0: NDArray,
     weights: Weights,
     steps: Steps,
     product: Product,
@@ -146,7 +146,7 @@ def forward(
 
 
 def backward(
-    xp: ModuleType, run: Layer, dy: Array | None, dh_n: Array | None = None
+    xp: ModuleType, run: Layer, dy: NDArray | None, dh_n: NDArray | None = None
 ) -> LayerGradients:
     """Gradients from those of y [N, H] and of h_n [B, H]; None counts as zero."""
     batch, hidden = run.batch, run.h.shape[1]

@@ -14,7 +14,7 @@ from dnnffi.backends.registry import named
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.device.interface import Array, Stream
+from dnnffi.device.interface import NDArray, Stream
 from dnnffi.rnn.backend import DeviceRNNBackend, rnn_backend
 from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.rnn.functions import Gradients
@@ -30,10 +30,10 @@ class _Captured:
         spec, cell = problem.spec, problem.spec.has_cell
         dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
 
-        def new(shape: tuple[int, ...]) -> Array:
+        def new(shape: tuple[int, ...]) -> Any:
             return memory.empty(shape, dtype)
 
-        def upload(values: Array) -> Array:
+        def upload(values: NDArray) -> NDArray:
             array = new(values.shape)
             array.set(values)
             return array

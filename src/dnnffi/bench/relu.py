@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnnffi.bench.kernels import elementwise
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
 # As in `dnnffi.bench.kernels`: (inputs, outputs, C for one element).
 SOURCES: dict[str, tuple[str, str, str]] = {
@@ -18,7 +18,7 @@ SOURCES: dict[str, tuple[str, str, str]] = {
 }
 
 
-def relu_backward(xp: ModuleType, y: Array, a: Array, b: Array | None = None) -> Array:
+def relu_backward(xp: ModuleType, y: NDArray, a: NDArray, b: NDArray | None = None) -> NDArray:
     """The sum of the gradients ``a`` and ``b`` [N, C, ...] where y, which a ReLU made, is positive.
 
     In the memory layout of y. ``a`` may be [N, C, 1, 1], for all elements of a channel.

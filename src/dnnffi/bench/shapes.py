@@ -12,7 +12,7 @@ from math import sqrt
 from typing import Any, NamedTuple, TypeVar
 
 from dnnffi.bench.drawing import Drawing
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.spec.rnn import RNNSpec
 
 SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
@@ -21,11 +21,11 @@ SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64
 class Data(NamedTuple):
     """Host arrays of one problem; every model of it is made from the same."""
 
-    x: Array  # [T, B, I]
-    h_0: Array  # [L*D, B, H]
-    c_0: Array | None  # [L*D, B, H]
-    weights: list[Array]  # in PyTorch's order
-    dy: Array  # [T, B, H*D]
+    x: NDArray  # [T, B, I]
+    h_0: NDArray  # [L*D, B, H]
+    c_0: NDArray | None  # [L*D, B, H]
+    weights: list[NDArray]  # in PyTorch's order
+    dy: NDArray  # [T, B, H*D]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dnnffi.bench.limits import ImageLimits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.resnet import Conv, ResNet
 from dnnffi.bench.torch_models import PLACES, device, in_a_graph
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
 _FUNCTIONS: Any = torch.nn.functional
 
@@ -56,7 +56,7 @@ def eager(
     network = shape.network
     order = torch.channels_last if shape.channels_last else torch.contiguous_format
 
-    def upload(array: Array, gradient: bool = False) -> torch.Tensor:
+    def upload(array: NDArray, gradient: bool = False) -> torch.Tensor:
         # A copy, on the CPU too: no two models share an array.
         made = torch.tensor(array, device=device(place))
         if made.ndim == 4:

@@ -14,7 +14,7 @@ from dnnffi.bench.array_models import DROPOUT
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.rnn.functions import Gradients
 
 
@@ -23,7 +23,7 @@ def device(place: str) -> str:
     return "cuda" if place == "gpu" else "cpu"
 
 
-def _tensor(array: Array, place: str, gradient: bool) -> torch.Tensor:
+def _tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
     # A copy, on the CPU too: no two models share an array.
     return torch.tensor(array, device=device(place)).requires_grad_(gradient)
 

@@ -19,9 +19,9 @@ import numpy as np
 import dnnffi
 from dnnffi.cli.learning import cross_entropy
 from dnnffi.device.arrays import array_module, to_host
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
-State = tuple[Array, Array]
+State = tuple[NDArray, NDArray]
 """h and c of the LSTM, [L, B, H] each."""
 
 
@@ -60,7 +60,7 @@ def _code_points(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
 
-def windows(numbers: Array, batch: int, steps: int) -> Iterator[tuple[Array, Array, bool]]:
+def windows(numbers: NDArray, batch: int, steps: int) -> Iterator[tuple[NDArray, NDArray, bool]]:
     """Walk through the text for ever, in windows of ``steps`` characters.
 
     The text is cut into ``batch`` rows that are read side by side, so that the state after a
@@ -95,7 +95,7 @@ class CharModel:
         """
         hidden, characters = spec.hidden_size, spec.input_size
 
-        def draw(shape: tuple[int, ...]) -> Array:
+        def draw(shape: tuple[int, ...]) -> NDArray:
             bound = 1 / sqrt(hidden)
             return xp.asarray(rng.uniform(-bound, bound, shape).astype(spec.dtype))
 
@@ -109,12 +109,12 @@ class CharModel:
         self.rnn = dnnffi.RNNWeights.pack(arrays, spec, backend=layout)
         self.w_out = draw((characters, hidden))
         self.b_out = xp.zeros(characters, spec.dtype)
-        self.parameters: list[Array] = [self.rnn.flat, self.w_out, self.b_out]
+        self.parameters: list[NDArray] = [self.rnn.flat, self.w_out, self.b_out]
         self._one_hot = xp.eye(characters, dtype=spec.dtype)
 
     def loss_and_gradients(
-        self, inputs: Array, targets: Array, state: State | None
-    ) -> tuple[Array, list[Array], State]:
+        self, inputs: NDArray, targets: NDArray, state: State | None
+    ) -> tuple[NDArray, list[NDArray], State]:
         """Loss, gradients in the order of ``parameters``, and the state behind the window.
 
         ``inputs`` and ``targets`` are numbers of characters [T, B]. The loss is an array without
@@ -132,13 +132,16 @@ class CharModel:
         d_rnn = ctx.backward(d_y, need=("weights",)).weights.flat
         return loss, [d_rnn, *d_out], state
 
-    def embed(self, inputs: Array) -> Array:
+    def embed(self, inputs: NDArray) -> NDArray:
         """What the LSTM reads: one-hot characters [T, B, V]."""
         return self._one_hot[inputs]
 
     def head(
-        self, y: Array, targets: Array, product: Callable[[Array, Array], Array] = matmul
-    ) -> tuple[Array, Array, list[Array]]:
+        self,
+        y: NDArray,
+        targets: NDArray,
+        product: Callable[[NDArray, NDArray], NDArray] = matmul,
+    ) -> tuple[NDArray, NDArray, list[NDArray]]:
         """What lies behind the LSTM: the loss, its gradient of y, and those of w_out and b_out.
 
         ``product`` multiplies two matrices.

@@ -17,7 +17,7 @@ import numpy as np
 
 import dnnffi
 from dnnffi.cli.learning import cross_entropy
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
 
 class ConvModel:
@@ -42,7 +42,7 @@ class ConvModel:
         """
         self.backend = backend
         self.strides = [1, *(2,) * (len(channels) - 2)]
-        self.parameters: list[Array] = []
+        self.parameters: list[NDArray] = []
 
         def draw(shape: tuple[int, ...]) -> None:
             # He et al., 2015: keeps the variance behind a ReLU.
@@ -54,11 +54,13 @@ class ConvModel:
             draw((many, few, 3, 3))
         draw((kinds, channels[-1]))
 
-    def scores(self, pictures: Array) -> Array:
+    def scores(self, pictures: NDArray) -> NDArray:
         """A score for each kind of picture: [N, V] from [N, C, H, W]."""
         return self._scores(self._features(pictures)[-1])
 
-    def loss_and_gradients(self, pictures: Array, targets: Array) -> tuple[Array, list[Array]]:
+    def loss_and_gradients(
+        self, pictures: NDArray, targets: NDArray
+    ) -> tuple[NDArray, list[NDArray]]:
         """Loss in nats, and its gradients in the order of ``parameters``.
 
         ``targets`` are the numbers of the right kinds [N]. The loss is an array without dimensions,
@@ -80,7 +82,7 @@ class ConvModel:
                 dy = dnnffi.conv_backward_data(dy, w, x.shape, **self._keywords(layer))
         return loss, gradients
 
-    def _features(self, pictures: Array) -> list[Array]:
+    def _features(self, pictures: NDArray) -> list[NDArray]:
         """The pictures, and what each convolution makes of them."""
         features = [pictures]
         for layer in range(len(self.strides)):
@@ -92,5 +94,5 @@ class ConvModel:
     def _keywords(self, layer: int) -> dict[str, Any]:
         return {"stride": self.strides[layer], "padding": 1, "backend": self.backend}
 
-    def _scores(self, features: Array) -> Array:
+    def _scores(self, features: NDArray) -> NDArray:
         return features.mean(axis=(2, 3)) @ self.parameters[-2].T + self.parameters[-1]

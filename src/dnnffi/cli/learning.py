@@ -1,6 +1,6 @@
 """What the demo's models share: the loss, its gradient, and how parameters follow it.
 
-Array code that runs on NumPy and CuPy alike.
+NDArray code that runs on NumPy and CuPy alike.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dnnffi.device.arrays import array_module
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
 
-def cross_entropy(scores: Array, targets: Array) -> tuple[Array, Array]:
+def cross_entropy(scores: NDArray, targets: NDArray) -> tuple[NDArray, NDArray]:
     """Softmax cross-entropy in nats, mean over the rows, and its gradient by the scores.
 
     ``scores`` are [rows, classes] and ``targets`` the numbers of the right classes. The loss is an
@@ -33,7 +33,7 @@ class Adam:
     """Adam (Kingma and Ba, 2015) on a list of arrays, in place."""
 
     def __init__(
-        self, parameters: Sequence[Array], rate: float, beta1: float = 0.9, beta2: float = 0.99
+        self, parameters: Sequence[NDArray], rate: float, beta1: float = 0.9, beta2: float = 0.99
     ) -> None:
         self.rate, self.beta1, self.beta2 = rate, beta1, beta2
         # An array counts in a CUDA graph too, which repeats the numbers of its capture.
@@ -42,7 +42,7 @@ class Adam:
         self._means = [array_module(p).zeros_like(p) for p in parameters]
         self._squares = [array_module(p).zeros_like(p) for p in parameters]
 
-    def step(self, gradients: Sequence[Array]) -> None:
+    def step(self, gradients: Sequence[NDArray]) -> None:
         """Move the parameters by one step against ``gradients``."""
         self._steps += 1
         # Both running means begin at zero; this makes up for it.
@@ -57,7 +57,7 @@ class Adam:
             parameter -= rate * mean / (xp.sqrt(square) + 1e-8)
 
 
-def clip_by_norm(gradients: Sequence[Array], limit: float) -> None:
+def clip_by_norm(gradients: Sequence[NDArray], limit: float) -> None:
     """Scale ``gradients`` in place so that the norm of all together is at most ``limit``."""
     xp = array_module(gradients[0])
     norm = xp.sqrt(sum((gradient * gradient).sum() for gradient in gradients))

@@ -8,12 +8,12 @@ from typing import Any
 from dnnffi.backends.own.bias import BiasGradient, fits
 from dnnffi.device.arrays import aligned, in_layout
 from dnnffi.device.cupy import cupy_memory
-from dnnffi.device.interface import Array, Launch
+from dnnffi.device.interface import AnyArray, Launch
 from dnnffi.reference import conv as reference
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, is_packed, memory_layout
 
 
-def backward_bias(dy: Array) -> Array:
+def backward_bias(dy: AnyArray) -> AnyArray:
     """The sum [K] of dy [N, K, ...] over all but its channels."""
     memory = cupy_memory()
     device = dy.data.device_id

@@ -25,7 +25,7 @@ from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import device_array
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.execution.embedding import Embedding, embeds, unwrap, wrapped
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
@@ -45,9 +45,9 @@ Sizes = int | Sequence[int]
 
 
 def conv(
-    x: Array,
-    w: Array,
-    bias: Array | None = None,
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
     /,
     *,
     stride: Sizes = 1,
@@ -55,11 +55,11 @@ def conv(
     dilation: Sizes = 1,
     groups: int = 1,
     activation: str | None = None,
-    residual: Array | None = None,
+    residual: AnyArray | None = None,
     alpha: float = 1.0,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> Array:
+) -> AnyArray:
     """Convolve: ``activation(conv(x, w) + alpha * residual + bias)``.
 
     The kernel is not flipped, as everywhere in deep learning. With zeros around x, output channel k
@@ -112,8 +112,8 @@ def conv(
 
 
 def conv_backward_data(
-    dy: Array,
-    w: Array,
+    dy: AnyArray,
+    w: AnyArray,
     x_shape: Sequence[int],
     /,
     *,
@@ -123,7 +123,7 @@ def conv_backward_data(
     groups: int = 1,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> Array:
+) -> AnyArray:
     """Gradient of ``sum(dy * conv(x, w))`` by x.
 
     The keywords are those of `conv`, and so are the errors.
@@ -145,8 +145,8 @@ def conv_backward_data(
 
 
 def conv_backward_weights(
-    dy: Array,
-    x: Array,
+    dy: AnyArray,
+    x: AnyArray,
     w_shape: Sequence[int],
     /,
     *,
@@ -156,7 +156,7 @@ def conv_backward_weights(
     groups: int = 1,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> Array:
+) -> AnyArray:
     """Gradient of ``sum(dy * conv(x, w))`` by w.
 
     The keywords are those of `conv`, and so are the errors.
@@ -178,12 +178,12 @@ def conv_backward_weights(
 
 
 def conv_backward_bias(
-    dy: Array,
+    dy: AnyArray,
     /,
     *,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> Array:
+) -> AnyArray:
     """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
 
     The sum over all but the channels, where dy is, whatever the backend: by kernels of dnnffi's own
@@ -204,8 +204,8 @@ def conv_backward_bias(
 
 
 def _backward_bias_embedded(
-    arrays: tuple[Array, ...], found: Any, options: dict[str, Any]
-) -> Array:
+    arrays: tuple[AnyArray, ...], found: Any, options: dict[str, Any]
+) -> AnyArray:
     (dy,) = arrays
     conv_options(options)
     _rank("dy", dy)
@@ -214,9 +214,9 @@ def _backward_bias_embedded(
 
 
 def conv_transpose(
-    x: Array,
-    w: Array,
-    bias: Array | None = None,
+    x: AnyArray,
+    w: AnyArray,
+    bias: AnyArray | None = None,
     /,
     *,
     stride: Sizes = 1,
@@ -225,11 +225,11 @@ def conv_transpose(
     dilation: Sizes = 1,
     groups: int = 1,
     activation: str | None = None,
-    residual: Array | None = None,
+    residual: AnyArray | None = None,
     alpha: float = 1.0,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> Array:
+) -> AnyArray:
     """Transposed convolution: ``activation(conv_transpose(x, w) + alpha * residual + bias)``.
 
     It is backward data of the convolution with the same weights that goes from K to C channels.
@@ -257,8 +257,8 @@ def conv_transpose(
 
 
 def conv_transpose_backward_data(
-    dy: Array,
-    w: Array,
+    dy: AnyArray,
+    w: AnyArray,
     x_shape: Sequence[int],
     /,
     *,
@@ -269,7 +269,7 @@ def conv_transpose_backward_data(
     groups: int = 1,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> Array:
+) -> AnyArray:
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by x.
 
     As `conv_backward_data`, with w [C, K/groups, ...].
@@ -281,8 +281,8 @@ def conv_transpose_backward_data(
 
 
 def conv_transpose_backward_weights(
-    dy: Array,
-    x: Array,
+    dy: AnyArray,
+    x: AnyArray,
     w_shape: Sequence[int],
     /,
     *,
@@ -293,7 +293,7 @@ def conv_transpose_backward_weights(
     groups: int = 1,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> Array:
+) -> AnyArray:
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by w.
 
     As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
@@ -309,8 +309,8 @@ def _embedded(
     arrays: tuple[Any, ...],
     backend: Any,
     options: Any,
-    call: Callable[..., Array],
-) -> Array:
+    call: Callable[..., AnyArray],
+) -> AnyArray:
     """``call`` on arrays of another library; the result is an object of the user's allocator."""
     rest = dict(options)
     embedding = Embedding.taken_from(rest)
@@ -325,7 +325,7 @@ _OPTIONAL = ("bias", "residual")
 _GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
 
 
-def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> Array:
+def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
     """Find the plan, hand over."""
     if options is None:
         checked = DEFAULTS
@@ -431,7 +431,7 @@ def _checked(
 _layout_of = lru_cache(maxsize=1024)(memory_layout)  # for who comes here in every call
 
 
-def _rank(name: str, array: Array) -> int:
+def _rank(name: str, array: AnyArray) -> int:
     """The number of spatial dimensions of ``array``."""
     rank: int = array.ndim - 2
     if rank not in RANKS:
@@ -447,7 +447,7 @@ def _is_convolved(dtype: Any) -> bool:
     return dtype.name in ITEM_SIZES  # the name is slow to get
 
 
-def _check_dtype(name: str, array: Array) -> None:
+def _check_dtype(name: str, array: AnyArray) -> None:
     if not _is_convolved(array.dtype):
         raise TypeError(
             f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"

@@ -9,7 +9,7 @@ from dnnffi.backends.conv_interface import BufferConvPlan
 from dnnffi.backends.registry import named
 from dnnffi.convolution.backend import ConvBackend, conv_backend
 from dnnffi.device.arrays import as_array
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import conv_options
@@ -95,7 +95,7 @@ class ConvPlan:
         """Where it runs."""
         return self._device
 
-    def run(self, *arrays: Array | None, out: Array | None = None) -> Array:
+    def run(self, *arrays: AnyArray | None, out: AnyArray | None = None) -> AnyArray:
         """The result of the operation, in ``out`` or a new array.
 
         A forward takes x, w, bias, residual (None or nothing for what the problem has not),
@@ -123,8 +123,8 @@ class ConvPlan:
         return self._buffers.run(checked[: len(arrays)], out)
 
     def _checked(
-        self, name: str, array: Array | None, shape: tuple[int, ...], wanted: bool
-    ) -> Array | None:
+        self, name: str, array: AnyArray | None, shape: tuple[int, ...], wanted: bool
+    ) -> AnyArray | None:
         if array is None or not wanted:
             if (array is not None) != wanted:
                 raise TypeError(

@@ -6,7 +6,7 @@ from typing import Any
 
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.device.arrays import array_module, in_layout
-from dnnffi.device.interface import Array, Memory
+from dnnffi.device.interface import AnyArray, Memory
 from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST
@@ -22,7 +22,7 @@ class EmptyConvPlan(ConvProblemPlan):
         super().__init__(problem)
         self._memory = memory
 
-    def run(self, *arrays: Any) -> Array:
+    def run(self, *arrays: Any) -> AnyArray:
         first = arrays[0]
         zeros = (self._memory or array_module(first)).zeros(self.problem.result_shape, first.dtype)
         last = self.problem.layout == CHANNELS_LAST
@@ -32,7 +32,7 @@ class EmptyConvPlan(ConvProblemPlan):
 class ReferenceConvPlan(ConvProblemPlan):
     """A problem on `dnnffi.reference.conv`."""
 
-    def run(self, *arrays: Any) -> Array:
+    def run(self, *arrays: Any) -> AnyArray:
         problem = self.problem
         spec = problem.spec
         if problem.operation == FORWARD:

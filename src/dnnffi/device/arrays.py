@@ -14,7 +14,7 @@ from dnnffi.device.cupy import import_cupy
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM
 from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.array import array_over as external_array_over
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.spec.checks import is_peculiar
 
 
@@ -23,7 +23,7 @@ def _cupy_if_imported() -> Any:
     return sys.modules.get("cupy")
 
 
-def array_module(array: Array) -> ModuleType:
+def array_module(array: AnyArray) -> ModuleType:
     """``numpy`` or ``cupy``, whichever made ``array``."""
     cupy = _cupy_if_imported()
     if cupy is not None and isinstance(array, cupy.ndarray):
@@ -34,7 +34,7 @@ def array_module(array: Array) -> ModuleType:
 _array_classes: set[type] = set()  # those seen: `as_array` is on the path of every call
 
 
-def as_array(name: str, value: object) -> Array:
+def as_array(name: str, value: object) -> AnyArray:
     """``value`` as a NumPy or CuPy array, without a copy.
 
     Takes NumPy and CuPy arrays, and objects with DLPack or ``__cuda_array_interface__`` (PyTorch,
@@ -70,7 +70,7 @@ def as_array(name: str, value: object) -> Array:
     )
 
 
-def _on_device(name: str, value: Any, function: str) -> Array:
+def _on_device(name: str, value: Any, function: str) -> AnyArray:
     """``value`` by a function of CuPy; without CuPy as what stands in for its array."""
     try:
         cupy = import_cupy()
@@ -84,7 +84,7 @@ def _detached(value: Any) -> Any:
     return value.detach() if getattr(value, "requires_grad", False) else value
 
 
-def kind(array: Array) -> str | None:
+def kind(array: AnyArray) -> str | None:
     """Where an array lives: "host", "cuda" or "rocm"; None on a device that it does not name."""
     found = _kind_of_class(array.__class__)
     return array.kind if found is None else found
@@ -103,18 +103,18 @@ def is_external(array_class: type) -> bool:
     return issubclass(array_class, DeviceArray)
 
 
-def doubled(array: Array) -> Array:
+def doubled(array: AnyArray) -> AnyArray:
     """``array`` in float64 where the reference can compute on it: on the host if not by CuPy."""
     return (to_host(array) if is_external(array.__class__) else array).astype("float64")
 
 
-def device_of(array: Array) -> str:
+def device_of(array: AnyArray) -> str:
     """The memory that holds an array: "host", "cuda:0", "rocm:1"."""
     found = kind(array)
     return found if found == "host" else f"{found}:{array.data.device_id}"
 
 
-def in_layout(array: Array, *, channels_last: bool) -> Array:
+def in_layout(array: AnyArray, *, channels_last: bool) -> AnyArray:
     """``array`` [N, C, ...] without gaps, the channels innermost or not; a copy where needed."""
     xp = array_module(array)
     if not channels_last:
@@ -122,12 +122,12 @@ def in_layout(array: Array, *, channels_last: bool) -> Array:
     return xp.moveaxis(xp.ascontiguousarray(xp.moveaxis(array, 1, -1)), -1, 1)
 
 
-def is_aligned(array: Array) -> bool:
+def is_aligned(array: AnyArray) -> bool:
     """Whether an array begins at a multiple of its elements' size."""
     return not address(array) % array.dtype.itemsize
 
 
-def check_aligned(name: str, array: Array) -> None:
+def check_aligned(name: str, array: AnyArray) -> None:
     """Raise ``ValueError`` for an array that does not begin at a multiple of its elements' size."""
     if not is_aligned(array):
         raise ValueError(
@@ -136,7 +136,7 @@ def check_aligned(name: str, array: Array) -> None:
         )
 
 
-def aligned(name: str, array: Array) -> Array:
+def aligned(name: str, array: AnyArray) -> AnyArray:
     """``array`` at a multiple of its elements' size: itself, or if it is contiguous a copy.
 
     With gaps it is refused: the kernels that copy it element by element would fail.
@@ -148,28 +148,28 @@ def aligned(name: str, array: Array) -> Array:
     return array
 
 
-def ready(name: str, array: Array) -> Array:
+def ready(name: str, array: AnyArray) -> AnyArray:
     """``array`` contiguous and aligned to its elements: itself, or a copy, see `aligned`."""
     if array.flags.c_contiguous or not isinstance(array, np.ndarray):
         array = aligned(name, array)
     return array if array.flags.c_contiguous else array.copy()
 
 
-def to_host(array: Array) -> np.ndarray[Any, Any]:
+def to_host(array: AnyArray) -> np.ndarray[Any, Any]:
     """A NumPy copy or view of ``array``."""
     if isinstance(array, np.ndarray):
         return array
     return array.get()  # type: ignore[no-any-return]
 
 
-def address(array: Array) -> int:
+def address(array: AnyArray) -> int:
     """The address of the first element of a NumPy or CuPy array."""
     # NumPy makes ``data`` a buffer, which bfloat16 cannot be in.
     pointer: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
     return pointer
 
 
-def array_over(arrays: Sequence[Array], start: int, size: int) -> Array | None:
+def array_over(arrays: Sequence[AnyArray], start: int, size: int) -> AnyArray | None:
     """A flat array of ``size`` elements from address ``start`` over the memory of ``arrays``.
 
     It keeps ``arrays`` alive. The caller has checked that they cover it. None where that memory
@@ -194,7 +194,7 @@ def array_over(arrays: Sequence[Array], start: int, size: int) -> Array | None:
     return cupy.ndarray((size,), first.dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
-def _root(array: Array) -> Array:
+def _root(array: AnyArray) -> AnyArray:
     """The NumPy array that owns the memory."""
     while isinstance(array.base, np.ndarray):
         array = array.base

@@ -15,7 +15,7 @@ import numpy as np
 from dnnffi.device.driver import capture_id
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.graphs import CudaGraph, NullStream, StepGraph
-from dnnffi.device.interface import Architecture, Array, Graph, Kernel, Stream
+from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Stream
 
 INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
 
@@ -58,7 +58,7 @@ class CupyMemory:
 
     def empty_strided(
         self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
-    ) -> Array:
+    ) -> AnyArray:
         return self.ndarray(shape, dtype, self._cupy.cuda.alloc(nbytes), strides)
 
     def clear(self, address: int, nbytes: int, stream: Stream) -> None:

@@ -1,9 +1,4 @@
-"""What does dnnffi ask of a device? The protocols of arrays, memory, graphs and kernels.
-
-Vendor rooms read arrays through five attributes that CuPy's ``ndarray`` has: ``data.ptr``,
-``size``, ``shape``, ``dtype`` and ``_c_contiguous`` (CuPy's own flag behind
-``flags.c_contiguous``, at a fifth of its cost).
-"""
+"""What does dnnffi ask of a device? The protocols of arrays, memory, graphs and kernels."""
 
 from __future__ import annotations
 
@@ -13,8 +8,59 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-Array = Any
-"""A NumPy or CuPy array; neither has a common static type."""
+AnyArray = Any
+"""An array of the library that the caller computes with. Those have no static type in common."""
+
+NDArray = np.ndarray[Any, Any]
+"""An array to compute with: NumPy's, or CuPy's, which has the same methods and no static type."""
+
+
+class Pointer(Protocol):
+    """Where an array is."""
+
+    @property
+    def ptr(self) -> int:
+        """The address of its first element."""
+
+    @property
+    def device_id(self) -> int:
+        """The device that has the memory."""
+
+
+class Array(Protocol):
+    """An array on a device, as CuPy has it; what calls on a vendor's library ask of it."""
+
+    @property
+    def data(self) -> Pointer:
+        """Where it is."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from an element to the next, in each dimension."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements."""
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes they take."""
+
+    @property
+    def _c_contiguous(self) -> bool:
+        """Whether there are no gaps: CuPy's own flag, at a fifth of ``flags.c_contiguous``."""
 
 
 class Stream(Protocol):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dnnffi.device.arrays import array_module, doubled, to_host
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.errors import ValidationError
 from dnnffi.execution.rounding import inexact
 from dnnffi.execution.tolerance import roundoff, tolerance
@@ -35,14 +35,14 @@ SMALLEST_NORMAL = {
 _DRAWS = 16  # of rounding errors: where a ReLU has its corner, few of them show both sides
 _ALLOWED = 2.0  # times the farthest of them
 
-Results = dict[str, Array | None]
+Results = dict[str, AnyArray | None]
 
 
 def compare(
     problem: RNNProblem | ConvProblem,
     found: Results,
     compute: Callable[..., Results],
-    inputs: Sequence[Array | None],
+    inputs: Sequence[AnyArray | None],
 ) -> None:
     """Raise unless ``found`` is what ``compute`` makes of ``inputs``, but for rounding."""
     doubles = [None if array is None else doubled(array) for array in inputs]
@@ -77,7 +77,7 @@ def _drawn_deviation(drawn: Any, found: Any, expected: Any) -> float:
     return relative_deviation(rounded, to_host(expected))
 
 
-def relative_deviation(found: Array, expected: Array) -> float:
+def relative_deviation(found: AnyArray, expected: AnyArray) -> float:
     """Largest difference over the largest finite magnitude expected.
 
     Infinite where NaN or infinity stand in one array and not, or otherwise, in the other. A

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnnffi.device.arrays import to_host
-from dnnffi.device.interface import Array, MemoryWithGraphs
+from dnnffi.device.interface import AnyArray, MemoryWithGraphs
 from dnnffi.errors import DnnffiError
 
 _BATCHES = 3  # times of a candidate, of which the median counts
@@ -45,7 +45,7 @@ def median_time(
     return sorted(memory.elapsed(calls) / count for _ in range(_BATCHES))[_BATCHES // 2]
 
 
-def ends(array: Array) -> Results:
+def ends(array: AnyArray) -> Results:
     """An array on the host; of a long one its two ends."""
     flat = array.reshape(-1)
     parts = [flat] if flat.size <= 2 * _MOST_COMPARED else [flat[:_MOST_COMPARED]]
@@ -64,8 +64,8 @@ class Filler:
         self._dtype = dtype
         self._pattern = np.random.default_rng(0).uniform(-1, 1, 65_521)  # prime: rows differ
 
-    def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> Array:
-        array = self._memory.empty(shape, self._dtype)
+    def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> AnyArray:
+        array: AnyArray = self._memory.empty(shape, self._dtype)
         flat, size, done = array.reshape(-1), prod(shape), min(self._pattern.size, prod(shape))
         flat[:done].set((self._pattern[:done] * scale).astype(self._dtype))
         while done < size:

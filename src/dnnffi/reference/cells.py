@@ -13,36 +13,36 @@ arrays come from, NumPy or CuPy.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
-Saved = tuple[Array, ...]
+Saved = tuple[Any, ...]
 
 
 class State(NamedTuple):
     """The state after a step, h [B, H] and c [B, H] (LSTM), and what the derivative needs."""
 
-    h: Array
-    c: Array | None
+    h: NDArray
+    c: NDArray | None
     saved: Saved
 
 
 class StateGradients(NamedTuple):
     """Gradients of ``gx`` and ``gh``, and of the state before the step (None: no direct way)."""
 
-    gx: Array
-    gh: Array
-    h: Array | None
-    c: Array | None
+    gx: NDArray
+    gh: NDArray
+    h: NDArray | None
+    c: NDArray | None
 
 
 class Cell(Protocol):
     """The step of one mode."""
 
-    def step(self, gx: Array, gh: Array, h: Array, c: Array | None) -> State: ...
+    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State: ...
 
-    def step_backward(self, saved: Saved, dh: Array, dc: Array | None) -> StateGradients: ...
+    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients: ...
 
 
 def make_cell(mode: str, xp: ModuleType, clip: tuple[float, float] | None, clip_nan: str) -> Cell:
@@ -67,7 +67,8 @@ class LSTMCell:
         self.clip = clip
         self.clip_nan = clip_nan
 
-    def step(self, gx: Array, gh: Array, h: Array, c: Array | None) -> State:
+    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State:
+        assert c is not None
         xp = self.xp
         i, f, g, o = xp.split(gx + gh, 4, axis=-1)
         i, f, g, o = sigmoid(xp, i), sigmoid(xp, f), xp.tanh(g), sigmoid(xp, o)
@@ -77,7 +78,7 @@ class LSTMCell:
         tanh_c = xp.tanh(c_read)
         return State(o * tanh_c, c, (i, f, g, o, c_before, clipped_before, tanh_c, clipped))
 
-    def step_backward(self, saved: Saved, dh: Array, dc: Array | None) -> StateGradients:
+    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients:
         xp = self.xp
         i, f, g, o, c_before, clipped_before, tanh_c, clipped = saved
         dc_read = dh * o * (1 - tanh_c * tanh_c)
@@ -102,7 +103,7 @@ class GRUCell:
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
 
-    def step(self, gx: Array, gh: Array, h: Array, c: Array | None) -> State:
+    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State:
         xp = self.xp
         gx_r, gx_z, gx_n = xp.split(gx, 3, axis=-1)
         gh_r, gh_z, gh_n = xp.split(gh, 3, axis=-1)
@@ -110,7 +111,7 @@ class GRUCell:
         n = xp.tanh(gx_n + r * gh_n)
         return State((1 - z) * n + z * h, None, (r, z, n, gh_n, h))
 
-    def step_backward(self, saved: Saved, dh: Array, dc: Array | None) -> StateGradients:
+    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients:
         xp = self.xp
         r, z, n, gh_n, h_before = saved
         dz = dh * (h_before - n) * z * (1 - z)
@@ -128,27 +129,27 @@ class ElmanCell:
         self.xp = xp
         self.relu = relu
 
-    def step(self, gx: Array, gh: Array, h: Array, c: Array | None) -> State:
+    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State:
         a = gx + gh
         h = self.xp.maximum(a, 0) if self.relu else self.xp.tanh(a)
         return State(h, None, (h,))
 
-    def step_backward(self, saved: Saved, dh: Array, dc: Array | None) -> StateGradients:
+    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients:
         (h,) = saved
         # where, not a product: an infinite gradient stops at a unit that is off; NaN is not off.
         da = self.xp.where(h <= 0, 0, dh) if self.relu else dh * (1 - h * h)
         return StateGradients(da, da, None, None)
 
 
-def sigmoid(xp: ModuleType, a: Array) -> Array:
+def sigmoid(xp: ModuleType, a: NDArray) -> NDArray:
     """1 / (1 + exp(-a)) to full relative precision at both ends, without overflow."""
     e = xp.exp(-abs(a))
     return xp.where(a < 0, e, 1) / (1 + e)
 
 
 def clip_cell(
-    xp: ModuleType, c: Array, clip: tuple[float, float] | None, clip_nan: str
-) -> tuple[Array, Array | None]:
+    xp: ModuleType, c: NDArray, clip: tuple[float, float] | None, clip_nan: str
+) -> tuple[NDArray, NDArray | None]:
     """``c`` clipped to [lo, hi], and where that changed it: no gradient passes there.
 
     NaN stays NaN and counts as not clipped ("propagate"), or becomes lo ("clip"). Without

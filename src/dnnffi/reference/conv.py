@@ -23,7 +23,7 @@ import numpy as np
 
 from dnnffi.device.arrays import array_module
 from dnnffi.device.dtypes import compute_dtype
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.spec.conv import ConvSpec
 
 
@@ -31,14 +31,14 @@ from dnnffi.spec.conv import ConvSpec
 @np.errstate(all="ignore")
 def forward(
     spec: ConvSpec,
-    x: Array,
-    w: Array,
-    bias: Array | None = None,
+    x: NDArray,
+    w: NDArray,
+    bias: NDArray | None = None,
     *,
     activation: str | None = None,
-    residual: Array | None = None,
+    residual: NDArray | None = None,
     alpha: float = 1.0,
-) -> Array:
+) -> NDArray:
     """``activation(conv(x, w) + alpha * residual + bias)`` [N, K, ...].
 
     float32 and float64 are computed in the dtype of ``x``, float16 and bfloat16 in float32; the
@@ -67,7 +67,7 @@ def forward(
 
 
 @np.errstate(all="ignore")
-def backward_data(spec: ConvSpec, dy: Array, w: Array, sizes: Sequence[int]) -> Array:
+def backward_data(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> NDArray:
     """Gradient of sum(dy * conv(x, w)) by x [N, C, ...]; ``sizes`` are x's spatial ones."""
     if spec.transposed:
         dx = _gather(spec.adjoint, _up(dy), _up(w), sizes)
@@ -77,7 +77,7 @@ def backward_data(spec: ConvSpec, dy: Array, w: Array, sizes: Sequence[int]) -> 
 
 
 @np.errstate(all="ignore")
-def backward_weights(spec: ConvSpec, dy: Array, x: Array) -> Array:
+def backward_weights(spec: ConvSpec, dy: NDArray, x: NDArray) -> NDArray:
     """Gradient of sum(dy * conv(x, w)) by w, of the shape of w."""
     image, outputs = (dy, x) if spec.transposed else (x, dy)
     ordinary = spec.adjoint if spec.transposed else spec
@@ -88,19 +88,19 @@ def backward_weights(spec: ConvSpec, dy: Array, x: Array) -> Array:
 
 
 @np.errstate(all="ignore")
-def backward_bias(dy: Array) -> Array:
+def backward_bias(dy: NDArray) -> NDArray:
     """Gradient by the bias [K]: the sum of dy over all but its channels, in float64."""
     given = _up(dy) if dy.dtype.name == "bfloat16" else dy  # no sum of it gives float64
     return given.sum(axis=(0, *range(2, dy.ndim)), dtype="float64").astype(dy.dtype)
 
 
-def _gather(spec: ConvSpec, x: Array, w: Array, outputs: Sequence[int]) -> Array:
+def _gather(spec: ConvSpec, x: NDArray, w: NDArray, outputs: Sequence[int]) -> NDArray:
     """conv(x, w) [N, K, ...] at the first ``outputs`` positions."""
     y = _matrix(spec, w) @ _windows(spec, x, outputs)  # [G, K/G, N*O]
     return y.reshape(spec.out_channels, len(x), *outputs).swapaxes(0, 1)
 
 
-def _scatter(spec: ConvSpec, dy: Array, w: Array, sizes: Sequence[int]) -> Array:
+def _scatter(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> NDArray:
     """The adjoint of `_gather`: dx [N, C, ...] of spatial ``sizes``."""
     outputs = dy.shape[2:]
     windows = _matrix(spec, w).swapaxes(1, 2) @ _columns(spec, dy)  # [G, C/G*T, N*O]
@@ -114,7 +114,7 @@ def _scatter(spec: ConvSpec, dy: Array, w: Array, sizes: Sequence[int]) -> Array
     return dx[(..., *inside)].swapaxes(0, 1)
 
 
-def _windows(spec: ConvSpec, x: Array, outputs: Sequence[int]) -> Array:
+def _windows(spec: ConvSpec, x: NDArray, outputs: Sequence[int]) -> NDArray:
     """What the kernel sees at each position: [G, C/G*T, N*O]."""
     xp, rank = array_module(x), spec.rank
     x = xp.pad(x, [(0, 0), (0, 0), *((p, p) for p in spec.padding)])
@@ -136,16 +136,16 @@ def _seen(spec: ConvSpec, tap: Sequence[int], outputs: Sequence[int]) -> tuple[s
     )
 
 
-def _columns(spec: ConvSpec, y: Array) -> Array:
+def _columns(spec: ConvSpec, y: NDArray) -> NDArray:
     """[N, K, ...] as [G, K/G, N*O]."""
     columns = len(y) * prod(y.shape[2:])
     return y.swapaxes(0, 1).reshape(spec.groups, spec.out_channels // spec.groups, columns)
 
 
-def _matrix(spec: ConvSpec, w: Array) -> Array:
+def _matrix(spec: ConvSpec, w: NDArray) -> NDArray:
     """[K, C/G, ...] as [G, K/G, C/G*T]."""
     return w.reshape(spec.groups, spec.out_channels // spec.groups, prod(w.shape[1:]))
 
 
-def _up(a: Array) -> Any:
+def _up(a: NDArray) -> Any:
     return a.astype(compute_dtype(a.dtype), copy=False)

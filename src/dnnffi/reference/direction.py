@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, Saved
 from dnnffi.reference.layout import Layout
 
@@ -18,11 +18,11 @@ from dnnffi.reference.layout import Layout
 class Weights(NamedTuple):
     """The arrays of one layer and direction; their gradients have the same form."""
 
-    w_ih: Array  # [G*H, I or O*D]
-    w_hh: Array  # [G*H, O]
-    b_ih: Array | None  # [G*H]
-    b_hh: Array | None
-    w_hr: Array | None  # [P, H]
+    w_ih: NDArray  # [G*H, I or O*D]
+    w_hh: NDArray  # [G*H, O]
+    b_ih: NDArray | None  # [G*H]
+    b_hh: NDArray | None
+    w_hr: NDArray | None  # [P, H]
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,33 @@ class Pass:
 
     weights: Weights
     order: range  # the steps in the order they were taken
-    x: Array  # [T, B, I or O*D]
-    y: Array  # [T, B, O]
-    h_n: Array  # [B, O]
-    c_n: Array | None  # [B, H]
-    h_before: Array  # [T, B, O]: the state that each step read
-    unprojected: Array | None  # [T, B, H]: the cell's output before the projection
+    x: NDArray  # [T, B, I or O*D]
+    y: NDArray  # [T, B, O]
+    h_n: NDArray  # [B, O]
+    c_n: NDArray | None  # [B, H]
+    h_before: NDArray  # [T, B, O]: the state that each step read
+    unprojected: NDArray | None  # [T, B, H]: the cell's output before the projection
     saved: list[Saved]  # by step: what the cell keeps for its derivative
 
 
 class PassGradients(NamedTuple):
     """Gradients of one direction of one layer."""
 
-    x: Array
-    h_0: Array
-    c_0: Array | None
+    x: NDArray
+    h_0: NDArray
+    c_0: NDArray | None
     weights: Weights
 
 
 def forward_pass(
-    layout: Layout, cell: Cell, w: Weights, x: Array, h: Array, c: Array | None, *, reverse: bool
+    layout: Layout,
+    cell: Cell,
+    w: Weights,
+    x: NDArray,
+    h: NDArray,
+    c: NDArray | None,
+    *,
+    reverse: bool,
 ) -> Pass:
     """One direction of one layer from the state h [B, O], c [B, H]."""
     steps = layout.steps
@@ -68,7 +75,7 @@ def forward_pass(
         new = cell.step(gx[t], gh, h, c)
         cell_hs[t], saved[t] = new.h, new.saved
         h = layout.update(t, new.h if w.w_hr is None else new.h @ w.w_hr.T, h)
-        if c is not None:
+        if c is not None and new.c is not None:
             c = layout.update(t, new.c, c)
         hs[t] = h
 
@@ -86,7 +93,7 @@ def forward_pass(
 
 
 def backward_pass(
-    layout: Layout, cell: Cell, run: Pass, dy: Array, dh: Array, dc: Array | None
+    layout: Layout, cell: Cell, run: Pass, dy: NDArray, dh: NDArray, dc: NDArray | None
 ) -> PassGradients:
     """Gradients from those of y [T, B, O] and of the last state, dh [B, O] and dc [B, H].
 
@@ -103,7 +110,7 @@ def backward_pass(
         if d.h is not None:
             dh_before = dh_before + d.h
         dh = layout.update(t, dh_before, dh)
-        if dc is not None:
+        if dc is not None and d.c is not None:
             dc = layout.update(t, d.c, dc)
 
     # Steps past a row's length were computed too; `sequence` puts zero over their gradients.
@@ -114,16 +121,16 @@ def backward_pass(
         w_hh=_outer(gh, run.h_before),
         b_ih=None if w.b_ih is None else gx.sum(axis=(0, 1)),
         b_hh=None if w.b_hh is None else gh.sum(axis=(0, 1)),
-        w_hr=None if w.w_hr is None else _outer(layout.sequence(d_h), run.unprojected),
+        w_hr=None if run.unprojected is None else _outer(layout.sequence(d_h), run.unprojected),
     )
     return PassGradients(layout.zero_past_end(_product(gx, w.w_ih)), dh, dc, weights)
 
 
-def _product(a: Array, w: Array) -> Array:
+def _product(a: NDArray, w: NDArray) -> NDArray:
     """a [T, B, M] times w [M, N] as one product over all steps: [T, B, N]."""
     return (a.reshape(-1, a.shape[-1]) @ w).reshape(*a.shape[:-1], -1)
 
 
-def _outer(a: Array, b: Array) -> Array:
+def _outer(a: NDArray, b: NDArray) -> NDArray:
     """The sum over steps and rows of the outer products of a [T, B, M] and b [T, B, N]: [M, N]."""
     return a.reshape(-1, a.shape[-1]).T @ b.reshape(-1, b.shape[-1])

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Layout:
     steps: int
     batch: int
     batch_first: bool
-    active: Array | None
-    rows: Array | None
-    places: Array | None
+    active: NDArray | None
+    rows: NDArray | None
+    places: NDArray | None
 
     @classmethod
     def of(
         cls,
         xp: ModuleType,
-        x: Array,
+        x: NDArray,
         batch_first: bool,
         lengths: Sequence[int] | None,
         batch_sizes: Sequence[int] | None,
@@ -52,7 +52,7 @@ class Layout:
         places = xp.asarray(np.flatnonzero(active))
         return cls(xp, steps, batch, False, xp.asarray(active), rows, places)
 
-    def time_major(self, a: Array) -> Array:
+    def time_major(self, a: NDArray) -> NDArray:
         """``a`` in the layout of x, as [T, B, .]."""
         if self.rows is not None:
             a = a[self.rows].reshape(self.steps, self.batch, -1)
@@ -60,20 +60,20 @@ class Layout:
             a = a.swapaxes(0, 1)
         return self.zero_past_end(a)
 
-    def original(self, a: Array) -> Array:
+    def original(self, a: NDArray) -> NDArray:
         """``a`` [T, B, .] in the layout of x, contiguous."""
         if self.places is not None:
             return a.reshape(self.steps * self.batch, -1)[self.places]
         return self.xp.ascontiguousarray(a.swapaxes(0, 1) if self.batch_first else a)
 
-    def zero_past_end(self, a: Array) -> Array:
+    def zero_past_end(self, a: NDArray) -> NDArray:
         """Zero where ``a`` [T, B, .] is past a row's length, whatever is there, NaN too."""
         return a if self.active is None else self.xp.where(self.active[:, :, None], a, 0)
 
-    def sequence(self, by_step: list[Array]) -> Array:
+    def sequence(self, by_step: list[NDArray]) -> NDArray:
         """One array a step, [B, .] each, as [T, B, .] with zeros past each row's length."""
         return self.zero_past_end(self.xp.stack(by_step))
 
-    def update(self, step: int, new: Array, old: Array) -> Array:
+    def update(self, step: int, new: NDArray, old: NDArray) -> NDArray:
         """``new`` [B, .] in the rows that reach ``step``, ``old`` in the others."""
         return new if self.active is None else self.xp.where(self.active[step][:, None], new, old)

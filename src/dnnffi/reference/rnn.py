@@ -20,7 +20,7 @@ import numpy as np
 
 from dnnffi.device.arrays import array_module
 from dnnffi.device.dtypes import compute_dtype
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, make_cell
 from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
 from dnnffi.reference.layout import Layout
@@ -37,7 +37,7 @@ class Tape:
     cell: Cell
     dtype: Any  # of the results
     compute_dtype: Any
-    masks: list[Array] | None  # [T, B, O*D] each
+    masks: list[NDArray] | None  # [T, B, O*D] each
     layers: list[list[Pass]]  # by layer, by direction
 
 
@@ -45,9 +45,9 @@ class Tape:
 class Forward:
     """Results of `forward`: y in the layout of x, h_n [L*D, B, O], c_n [L*D, B, H] or None."""
 
-    y: Array
-    h_n: Array
-    c_n: Array | None
+    y: NDArray
+    h_n: NDArray
+    c_n: NDArray | None
     tape: Tape
 
 
@@ -55,26 +55,26 @@ class Forward:
 class Gradients:
     """Results of `backward`, each of the shape of what it is the gradient of."""
 
-    x: Array
-    h_0: Array
-    c_0: Array | None
-    weights: list[Array]
+    x: NDArray
+    h_0: NDArray
+    c_0: NDArray | None
+    weights: list[NDArray]
 
 
 # Infinity and NaN are values here, as they are on a device: NumPy is not to warn of them.
 @np.errstate(all="ignore")
 def forward(
     spec: RNNSpec,
-    x: Array,
-    h_0: Array | None,
-    c_0: Array | None,
-    weights: Sequence[Array],
+    x: NDArray,
+    h_0: NDArray | None,
+    c_0: NDArray | None,
+    weights: Sequence[NDArray],
     *,
     batch_first: bool = False,
     lengths: Sequence[int] | None = None,
     batch_sizes: Sequence[int] | None = None,
     dropout: float = 0.0,
-    masks: Sequence[Array] | None = None,
+    masks: Sequence[NDArray] | None = None,
     clip: tuple[float, float] | None = None,
     clip_nan: str = "propagate",
 ) -> Forward:
@@ -152,7 +152,10 @@ def forward(
 
 @np.errstate(all="ignore")
 def backward(
-    tape: Tape, dy: Array | None = None, dh_n: Array | None = None, dc_n: Array | None = None
+    tape: Tape,
+    dy: NDArray | None = None,
+    dh_n: NDArray | None = None,
+    dc_n: NDArray | None = None,
 ) -> Gradients:
     """Gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
 
@@ -189,7 +192,7 @@ def backward(
             d_outputs = d_outputs * tape.masks[layer - 1]
         by_pass = of_layer + by_pass
 
-    def result(a: Array) -> Array:
+    def result(a: NDArray) -> NDArray:
         return a.astype(tape.dtype, copy=False)
 
     return Gradients(
@@ -200,7 +203,7 @@ def backward(
     )
 
 
-def dropout_masks(spec: RNNSpec, T: int, B: int, dropout: float, rng: Any) -> list[Array]:
+def dropout_masks(spec: RNNSpec, T: int, B: int, dropout: float, rng: Any) -> list[NDArray]:
     """Masks for `forward`: L - 1 arrays [T, B, O*D] of 0 (probability ``dropout``) or 1/(1-p).
 
     ``rng`` is a generator of NumPy or CuPy (``default_rng``) and decides where the masks are; they
@@ -211,7 +214,7 @@ def dropout_masks(spec: RNNSpec, T: int, B: int, dropout: float, rng: Any) -> li
     return [(rng.random(shape) >= dropout) * keep for _ in range(spec.num_layers - 1)]
 
 
-def _group(spec: RNNSpec, weights: Sequence[Array]) -> list[Weights]:
+def _group(spec: RNNSpec, weights: Sequence[NDArray]) -> list[Weights]:
     """The flat weights by layer and direction."""
     count = spec.arrays_per_direction
     groups = []
@@ -222,11 +225,11 @@ def _group(spec: RNNSpec, weights: Sequence[Array]) -> list[Weights]:
     return groups
 
 
-def _cast(a: Array | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> Array:
+def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> NDArray:
     """``a`` in ``dtype``; zeros of ``shape`` for None."""
     return xp.zeros(shape, dtype) if a is None else a.astype(dtype, copy=False)
 
 
-def _time_major_mask(layout: Layout, mask: Array) -> Array:
+def _time_major_mask(layout: Layout, mask: NDArray) -> NDArray:
     """A mask is [T, B, O*D] in every layout but may be packed where the sequences are."""
     return layout.time_major(mask) if mask.ndim == 2 else layout.zero_past_end(mask)

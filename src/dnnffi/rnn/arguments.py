@@ -11,7 +11,7 @@ from dnnffi.backends.rnn_interface import (
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
-from dnnffi.device.interface import Array, Memory
+from dnnffi.device.interface import AnyArray, Array, Memory
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 
@@ -110,7 +110,7 @@ class Arguments:
     def _checked(
         self,
         operation: dict[str, _Field],
-        arrays: tuple[Array | None, ...],
+        arrays: tuple[AnyArray, ...],
         workspace: Array,
         least: int,
         *reserve: Span,

@@ -13,7 +13,7 @@ from dnnffi.backends.registry import REFERENCE, backend_of, kind_error
 from dnnffi.backends.resources import OneForResources, Resources, resources_of
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import PerformanceWarning
 from dnnffi.execution.cache import Living, Once, PlanCache
@@ -55,11 +55,11 @@ class RNNBackend:
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self._default_states: Once[int, DropoutState] = Once()
 
-    def device_of(self, name: str, array: Array) -> int:
+    def device_of(self, name: str, array: AnyArray) -> int:
         """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
         return 0
 
-    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Any:
+    def native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> Any:
         """``weights`` in the form that the backend's plans take."""
         return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
 
@@ -77,7 +77,7 @@ class RNNBackend:
             state = self._default_states.get(device, lambda: DropoutState(secrets.randbits(63)))
         return state.generator(self._where(device), lambda seed: self._seeded(seed, device))
 
-    def separate(self, packed: RNNWeights) -> list[Array]:
+    def separate(self, packed: RNNWeights) -> list[AnyArray]:
         """The weights in ``packed``, a result, as separate arrays."""
         return packed.arrays()
 
@@ -135,13 +135,13 @@ class DeviceRNNBackend(RNNBackend):
         if self.tuner is not None:
             self.tuner.clear()
 
-    def native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
+    def native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> AnyArray:
         buffer = self._native(weights, spec)
         if self.resources.external:
             return device_array("weights", buffer, self.library.kind)
         return buffer
 
-    def _native(self, weights: RNNWeights | Sequence[Array], spec: RNNSpec) -> Array:
+    def _native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> AnyArray:
         if isinstance(weights, RNNWeights):
             if weights.layout.name != self.name:
                 raise ValueError(
@@ -166,11 +166,11 @@ class DeviceRNNBackend(RNNBackend):
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> BufferPlan:
         return BufferPlan(self.plan(problem, device, generator))
 
-    def separate(self, packed: RNNWeights) -> list[Array]:
+    def separate(self, packed: RNNWeights) -> list[AnyArray]:
         if not self.resources.external:
             return super().separate(packed)
-        memory, dtype = self.memory, packed.buffer.dtype
-        arrays = [memory.empty(p.shape, dtype) for p in packed.spec.parameter_shapes()]
+        empty: Any = self.memory.empty
+        arrays = [empty(p.shape, packed.buffer.dtype) for p in packed.spec.parameter_shapes()]
         packed.unpack(arrays)
         return [array.owner for array in arrays]
 
@@ -197,7 +197,7 @@ def rnn_backend(record: Backend, *, external: bool = False) -> RNNBackend:
     return _by_resources.get(resources, lambda: DeviceRNNBackend(record, resources))
 
 
-def backend_for(name: object, x: Array) -> RNNBackend:
+def backend_for(name: object, x: AnyArray) -> RNNBackend:
     """The backend of a call: the one named, or the one that the array asks for."""
     record = backend_of(name, x)
     try:
@@ -207,7 +207,7 @@ def backend_for(name: object, x: Array) -> RNNBackend:
         raise kind_error(record, "x", x) or error from None
 
 
-def external_backend_for(name: object, x: Array) -> DeviceRNNBackend:
+def external_backend_for(name: object, x: AnyArray) -> DeviceRNNBackend:
     """The backend of a call with an allocator, whose x is a `DeviceArray`."""
     record = backend_of(name, x, external=True)
     if record.load is None:
@@ -254,7 +254,7 @@ def weights_of(
     weights: object,
     num_layers: int,
     bidirectional: bool,
-) -> tuple[RNNSpec, RNNWeights | list[Array]]:
+) -> tuple[RNNSpec, RNNWeights | list[AnyArray]]:
     """The spec that ``weights`` imply, and the weights with every array made known.
 
     An `RNNWeights` brings its own spec: ``num_layers`` and ``bidirectional`` may be left at their

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnffi.device.arrays import as_array, check_aligned, ready
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.rnn.backend import RNNBackend
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
@@ -20,12 +20,12 @@ class CallArrays(NamedTuple):
     spec: RNNSpec
     device: int
     takes: Callable[[Any, tuple[int, ...]], bool]
-    x: Array
-    h_0: Array | None
-    c_0: Array | None
-    weights: RNNWeights | list[Array]
+    x: AnyArray
+    h_0: AnyArray | None
+    c_0: AnyArray | None
+    weights: RNNWeights | list[AnyArray]
 
-    def array(self, name: str, value: object, shape: tuple[int, ...]) -> Array:
+    def array(self, name: str, value: object, shape: tuple[int, ...]) -> AnyArray:
         """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
         if self.takes(value, shape):
             return value
@@ -39,7 +39,7 @@ class CallArrays(NamedTuple):
             )
         return ready(name, array)
 
-    def optional(self, name: str, value: object, shape: tuple[int, ...]) -> Array | None:
+    def optional(self, name: str, value: object, shape: tuple[int, ...]) -> AnyArray | None:
         """As `array`; None stays None."""
         if value is None or self.takes(value, shape):
             return value
@@ -64,7 +64,7 @@ class CallArrays(NamedTuple):
         layout = weight_layout(self.spec, self.backend.name)
         return self.backend.separate(RNNWeights.of_result(gradient, layout))
 
-    def _check_device(self, name: str, array: Array) -> None:
+    def _check_device(self, name: str, array: AnyArray) -> None:
         device = self.backend.device_of(name, array)
         if device != self.device:
             raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")

@@ -8,7 +8,7 @@ from dnnffi.backends.registry import named
 from dnnffi.backends.rnn_interface import AddressExecutor, ForwardAddresses
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.interface import Array, Launch
+from dnnffi.device.interface import AnyArray, Launch
 from dnnffi.errors import ContextError
 from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn.arguments import Arguments, Span
@@ -103,7 +103,7 @@ class RNNExecutor:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def context(self, reserve: Array) -> Context:
+    def context(self, reserve: AnyArray) -> Context:
         """A context on ``reserve``, a device buffer of at least ``reserve_bytes`` bytes."""
         if not self._training:
             raise ContextError("this executor is for inference; its problem has training=False")
@@ -113,13 +113,13 @@ class RNNExecutor:
 
     def forward(
         self,
-        x: Array,
-        h_0: Array | None,
-        c_0: Array | None,
-        weights: Array,
+        x: AnyArray,
+        h_0: AnyArray | None,
+        c_0: AnyArray | None,
+        weights: AnyArray,
         *,
-        out: tuple[Array, Array | None, Array | None],
-        workspace: Array,
+        out: tuple[AnyArray, AnyArray | None, AnyArray | None],
+        workspace: AnyArray,
         context: Context | None = None,
     ) -> None:
         """Forward: fills ``out`` = (y, h_n, c_n).
@@ -163,16 +163,16 @@ class RNNExecutor:
     def backward_data(
         self,
         context: Context,
-        y: Array,
-        dy: Array,
-        h_0: Array | None,
-        c_0: Array | None,
-        dh_n: Array | None,
-        dc_n: Array | None,
-        weights: Array,
+        y: AnyArray,
+        dy: AnyArray,
+        h_0: AnyArray | None,
+        c_0: AnyArray | None,
+        dh_n: AnyArray | None,
+        dc_n: AnyArray | None,
+        weights: AnyArray,
         *,
-        out: tuple[Array, Array | None, Array | None],
-        workspace: Array,
+        out: tuple[AnyArray, AnyArray | None, AnyArray | None],
+        workspace: AnyArray,
     ) -> None:
         """Gradients of the inputs: fills ``out`` = (dx, dh_0, dc_0).
 
@@ -197,12 +197,12 @@ class RNNExecutor:
     def backward_weights(
         self,
         context: Context,
-        x: Array,
-        h_0: Array | None,
-        y: Array,
+        x: AnyArray,
+        h_0: AnyArray | None,
+        y: AnyArray,
         *,
-        out: Array,
-        workspace: Array,
+        out: AnyArray,
+        workspace: AnyArray,
         accumulate: bool = False,
     ) -> None:
         """Gradient of the weights: fills ``out`` [weight_size].

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError
 from dnnffi.execution.embedding import Embedding, embeds, unwrap, wrapped
@@ -26,9 +26,9 @@ from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
 from dnnffi.weights import RNNWeights
 
-Weights = RNNWeights | Sequence[Array]
-State = Array | None
-CellState = tuple[Array, Array] | None
+Weights = RNNWeights | Sequence[AnyArray]
+State = AnyArray | None
+CellState = tuple[AnyArray, AnyArray] | None
 
 
 class Gradients(NamedTuple):
@@ -38,7 +38,7 @@ class Gradients(NamedTuple):
     form that the weights had: a list in the same order, or an `RNNWeights` of the same layout.
     """
 
-    x: Array | None
+    x: AnyArray | None
     hx: Any
     weights: Any
 
@@ -56,7 +56,7 @@ class RNNContext:
 
     def backward(
         self,
-        dy: Array | None = None,
+        dy: AnyArray | None = None,
         dhx: Any = None,
         *,
         need: Iterable[str] = ("x", "hx", "weights"),
@@ -125,7 +125,7 @@ _NO_DROPOUT: Dropout = (0.0, None)
 
 
 def _run(
-    x: Array,
+    x: AnyArray,
     hx: Any,
     weights: Any,
     call: Call,
@@ -149,7 +149,7 @@ def _run(
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
 
 
-def _signed(x: Array, call: Call, options: object) -> Signature | None:
+def _signed(x: AnyArray, call: Call, options: object) -> Signature | None:
     """What a call on `RNNWeights` without dropout is known by.
 
     None for one that has to be looked at closely: with arguments that are not plain. Of these
@@ -178,7 +178,7 @@ def _signed(x: Array, call: Call, options: object) -> Signature | None:
 
 
 def _run_known(
-    x: Array, hx: Any, weights: RNNWeights, training: bool, signature: Signature
+    x: AnyArray, hx: Any, weights: RNNWeights, training: bool, signature: Signature
 ) -> tuple[Any, ...] | None:
     """`_run` of a call that was made before; None where it has to be looked at closely."""
     known = weights.known.find(signature)
@@ -204,7 +204,7 @@ def _run_known(
 
 
 def _run_checked(
-    x: Array,
+    x: AnyArray,
     hx: Any,
     weights: Any,
     call: Call,
@@ -287,7 +287,7 @@ class _EmbeddedContext(RNNContext):
 
     def backward(
         self,
-        dy: Array | None = None,
+        dy: AnyArray | None = None,
         dhx: Any = None,
         *,
         need: Iterable[str] = ("x", "hx", "weights"),
@@ -303,7 +303,7 @@ class _EmbeddedContext(RNNContext):
 
 def _problem(
     spec: RNNSpec,
-    x: Array,
+    x: AnyArray,
     batch_first: bool,
     lengths: object,
     batch_sizes: object,
@@ -348,7 +348,7 @@ def _checked(dropout: object, state: object) -> Dropout:
 
 
 def lstm(
-    x: Array,
+    x: AnyArray,
     hx: CellState,
     weights: Weights,
     /,
@@ -360,7 +360,7 @@ def lstm(
     batch_sizes: Sequence[int] | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, tuple[Array, Array]]:
+) -> tuple[AnyArray, tuple[AnyArray, AnyArray]]:
     """LSTM inference: ``y, (h_n, c_n)``. Drops nothing and keeps nothing for backward.
 
     Parameters
@@ -420,7 +420,7 @@ def lstm(
 
 
 def lstm_forward(
-    x: Array,
+    x: AnyArray,
     hx: CellState,
     weights: Weights,
     /,
@@ -434,7 +434,7 @@ def lstm_forward(
     dropout_state: DropoutState | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, tuple[Array, Array], RNNContext]:
+) -> tuple[AnyArray, tuple[AnyArray, AnyArray], RNNContext]:
     """LSTM training forward: ``y, (h_n, c_n), ctx``; ``ctx.backward`` gives the gradients.
 
     As `lstm`, and:
@@ -456,7 +456,7 @@ def lstm_forward(
 
 
 def gru(
-    x: Array,
+    x: AnyArray,
     h_0: State,
     weights: Weights,
     /,
@@ -468,7 +468,7 @@ def gru(
     batch_sizes: Sequence[int] | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[AnyArray, AnyArray]:
     """GRU inference: ``y, h_n``.
 
     The reset-after form, ``n = tanh(W x + b + r * (R h + b'))``, gates r z n. As `lstm`, with one
@@ -485,7 +485,7 @@ def gru(
 
 
 def gru_forward(
-    x: Array,
+    x: AnyArray,
     h_0: State,
     weights: Weights,
     /,
@@ -499,7 +499,7 @@ def gru_forward(
     dropout_state: DropoutState | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, Array, RNNContext]:
+) -> tuple[AnyArray, AnyArray, RNNContext]:
     """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`."""
     y, h_n, _, ctx = _run(
         x,
@@ -513,7 +513,7 @@ def gru_forward(
 
 
 def rnn_tanh(
-    x: Array,
+    x: AnyArray,
     h_0: State,
     weights: Weights,
     /,
@@ -525,7 +525,7 @@ def rnn_tanh(
     batch_sizes: Sequence[int] | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[AnyArray, AnyArray]:
     """RNN inference with tanh: ``y, h_n``.
 
     ``h = tanh(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
@@ -542,7 +542,7 @@ def rnn_tanh(
 
 
 def rnn_tanh_forward(
-    x: Array,
+    x: AnyArray,
     h_0: State,
     weights: Weights,
     /,
@@ -556,7 +556,7 @@ def rnn_tanh_forward(
     dropout_state: DropoutState | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, Array, RNNContext]:
+) -> tuple[AnyArray, AnyArray, RNNContext]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`."""
     y, h_n, _, ctx = _run(
         x,
@@ -570,7 +570,7 @@ def rnn_tanh_forward(
 
 
 def rnn_relu(
-    x: Array,
+    x: AnyArray,
     h_0: State,
     weights: Weights,
     /,
@@ -582,7 +582,7 @@ def rnn_relu(
     batch_sizes: Sequence[int] | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[AnyArray, AnyArray]:
     """RNN inference with ReLU: ``y, h_n``.
 
     ``h = relu(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
@@ -599,7 +599,7 @@ def rnn_relu(
 
 
 def rnn_relu_forward(
-    x: Array,
+    x: AnyArray,
     h_0: State,
     weights: Weights,
     /,
@@ -613,7 +613,7 @@ def rnn_relu_forward(
     dropout_state: DropoutState | None = None,
     backend: str | None = None,
     options: dict[str, Any] | None = None,
-) -> tuple[Array, Array, RNNContext]:
+) -> tuple[AnyArray, AnyArray, RNNContext]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`."""
     y, h_n, _, ctx = _run(
         x,

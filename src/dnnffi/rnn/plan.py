@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dnnffi.backends.registry import named
 from dnnffi.device.arrays import as_array
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
 from dnnffi.rnn.backend import RNNBackend, rnn_backend
 from dnnffi.rnn.call import CallArrays, initial_states, pair
@@ -90,7 +90,7 @@ class RNNPlan:
         self._buffers = self._backend.buffer_plan(problem, self._device, generator)
         self._spec, self._has_cell = spec, spec.has_cell
         # Only its checks are used, which need none of the arrays.
-        takes = self._buffers.plan.fits
+        takes = self._buffers.plan.takes
         self._call = CallArrays(self._backend, spec, self._device, takes, None, None, None, [])
         self._weights: RNNWeights | None = None
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
@@ -106,7 +106,7 @@ class RNNPlan:
         """The GPU that it runs on."""
         return self._device
 
-    def forward(self, x: Array, hx: Any, weights: RNNWeights, out: Any = None) -> Any:
+    def forward(self, x: AnyArray, hx: Any, weights: RNNWeights, out: Any = None) -> Any:
         """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
 
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
@@ -120,7 +120,7 @@ class RNNPlan:
         self._weights = weights
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
-    def backward_data(self, dy: Array | None = None, dhx: Any = None, out: Any = None) -> Any:
+    def backward_data(self, dy: AnyArray | None = None, dhx: Any = None, out: Any = None) -> Any:
         """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
 
         ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
@@ -145,7 +145,7 @@ class RNNPlan:
 
     def backward(
         self,
-        dy: Array | None = None,
+        dy: AnyArray | None = None,
         dhx: Any = None,
         out: Any = None,
         out_weights: RNNWeights | None = None,
@@ -159,7 +159,7 @@ class RNNPlan:
         data, dweights = self._buffers.backward(*gradients, self._weights, given, out_weights)
         return self._of_data(data), dweights
 
-    def _gradients(self, dy: Array | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
+    def _gradients(self, dy: AnyArray | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
         """(dy, dh_n, dc_n) made ready, and the arrays of ``out``."""
         plan = self._buffers.plan
         dh_n, dc_n = pair(self._spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
@@ -230,7 +230,7 @@ class RNNPlan:
         self.close()
 
     def _inputs(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: RNNWeights
+        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: RNNWeights
     ) -> tuple[Any, ...]:
         spec = self._spec
         if not isinstance(weights, RNNWeights):
@@ -239,7 +239,7 @@ class RNNPlan:
             raise ValueError(f"weights are those of {weights.spec}; the plan is for {spec}")
         native = self._backend.native(weights, spec)
         plan, call = self._buffers.plan, self._call
-        if not plan.fits(x, plan.x_shape):
+        if not plan.takes(x, plan.x_shape):
             x = call.array("x", x, plan.x_shape)
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)

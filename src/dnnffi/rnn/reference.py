@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnnffi.device.arrays import array_module
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.locks import new_lock
 from dnnffi.reference import rnn as reference
@@ -85,17 +85,15 @@ class ReferenceRNNPlan:
         """Never: it takes arrays of any kind, so that each has to be looked at."""
         return False
 
-    fits = takes
-
     def infer(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Sequence[Array]
-    ) -> tuple[Array, Array, Array | None]:
+        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Sequence[AnyArray]
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """(y, h_n, c_n)."""
         return self.forward(x, h_0, c_0, weights)[:3]
 
     def forward(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Sequence[Array]
-    ) -> tuple[Array, Array, Array | None, Context]:
+        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Sequence[AnyArray]
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
         """(y, h_n, c_n, what `backward` needs)."""
         masks = None
         if self._generator is not None:
@@ -109,13 +107,13 @@ class ReferenceRNNPlan:
     def backward(
         self,
         saved: Context,
-        dy: Array | None,
-        dh_n: Array | None,
-        dc_n: Array | None,
+        dy: AnyArray | None,
+        dh_n: AnyArray | None,
+        dc_n: AnyArray | None,
         *,
         weights_needed: bool,
         retain: bool,
-    ) -> tuple[Array, Array, Array | None, list[Array] | None]:
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None, list[AnyArray] | None]:
         """(dx, dh_0, dc_0, gradients of the weights in PyTorch's order or None)."""
         if retain:
             saved.check(Phase.FORWARD)
@@ -140,11 +138,11 @@ class ReferenceBufferPlan:
         self.plan = plan
         self.closed = False
         self._saved: Any = None
-        self._weights: list[Array] | None = None
+        self._weights: list[AnyArray] | None = None
 
     def forward(
-        self, x: Array, h_0: Array | None, c_0: Array | None, weights: Any, out: Any
-    ) -> tuple[Array, Array, Array | None]:
+        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any, out: Any
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """(y, h_n, c_n), copied into ``out`` where it is given."""
         self._open()
         *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
@@ -152,8 +150,8 @@ class ReferenceBufferPlan:
         return _into(out, results)
 
     def backward_data(
-        self, dy: Array | None, dh_n: Array | None, dc_n: Array | None, out: Any
-    ) -> tuple[Array, Array, Array | None]:
+        self, dy: AnyArray | None, dh_n: AnyArray | None, dc_n: AnyArray | None, out: Any
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """(dx, dh_0, dc_0), copied into ``out`` where it is given."""
         self._open()
         if not self.plan.problem.training:
@@ -182,9 +180,9 @@ class ReferenceBufferPlan:
 
     def backward(
         self,
-        dy: Array | None,
-        dh_n: Array | None,
-        dc_n: Array | None,
+        dy: AnyArray | None,
+        dh_n: AnyArray | None,
+        dc_n: AnyArray | None,
         weights: RNNWeights,
         out: Any,
         out_weights: RNNWeights | None,

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import AnyArray
 from dnnffi.execution.comparison import Results, compare
 from dnnffi.rnn.reference import ReferenceRNNPlan
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.weights import RNNWeights
 
 
-def check_forward(call: Any, problem: RNNProblem, results: Sequence[Array | None]) -> None:
+def check_forward(call: Any, problem: RNNProblem, results: Sequence[AnyArray | None]) -> None:
     """Raise `ValidationError` where y, h_n or c_n differ from the reference's."""
     plan, names = ReferenceRNNPlan(problem), ("y", "h_n", "c_n")
 
-    def compute(x: Array, h_0: Array | None, c_0: Array | None, *weights: Array) -> Results:
+    def compute(
+        x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, *weights: AnyArray
+    ) -> Results:
         return dict(zip(names, plan.infer(x, h_0, c_0, weights), strict=True))
 
     compare(problem, dict(zip(names, results, strict=True)), compute, _inputs(call))
@@ -25,23 +27,23 @@ def check_forward(call: Any, problem: RNNProblem, results: Sequence[Array | None
 def check_backward(
     call: Any,
     problem: RNNProblem,
-    dy: Array | None,
-    dh_n: Array | None,
-    dc_n: Array | None,
-    results: Sequence[Array | None],
+    dy: AnyArray | None,
+    dh_n: AnyArray | None,
+    dc_n: AnyArray | None,
+    results: Sequence[AnyArray | None],
     dweights: Any,
 ) -> None:
     """Raise `ValidationError` where a gradient differs from the reference's."""
     plan, names = ReferenceRNNPlan(problem), ("dx", "dh_0", "dc_0")
 
     def compute(
-        dy: Array | None,
-        dh_n: Array | None,
-        dc_n: Array | None,
-        x: Array,
-        h_0: Array | None,
-        c_0: Array | None,
-        *weights: Array,
+        dy: AnyArray | None,
+        dh_n: AnyArray | None,
+        dc_n: AnyArray | None,
+        x: AnyArray,
+        h_0: AnyArray | None,
+        c_0: AnyArray | None,
+        *weights: AnyArray,
     ) -> Results:
         *_, tape = plan.forward(x, h_0, c_0, weights)
         *data, gradients = plan.backward(tape, dy, dh_n, dc_n, weights_needed=True, retain=False)
@@ -54,11 +56,11 @@ def check_backward(
     compare(problem, found, compute, [dy, dh_n, dc_n, *_inputs(call)])
 
 
-def _inputs(call: Any) -> list[Array | None]:
+def _inputs(call: Any) -> list[AnyArray | None]:
     weights = call.weights
     arrays = weights.arrays() if isinstance(weights, RNNWeights) else weights
     return [call.x, call.h_0, call.c_0, *arrays]
 
 
-def _numbered(gradients: Sequence[Array]) -> Results:
+def _numbered(gradients: Sequence[AnyArray]) -> Results:
     return {f"dweights[{index}]": gradient for index, gradient in enumerate(gradients)}

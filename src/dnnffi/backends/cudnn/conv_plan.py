@@ -29,7 +29,7 @@ from dnnffi.backends.cudnn.conv_executor import (
 )
 from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
 from dnnffi.device.arrays import aligned
-from dnnffi.device.interface import Array, MemoryWithGraphs, Stream
+from dnnffi.device.interface import AnyArray, Array, Stream
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import guard
@@ -88,7 +88,6 @@ class CudnnConvPlan(ConvProblemPlan):
         self, problem: ConvProblem, device: int, resources: ConvResources, tuner: ConvTuner
     ) -> None:
         super().__init__(problem)
-        self.memory: MemoryWithGraphs
         self.memory = memory = resources.memory
         self.device = device
         self.closed = False
@@ -217,8 +216,10 @@ class CudnnConvPlan(ConvProblemPlan):
             for name, array, strides in zip(self._names, arrays, self._array_strides, strict=True)
         )
 
-    def _copied(self, name: str, array: Array, strides: tuple[int, ...], stream: Stream) -> Array:
-        copy = self._empty_strided(array.shape, self._dtype, strides, array.nbytes)
+    def _copied(
+        self, name: str, array: AnyArray, strides: tuple[int, ...], stream: Stream
+    ) -> AnyArray:
+        copy: AnyArray = self._empty_strided(array.shape, self._dtype, strides, array.nbytes)
         if self._is_packed(array, strides):
             self.memory.copy(copy.data.ptr, array.data.ptr, array.nbytes, stream)
         else:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses, ConvResources, addresses_of
 from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
-from dnnffi.device.interface import Array, MemoryWithGraphs, Stream
+from dnnffi.device.interface import AnyArray, MemoryWithGraphs, Stream
 from dnnffi.execution.findings import Findings
 from dnnffi.execution.measure import (
     FAILURES,
@@ -62,7 +62,6 @@ class ConvTrial:
         self._problem = problem
         self._device = device
         self._resources = resources
-        self.memory: MemoryWithGraphs
         self.memory = memory = resources.memory
         self._last = problem.layout == CHANNELS_LAST
         fill = Filler(memory, memory.dtype(problem.spec.dtype))
@@ -87,18 +86,18 @@ class ConvTrial:
         """The same on other memory."""
         return ConvTrial(self._problem, self._device, self._resources)
 
-    def _image(self, shape: tuple[int, ...], fill: Filler) -> Array:
+    def _image(self, shape: tuple[int, ...], fill: Filler) -> AnyArray:
         if len(shape) == 1 or not self._last:
             return fill(shape)
         n, c, *spatial = shape
         made = fill((n, *spatial, c))
         return made.transpose(0, made.ndim - 1, *range(1, made.ndim - 1))
 
-    def workspace(self, size: int) -> Array | None:
+    def workspace(self, size: int) -> AnyArray | None:
         """A buffer of ``size`` bytes; None for none."""
         return self.memory.empty((size,), self.memory.dtype("uint8")) if size else None
 
-    def call(self, executor: EngineExecutor, workspace: Array | None) -> OnStream:
+    def call(self, executor: EngineExecutor, workspace: AnyArray | None) -> OnStream:
         """What runs an executor once; ``workspace`` has at least the bytes that it needs."""
         at = ConvAddresses(
             *addresses_of(self.arrays),

@@ -20,7 +20,7 @@ from dnnffi.backends.miopen.conv_executor import MiopenConvExecutor, SearchResul
 from dnnffi.backends.miopen.conv_limits import FUSION
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.arrays import aligned, in_layout
-from dnnffi.device.interface import Array, Launch
+from dnnffi.device.interface import AnyArray, Array, Launch
 from dnnffi.errors import MiopenError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import new_lock
@@ -154,7 +154,7 @@ class MiopenConvPlan(ConvProblemPlan):
         self.executor.add(launch, at)
         return shaped
 
-    def _ready(self, name: str, array: Array, strides: tuple[int, ...]) -> Array:
+    def _ready(self, name: str, array: AnyArray, strides: tuple[int, ...]) -> AnyArray:
         array = aligned(name, array)
         if array.strides == strides:
             return array
@@ -167,8 +167,8 @@ class MiopenConvPlan(ConvProblemPlan):
             result = self.memory.empty(shape, self._dtype)
             return result, result
         batch, channels, *sizes = shape
-        result = self.memory.empty((batch, *sizes, channels), self._dtype)
-        return result, result.transpose(0, result.ndim - 1, *range(1, result.ndim - 1))
+        made: AnyArray = self.memory.empty((batch, *sizes, channels), self._dtype)
+        return made, made.transpose(0, made.ndim - 1, *range(1, made.ndim - 1))
 
     def _run_solution(self, launch: Launch, at: ConvAddresses, solution: Solution) -> None:
         try:
@@ -235,7 +235,7 @@ class MiopenConvolutions(ConvSource):
     def plan(self, problem: ConvProblem, device: int) -> MiopenConvPlan:
         return MiopenConvPlan(problem, device, self._resources, self.searches)
 
-    def backward_bias(self, dy: Array, device: int) -> Array:
+    def backward_bias(self, dy: AnyArray, device: int) -> Array:
         memory, shape, dtype = self._resources.memory, dy.shape, dy.dtype
         with memory.use(device):
             if not dy.size:

@@ -11,7 +11,7 @@ import numpy as np
 from dnnffi.backends.vendor.descriptors.dropout import DropoutDescriptor, states_size
 from dnnffi.backends.vendor.handle import Handle, current_launch, launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.interface import Array, Launch
+from dnnffi.device.interface import AnyArray, Launch
 from dnnffi.execution.locks import new_lock
 
 
@@ -37,7 +37,7 @@ class Generator(ABC):
         with memory.use(device):
             launch = current_launch(library)
             size = states_size(library, launch.owner)
-            self._states: Array = memory.zeros((size,), memory.dtype("uint8"))
+            self._states: AnyArray = memory.zeros((size,), memory.dtype("uint8"))
             self._start(launch.owner)
             self._event = memory.new_event()
             self._stream = launch.stream
