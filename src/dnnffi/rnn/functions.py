@@ -409,13 +409,8 @@ def lstm(
     ValidationError
         With ``validate``, where the results differ from the reference's beyond rounding.
     """
-    y, h_n, c_n = _run(
-        x,
-        hx,
-        weights,
-        ("lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-    )
+    call = "lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, c_n = _run(x, hx, weights, call, options)
     return y, (h_n, c_n)
 
 
@@ -444,14 +439,8 @@ def lstm_forward(
     dropout : probability, from 0 to 1, that an output of a layer is dropped before the next one
     dropout_state : random numbers of the dropout; None for the device's own, seeded by chance
     """
-    y, h_n, c_n, ctx = _run(
-        x,
-        hx,
-        weights,
-        ("lstm", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-        _checked(dropout, dropout_state),
-    )
+    call = "lstm", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, c_n, ctx = _run(x, hx, weights, call, options, _checked(dropout, dropout_state))
     return y, (h_n, c_n), ctx
 
 
@@ -474,13 +463,8 @@ def gru(
     The reset-after form, ``n = tanh(W x + b + r * (R h + b'))``, gates r z n. As `lstm`, with one
     state ``h_0`` [L*D, B, H] or None, weights of 3*H rows, and neither projection nor clipping.
     """
-    y, h_n, _ = _run(
-        x,
-        h_0,
-        weights,
-        ("gru", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-    )
+    call = "gru", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
 
@@ -501,14 +485,8 @@ def gru_forward(
     options: dict[str, Any] | None = None,
 ) -> tuple[AnyArray, AnyArray, RNNContext]:
     """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`."""
-    y, h_n, _, ctx = _run(
-        x,
-        h_0,
-        weights,
-        ("gru", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-        _checked(dropout, dropout_state),
-    )
+    call = "gru", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
 
 
@@ -531,13 +509,8 @@ def rnn_tanh(
     ``h = tanh(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
     weights of H rows, and neither projection nor clipping.
     """
-    y, h_n, _ = _run(
-        x,
-        h_0,
-        weights,
-        ("rnn_tanh", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-    )
+    call = "rnn_tanh", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
 
@@ -558,14 +531,8 @@ def rnn_tanh_forward(
     options: dict[str, Any] | None = None,
 ) -> tuple[AnyArray, AnyArray, RNNContext]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`."""
-    y, h_n, _, ctx = _run(
-        x,
-        h_0,
-        weights,
-        ("rnn_tanh", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-        _checked(dropout, dropout_state),
-    )
+    call = "rnn_tanh", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
 
 
@@ -588,13 +555,8 @@ def rnn_relu(
     ``h = relu(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
     weights of H rows, and neither projection nor clipping.
     """
-    y, h_n, _ = _run(
-        x,
-        h_0,
-        weights,
-        ("rnn_relu", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-    )
+    call = "rnn_relu", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
 
@@ -615,12 +577,6 @@ def rnn_relu_forward(
     options: dict[str, Any] | None = None,
 ) -> tuple[AnyArray, AnyArray, RNNContext]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`."""
-    y, h_n, _, ctx = _run(
-        x,
-        h_0,
-        weights,
-        ("rnn_relu", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend),
-        options,
-        _checked(dropout, dropout_state),
-    )
+    call = "rnn_relu", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
