@@ -15,7 +15,7 @@ NDArray = np.ndarray[Any, Any]
 """An array to compute with: NumPy's, or CuPy's, which has the same methods and no static type."""
 
 
-class Pointer(Protocol):
+class Placement(Protocol):
     """Where an array is."""
 
     @property
@@ -31,7 +31,7 @@ class Array(Protocol):
     """An array on a device, as CuPy has it; what calls on a vendor's library ask of it."""
 
     @property
-    def data(self) -> Pointer:
+    def data(self) -> Placement:
         """Where it is."""
 
     @property

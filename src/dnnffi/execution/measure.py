@@ -20,7 +20,7 @@ HOPELESS = 3.0
 
 _MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
 
-Results = list[np.ndarray[Any, Any]]
+HostArrays = list[np.ndarray[Any, Any]]
 
 FAILURES = (DnnffiError, MemoryError, RuntimeError)
 """What a candidate may fail with: refused, too large for the memory left, failed on the device."""
@@ -45,7 +45,7 @@ def median_time(
     return sorted(memory.elapsed(calls) / count for _ in range(_BATCHES))[_BATCHES // 2]
 
 
-def ends(array: AnyArray) -> Results:
+def ends(array: AnyArray) -> HostArrays:
     """An array on the host; of a long one its two ends."""
     flat = array.reshape(-1)
     parts = [flat] if flat.size <= 2 * _MOST_COMPARED else [flat[:_MOST_COMPARED]]
@@ -75,7 +75,7 @@ class Filler:
         return array
 
 
-def disagreement(found: Results, expected: Results, allowed: float, whose: str) -> str:
+def disagreement(found: HostArrays, expected: HostArrays, allowed: float, whose: str) -> str:
     """Why results are not those expected, which are ``whose``, or an empty string."""
     worst = 0.0
     for one, other in zip(found, expected, strict=True):

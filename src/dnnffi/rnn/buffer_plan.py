@@ -21,7 +21,7 @@ from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.route import Route
 from dnnffi.weights import RNNWeights
 
-State = Array | None
+MaybeArray = Array | None
 Triple = tuple[Any, ...]
 
 
@@ -30,8 +30,8 @@ class _Filled(NamedTuple):
 
     context: Context
     x: Array
-    h_0: State
-    c_0: State
+    h_0: MaybeArray
+    c_0: MaybeArray
     weights: Array
     y: Array
 
@@ -55,7 +55,7 @@ class BufferPlan:
         self._weights: Remembered[BackwardWeightsAddresses] = Remembered()
 
     def forward(
-        self, x: Array, h_0: State, c_0: State, weights: Array, out: Triple | None
+        self, x: Array, h_0: MaybeArray, c_0: MaybeArray, weights: Array, out: Triple | None
     ) -> Triple:
         """Fill and return (y, h_n, c_n)."""
         plan = self.plan
@@ -94,7 +94,9 @@ class BufferPlan:
             self._filled = _Filled(context, x, h_0, c_0, weights, y)
         return out
 
-    def backward_data(self, dy: State, dh_n: State, dc_n: State, out: Triple | None) -> Triple:
+    def backward_data(
+        self, dy: MaybeArray, dh_n: MaybeArray, dc_n: MaybeArray, out: Triple | None
+    ) -> Triple:
         """Fill and return (dx, dh_0, dc_0)."""
         plan = self.plan
         if plan.current_device() != plan.device:
@@ -122,9 +124,9 @@ class BufferPlan:
 
     def backward(
         self,
-        dy: State,
-        dh_n: State,
-        dc_n: State,
+        dy: MaybeArray,
+        dh_n: MaybeArray,
+        dc_n: MaybeArray,
         weights: RNNWeights | None,
         out: Triple | None,
         out_weights: RNNWeights | None,
@@ -152,9 +154,9 @@ class BufferPlan:
         self,
         filled: _Filled,
         route: Route,
-        dy: State,
-        dh_n: State,
-        dc_n: State,
+        dy: MaybeArray,
+        dh_n: MaybeArray,
+        dc_n: MaybeArray,
         out: Triple | None,
         stream: Stream,
         captured: bool,

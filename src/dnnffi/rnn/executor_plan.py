@@ -30,7 +30,7 @@ _forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(
 )
 
 
-class Saved(NamedTuple):
+class SavedForward(NamedTuple):
     """What a training forward keeps: its arrays, their addresses, and the executor's context."""
 
     arrays: tuple[Array | None, ...]
@@ -221,7 +221,7 @@ class ExecutorPlan:
         c_0: Array | None,
         weights: Array,
         weights_at: int | None = None,
-    ) -> tuple[Array, Array, Array | None, Saved]:
+    ) -> tuple[Array, Array, Array | None, SavedForward]:
         """(y, h_n, c_n, what `backward` needs), likewise."""
         if self.current_device() != self.device:
             with self.memory.use(self.device):
@@ -251,11 +251,11 @@ class ExecutorPlan:
         )
         context = self.operations.forward(route, at, stream, captured, reserve)
         assert context is not None
-        return y, h_n, c_n, Saved((x, h_0, c_0, weights, y), at, context)
+        return y, h_n, c_n, SavedForward((x, h_0, c_0, weights, y), at, context)
 
     def backward(
         self,
-        saved: Saved,
+        saved: SavedForward,
         dy: Array | None,
         dh_n: Array | None,
         dc_n: Array | None,

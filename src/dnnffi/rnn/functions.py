@@ -116,7 +116,7 @@ class RNNContext:
         )
 
 
-Call = tuple[str, bool, Any, Any, Any, Any, Any, Any]
+Request = tuple[str, bool, Any, Any, Any, Any, Any, Any]
 """What a call is asked beside arrays, dropout and options: mode, training, num_layers,
 bidirectional, batch_first, lengths, batch_sizes, backend."""
 
@@ -128,7 +128,7 @@ def _run(
     x: AnyArray,
     hx: Any,
     weights: Any,
-    call: Call,
+    call: Request,
     options: object,
     dropout: Dropout = _NO_DROPOUT,
     found: RNNBackend | None = None,
@@ -149,7 +149,7 @@ def _run(
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
 
 
-def _signed(x: AnyArray, call: Call, options: object) -> Signature | None:
+def _signed(x: AnyArray, call: Request, options: object) -> Signature | None:
     """What a call on `RNNWeights` without dropout is known by.
 
     None for one that has to be looked at closely: with arguments that are not plain. Of these
@@ -207,7 +207,7 @@ def _run_checked(
     x: AnyArray,
     hx: Any,
     weights: Any,
-    call: Call,
+    call: Request,
     options: object,
     dropout: Dropout,
     found: RNNBackend | None,
@@ -260,7 +260,7 @@ def _run_checked(
 
 
 def _run_embedded(
-    x: Any, hx: Any, weights: Any, call: Call, options: Any, dropout: Dropout
+    x: Any, hx: Any, weights: Any, call: Request, options: Any, dropout: Dropout
 ) -> tuple[Any, ...]:
     """`_run` on arrays of another library; the results are objects of the user's allocator."""
     rest = dict(options)

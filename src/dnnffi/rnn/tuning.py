@@ -24,7 +24,7 @@ from dnnffi.backends.rnn_interface import (
 )
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.findings import Findings
-from dnnffi.execution.measure import FAILURES, Filler, Results, disagreement, ends, median_time
+from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, ends, median_time
 from dnnffi.execution.store import Store, checked_time
 from dnnffi.execution.tolerance import tolerance
 from dnnffi.rnn.candidates import CandidateSet
@@ -35,7 +35,7 @@ BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
 
 LaunchOn = Callable[[int, Stream], Launch]
-Operation = Callable[[Launch], object]
+OnLaunch = Callable[[Launch], object]
 
 
 class Times(NamedTuple):
@@ -89,7 +89,7 @@ def tune(
     others = [name for name in candidates.offers(problem) if name != oracle]
     measured = problem._replace(dropout=0.0)
     end = clock() + budget
-    expected: Results = []
+    expected: HostArrays = []
     best = float("inf")
     with memory.use(device), memory.scratch():
         for name in (oracle, *others):
@@ -121,7 +121,7 @@ def tune(
     return choose(times, refused)
 
 
-def _differs(found: Results, expected: Results, problem: RNNProblem, oracle: str) -> str:
+def _differs(found: HostArrays, expected: HostArrays, problem: RNNProblem, oracle: str) -> str:
     """Why results are not those of the oracle, which has none to compare with."""
     if not expected:
         return ""
@@ -208,7 +208,7 @@ class Trial:
                 *(at.x, at.h_0, at.y, result((size,)), at.workspace, at.reserve)
             )
 
-    def _operations(self) -> tuple[Operation, ...]:
+    def _operations(self) -> tuple[OnLaunch, ...]:
         """Forward and, for training, both backwards: what a plan makes a graph of."""
         return (self._run_forward, self._run_backward) if self._training else (self._run_forward,)
 
@@ -224,7 +224,7 @@ class Trial:
         for operation in self._operations():
             operation(self._launch)
 
-    def results(self) -> Results:
+    def results(self) -> HostArrays:
         """The arrays that the operations wrote, on the host; of a long one its two ends."""
         return [part for array in self._results if array is not None for part in ends(array)]
 
@@ -249,7 +249,7 @@ class Trial:
         except FAILURES:
             return Times(direct, replayed)
 
-    def _captured(self, operation: Operation) -> Any:
+    def _captured(self, operation: OnLaunch) -> Any:
         """What ``operation`` enqueues, as a graph."""
         device = self._launch.device
         return self._memory.capture(lambda stream: operation(self._launch_on(device, stream)))

@@ -17,7 +17,7 @@ from dnnffi.execution.measure import (
     FAILURES,
     HOPELESS,
     Filler,
-    Results,
+    HostArrays,
     disagreement,
     ends,
     median_time,
@@ -73,7 +73,7 @@ class ConvTrial:
             ]
         self.result = self._image(problem.result_shape, fill)
 
-    def found(self) -> Results:
+    def found(self) -> HostArrays:
         """The result on the host; of a long one elements from all over it."""
         result = self.result
         if self._last and result.ndim > 1:
@@ -130,7 +130,7 @@ def tune(
     times: dict[str, float] = {}
     choices: dict[str, EngineChoice] = {}
     refused: dict[str, str] = {}
-    alike: list[tuple[Results, list[str]]] = []
+    alike: list[tuple[HostArrays, list[str]]] = []
     end = clock() + budget
     memory: MemoryWithGraphs = resources.memory
     with memory.use(device), memory.scratch():
@@ -174,7 +174,7 @@ def tune(
 
 
 def _refuse(
-    alike: list[tuple[Results, list[str]]],
+    alike: list[tuple[HostArrays, list[str]]],
     times: dict[str, float],
     refused: dict[str, str],
     allowed: float,
@@ -189,7 +189,9 @@ def _refuse(
                 del times[name]
 
 
-def _group(alike: list[tuple[Results, list[str]]], found: Results, allowed: float) -> list[str]:
+def _group(
+    alike: list[tuple[HostArrays, list[str]]], found: HostArrays, allowed: float
+) -> list[str]:
     """The names of those whose results agree with ``found``; a new list where none do."""
     for other, names in alike:
         if not disagreement(found, other, allowed, ""):
