@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from convolutions import CASES, Problem
 
-from dnnffi.backends.cudnn.graph import build
+from dnnffi.backends.cudnn.graph import build, plans
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, OperationGraph
 from dnnffi.backends.cudnn.graph.execution import (
     MOST_PACKS,
@@ -19,7 +19,6 @@ from dnnffi.backends.cudnn.graph.execution import (
     VariantPack,
     VariantPacks,
     execute,
-    plans,
 )
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 from dnnffi.backends.vendor.handle import current_launch

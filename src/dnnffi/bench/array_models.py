@@ -30,30 +30,29 @@ def _states(xp: Any, data: Data) -> tuple[NDArray, NDArray | None]:
     return xp.asarray(data.h_0), None if data.c_0 is None else xp.asarray(data.c_0)
 
 
-def _rnn_weights(shape: Shape, data: Data, place: str) -> dnnffi.RNNWeights:
+def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.RNNWeights]:
+    """x, the states and the weights, as dnnffi takes them."""
     xp = array_package(place)
     layout = "cudnn" if place == "gpu" else "torch"
     arrays = [xp.asarray(array) for array in data.weights]
-    return dnnffi.RNNWeights.pack(arrays, shape.spec, backend=layout)
+    weights = dnnffi.RNNWeights.pack(arrays, shape.spec, backend=layout)
+    h_0, c_0 = _states(xp, data)
+    return xp.asarray(data.x), h_0 if c_0 is None else (h_0, c_0), weights
 
 
 def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """``dnnffi.lstm`` and its like, with default options."""
-    xp = array_package(place)
-    weights = _rnn_weights(shape, data, place)
-    h_0, c_0 = _states(xp, data)
-    hx = h_0 if c_0 is None else (h_0, c_0)
+    inputs = _inputs(shape, data, place)
     function = getattr(dnnffi, shape.mode + "_forward" if training else shape.mode)
     if shape.lengths:
         function = partial(function, lengths=shape.lengths)
-    inputs = (xp.asarray(data.x), hx, weights)
     about = _about_the_newest_plan if place == "gpu" else None
     if not training:
-        return ModelDef(inputs, [weights], function, about=about)
-    dy = xp.asarray(data.dy)
+        return ModelDef(inputs, [inputs[2]], function, about=about)
+    dy = array_package(place).asarray(data.dy)
     return ModelDef(
         inputs,
-        [weights],
+        [inputs[2]],
         function,
         lambda outputs: (outputs[2], dy),
         lambda ctx, gradient: ctx.backward(gradient),
@@ -71,9 +70,7 @@ def _held(
     shape: Shape, data: Data, place: str, training: bool
 ) -> tuple[dnnffi.RNNPlan, tuple[Any, ...]]:
     """A tuned `RNNPlan` and its inputs."""
-    xp = array_package(place)
-    h_0, c_0 = _states(xp, data)
-    weights = _rnn_weights(shape, data, place)
+    inputs = _inputs(shape, data, place)
     made = dnnffi.RNNPlan(
         shape.spec,
         shape.batch,
@@ -83,7 +80,7 @@ def _held(
         backend="cudnn" if place == "gpu" else "reference",
     )
     made.autotune()
-    return made, (xp.asarray(data.x), h_0 if c_0 is None else (h_0, c_0), weights)
+    return made, inputs
 
 
 def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dnnffi.bench.drawing import Drawing
+from dnnffi.bench.model import Problem
 from dnnffi.bench.resnet import COLOURS, ResNet, resnet
 from dnnffi.bench.shapes import SHORT
 from dnnffi.device.arrays import in_layout
@@ -27,7 +28,7 @@ class ImageData(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ImageShape:
+class ImageShape(Problem):
     """One problem: a network of `dnnffi.bench.resnet`, and its pictures.
 
     arch : "resnet18" or "resnet50"
@@ -63,12 +64,6 @@ class ImageShape:
     def channels_last(self) -> bool:
         """Whether the channels are innermost in memory."""
         return self.layout == CHANNELS_LAST
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields by name, for the record of a run."""
-        fields = {"name": self.name, **vars(self)}
-        del fields["training"]  # which does not tell two shapes apart
-        return fields
 
     def draw(self, seed: int = 0) -> ImageData:
         """Normal; weights with a deviation that keeps the size of what goes through a ReLU."""

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 
-class Problem(Protocol):
-    """What is measured: a network and the size of its input.
+class Problem(ABC):
+    """What is measured: a network and the size of its input. A hashable dataclass.
 
-    Hashable. ``training`` says whether forward and backward are measured too, or inference alone.
+    ``training`` says whether forward and backward are measured too, or inference alone.
     """
 
+    training: bool
+
     @property
+    @abstractmethod
     def name(self) -> str:
         """One line that no other problem has."""
 
-    @property
-    def training(self) -> bool:
-        """Whether forward and backward are measured too, or inference alone."""
-
     def as_json(self) -> dict[str, Any]:
-        """The fields by name, and the name, for the record of a run."""
+        """The name, and the fields that make it, for the record of a run."""
+        fields = {"name": self.name, **vars(self)}
+        del fields["training"]
+        return fields
 
+    @abstractmethod
     def draw(self, seed: int = 0) -> Any:
         """Random arrays on the host, from which every model of it is made."""
 

@@ -22,62 +22,58 @@ from dnnffi.rnn.tuning import RouteChoice, tune
 from dnnffi.spec.problem import RNNProblem
 
 
-class _Captured:
+def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, Any]) -> ModelDef:
     """The calls of one algorithm on results of its own, as a graph; it keeps what that needs."""
+    problem = executor.problem
+    spec, cell = problem.spec, problem.spec.has_cell
+    dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
 
-    def __init__(self, executor: RNNExecutor, data: Data, memory: Any) -> None:
-        problem = executor.problem
-        spec, cell = problem.spec, problem.spec.has_cell
-        dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
+    def new(shape: tuple[int, ...]) -> Any:
+        return memory.empty(shape, dtype)
 
-        def new(shape: tuple[int, ...]) -> Any:
-            return memory.empty(shape, dtype)
+    def upload(values: NDArray) -> NDArray:
+        array = new(values.shape)
+        array.set(values)
+        return array
 
-        def upload(values: NDArray) -> NDArray:
-            array = new(values.shape)
-            array.set(values)
-            return array
+    x, h_0 = upload(data.x), upload(data.h_0)
+    c_0 = None if data.c_0 is None else upload(data.c_0)
+    arrays = [upload(array) for array in data.weights]
+    flat = new((executor.weight_size,))
+    weights = dnnffi.RNNWeights.pack(arrays, spec, backend="cudnn", out=flat)
+    y, h_n = new(problem.y_shape), new(problem.h_shape)
+    c_n = new(problem.c_shape) if cell else None
+    workspace = memory.empty((executor.least_workspace_bytes,), byte)
+    gradients: Any = None
+    context = None
+    if problem.training:
+        dy, dx, dh_0 = upload(data.dy), new(problem.x_shape), new(problem.h_shape)
+        dc_0 = new(problem.c_shape) if cell else None
+        dweights = dnnffi.RNNWeights(new((executor.weight_size,)), spec)
+        gradients = Gradients(dx, (dh_0, dc_0) if cell else dh_0, dweights)
+        context = executor.context(memory.empty((executor.reserve_bytes,), byte))
 
-        x, h_0 = upload(data.x), upload(data.h_0)
-        c_0 = None if data.c_0 is None else upload(data.c_0)
-        arrays = [upload(array) for array in data.weights]
-        flat = new((executor.weight_size,))
-        self.weights = dnnffi.RNNWeights.pack(arrays, spec, backend="cudnn", out=flat)
-        self.inputs = (x, h_0 if c_0 is None else (h_0, c_0), self.weights)
-        y, h_n = new(problem.y_shape), new(problem.h_shape)
-        c_n = new(problem.c_shape) if cell else None
-        workspace = memory.empty((executor.least_workspace_bytes,), byte)
-        self.outputs = (y, (h_n, c_n) if cell else h_n)
-        self.gradients: Any = None
-        self._current_stream = memory.current_stream
-        context = None
-        if problem.training:
-            dy, dx, dh_0 = upload(data.dy), new(problem.x_shape), new(problem.h_shape)
-            dc_0 = new(problem.c_shape) if cell else None
-            dweights = dnnffi.RNNWeights(new((executor.weight_size,)), spec)
-            self.gradients = Gradients(dx, (dh_0, dc_0) if cell else dh_0, dweights)
-            context = executor.context(memory.empty((executor.reserve_bytes,), byte))
+    def calls(stream: Stream) -> None:
+        executor.forward(x, h_0, c_0, flat, out=(y, h_n, c_n), workspace=workspace, context=context)
+        if context is None:
+            return
+        executor.backward_data(
+            *(context, y, dy, h_0, c_0, None, None, flat),
+            out=(dx, dh_0, dc_0),
+            workspace=workspace,
+        )
+        executor.backward_weights(context, x, h_0, y, out=dweights.buffer, workspace=workspace)
 
-        def calls(stream: Stream) -> None:
-            executor.forward(
-                x, h_0, c_0, flat, out=(y, h_n, c_n), workspace=workspace, context=context
-            )
-            if context is None:
-                return
-            executor.backward_data(
-                *(context, y, dy, h_0, c_0, None, None, flat),
-                out=(dx, dh_0, dc_0),
-                workspace=workspace,
-            )
-            executor.backward_weights(context, x, h_0, y, out=dweights.buffer, workspace=workspace)
-
-        calls(memory.current_stream())  # the first run loads kernels
-        self._graph = memory.capture(calls)
-        self._graph.executor = calls, executor  # whose arrays and kernels it needs
-
-    def launch(self) -> None:
-        """Enqueue the calls on the current stream."""
-        self._graph.launch(self._current_stream())
+    calls(memory.current_stream())  # the first run loads kernels
+    graph = memory.capture(calls)
+    graph.executor = calls, executor  # whose arrays and kernels it needs
+    return ModelDef.of_graph(
+        (x, h_0 if c_0 is None else (h_0, c_0), weights),
+        [weights],
+        lambda: graph.launch(memory.current_stream()),
+        ((y, (h_n, c_n) if cell else h_n), gradients),
+        about=lambda: about,
+    )
 
 
 def _measured(problem: RNNProblem) -> RouteChoice:
@@ -109,19 +105,13 @@ def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     choice = _measured(problem)
     times = {name: t.replayed for name, t in choice.times.items() if t.replayed is not None}
     best = _executor(problem, min(times, key=times.__getitem__))
-    captured = _Captured(best, data, rnn_backend(named("cudnn")).memory)  # type: ignore[attr-defined]
     found: dict[str, Any] = {_algorithm(name): {"ms": ms} for name, ms in times.items()}
     found |= {_algorithm(name): {"refused": why} for name, why in choice.refused.items()}
     with _executor(problem, "cudnn standard") as standard:
         found["standard"]["workspace_bytes"] = standard.least_workspace_bytes
         found["standard"]["reserve_bytes"] = standard.reserve_bytes
-    return ModelDef.of_graph(
-        captured.inputs,
-        [captured.weights],
-        captured.launch,
-        (captured.outputs, captured.gradients),
-        about=lambda: {"algorithm": best.algorithm, "algorithms": found},
-    )
+    about = {"algorithm": best.algorithm, "algorithms": found}
+    return _captured(best, data, rnn_backend(named("cudnn")).memory, about)  # type: ignore[attr-defined]
 
 
 CREATORS = (Creator("cudnn raw", "array", raw, Limits(places=("gpu",)), always=True),)

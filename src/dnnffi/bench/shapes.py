@@ -9,9 +9,10 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from dnnffi.bench.drawing import Drawing
+from dnnffi.bench.model import Problem
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.rnn import RNNSpec
 
@@ -29,7 +30,7 @@ class Data(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Problem):
     """One problem: the network, its batch and steps.
 
     ``lengths`` are those of the rows, or None where all are T; ``training`` says whether forward
@@ -68,12 +69,6 @@ class Shape:
             bidirectional=self.directions == 2,
             dtype=self.dtype,
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields by name, for the record of a run."""
-        fields = {"name": self.name, **vars(self)}
-        del fields["training"]  # which does not tell two shapes apart
-        return fields
 
     def draw(self, seed: int = 0) -> Data:
         """Inputs normal, weights uniform within 1/sqrt(H)."""

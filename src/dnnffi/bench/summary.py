@@ -144,30 +144,29 @@ def targets(record: Record) -> list[Target]:
 
 def _ratio_target(what: str, peer: str, aim: float, by_model: Callable[[str], Figure]) -> Target:
     found = by_model(CAPTURED if peer == GRAPH else FUNCTIONS)
-    return _target(
-        what,
-        peer,
-        f">= {aim}x",
-        found,
-        found is not None and found[1] >= aim,
-        by_model(RAW),
-        by_model(FUNCTIONS) if peer == GRAPH else ("", 0),
-    )
+    functions = by_model(FUNCTIONS) if peer == GRAPH else ("", 0)
+    return _target(what, peer, (aim, "x"), True, found, by_model(RAW), functions)
 
 
 def _target(
     what: str,
     peer: str,
-    aim: str,
+    aim: tuple[float, str],
+    at_least: bool,
     found: Figure,
-    reached: bool,
     raw: Figure,
     functions: Figure = ("", 0),
 ) -> Target:
+    """``aim`` is a number and its unit, which is to be reached or, if not ``at_least``, kept."""
+    number, unit = aim
+    reached = None
+    if found is not None:
+        reached = found[1] >= number if at_least else found[1] <= number
     measured, beside, called = (
         NOT_MEASURED if figure is None else figure[0] for figure in (found, raw, functions)
     )
-    return Target(what, peer, aim, measured, None if found is None else reached, beside, called)
+    sign = ">=" if at_least else "<="
+    return Target(what, peer, f"{sign} {number}{unit}", measured, reached, beside, called)
 
 
 def _mean(record: Record, phase: str, peer: str, aim: float, shapes: Sequence[str]) -> Target:
@@ -203,25 +202,17 @@ def _host(record: Record, model: str, what: str, aim: float, shapes: Sequence[st
         over = f"median over {len(values)} shape{'s' * (len(values) > 1)}"
         return f"{median:.1f} µs ({over}; most {max(values):.1f} µs)", median
 
-    found = by_model(model)
-    reached = found is not None and found[1] <= aim
-    return _target(what, "", f"<= {aim} µs", found, reached, by_model(RAW))
+    return _target(what, "", (aim, " µs"), False, by_model(model), by_model(RAW))
 
 
 def _memory(record: Record, aim: float, shapes: Sequence[str]) -> Target:
     what = "peak device memory, forward + backward"
     found = ratios(record, EAGER, FUNCTIONS, "training", shapes, "peak_bytes")
     if not found:
-        return _target(what, EAGER, f"<= {aim}x", None, False, None)
+        return _target(what, EAGER, (aim, "x"), False, None, None)
     worst = max(found, key=lambda shape: found[shape])
-    return _target(
-        what,
-        EAGER,
-        f"<= {aim}x",
-        (f"at most {found[worst]:.2f}x ({worst})", found[worst]),
-        found[worst] <= aim,
-        _buffers(record, worst),
-    )
+    figure = f"at most {found[worst]:.2f}x ({worst})", found[worst]
+    return _target(what, EAGER, (aim, "x"), False, figure, _buffers(record, worst))
 
 
 def _buffers(record: Record, shape: str) -> Figure:

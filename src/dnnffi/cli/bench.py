@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnffi.bench.shapes import shapes_of
 from dnnffi.bench.suites import SUITES, Suite
-from dnnffi.cli.command import INTERRUPTED, CommandError
+from dnnffi.cli.command import INTERRUPTED, CommandError, number
 
 if TYPE_CHECKING:
     from dnnffi.bench.model import Creator, Problem
@@ -42,16 +42,6 @@ def _names(known: Sequence[str], what: str) -> Any:
         return names
 
     return parse
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more; got {text}")
-    return number
-
-
-_positive.__name__ = "int"  # argparse names it in its message
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,10 +77,11 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
         metavar="PATTERN",
         help="measure only the models in whose name this occurs, on every shape; likewise",
     )
+    positive = number(int, lambda value: value >= 1, "1 or more")
     parser.add_argument("--device", choices=("cpu", "gpu"), help="default: gpu where it can be")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
-    parser.add_argument("--rounds", type=_positive, help="turns of each model")
-    parser.add_argument("--warm-up", type=_positive, help="calls of each model before it is timed")
+    parser.add_argument("--rounds", type=positive, help="turns of each model")
+    parser.add_argument("--warm-up", type=positive, help="calls of each model before it is timed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture there (PNG)")
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnffi.cli import convdemo
-from dnnffi.cli.command import INTERRUPTED, CommandError
+from dnnffi.cli.command import INTERRUPTED, CommandError, number
 from dnnffi.cli.training import Progress, follow, plot_losses
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for the results (default: demo-output)",
     )
     parser.add_argument(
-        "--seed", type=_natural, default=0, help="of the first weights and the sample (default: 0)"
+        "--seed",
+        type=number(int, lambda value: value >= 0, "at least 0"),
+        default=0,
+        help="of the first weights and the sample (default: 0)",
     )
     for name, what in (
         ("hidden", "hidden size"),
@@ -86,22 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0; got {text}")
-    return value
-
-
-def _positive(kind: type[Any]) -> Any:
-    def parse(text: str) -> Any:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"must be above 0; got {text}")
-        return value
-
-    parse.__name__ = kind.__name__  # argparse names it in its message
-    return parse
+def _positive(kind: type) -> Callable[[str], Any]:
+    return number(kind, lambda value: value > 0, "above 0")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -108,9 +108,8 @@ def forward(
     dtype = compute_dtype(x.dtype)
     layout = Layout.of(xp, x, batch_first, lengths, batch_sizes)
     cell = make_cell(spec.mode, xp, clip, clip_nan)
-    stacked = spec.num_layers * spec.num_directions
-    h = _cast(h_0, dtype, xp, (stacked, layout.batch, spec.output_size))
-    c = _cast(c_0, dtype, xp, (stacked, layout.batch, spec.hidden_size)) if spec.has_cell else None
+    h = _cast(h_0, dtype, xp, spec.h_shape(layout.batch))
+    c = _cast(c_0, dtype, xp, spec.c_shape(layout.batch)) if spec.has_cell else None
     grouped = _group(spec, [w.astype(dtype, copy=False) for w in weights])
     if masks is not None:
         masks = [_time_major_mask(layout, mask.astype(dtype, copy=False)) for mask in masks]
@@ -164,13 +163,12 @@ def backward(
     """
     spec, xp, layout, dtype = tape.spec, tape.xp, tape.layout, tape.compute_dtype
     steps, batch, directions = layout.steps, layout.batch, spec.num_directions
-    stacked = spec.num_layers * directions
     if dy is None:
         d_outputs = xp.zeros(spec.y_shape(steps, batch), dtype)
     else:
         d_outputs = layout.time_major(dy.astype(dtype, copy=False))
-    dh = _cast(dh_n, dtype, xp, (stacked, batch, spec.output_size))
-    dc = _cast(dc_n, dtype, xp, (stacked, batch, spec.hidden_size)) if spec.has_cell else None
+    dh = _cast(dh_n, dtype, xp, spec.h_shape(batch))
+    dc = _cast(dc_n, dtype, xp, spec.c_shape(batch)) if spec.has_cell else None
 
     by_pass: list[PassGradients] = []  # last layer first
     for layer in reversed(range(spec.num_layers)):

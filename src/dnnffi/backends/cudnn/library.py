@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.cudnn.status import last_error, status_name
+from dnnffi.backends.cudnn.status import last_error
 from dnnffi.backends.cudnn.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device import loader
@@ -47,7 +47,7 @@ class Library(VendorLibrary):
         # A call that fails may leave the handle on a stream of cuDNN's own (seen on 9.19 where
         # backward data was refused): the next call has to set it again.
         self.forget_streams()
-        name = status_name(self.lib, status)
+        name = self.status_name(status)
         detail = last_error(self)
         if name.startswith("CUDNN_STATUS_NOT_SUPPORTED"):
             limit = f"{function} does not support {problem or 'this'} ({name}, {status})"

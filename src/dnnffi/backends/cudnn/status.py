@@ -10,20 +10,11 @@ from dnnffi.device import loader
 _MESSAGE_SIZE = 1024
 
 
-def status_name(lib: Any, status: int) -> str:
-    """The name of a status (``cudnnGetErrorString``)."""
-    return _text(lib.cudnnGetErrorString(status))
-
-
 def last_error(library: Any) -> str:
     """What the library says of its last error (``cudnnGetLastErrorString``, 9.0 and later)."""
     if not loader.has_symbol(library.lib, "cudnnGetLastErrorString"):
         return ""
     message = ffi.new("char[]", _MESSAGE_SIZE)
     library.lib.cudnnGetLastErrorString(message, _MESSAGE_SIZE)
-    return _text(message).strip()
-
-
-def _text(pointer: Any) -> str:
-    raw: bytes = ffi.string(pointer)
-    return raw.decode(errors="replace")
+    raw: bytes = ffi.string(message)
+    return raw.decode(errors="replace").strip()

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning, status_name
+from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning
 from dnnffi.backends.miopen.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device import loader
@@ -53,7 +53,7 @@ class Library(VendorLibrary):
         `MiopenError` with the status's name and, where that says little, what it means;
         `UnsupportedError` where the status says that the library cannot do this.
         """
-        name = status_name(self.lib, status)
+        name = self.status_name(status)
         if status in (NOT_IMPLEMENTED, UNSUPPORTED):
             limit = f"{function} does not support {problem or 'this'} ({name}, {status})"
             return UnsupportedError("MIOpen", self.version_text, limit)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dnnffi.backends.miopen._cdef import ffi
 
 BAD_PARAMETER: int = ffi.integer_const("miopenStatusBadParm")
@@ -22,12 +20,6 @@ MEANINGS = {
     f"that is too small and for a kernel that could not be launched; {_LOG}",
 }
 """What the statuses mean whose names say little. The examples were seen on 3.4.0."""
-
-
-def status_name(lib: Any, status: int) -> str:
-    """The name of a status (``miopenGetErrorString``)."""
-    raw: bytes = ffi.string(lib.miopenGetErrorString(status))
-    return raw.decode(errors="replace")
 
 
 def meaning(status: int) -> str:

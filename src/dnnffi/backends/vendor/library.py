@@ -57,6 +57,12 @@ class VendorLibrary(ABC):
     def error(self, status: int, function: str, problem: object = "") -> Exception:
         """The exception for ``status`` (not success) of ``function``."""
 
+    def status_name(self, status: int) -> str:
+        """The name of a status, as the library gives it."""
+        name = getattr(self.lib, f"{self.prefix}GetErrorString")(status)
+        raw: bytes = self.ffi.string(name)
+        return raw.decode(errors="replace")
+
     @property
     def version_text(self) -> str:
         """The version as "9.19.0"."""

@@ -184,14 +184,11 @@ class Candidates:
     def first(self, problem: object = "this graph") -> Candidate:
         """The next plan, or `UnsupportedError` that says why there is none."""
         candidate = next(self, None)
-        if candidate is None:
-            raise self._nothing(problem)
-        return candidate
-
-    def _nothing(self, problem: object) -> UnsupportedError:
+        if candidate is not None:
+            return candidate
         limit = f"has no engine for {problem} with {self._allowed}"
         if self.refused:
             limit += f". Not taken: {'; '.join(map(str, self.refused[:_MOST_SHOWN]))}"
             if len(self.refused) > _MOST_SHOWN:
                 limit += f"; and {len(self.refused) - _MOST_SHOWN} more"
-        return UnsupportedError("cuDNN", self._library.version_text, limit)
+        raise UnsupportedError("cuDNN", self._library.version_text, limit)
