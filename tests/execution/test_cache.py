@@ -89,9 +89,11 @@ def test_an_object_is_made_at_its_first_use_and_kept():
 def test_what_is_dropped_is_made_anew():
     once = Once()
     first, other = once.get("key", object), once.get("other", object)
-    once.drop("key")
-    once.drop("key")
-    assert once.get("key", object) is not first
+    once.drop("key", first)
+    again = once.get("key", object)
+    assert again is not first
+    once.drop("key", first)
+    assert once.find("key") is again, "what another has made meanwhile is kept"
     assert once.find("other") is other
     once.clear()
     assert once.values() == []

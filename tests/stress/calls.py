@@ -21,7 +21,7 @@ class Calls:
     """Calls on one backend. ``asarray`` makes its arrays, ``options`` go to every function."""
 
     def __init__(self, backend, asarray=np.asarray, options=None):
-        self.backend = backend
+        self.backend, self.asarray = backend, asarray
         self.options = {} if options is None else options
         rng = np.random.default_rng(0)
         layout = "torch" if backend == "reference" else backend

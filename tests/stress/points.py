@@ -19,35 +19,44 @@ from pathlib import Path
 import dnnffi
 
 _SOURCE = str(Path(dnnffi.__file__).parent)
+_TESTS = str(Path(__file__).parents[1])
 
 
 class _Reached:
-    """Counts the points in dnnffi's own code, and does something at one of them."""
+    """Counts the points, and does something at one of them.
 
-    def __init__(self, number: int, does: Callable[[], object]) -> None:
+    They are in dnnffi's own code; ``everywhere`` adds the modules of Python that it uses, which are
+    no places for an exception.
+    """
+
+    def __init__(self, number: int, does: Callable[[], object], everywhere: bool) -> None:
         self.number = number
         self.does = does
+        self.everywhere = everywhere
         self.count = 0
 
     def __call__(self, frame, event, argument) -> None:
+        if event in ("call", "c_return") and self._counts(frame, event):
+            self.count += 1
+            if self.count == self.number:
+                sys.setprofile(None)
+                self.does()
+
+    def _counts(self, frame, event) -> bool:
         code = frame.f_code
-        if event not in ("call", "c_return") or not code.co_filename.startswith(_SOURCE):
-            return
-        back = frame.f_back
-        if back is not None and back.f_code.co_filename == weakref.__file__:
-            return
+        if self.everywhere:
+            return not code.co_filename.startswith(_TESTS)
+        if not code.co_filename.startswith(_SOURCE):
+            return False
+        if frame.f_back is not None and frame.f_back.f_code.co_filename == weakref.__file__:
+            return False
         # Where a generator goes on, an exception would be raised in who called it.
-        if event == "call" and code.co_flags & inspect.CO_GENERATOR:
-            return
-        self.count += 1
-        if self.count == self.number:
-            sys.setprofile(None)
-            self.does()
+        return event == "c_return" or not code.co_flags & inspect.CO_GENERATOR
 
 
-def points_of(call: Callable[[], object]) -> int:
+def points_of(call: Callable[[], object], *, everywhere: bool = False) -> int:
     """How many points a call has."""
-    reached = _Reached(-1, lambda: None)
+    reached = _Reached(-1, lambda: None, everywhere)
     sys.setprofile(reached)
     try:
         call()
@@ -56,9 +65,15 @@ def points_of(call: Callable[[], object]) -> int:
     return reached.count
 
 
-def at_point(number: int, does: Callable[[], object], call: Callable[[], object]) -> object:
+def at_point(
+    number: int,
+    does: Callable[[], object],
+    call: Callable[[], object],
+    *,
+    everywhere: bool = False,
+) -> object:
     """The result of ``call()``, at point ``number`` of which, from 1, ``does()`` runs."""
-    sys.setprofile(_Reached(number, does))
+    sys.setprofile(_Reached(number, does, everywhere))
     try:
         return call()
     finally:

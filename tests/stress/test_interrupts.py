@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
+from functools import partial
 
 import pytest
-from stress.calls import Calls, assert_equal, in_a_thread, on_host
+from stress.calls import Calls, assert_equal, in_a_thread, is_equal, on_host
 from stress.points import at_point, points_of
 
 import dnnffi
@@ -47,6 +49,26 @@ def test_an_interrupted_call_leaves_nothing_locked_and_nothing_behind(calls, nam
         assert_equal(in_a_thread(call), expected)
         assert_equal(call(), expected)
     assert interrupted
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_an_interrupted_forward_leaves_its_random_numbers_to_the_next(calls, used, some):
+    def begin():
+        """A state after some forwards, and another one on it."""
+        state = dnnffi.DropoutState(1)
+        for _ in range(used):
+            calls.train(0.5, state)
+        return state, partial(calls.train, 0.5, state)
+
+    _, train = begin()
+    drawn = [on_host(train()) for _ in range(2)]
+    for number in some(range(1, points_of(begin()[1]) + 1), 60):
+        state, train = begin()
+        with suppress(KeyboardInterrupt):
+            at_point(number, interrupt, train)
+        found = in_a_thread(train)
+        assert is_equal(found, drawn[0]) or is_equal(found, drawn[1]), "it drew them, or not"
+        assert in_a_thread(lambda: [state.save()["seed"]]) == [1]  # noqa: B023
 
 
 class Interrupting:

@@ -91,7 +91,7 @@ class OneForResources(Generic[T]):
         key = resources.backend.name, resources.external
         found = self._made.get(key, lambda: (resources, make()))
         if found[0] is not resources:  # those of another library, which the process used before
-            self._made.drop(key)
+            self._made.drop(key, found)
             found = self._made.get(key, lambda: (resources, make()))
         return found[1]
 
@@ -119,7 +119,7 @@ def resources_of(backend: Backend, *, external: bool = False) -> Resources:
 
     found = _kept.get(key, make)
     if found.library is not library:  # the process may use another than it did
-        _kept.drop(key)
+        _kept.drop(key, found)
         found = _kept.get(key, make)
     return found
 

@@ -33,9 +33,10 @@ class Once(Generic[K, T]):
         """The objects, oldest first."""
         return list(self._made.values())
 
-    def drop(self, key: K) -> None:
-        """Forget the object for ``key``, if there is one."""
-        self._made.pop(key, None)
+    def drop(self, key: K, made: T) -> None:
+        """Forget ``made``, unless there is another object for ``key`` by now."""
+        if key in self._made and self._made[key] is made:  # without a call, so that it is one step
+            del self._made[key]
 
     def clear(self) -> None:
         """Forget all objects."""

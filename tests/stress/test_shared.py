@@ -1,0 +1,138 @@
+"""What all calls share, while others are made: the plans that are known, and the first calls."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from host_library import open_host
+from stress.bounds import switching_often
+from stress.calls import BATCH, SPEC, STEPS, Calls
+from stress.points import at_point, points_of
+
+import dnnffi
+
+
+def looks():
+    assert all(min(held) >= 0 for held in dnnffi.held_memory().values())
+    for plan in dnnffi.cached_plans():
+        assert plan.report()
+
+
+@pytest.mark.parametrize("call", [dnnffi.held_memory, dnnffi.clear_plans, looks])
+def test_plans_are_made_in_the_middle(calls, call, some):
+    made = [calls.plan() for _ in range(3)]
+
+    def new_plans():
+        made.append(calls.plan())
+        calls.conv()
+        calls.lstm()
+
+    calls.lstm()
+    points = points_of(call, everywhere=True)
+    assert points > 5
+    for number in some(range(1, points + 1), 60):
+        calls.lstm()
+        known = dnnffi.cached_plans()
+        at_point(number, new_plans, call, everywhere=True)
+        if call is dnnffi.clear_plans:
+            calls.lstm()
+            assert not {*map(id, known)} & {*map(id, dnnffi.cached_plans())}
+        del made[3:]
+
+
+def test_threads_make_plans_while_others_look_and_clear(calls):
+    makers, lookers = [threading.Barrier(4)] * 2
+    failed, done = [], threading.Event()
+    rng = np.random.default_rng(0)
+    xs = [calls.asarray(rng.standard_normal((t, BATCH, 3))) for t in range(1, 9)]
+
+    def make():
+        makers.wait()
+        for n in range(60):
+            dnnffi.lstm(xs[n % 8], None, calls.weights, backend=calls.backend)
+            calls.plan().close()
+
+    def look():
+        lookers.wait()
+        while not done.is_set():
+            looks()
+            dnnffi.clear_plans()
+
+    def work(what):
+        try:
+            what()
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    with switching_often():
+        threads = [threading.Thread(target=work, args=(what,)) for what in (make, make, look, look)]
+        for thread in threads:
+            thread.start()
+        for thread in threads[:2]:
+            thread.join()
+        done.set()
+        for thread in threads[2:]:
+            thread.join()
+    assert failed == []
+
+
+# First calls, of a library that is new
+
+
+def first_calls(host):
+    """A network of its own length, or a convolution of its own size, for each number."""
+    calls = Calls("cudnn", host.asarray)
+    rng = np.random.default_rng(0)
+
+    def lstm(steps):
+        x = host.asarray(rng.standard_normal((steps, BATCH, SPEC.input_size)))
+        dnnffi.lstm(x, None, calls.weights, backend="cudnn")
+
+    def conv(size):
+        x = host.asarray(rng.standard_normal((1, 2, size, 3)).astype("f4"))
+        dnnffi.conv(x, calls.w, backend="cudnn")
+
+    return lstm, conv
+
+
+@pytest.mark.parametrize("family", [0, 1])
+@pytest.mark.parametrize("other", [0, 1])
+def test_a_first_call_in_the_middle_of_another_is_on_the_same_backend(
+    standin_path, family, other, some
+):
+    with open_host(standin_path) as host:
+        call = first_calls(host)[family]
+        points = points_of(partial(call, STEPS))
+        del call
+    for number in some(range(1, points + 1), 40):
+        with open_host(standin_path) as host:
+            calls = first_calls(host)
+            at_point(number, partial(calls[other], STEPS + 1), partial(calls[family], STEPS))
+            assert len(dnnffi.cached_plans()) == 2
+            del calls
+
+
+def test_first_calls_of_threads_are_on_the_same_backend(standin_path, some):
+    for _ in some(range(100), 10):
+        with open_host(standin_path) as host, switching_often():
+            barrier = threading.Barrier(4)
+
+            def work(call, number, barrier=barrier):
+                barrier.wait()
+                call(number)
+
+            threads = [
+                threading.Thread(target=work, args=(call, number))
+                for call in first_calls(host)
+                for number in (3, 4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(dnnffi.cached_plans()) == 4
+            del threads
