@@ -72,6 +72,8 @@ class ConvResources(Protocol):
 class ConvProblemPlan:
     """One problem, ready to run on arrays."""
 
+    closed = False
+
     def __init__(self, problem: ConvProblem) -> None:
         self.problem = problem
         # Read at every call, so that it is not made anew from the spec.
@@ -97,37 +99,22 @@ class ConvProblemPlan:
         """What runs, and why, in plain words."""
         return f"{self.problem}\n{type(self).__name__}"
 
-    def buffer_plan(self) -> BufferConvPlan:
-        """The plan for one who keeps it and his buffers."""
-        return BufferConvPlan(self)
-
-
-class BufferConvPlan:
-    """A plan whose results go into given arrays."""
-
-    def __init__(self, plan: ConvProblemPlan) -> None:
-        self.plan = plan
-        self.closed = False
-
     def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
-        """Run on arrays that were checked before, if these are such."""
+        """Run on arrays that `run_into` knows, if these are such."""
         return False
 
-    def run(self, arrays: tuple[Any, ...], out: AnyArray | None) -> AnyArray:
-        """Fill and return ``out``, of arrays that were checked; what is missing is None."""
-        missing = len(self.plan.argument_shapes) - len(arrays)
-        result = self.plan.run(*arrays, *(None,) * missing)
+    def run_into(self, arrays: tuple[Any, ...], out: AnyArray | None) -> AnyArray:
+        """`run` on the first of its arrays, which are the caller's own, into his ``out`` if any."""
+        missing = len(self.argument_shapes) - len(arrays)
+        result = self.run(*arrays, *(None,) * missing)
         if out is None:
             return result
         out[...] = result
         return out
 
-    def autotune(self) -> None:
-        """Measure now, where there is something to measure."""
-
-    def report(self) -> str:
-        """The plan's report."""
-        return self.plan.report()
+    def autotune(self) -> bool:
+        """Measure and use the fastest. False where nothing can be measured now."""
+        return False
 
     def close(self) -> None:
         """Let go of everything."""

@@ -11,7 +11,7 @@ from dnnffi.backends.resources import OneForResources, Resources, resources_of
 from dnnffi.backends.vendor.limits import check_limits, limit_of
 from dnnffi.convolution.reference import EmptyConvPlan, ReferenceConvPlan
 from dnnffi.device.arrays import device_of
-from dnnffi.device.interface import Array
+from dnnffi.device.interface import Array, Memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.known_calls import KnownCalls
@@ -24,8 +24,9 @@ MOST_PLANS = 1024
 class ConvBackend:
     """What `dnnffi.conv` asks of a backend; this one is the NumPy reference."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
         self.plans: PlanCache[ConvProblemPlan] = PlanCache(MOST_PLANS)
+        self._memory = memory
 
     def check_device(self, device: int | None) -> Any:
         """Where device ``device`` is, or the current one where it is None."""
@@ -47,14 +48,14 @@ class ConvBackend:
 
     def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
         """A new plan; no library is asked where there is no batch."""
-        return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem)
+        return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem, self._memory)
 
 
 class DeviceConvBackend(ConvBackend):
     """A backend with a library, on one kind of arrays."""
 
     def __init__(self, record: Backend, resources: Resources) -> None:
-        super().__init__()
+        super().__init__(resources.memory)
         assert record.convolutions is not None
         self._record = record
         self.resources = resources
@@ -66,14 +67,8 @@ class DeviceConvBackend(ConvBackend):
         self.calls: KnownCalls[ConvProblemPlan] = KnownCalls()
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
-        record = self._record  # before the library is asked for anything
-        check_limits(record.conv_limits, problem, record.title, self.library)
+        check_limits(self._record.conv_limits, problem, self._record.title, self.library)
         return self.source.plan(problem, device)
-
-    def prepare(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
-        if problem.batch:
-            return self.plan(problem, device)
-        return EmptyConvPlan(problem, self.resources.memory)
 
     def backward_bias(self, dy: Array) -> Array:
         """The gradient by the bias [K], from a contiguous dy."""

@@ -104,11 +104,8 @@ def conv(
         With ``validate``, where the result differs from the reference's beyond rounding.
     """
     geometry = stride, padding, dilation, 0
-    return _run(
-        (FORWARD, False, None, geometry, groups, activation, alpha, backend),
-        (x, w, bias, residual),
-        options,
-    )
+    asked = FORWARD, False, None, geometry, groups, activation, alpha, backend
+    return _run(asked, (x, w, bias, residual), options)
 
 
 def conv_backward_data(
@@ -139,9 +136,8 @@ def conv_backward_data(
     dx : of ``x_shape``, channels last in memory where those of dy are
     """
     geometry = stride, padding, dilation, 0
-    return _run(
-        (BACKWARD_DATA, False, x_shape, geometry, groups, None, 1.0, backend), (dy, w), options
-    )
+    asked = BACKWARD_DATA, False, x_shape, geometry, groups, None, 1.0, backend
+    return _run(asked, (dy, w), options)
 
 
 def conv_backward_weights(
@@ -172,9 +168,8 @@ def conv_backward_weights(
     dw : of ``w_shape``, channels last in memory where those of dy are
     """
     geometry = stride, padding, dilation, 0
-    return _run(
-        (BACKWARD_WEIGHTS, False, w_shape, geometry, groups, None, 1.0, backend), (dy, x), options
-    )
+    asked = BACKWARD_WEIGHTS, False, w_shape, geometry, groups, None, 1.0, backend
+    return _run(asked, (dy, x), options)
 
 
 def conv_backward_bias(
@@ -192,25 +187,21 @@ def conv_backward_bias(
     (``miopenConvolutionBackwardBias``).
     """
     if embeds(options):
-        return _embedded(("dy",), (dy,), backend, options, _backward_bias_embedded)
+        return _embedded(("dy",), (dy,), backend, options, _backward_bias)
     dy = as_array("dy", dy)
     backend_of(backend, dy)
     if is_external(dy.__class__):
         import_cupy()  # says that there has to be an allocator
-    conv_options(options)
-    _rank("dy", dy)
-    _check_dtype("dy", dy)
-    return conv_bias.backward_bias(dy) if kind(dy) == "cuda" else reference.backward_bias(dy)
+    return _backward_bias((dy,), conv_bias if kind(dy) == "cuda" else reference, options)
 
 
-def _backward_bias_embedded(
-    arrays: tuple[AnyArray, ...], found: Any, options: dict[str, Any]
-) -> AnyArray:
+def _backward_bias(arrays: tuple[AnyArray, ...], summing: Any, options: object) -> AnyArray:
     (dy,) = arrays
     conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
-    return found.backward_bias(dy)
+    db: AnyArray = summing.backward_bias(dy)
+    return db
 
 
 def conv_transpose(
@@ -249,11 +240,8 @@ def conv_transpose(
         output_padding, in the memory layout of x
     """
     geometry = stride, padding, dilation, output_padding
-    return _run(
-        (FORWARD, True, None, geometry, groups, activation, alpha, backend),
-        (x, w, bias, residual),
-        options,
-    )
+    asked = FORWARD, True, None, geometry, groups, activation, alpha, backend
+    return _run(asked, (x, w, bias, residual), options)
 
 
 def conv_transpose_backward_data(
@@ -275,9 +263,8 @@ def conv_transpose_backward_data(
     As `conv_backward_data`, with w [C, K/groups, ...].
     """
     geometry = stride, padding, dilation, output_padding
-    return _run(
-        (BACKWARD_DATA, True, x_shape, geometry, groups, None, 1.0, backend), (dy, w), options
-    )
+    asked = BACKWARD_DATA, True, x_shape, geometry, groups, None, 1.0, backend
+    return _run(asked, (dy, w), options)
 
 
 def conv_transpose_backward_weights(
@@ -299,9 +286,8 @@ def conv_transpose_backward_weights(
     As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
     """
     geometry = stride, padding, dilation, output_padding
-    return _run(
-        (BACKWARD_WEIGHTS, True, w_shape, geometry, groups, None, 1.0, backend), (dy, x), options
-    )
+    asked = BACKWARD_WEIGHTS, True, w_shape, geometry, groups, None, 1.0, backend
+    return _run(asked, (dy, x), options)
 
 
 def _embedded(
@@ -322,7 +308,7 @@ def _embedded(
 
 
 _OPTIONAL = ("bias", "residual")
-_GEOMETRY = (("stride", 1), ("padding", 0), ("dilation", 1), ("output_padding", 0))
+_GEOMETRY = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}  # the least of each
 
 
 def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
@@ -384,7 +370,7 @@ def _checked(
     rank = _rank(names[0], first)
     sizes = tuple(
         per_dimension(name, value, rank, least)
-        for value, (name, least) in zip(geometry, _GEOMETRY, strict=True)
+        for value, (name, least) in zip(geometry, _GEOMETRY.items(), strict=True)
     )
     groups = check_integer("groups", groups)
     layout = _layout_of(first.shape, first.strides)
@@ -400,15 +386,11 @@ def _checked(
         _check_arrays(found, plan.argument_shapes, device, names, arrays)
         return plan, arrays
     _check_dtype(names[0], first)
-    stride, padding, dilation, output_padding = geometry
     spec = ConvSpec.from_weight_shape(
         w_shape,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
+        **dict(zip(_GEOMETRY, geometry, strict=True)),
         groups=groups,
         transposed=transposed,
-        output_padding=output_padding,
         dtype=first.dtype.name,
         name="w_shape" if operation == BACKWARD_WEIGHTS else "w",
     )

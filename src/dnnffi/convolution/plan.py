@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from dnnffi.backends.conv_interface import BufferConvPlan
+from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.backends.registry import named
 from dnnffi.convolution.backend import ConvBackend, conv_backend
 from dnnffi.device.arrays import as_array
@@ -78,8 +78,7 @@ class ConvPlan:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
         self._backend: ConvBackend = conv_backend(named("cudnn" if backend is None else backend))
         self._device = self._backend.check_device(device)
-        plan = self._backend.prepare(problem, self._device)
-        self._buffers: BufferConvPlan = plan.buffer_plan()
+        self._plan: ConvProblemPlan = self._backend.prepare(problem, self._device)
         self._shapes = problem.argument_shapes
         self._wanted = (True, True, problem.bias, problem.residual)[: len(self._shapes)]
         self._names = ARGUMENTS[operation]
@@ -102,9 +101,9 @@ class ConvPlan:
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
         has no gaps. Stands on ``cudnnBackendExecute``.
         """
-        if out is not None and self._buffers.again(arrays, out):
+        if out is not None and self._plan.again(arrays, out):
             return out
-        if self._buffers.closed:
+        if self._plan.closed:
             raise ValueError("this plan is closed")
         if len(arrays) > len(self._shapes):
             raise TypeError(
@@ -120,7 +119,7 @@ class ConvPlan:
         )
         if out is not None:
             out = self._checked(self._result, out, self._problem.result_shape, True)
-        return self._buffers.run(checked[: len(arrays)], out)
+        return self._plan.run_into(checked[: len(arrays)], out)
 
     def _checked(
         self, name: str, array: AnyArray | None, shape: tuple[int, ...], wanted: bool
@@ -149,22 +148,22 @@ class ConvPlan:
         Waits for the current stream. What was found is also used by the functions and kept on
         disk, see ``DNNFFI_CACHE_DIR``.
         """
-        if self._buffers.closed:
+        if self._plan.closed:
             raise ValueError("this plan is closed")
-        self._buffers.autotune()
+        self._plan.autotune()
 
     def report(self) -> str:
         """Which engine runs, what is fused, and why; times of the candidates."""
-        return self._buffers.report()
+        return self._plan.report()
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._buffers.closed
+        return self._plan.closed
 
     def close(self) -> None:
         """Let go of everything. A second call does nothing."""
-        self._buffers.close()
+        self._plan.close()
 
     def __enter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ Symbols: N batch, C input channels, K output channels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dnnffi.spec.checks import INT64_MAX, check_dtype, check_flag, check_range
 
@@ -162,16 +162,12 @@ class ConvSpec:
 
         The weights are the same array. The reverse has no output padding.
         """
-        return ConvSpec(
+        return replace(
+            self,
             in_channels=self.out_channels,
             out_channels=self.in_channels,
-            kernel=self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
             transposed=not self.transposed,
-            dtype=self.dtype,
+            output_padding=(0,) * self.rank,
         )
 
     @property

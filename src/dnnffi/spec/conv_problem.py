@@ -132,14 +132,17 @@ class ConvProblem(NamedTuple):
             return self.y_shape
         return self.x_shape if self.operation == BACKWARD_DATA else self.spec.weight_shape
 
+    @property
+    def epilogue(self) -> tuple[str, ...]:
+        """What follows the convolution, those there are of: residual, bias, the activation."""
+        return tuple(
+            filter(None, ("residual" * self.residual, "bias" * self.bias, self.activation))
+        )
+
     def __str__(self) -> str:
         """The problem in words, for error messages."""
-        epilogue = [
-            f"{self.alpha} * residual" if self.residual else "",
-            "bias" if self.bias else "",
-            self.activation or "",
-        ]
-        more = "".join(f" + {part}" for part in epilogue if part)
+        factors = {"residual": f"{self.alpha} * "}
+        more = "".join(f" + {factors.get(part, '')}{part}" for part in self.epilogue)
         return f"{self.operation}{more} of {self.spec}, x {list(self.x_shape)} {self.layout}"
 
 

@@ -145,11 +145,6 @@ class GraphExecutor:
         self._plan.close()
 
 
-def has_epilogue(problem: ConvProblem) -> bool:
-    """Whether anything follows the convolution."""
-    return problem.bias or problem.residual or problem.activation is not None
-
-
 class ConvExecutors:
     """The executors of a problem for the calling thread, best first: an iterator that makes each.
 
@@ -188,7 +183,7 @@ class ConvExecutors:
         return next(self._executors)
 
     def _all(self) -> Iterator[EngineExecutor]:
-        for fused in (True, False) if has_epilogue(self._problem) else (False,):
+        for fused in (True, False) if self._problem.epilogue else (False,):
             try:
                 graph = self._graph(fused)
             except (CudnnError, UnsupportedError) as error:
@@ -206,7 +201,7 @@ class ConvExecutors:
             yield self._own()
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
-        alone = has_epilogue(self._problem) and not graph.fused
+        alone = self._problem.epilogue and not graph.fused
         return GraphExecutor(self._problem, graph, candidate, self._epilogue if alone else None)
 
     @cached_property
@@ -230,7 +225,7 @@ class ConvExecutors:
             if not fits(self._problem):
                 raise ValueError(f"{choice} is not for {self._problem}")
             return self._own()
-        graph = self._graph(choice.fused and has_epilogue(self._problem))
+        graph = self._graph(choice.fused and bool(self._problem.epilogue))
         if wrong := known_wrong(graph, choice.engine):
             raise UnsupportedError("cuDNN", self._library.version_text, wrong)
         # Left open: the plan needs its engine, and keeps it alive.

@@ -14,19 +14,13 @@ from typing import Any
 from dnnffi.backends.conv_interface import (
     ALIGNMENT,
     MISALIGNED,
-    BufferConvPlan,
     ConvAddresses,
     ConvProblemPlan,
     ConvResources,
     ConvSource,
     addresses_of,
 )
-from dnnffi.backends.cudnn.conv_executor import (
-    ConvExecutors,
-    EngineChoice,
-    EngineExecutor,
-    has_epilogue,
-)
+from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
 from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
 from dnnffi.device.arrays import aligned
 from dnnffi.device.interface import AnyArray, Array, Stream
@@ -90,7 +84,6 @@ class CudnnConvPlan(ConvProblemPlan):
         super().__init__(problem)
         self.memory = memory = resources.memory
         self.device = device
-        self.closed = False
         self.tuning: ConvTuning | None = None
         self.fallen: list[str] = []
         self._resources = resources
@@ -114,13 +107,14 @@ class CudnnConvPlan(ConvProblemPlan):
         self._array_strides = tuple(self._strides(shape) for shape in self.argument_shapes)
         self._local = threading.local()
         self._threads: Living[_OfThread] = Living()
+        self._seen: Remembered[tuple[int, ...]] = Remembered()
         self._choice: EngineChoice | None = None
         guard(self)
         self.tuning = tuner.find(problem, device)
-        if self.tuning is None and problem.options.tune:
-            self.autotune()
         if self.tuning is not None:
             self._choice = self.tuning.choice
+        elif problem.options.tune:
+            self.autotune()
         with memory.use(device):
             self._of_thread()
 
@@ -294,15 +288,44 @@ class CudnnConvPlan(ConvProblemPlan):
             return self._stream_workspace(self.device, stream.ptr, size)
         return self._empty((size,), self._bytes)
 
+    # Into arrays of the caller's
+
+    def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
+        addresses = self._seen.find((id(out), *map(id, arrays)))
+        if addresses is None or self.current_device() != self.device:
+            return False
+        self.fill(addresses, shared=True)
+        return True
+
+    def run_into(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
+        if self.current_device() != self.device:
+            with self.memory.use(self.device):
+                return self.run_into(arrays, out)
+        if out is None:
+            out = self.new_result()
+        elif not self.fits(out, self.result_strides):
+            raise ValueError(
+                f"out must be without gaps, {self.problem.layout.replace('_', ' ')}, at an address "
+                f"that is a multiple of {ALIGNMENT}; it has strides {out.strides}"
+            )
+        asked = (*arrays, *(None,) * (len(self.argument_shapes) - len(arrays)))
+        ready = self.ready(asked, self._current_stream())
+        addresses = (*addresses_of(ready), out.data.ptr)
+        self.fill(addresses, shared=True)
+        if all(one is other for one, other in zip(ready, asked, strict=True)):
+            all_arrays = (out, *arrays)
+            self._seen.add(tuple(map(id, all_arrays)), all_arrays, addresses)
+        return out
+
     # What it is
 
     def autotune(self) -> bool:
-        """Measure the candidates and use the fastest. False where that cannot be done now."""
         turn = self._turn.take()
-        stream = self._current_stream()
-        if turn is None or (stream.ptr and self._is_capturing(stream)):
-            return False
-        tuning = self._tuner.measure(self.problem, self.device)
+        with self.memory.use(self.device):
+            stream = self._current_stream()
+            if turn is None or (stream.ptr and self._is_capturing(stream)):
+                return False
+            tuning = self._tuner.measure(self.problem, self.device)
         if tuning is None:
             return False
         self.tuning, self._choice = tuning, tuning.choice
@@ -325,12 +348,9 @@ class CudnnConvPlan(ConvProblemPlan):
         with self.memory.use(self.device):
             executor = self._of_thread().executor
         lines = [str(problem), str(executor.info)]
-        if has_epilogue(problem):
-            parts = ["residual"] * problem.residual + ["bias"] * problem.bias
-            what = " and ".join([*parts, *([problem.activation] if problem.activation else [])])
-            lines.append(
-                f"{what}: in the same graph" if executor.fused else f"{what}: one kernel more"
-            )
+        if what := " and ".join(problem.epilogue):
+            where = "in the same graph" if executor.fused else "one kernel more"
+            lines.append(f"{what}: {where}")
         if self.tuning is None:
             lines.append("picked by cuDNN's heuristics; not measured")
         else:
@@ -343,59 +363,11 @@ class CudnnConvPlan(ConvProblemPlan):
         lines.append(f"{self.graph_count} graphs, {self.graph_bytes:,} bytes")
         return "\n".join(lines)
 
-    def buffer_plan(self) -> CudnnBufferPlan:
-        return CudnnBufferPlan(self)
-
     def close(self) -> None:
         """Let go of the plans and graphs of all threads. A second call does nothing."""
-        self.closed = True
-        self._local = threading.local()
-
-
-class CudnnBufferPlan(BufferConvPlan):
-    """A plan into given arrays; those that it has seen are known again."""
-
-    def __init__(self, plan: CudnnConvPlan) -> None:
-        super().__init__(plan)
-        self.plan: CudnnConvPlan = plan
-        self._seen: Remembered[tuple[int, ...]] = Remembered()
-
-    def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
-        plan, addresses = self.plan, self._seen.find((id(out), *map(id, arrays)))
-        if addresses is None or plan.current_device() != plan.device:
-            return False
-        plan.fill(addresses, shared=True)
-        return True
-
-    def run(self, arrays: tuple[Any, ...], out: Array | None) -> Array:
-        plan = self.plan
-        if plan.current_device() != plan.device:
-            with plan.memory.use(plan.device):
-                return self.run(arrays, out)
-        if out is None:
-            out = plan.new_result()
-        elif not plan.fits(out, plan.result_strides):
-            raise ValueError(
-                f"out must be without gaps, {plan.problem.layout.replace('_', ' ')}, at an address "
-                f"that is a multiple of {ALIGNMENT}; it has strides {out.strides}"
-            )
-        asked = (*arrays, *(None,) * (len(plan.argument_shapes) - len(arrays)))
-        ready = plan.ready(asked, plan.memory.current_stream())
-        addresses = (*addresses_of(ready), out.data.ptr)
-        plan.fill(addresses, shared=True)
-        if all(one is other for one, other in zip(ready, asked, strict=True)):
-            all_arrays = (out, *arrays)
-            self._seen.add(tuple(map(id, all_arrays)), all_arrays, addresses)
-        return out
-
-    def autotune(self) -> None:
-        with self.plan.memory.use(self.plan.device):
-            self.plan.autotune()
-
-    def close(self) -> None:
         super().close()
         self._seen.clear()
-        self.plan.close()
+        self._local = threading.local()
 
 
 class CudnnConvolutions(ConvSource):

@@ -17,11 +17,8 @@ def weight_space_size(descriptor: RNNDescriptor, handle: Handle) -> int:
     """Bytes of the weight buffer (``cudnnGetRNNWeightSpaceSize``)."""
     library = descriptor.library
     size = ffi.new("size_t *")
-    library.check(
-        library.lib.cudnnGetRNNWeightSpaceSize(handle.pointer, descriptor.pointer, size),
-        "cudnnGetRNNWeightSpaceSize",
-        descriptor,
-    )
+    arguments = handle.pointer, descriptor.pointer, size
+    library.call("cudnnGetRNNWeightSpaceSize", *arguments, problem=descriptor)
     return int(size[0])
 
 
@@ -50,19 +47,12 @@ def weight_parameters(
         for pseudo_layer in range(spec.num_layers * spec.num_directions):
             layer, direction = divmod(pseudo_layer, spec.num_directions)
             for identity, (matrix_name, bias_name, gate) in enumerate(identities):
-                status = library.lib.cudnnGetRNNWeightParams(
-                    handle.pointer,
-                    descriptor.pointer,
-                    pseudo_layer,
-                    size,
-                    _BASE,
-                    identity,
-                    matrix.pointer,
-                    addresses[0],
-                    bias.pointer,
-                    addresses[1],
+                library.call(
+                    "cudnnGetRNNWeightParams",
+                    *(handle.pointer, descriptor.pointer, pseudo_layer, size, _BASE, identity),
+                    *(matrix.pointer, addresses[0], bias.pointer, addresses[1]),
+                    problem=spec,
                 )
-                library.check(status, "cudnnGetRNNWeightParams", spec)
                 for name, address, tensor in (
                     (matrix_name, addresses[0][0], matrix),
                     (bias_name, addresses[1][0], bias),

@@ -75,20 +75,15 @@ class CudnnRNNExecutor(VendorRNNExecutor):
         self._h = self._own(TensorDescriptor(spec.dtype, problem.h_shape, library=library))
         self._c = self._own(TensorDescriptor(spec.dtype, problem.c_shape, library=library))
         if self.algorithm == "persist_dynamic":
-            status = library.lib.cudnnBuildRNNDynamic(
-                handle.pointer, self._rnn.pointer, problem.batch
-            )
-            library.check(status, "cudnnBuildRNNDynamic", problem)
+            arguments = handle.pointer, self._rnn.pointer, problem.batch
+            library.call("cudnnBuildRNNDynamic", *arguments, problem=problem)
         workspace, reserve = ffi.new("size_t *"), ffi.new("size_t *")
-        status = library.lib.cudnnGetRNNTempSpaceSizes(
-            handle.pointer,
-            self._rnn.pointer,
-            int(problem.training),
-            self._x.pointer,
-            workspace,
-            reserve if problem.training else ffi.NULL,
+        library.call(
+            "cudnnGetRNNTempSpaceSizes",
+            *(handle.pointer, self._rnn.pointer, int(problem.training), self._x.pointer),
+            *(workspace, reserve if problem.training else ffi.NULL),
+            problem=problem,
         )
-        library.check(status, "cudnnGetRNNTempSpaceSizes", problem)
         self.workspace_bytes = self.least_workspace_bytes = int(workspace[0])
         self.reserve_bytes = int(reserve[0])
         self._weight_bytes = self._check_weight_bytes(weight_space_size(self._rnn, handle))

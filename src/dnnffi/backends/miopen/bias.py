@@ -29,14 +29,8 @@ class MiopenBiasGradient:
 
     def run(self, launch: Launch, dy: int, dbias: int) -> None:
         """Enqueue it, on these addresses."""
-        function = "miopenConvolutionBackwardBias"
-        status = self._library.lib.miopenConvolutionBackwardBias(
-            launch.handle,
-            _ONE,
-            self._dy.pointer,
-            dy,
-            _ZERO,
-            self._dbias.pointer,
-            dbias,
+        self._library.call(
+            "miopenConvolutionBackwardBias",
+            *(launch.handle, _ONE, self._dy.pointer, dy, _ZERO, self._dbias.pointer, dbias),
+            problem=self._problem,
         )
-        self._library.check(status, function, self._problem)

@@ -7,8 +7,9 @@ addresses, 0 for an array that is not there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors import (
@@ -30,23 +31,35 @@ from dnnffi.spec.sequences import lengths_to_batch_sizes
 _TRAINING, _INFERENCE = 0, 1
 
 
-class Calls(Protocol):
+class Calls(ABC):
     """The three calls, and the bytes that they want."""
 
     workspace_bytes: int
     reserve_bytes: int
 
+    def __init__(
+        self, library: Library, problem: RNNProblem, rnn: RNNDescriptor, state: TensorDescriptor
+    ) -> None:
+        self._library, self._problem = library, problem
+        self._rnn, self._state = rnn.pointer, state.pointer
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        self._library.call(function, *arguments, problem=self._problem)
+
+    @abstractmethod
     def forward(self, handle: Any, at: ForwardAddresses) -> None:
         """Enqueue it."""
 
+    @abstractmethod
     def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
         """Enqueue it."""
 
+    @abstractmethod
     def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
         """Enqueue it. Overwrites dweights."""
 
 
-class StepCalls:
+class StepCalls(Calls):
     """``miopenRNNForwardTraining`` and the others with a descriptor for each step."""
 
     def __init__(
@@ -59,9 +72,8 @@ class StepCalls:
         handle: Handle,
         own: Callable[[Any], Any],
     ) -> None:
-        self._library, self._problem = library, problem
-        self._rnn, self._w, self._state = rnn.pointer, weights.pointer, state.pointer
-        self._steps = problem.steps
+        super().__init__(library, problem, rnn, state)
+        self._w, self._steps = weights.pointer, problem.steps
         dtype, rows = problem.spec.dtype, lengths_to_batch_sizes(problem.row_lengths)
 
         def steps_of(width: int) -> Any:
@@ -80,104 +92,44 @@ class StepCalls:
 
     def _size(self, function: str, handle: Handle) -> int:
         size = ffi.new("size_t *")
-        status = getattr(self._library.lib, function)(
-            handle.pointer, self._rnn, self._steps, self._xs, size
-        )
-        self._library.check(status, function, self._problem)
+        self._call(function, handle.pointer, self._rnn, self._steps, self._xs, size)
         return int(size[0])
 
     def forward(self, handle: Any, at: ForwardAddresses) -> None:
         x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve = at
-        state, lib = self._state, self._library.lib
+        state = self._state
         arguments = (
-            handle,
-            self._rnn,
-            self._steps,
-            self._xs,
-            x,
-            state,
-            h_0,
-            state,
-            c_0,
-            self._w,
-            weights,
-            self._ys,
-            y,
-            state,
-            h_n,
-            state,
-            c_n,
-            workspace,
-            self.workspace_bytes,
+            *(handle, self._rnn, self._steps, self._xs, x),
+            *(state, h_0, state, c_0, self._w, weights),
+            *(self._ys, y, state, h_n, state, c_n),
+            *(workspace, self.workspace_bytes),
         )
         if self._problem.training:
-            function = "miopenRNNForwardTraining"
-            status = lib.miopenRNNForwardTraining(*arguments, reserve, self.reserve_bytes)
+            self._call("miopenRNNForwardTraining", *arguments, reserve, self.reserve_bytes)
         else:
-            function = "miopenRNNForwardInference"
-            status = lib.miopenRNNForwardInference(*arguments)
-        if status:
-            raise self._library.error(status, function, self._problem)
+            self._call("miopenRNNForwardInference", *arguments)
 
     def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
         y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at
         state = self._state
-        status = self._library.lib.miopenRNNBackwardData(
-            handle,
-            self._rnn,
-            self._steps,
-            self._ys,
-            y,
-            self._ys,
-            dy,
-            state,
-            dh_n,
-            state,
-            dc_n,
-            self._w,
-            weights,
-            state,
-            h_0,
-            state,
-            c_0,
-            self._xs,
-            dx,
-            state,
-            dh_0,
-            state,
-            dc_0,
-            workspace,
-            self.workspace_bytes,
-            reserve,
-            self.reserve_bytes,
+        self._call(
+            "miopenRNNBackwardData",
+            *(handle, self._rnn, self._steps, self._ys, y, self._ys, dy),
+            *(state, dh_n, state, dc_n, self._w, weights, state, h_0, state, c_0),
+            *(self._xs, dx, state, dh_0, state, dc_0),
+            *(workspace, self.workspace_bytes, reserve, self.reserve_bytes),
         )
-        if status:
-            raise self._library.error(status, "miopenRNNBackwardData", self._problem)
 
     def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
         x, h_0, y, dweights, workspace, reserve = at
-        status = self._library.lib.miopenRNNBackwardWeights(
-            handle,
-            self._rnn,
-            self._steps,
-            self._xs,
-            x,
-            self._state,
-            h_0,
-            self._ys,
-            y,
-            self._w,
-            dweights,
-            workspace,
-            self.workspace_bytes,
-            reserve,
-            self.reserve_bytes,
+        self._call(
+            "miopenRNNBackwardWeights",
+            *(handle, self._rnn, self._steps, self._xs, x, self._state, h_0, self._ys, y),
+            *(self._w, dweights, workspace, self.workspace_bytes, reserve, self.reserve_bytes),
         )
-        if status:
-            raise self._library.error(status, "miopenRNNBackwardWeights", self._problem)
 
 
-class SequenceCalls:
+class SequenceCalls(Calls):
     """``miopenRNNForward`` and the others with sequence descriptors, and zeros in the padding."""
 
     def __init__(
@@ -190,8 +142,8 @@ class SequenceCalls:
         handle: Handle,
         own: Callable[[Any], Any],
     ) -> None:
-        self._library, self._problem = library, problem
-        self._rnn, self._state, self._weight_bytes = rnn.pointer, state.pointer, weight_bytes
+        super().__init__(library, problem, rnn, state)
+        self._weight_bytes = weight_bytes
         x_width, y_width = problem.x_shape[-1], problem.y_shape[-1]
 
         def sequences(width: int) -> Any:
@@ -213,10 +165,8 @@ class SequenceCalls:
 
     def _sizes(self, mode: int, handle: Handle) -> tuple[int, int]:
         sizes = ffi.new("size_t[2]")
-        status = self._library.lib.miopenGetRNNTempSpaceSizes(
-            handle.pointer, self._rnn, self._x, mode, sizes, sizes + 1
-        )
-        self._library.check(status, "miopenGetRNNTempSpaceSizes", self._problem)
+        asked = handle.pointer, self._rnn, self._x, mode
+        self._call("miopenGetRNNTempSpaceSizes", *asked, sizes, sizes + 1)
         return int(sizes[0]), int(sizes[1])
 
     def forward(self, handle: Any, at: ForwardAddresses) -> None:
@@ -225,81 +175,35 @@ class SequenceCalls:
         if not self._problem.training:
             mode, workspace_bytes = _INFERENCE, self._inner_workspace
             reserve = workspace + workspace_bytes
-        status = self._library.lib.miopenRNNForward(
-            handle,
-            self._rnn,
-            mode,
-            self._x,
-            x,
-            self._state,
-            h_0,
-            h_n,
-            self._state,
-            c_0,
-            c_n,
-            self._y,
-            y,
-            weights,
-            self._weight_bytes,
-            workspace,
-            workspace_bytes,
-            reserve,
-            self._used_reserve,
+        self._call(
+            "miopenRNNForward",
+            *(handle, self._rnn, mode, self._x, x),
+            *(self._state, h_0, h_n, self._state, c_0, c_n),
+            *(self._y, y, weights, self._weight_bytes),
+            *(workspace, workspace_bytes, reserve, self._used_reserve),
         )
-        if status:
-            raise self._library.error(status, "miopenRNNForward", self._problem)
         self._y_padding.zero(handle, y)
 
     def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
         y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at
-        status = self._library.lib.miopenRNNBackwardSeqData(
-            handle,
-            self._rnn,
-            self._y,
-            y,
-            dy,
-            self._state,
-            h_0,
-            dh_n,
-            dh_0,
-            self._state,
-            c_0,
-            dc_n,
-            dc_0,
-            self._x,
-            dx,
-            weights,
-            self._weight_bytes,
-            workspace,
-            self.workspace_bytes,
-            reserve,
-            self.reserve_bytes,
+        self._call(
+            "miopenRNNBackwardSeqData",
+            *(handle, self._rnn, self._y, y, dy),
+            *(self._state, h_0, dh_n, dh_0, self._state, c_0, dc_n, dc_0),
+            *(self._x, dx, weights, self._weight_bytes),
+            *(workspace, self.workspace_bytes, reserve, self.reserve_bytes),
         )
-        if status:
-            raise self._library.error(status, "miopenRNNBackwardSeqData", self._problem)
         assert self._x_padding is not None
         self._x_padding.zero(handle, dx)
 
     def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
         x, h_0, y, dweights, workspace, reserve = at
-        status = self._library.lib.miopenRNNBackwardWeightsSeqTensor(
-            handle,
-            self._rnn,
-            self._x,
-            x,
-            self._state,
-            h_0,
-            self._y,
-            y,
-            dweights,
-            self._weight_bytes,
-            workspace,
-            self.workspace_bytes,
-            reserve,
-            self.reserve_bytes,
+        self._call(
+            "miopenRNNBackwardWeightsSeqTensor",
+            *(handle, self._rnn, self._x, x, self._state, h_0, self._y, y),
+            *(dweights, self._weight_bytes),
+            *(workspace, self.workspace_bytes, reserve, self.reserve_bytes),
         )
-        if status:
-            raise self._library.error(status, "miopenRNNBackwardWeightsSeqTensor", self._problem)
 
 
 def aligned(nbytes: int) -> int:

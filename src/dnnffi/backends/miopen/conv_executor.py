@@ -104,7 +104,7 @@ class MiopenConvExecutor:
             self._make_descriptors()
             self._fusion = self._fused(launch)
             if self._fusion is None:
-                if problem.bias or problem.residual or problem.activation:
+                if problem.epilogue:
                     self._epilogue = _Epilogue(library, problem, self._own)
                 self._ask(launch)
         except BaseException:
@@ -135,12 +135,7 @@ class MiopenConvExecutor:
         )
         self._convolution = self._own(ConvolutionDescriptor(info, library=library))
         first, second, result = (self._tensors[name] for name in canonical.direction.operands)
-        self._described = (
-            first.pointer,
-            second.pointer,
-            self._convolution.pointer,
-            result.pointer,
-        )
+        self._described = first.pointer, second.pointer, self._convolution.pointer, result.pointer
         # The functions of a problem take x, w or dy, w or dy, x; transposed, x and y are exchanged.
         arguments = {
             "Forward": ("x", "w"),
@@ -148,8 +143,6 @@ class MiopenConvExecutor:
             "BackwardWeights": ("x", "y") if self.problem.spec.transposed else ("y", "x"),
         }[canonical.direction.name]
         self._swaps = arguments != canonical.direction.operands[:2]
-        self._run_name = f"miopenConvolution{canonical.direction.name}Immediate"
-        self._run = getattr(library.lib, self._run_name)
 
     def _fused(self, launch: Launch) -> FusionPlan | None:
         """A compiled fusion plan, if the problem is one that MIOpen fuses and it has a kernel."""
@@ -183,8 +176,7 @@ class MiopenConvExecutor:
     def _call(self, name: str, launch: Launch, *arguments: Any) -> None:
         """A function of the direction, whose name is ``miopenConvolution...`` with ``name``."""
         function = f"miopenConvolution{self.canonical.direction.name}{name}"
-        status = getattr(self.library.lib, function)(launch.handle, *arguments)
-        self.library.check(status, function, self.problem)
+        self.library.call(function, launch.handle, *arguments, problem=self.problem)
 
     def _ask(self, launch: Launch, first: SearchResult | None = None) -> None:
         """Set ``solutions``: those that ``first`` names in front."""
@@ -261,15 +253,15 @@ class MiopenConvExecutor:
         one, other, written = self.canonical.direction.searched
         count = ffi.new("int *")
         measured = ffi.new("miopenConvAlgoPerf_t[]", _MOST_ALGORITHMS)
-        function = f"miopenFindConvolution{self.canonical.direction.name}Algorithm"
-        status = getattr(self.library.lib, function)(
+        self.library.call(
+            f"miopenFindConvolution{self.canonical.direction.name}Algorithm",
             launch.handle,
             *(self._tensors[one].pointer, address[one]),
             *(self._tensors[other].pointer, address[other]),
             *(self._convolution.pointer, self._tensors[written].pointer, address[written]),
             *(_MOST_ALGORITHMS, count, measured, workspace, most, False),
+            problem=self.problem,
         )
-        self.library.check(status, function, self.problem)
         if not count[0]:
             raise UnsupportedError(
                 "MIOpen", self.library.version_text, f"a search found nothing for {self.problem}"
@@ -308,21 +300,11 @@ class MiopenConvExecutor:
             solution = self.solutions[0]
         first, second, result = self._operands(at)
         first_described, second_described, convolution, result_described = self._described
-        status = self._run(
-            launch.handle,
-            first_described,
-            first,
-            second_described,
-            second,
-            convolution,
-            result_described,
-            result,
-            at.workspace,
-            solution.workspace_bytes,
-            solution.number,
+        self._call(
+            *("Immediate", launch, first_described, first, second_described, second),
+            *(convolution, result_described, result),
+            *(at.workspace, solution.workspace_bytes, solution.number),
         )
-        if status:
-            raise self.library.error(status, self._run_name, self.problem)
 
     def add(self, launch: Launch, at: ConvAddresses) -> None:
         """Enqueue what is added to a forward's y, and the activation; nothing where `fused`."""
@@ -370,16 +352,12 @@ class _Epilogue:
             self._add(launch, _ONE, self._y, y, self._bias, bias, _ZERO, y)
         if self._problem.activation:
             # Not the maximum of miopenOpTensor, which turns NaN into 0.
-            status = self._library.lib.miopenActivationForward(
-                launch.handle, self._relu, _ONE, self._y, y, _ZERO, self._y, y
-            )
-            self._library.check(status, "miopenActivationForward", self._problem)
+            arguments = launch.handle, self._relu, _ONE, self._y, y, _ZERO, self._y, y
+            self._library.call("miopenActivationForward", *arguments, problem=self._problem)
 
     def _add(
         self, launch: Launch, alpha: Any, a: Any, a_at: int, b: Any, b_at: int, beta: Any, y: int
     ) -> None:
         """``y = alpha*a + b + beta*y``."""
-        status = self._library.lib.miopenOpTensor(
-            launch.handle, _ADD, alpha, a, a_at, _ONE, b, b_at, beta, self._y, y
-        )
-        self._library.check(status, "miopenOpTensor", self._problem)
+        arguments = launch.handle, _ADD, alpha, a, a_at, _ONE, b, b_at, beta, self._y, y
+        self._library.call("miopenOpTensor", *arguments, problem=self._problem)

@@ -27,10 +27,7 @@ LIMITS: Limits[ConvProblem] = (
         "cudnn has it",
     ),
     Limit(
-        lambda problem: (
-            problem.spec.dtype == "bfloat16"
-            and bool(problem.bias or problem.residual or problem.activation)
-        ),
+        lambda problem: problem.spec.dtype == "bfloat16" and bool(problem.epilogue),
         "a convolution in bfloat16 has no bias, residual or activation",
         "cudnn and reference have them",
     ),

@@ -195,13 +195,11 @@ class MiopenConvPlan(ConvProblemPlan):
 
     def report(self) -> str:
         """Which solution runs, and why, in plain words."""
-        lines = [str(self.problem)]
+        problem = self.problem
+        lines = [str(problem)]
         if self.executor.fused:
             return "\n".join([*lines, "a fusion plan: bias and activation in the same kernel"])
-        problem = self.problem
-        parts = ["residual"] * problem.residual + ["bias"] * problem.bias
-        what = " and ".join(filter(None, [*parts, problem.activation]))
-        if what:
+        if what := " and ".join(problem.epilogue):
             why = limit_of(FUSION, problem) or "MIOpen has no kernel for all of it"
             lines.append(f"{what}: kernels of their own ({why})")
         if not self._searched:

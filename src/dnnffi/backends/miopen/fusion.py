@@ -66,9 +66,7 @@ class FusionPlan(Resource):
         return out[0]
 
     def _call(self, name: str, *arguments: Any) -> None:
-        function = f"miopen{name}"
-        status = getattr(self._library.lib, function)(*arguments)
-        self._library.check(status, function, self._problem)
+        self._library.call(f"miopen{name}", *arguments, problem=self._problem)
 
     def compile(self, launch: Launch) -> bool:
         """Whether the library has a kernel that does it all (``miopenCompileFusionPlan``).
@@ -103,16 +101,8 @@ class FusionPlan(Resource):
             if launch.owner is not self._compiled_for:
                 self._call("CompileFusionPlan", launch.handle, self.pointer)
                 self._compiled_for = launch.owner
-            self._call(
-                "ExecuteFusionPlan",
-                launch.handle,
-                self.pointer,
-                x[0].pointer,
-                x[1],
-                y[0].pointer,
-                y[1],
-                arguments,
-            )
+            arrays = x[0].pointer, x[1], y[0].pointer, y[1]
+            self._call("ExecuteFusionPlan", launch.handle, self.pointer, *arrays, arguments)
         self._free_arguments.append(own)
 
     def close(self) -> None:

@@ -18,10 +18,8 @@ def weight_space_size(descriptor: RNNDescriptor, handle: Handle, spec: RNNSpec) 
     library = descriptor.library
     size = ffi.new("size_t *")
     with TensorDescriptor(spec.dtype, (1, spec.input_size), library=library) as x:
-        status = library.lib.miopenGetRNNParamsSize(
-            handle.pointer, descriptor.pointer, x.pointer, size, DATA_TYPES[spec.dtype]
-        )
-    library.check(status, "miopenGetRNNParamsSize", spec)
+        arguments = handle.pointer, descriptor.pointer, x.pointer, size, DATA_TYPES[spec.dtype]
+        library.call("miopenGetRNNParamsSize", *arguments, problem=spec)
     return int(size[0])
 
 
@@ -47,10 +45,8 @@ def weight_parameters(descriptor: RNNDescriptor, spec: RNNSpec) -> tuple[Paramet
             for identity in range(2 * len(gates)):
                 side, gate = divmod(identity, len(gates))
                 for function, kind in kinds:
-                    status = getattr(library.lib, function)(
-                        descriptor.pointer, pseudo_layer, x.pointer, identity, part.pointer, offset
-                    )
-                    library.check(status, function, spec)
+                    asked = descriptor.pointer, pseudo_layer, x.pointer, identity
+                    library.call(function, *asked, part.pointer, offset, problem=spec)
                     name = f"{kind}_{('ih', 'hh')[side]}"
                     shape = part.read().shape
                     found.append(

@@ -74,8 +74,6 @@ class Padding:
 
     def zero(self, handle: Any, address: int) -> None:
         """Queue the zeros (``miopenSetTensor``), into the array at ``address``."""
-        set_tensor = self._library.lib.miopenSetTensor
         for part, offset in self._parts:
-            status = set_tensor(handle, part, address + offset, _ZERO)
-            if status:
-                raise self._library.error(status, "miopenSetTensor", self._problem)
+            at = address + offset
+            self._library.call("miopenSetTensor", handle, part, at, _ZERO, problem=self._problem)

@@ -104,9 +104,8 @@ class MiopenRNNExecutor(VendorRNNExecutor):
     def _zero_state(self, launch: Launch, workspace: int) -> int:
         """The address of a state of zeros in the workspace."""
         address = workspace + self._zeros
-        status = self.library.lib.miopenSetTensor(launch.handle, self._state, address, _ZERO)
-        if status:
-            raise self.library.error(status, "miopenSetTensor", self.problem)
+        arguments = launch.handle, self._state, address, _ZERO
+        self.library.call("miopenSetTensor", *arguments, problem=self.problem)
         return address
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
@@ -127,18 +126,8 @@ class MiopenRNNExecutor(VendorRNNExecutor):
         # The library overwrites.
         target = at.workspace + self._scratch
         self._calls.backward_weights(launch.handle, at._replace(dweights=target))
-        status = self.library.lib.miopenOpTensor(
-            launch.handle,
-            _ADD,
-            _ONE,
-            self._weights,
-            at.dweights,
-            _ONE,
-            self._weights,
-            target,
-            _ZERO,
-            self._weights,
-            at.dweights,
+        added = _ONE, self._weights, at.dweights, _ONE, self._weights, target
+        written = _ZERO, self._weights, at.dweights
+        self.library.call(
+            "miopenOpTensor", launch.handle, _ADD, *added, *written, problem=self.problem
         )
-        if status:
-            raise self.library.error(status, "miopenOpTensor", self.problem)

@@ -102,6 +102,10 @@ class VendorLibrary(ABC):
         if status:
             raise self.error(status, function, problem)
 
+    def call(self, function: str, *arguments: Any, problem: object = "") -> None:
+        """Call the C function of that name; raise what `check` makes of its status."""
+        self.check(getattr(self.lib, function)(*arguments), function, problem)
+
     def forget_streams(self) -> None:
         """Let the thread's next call set the stream of its handle again."""
         for handle in getattr(self.local, "handles", {}).values():
