@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from weakref import ref
+from weakref import getweakrefcount, ref
 
-from dnnffi.execution.remembered import Remembered
+from dnnffi.execution.remembered import MOST_REMEMBERED, Remembered
 
 
 class Array:
@@ -57,6 +57,15 @@ def test_only_so_many_sets_are_remembered():
         made.add(identities((array,)), (array,), number)
         assert 0 < len(made) <= 4
         assert made.find(identities((array,))) == number
+
+
+def test_the_bound_holds_where_none_is_given():
+    made, x, others = Remembered(), Array(), [Array() for _ in range(3 * MOST_REMEMBERED)]
+    for number, y in enumerate(others):
+        made.add(identities((x, y)), (x, y), number)
+        assert made.find(identities((x, y))) == number
+        assert len(made) == number % MOST_REMEMBERED + 1
+        assert getweakrefcount(x) == len(made)  # and nothing is left of those that went
 
 
 def test_what_was_found_can_be_replaced_and_forgotten():

@@ -1,0 +1,185 @@
+"""Convolutions with an allocator, on the host: the path of a call to a backend, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stress import user_arrays
+from stress.user_arrays import UserArray
+
+import dnnffi
+from dnnffi.backends import registry
+from dnnffi.backends.conv_interface import ConvProblemPlan, ConvSource
+from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.device.external import DeviceArray
+from dnnffi.device.external.use import current_allocator, current_stream
+from dnnffi.reference import conv as reference
+
+RANDOM = np.random.default_rng(0)
+X, W, BIAS = (RANDOM.standard_normal(shape) for shape in ((2, 4, 5, 5), (6, 2, 3, 3), (6,)))
+DY = RANDOM.standard_normal((2, 6, 3, 3))
+CALLS = {
+    "conv": (dnnffi.conv, (X, W, BIAS), {"residual": DY, "alpha": 0.5, "activation": "relu"}),
+    "conv, nothing fused": (dnnffi.conv, (X, W), {}),
+    "conv_backward_data": (dnnffi.conv_backward_data, (DY, W, X.shape), {}),
+    "conv_backward_weights": (dnnffi.conv_backward_weights, (DY, X, W.shape), {}),
+    "conv_transpose": (dnnffi.conv_transpose, (DY, W), {}),
+    "conv_backward_bias": (dnnffi.conv_backward_bias, (DY,), {}),
+}
+GROUPS = {name: {} if name == "conv_backward_bias" else {"groups": 2} for name in CALLS}
+
+
+class Plan(ConvProblemPlan):
+    """The reference on a device that is the host."""
+
+    def __init__(self, problem, memory):
+        super().__init__(problem)
+        self._memory = memory
+
+    def run(self, *arrays):
+        values = [None if array is None else array.get() for array in arrays]
+        return moved(ReferenceConvPlan(self.problem).run(*values), self._memory)
+
+
+class Source(ConvSource):
+    """Who makes these plans; ``streams`` are those that calls came on."""
+
+    streams: list[int]
+
+    def __init__(self, resources):
+        self._memory = resources.memory
+        self.streams = []
+
+    def plan(self, problem, device):
+        self.streams.append(current_stream())
+        return Plan(problem, self._memory)
+
+    def backward_bias(self, dy, device):
+        self.streams.append(current_stream())
+        return moved(reference.backward_bias(dy.get()), self._memory)
+
+
+def moved(values, memory):
+    made = memory.empty(values.shape, values.dtype)
+    made.set(np.ascontiguousarray(values))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def arrays_of_users(monkeypatch):
+    user_arrays.install(monkeypatch)
+
+
+@pytest.fixture
+def sources(host, monkeypatch):
+    """The sources that were made: of a backend that takes an allocator, as MIOpen's does."""
+    made = []
+
+    def source(resources):
+        made.append(Source(resources))
+        return made[-1]
+
+    record = registry.BACKENDS["cudnn"]._replace(allocator_limits=(), convolutions=source)
+    monkeypatch.setitem(registry.BACKENDS, "cudnn", record)
+    monkeypatch.setitem(registry._BY_KIND, "cuda", record)
+    return made
+
+
+class Allocator:
+    """What a user gives; ``made`` are the results."""
+
+    def __init__(self, host):
+        self._allocate = host.memory._allocate
+        self.made = []
+
+    def __call__(self, shape, dtype):
+        self.made.append(UserArray(self._allocate, shape, dtype))
+        return self.made[-1]
+
+    def array(self, value):
+        """An argument in the user's memory."""
+        return UserArray.of(self._allocate, value) if isinstance(value, np.ndarray) else value
+
+
+def run(allocator, name, **options):
+    """A call on the user's arrays."""
+    function, arrays, keywords = CALLS[name]
+    return function(
+        *map(allocator.array, arrays),
+        **{key: allocator.array(value) for key, value in keywords.items()},
+        **GROUPS[name],
+        backend="cudnn",
+        options={"allocator": allocator, **options},
+    )
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_result_is_what_the_allocator_made(host, sources, name):
+    allocator = Allocator(host)
+    function, arrays, keywords = CALLS[name]
+    result = run(allocator, name)
+    assert result is allocator.made[-1]
+    np.testing.assert_allclose(result, function(*arrays, **keywords, **GROUPS[name]), rtol=1e-12)
+    assert current_allocator() is None
+
+
+def test_arrays_on_a_device_name_their_backend(host, sources):
+    allocator = Allocator(host)
+    x, w = allocator.array(X), allocator.array(W)
+    x = DeviceArray(x, "cuda", 0, x.__cuda_array_interface__["data"][0], X.shape, X.dtype)
+    result = dnnffi.conv(x, w, groups=2, options={"allocator": allocator})
+    np.testing.assert_allclose(result, dnnffi.conv(X, W, groups=2), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_backward_bias"])
+def test_a_call_runs_on_the_stream_of_the_options(host, sources, name):
+    run(Allocator(host), name, stream=16)
+    (source,) = sources
+    assert source.streams == [16]
+
+
+def test_without_a_batch_the_result_is_the_allocators(host, sources):
+    allocator = Allocator(host)
+    x, dy = allocator.array(X[:0]), allocator.array(DY[:0])
+    options = {"groups": 2, "backend": "cudnn", "options": {"allocator": allocator}}
+    assert dnnffi.conv(x, allocator.array(W), **options) is allocator.made[-1]
+    assert allocator.made[-1].shape == (0, 6, 3, 3)
+    gradient = dnnffi.conv_backward_weights(dy, x, W.shape, **options)
+    assert gradient is allocator.made[-1]
+    np.testing.assert_array_equal(gradient, np.zeros(W.shape))
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_backward_data", "conv_backward_bias"])
+@pytest.mark.parametrize("option", [{"math": "exact"}, {"unknown": 1}], ids=["math", "unknown"])
+def test_the_other_options_are_checked(host, sources, name, option):
+    with pytest.raises(ValueError, match=rf"^options.*{next(iter(option))}"):
+        run(Allocator(host), name, **option)
+
+
+def test_the_gradient_of_the_bias_is_of_an_array_with_channels(host, sources):
+    allocator = Allocator(host)
+    options = {"backend": "cudnn", "options": {"allocator": allocator}}
+    with pytest.raises(ValueError, match=r"^dy must have 3, 4 or 5 dimensions"):
+        dnnffi.conv_backward_bias(allocator.array(BIAS), **options)
+    with pytest.raises(TypeError, match=r"^dy must have one of the dtypes .*; got int64$"):
+        dnnffi.conv_backward_bias(allocator.array(DY.astype(int)), **options)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_cudnn_refuses_an_allocator(host, name):
+    with pytest.raises(dnnffi.UnsupportedError, match="convolutions take CuPy arrays, without"):
+        run(Allocator(host), name)
+
+
+def test_the_reference_refuses_an_allocator(host):
+    allocator = Allocator(host)
+    options = {"backend": "reference", "options": {"allocator": allocator}}
+    with pytest.raises(ValueError, match=r"is for results on a device; backend 'reference' has"):
+        dnnffi.conv_backward_bias(allocator.array(DY), **options)
+
+
+def test_an_array_of_the_host_beside_one_of_the_device(host, sources):
+    allocator = Allocator(host)
+    options = {"groups": 2, "backend": "cudnn", "options": {"allocator": allocator}}
+    with pytest.raises(TypeError, match=r"^w must be .* device memory.*ndarray"):
+        dnnffi.conv(allocator.array(X), W, **options)
