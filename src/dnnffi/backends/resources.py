@@ -51,14 +51,12 @@ class Resources:
                 f"{name} must be a CuPy array (or share its memory with one) for backend "
                 f"{self.backend.name!r}; got {type(array).__name__}"
             )
-        device: int = array.data.device_id
-        return device
+        return array.data.device_id
 
     def check_device(self, device: int | None) -> int:
         """``device``, or the current one where it is None."""
         if device is None:
-            current: int = self.memory.current_device()
-            return current
+            return self.memory.current_device()
         count = self.memory.device_count()
         if not 0 <= check_integer("device", device) < count:
             raise ValueError(f"device must be from 0 to {count - 1}; got {device}")

@@ -248,8 +248,7 @@ def _creators(
 
 
 def _creators_in(module: str) -> tuple[Creator, ...]:
-    found: tuple[Creator, ...] = import_module(f"dnnffi.bench.{module}").CREATORS
-    return found
+    return import_module(f"dnnffi.bench.{module}").CREATORS
 
 
 def _occurs(pattern: str, text: str) -> bool:

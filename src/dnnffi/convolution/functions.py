@@ -200,8 +200,7 @@ def _backward_bias(arrays: tuple[AnyArray, ...], summing: Any, options: object) 
     conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
-    db: AnyArray = summing.backward_bias(dy)
-    return db
+    return summing.backward_bias(dy)
 
 
 def conv_transpose(

@@ -27,7 +27,7 @@ def array_module(array: AnyArray) -> ModuleType:
     """``numpy`` or ``cupy``, whichever made ``array``."""
     cupy = _cupy_if_imported()
     if cupy is not None and isinstance(array, cupy.ndarray):
-        return cupy  # type: ignore[no-any-return]
+        return cupy
     return np
 
 
@@ -159,14 +159,13 @@ def to_host(array: AnyArray) -> np.ndarray[Any, Any]:
     """A NumPy copy or view of ``array``."""
     if isinstance(array, np.ndarray):
         return array
-    return array.get()  # type: ignore[no-any-return]
+    return array.get()
 
 
 def address(array: AnyArray) -> int:
     """The address of the first element of a NumPy or CuPy array."""
     # NumPy makes ``data`` a buffer, which bfloat16 cannot be in.
-    pointer: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
-    return pointer
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
 def array_over(arrays: Sequence[AnyArray], start: int, size: int) -> AnyArray | None:

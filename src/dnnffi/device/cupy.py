@@ -65,12 +65,10 @@ class CupyMemory:
         self._cupy.cuda.runtime.memsetAsync(address, 0, nbytes, stream.ptr)
 
     def device_count(self) -> int:
-        count: int = self._cupy.cuda.runtime.getDeviceCount()
-        return count
+        return self._cupy.cuda.runtime.getDeviceCount()
 
     def use(self, device: int) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = self._cupy.cuda.Device(device)
-        return context
+        return self._cupy.cuda.Device(device)
 
     def dtype(self, name: str) -> np.dtype[Any]:
         return dtype_object(name)
@@ -105,7 +103,7 @@ class CupyMemory:
     def kernel(self, source: str, name: str, *, cooperative: bool = False) -> Kernel:
         made = _raw_kernel(source, name, cooperative)
         made.compile()  # not first in a capture
-        return made  # type: ignore[no-any-return]
+        return made
 
     def capture(self, record: Callable[[Stream], object]) -> Graph:
         runtime = self._cupy.cuda.runtime
@@ -161,8 +159,7 @@ class CupyMemory:
         calls()
         end.record()
         end.synchronize()
-        milliseconds: float = self._cupy.cuda.get_elapsed_time(start, end)
-        return milliseconds
+        return self._cupy.cuda.get_elapsed_time(start, end)
 
     @contextmanager
     def scratch(self) -> Iterator[None]:

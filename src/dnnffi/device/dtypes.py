@@ -23,8 +23,7 @@ def dtype_object(name: str) -> np.dtype[Any]:
             raise ImportError(
                 "bfloat16 needs the package ml_dtypes. Install: pip install ml_dtypes"
             ) from error
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
+        return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
 
 

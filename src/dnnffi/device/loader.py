@@ -85,8 +85,7 @@ def _ffi_error() -> type[Exception]:
     # A symbol that is declared but missing raises ffi.error in ABI mode.
     from _cffi_backend import FFI
 
-    error: type[Exception] = FFI.error
-    return error
+    return FFI.error
 
 
 def environment(variable: str) -> Place:

@@ -148,8 +148,7 @@ class Arguments:
             or (self._several_devices and array.data.device_id != self._device)
         ):
             raise self._refusal(name, array, size)
-        pointer: int = array.data.ptr
-        return pointer
+        return array.data.ptr
 
     def buffer(self, name: str, array: Array, least: int) -> int:
         """The address of a buffer of at least ``least`` bytes, of any dtype."""
@@ -161,8 +160,7 @@ class Arguments:
             or (self._several_devices and array.data.device_id != self._device)
         ):
             raise self._buffer_refusal(name, array, least)
-        pointer: int = array.data.ptr
-        return pointer
+        return array.data.ptr
 
     def _refusal(self, name: str, array: Array, size: int) -> Exception:
         if array.__class__ is self._ndarray:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnffi.backends.rnn_interface import (
-    AddressExecutor,
     BackwardDataAddresses,
     BackwardWeightsAddresses,
     ForwardAddresses,
@@ -162,7 +161,7 @@ class BufferPlan:
         captured: bool,
     ) -> tuple[BackwardDataAddresses, Triple, object]:
         """The addresses of backward data, the results, and what the caller keeps alive."""
-        plan, executor = self.plan, _executor(filled)
+        plan, executor = self.plan, filled.context.executor
         if dy is None:
             dy = self._memory.zeros(plan.y_shape, filled.y.dtype)
         if out is None:
@@ -198,7 +197,7 @@ class BufferPlan:
         accumulate: bool = False,
     ) -> tuple[BackwardWeightsAddresses, RNNWeights, object]:
         """The addresses of backward weights, the gradient, and what the caller keeps alive."""
-        plan, executor = self.plan, _executor(filled)
+        plan, executor = self.plan, filled.context.executor
         if out is None:
             assert weights is not None
             out = RNNWeights.of_result(plan.empty((weights.layout.size,)), weights.layout)
@@ -273,8 +272,3 @@ class BufferPlan:
             graph.close()
         self.plan.close()
         self._reserve = self._filled = None
-
-
-def _executor(filled: _Filled) -> AddressExecutor:
-    executor: AddressExecutor = filled.context.executor  # type: ignore[assignment]
-    return executor

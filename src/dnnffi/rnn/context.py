@@ -30,7 +30,7 @@ class Context:
     __slots__ = ("_phase", "executor", "owner", "reserve")
 
     def __init__(
-        self, executor: object, reserve: int, owner: Any = None, phase: Phase = Phase.EMPTY
+        self, executor: Any, reserve: int, owner: Any = None, phase: Phase = Phase.EMPTY
     ) -> None:
         self.executor = executor
         self.reserve = reserve

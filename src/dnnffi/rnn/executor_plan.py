@@ -272,7 +272,7 @@ class ExecutorPlan:
         stream = self.current_stream()
         captured = self.is_captured(stream)
         context = self._copied(saved.context, stream) if retain else saved.context
-        executor: Any = context.executor
+        executor = context.executor
         if dy is None:
             dy = self.memory.zeros(self.y_shape, self._dtype)
         dx = self._empty(self.x_shape, self._dtype)

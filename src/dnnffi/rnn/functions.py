@@ -196,8 +196,7 @@ def _run_known(
     if buffer is not weights.buffer or not plan.takes_all(x, h_0, c_0):
         return None
     if not training:
-        results: tuple[Any, ...] = plan.infer(x, h_0, c_0, buffer, buffer.data.ptr)
-        return results
+        return plan.infer(x, h_0, c_0, buffer, buffer.data.ptr)
     *done, saved = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
     return (*done, RNNContext(arrays, plan, saved))

@@ -124,7 +124,7 @@ class Operations:
         captured: bool,
     ) -> None:
         """Backward data, by the executor that ran the forward."""
-        executor: Any = context.executor
+        executor = context.executor
         self._run_backward(
             *(self._data, at, route, executor, stream, captured),
             lambda launch: executor.backward_data(launch, at),
@@ -142,7 +142,7 @@ class Operations:
         accumulate: bool = False,
     ) -> None:
         """Backward weights, by the executor that ran the forward."""
-        executor: Any = context.executor
+        executor = context.executor
         self._run_backward(
             *(self._weights, (*at, int(accumulate)), route, executor, stream, captured),
             lambda launch: executor.backward_weights(launch, at, accumulate),
@@ -160,7 +160,7 @@ class Operations:
         captured: bool,
     ) -> None:
         """Both backwards: as one graph, in which cuDNN lets them overlap (9.19, H200)."""
-        executor: Any = context.executor
+        executor = context.executor
 
         def both(launch: Launch) -> None:
             executor.backward_data(launch, data)

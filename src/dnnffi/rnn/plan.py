@@ -98,8 +98,7 @@ class RNNPlan:
     @property
     def problem(self) -> RNNProblem:
         """What the plan is for."""
-        problem: RNNProblem = self._buffers.plan.problem
-        return problem
+        return self._buffers.plan.problem
 
     @property
     def device(self) -> int:
@@ -140,8 +139,7 @@ class RNNPlan:
         self._check_out_weights(out)
         if check_flag("accumulate", accumulate) and out is None:
             raise ValueError("accumulate=True needs out, which it adds to")
-        gradient: RNNWeights = self._buffers.backward_weights(self._weights, out, accumulate)
-        return gradient
+        return self._buffers.backward_weights(self._weights, out, accumulate)
 
     def backward(
         self,

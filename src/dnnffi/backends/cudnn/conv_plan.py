@@ -130,8 +130,7 @@ class CudnnConvPlan(ConvProblemPlan):
         if self.closed:
             raise ValueError("this plan is closed")
         try:
-            known: _OfThread = self._local.executors
-            return known
+            return self._local.executors
         except AttributeError:
             pass
         launch = self._launch(self.device, self._current_stream())

@@ -120,10 +120,7 @@ class MiopenConvExecutor:
 
         def tensor(shape: tuple[int, ...]) -> TensorDescriptor:
             strides = packed_strides(shape, canonical.channels_last)
-            made: TensorDescriptor = self._own(
-                TensorDescriptor(canonical.dtype, shape, strides, library=library)
-            )
-            return made
+            return self._own(TensorDescriptor(canonical.dtype, shape, strides, library=library))
 
         self._tensors = dict(zip("xwy", map(tensor, canonical.shapes), strict=True))
         info = ConvolutionInfo(

@@ -27,5 +27,4 @@ class VendorCandidates:
     ) -> AddressExecutor:
         if algorithm is not None:
             problem = problem._replace(options=problem.options._replace(algorithm=algorithm))
-        made: AddressExecutor = self._executor(problem, launch, self._library, generator)
-        return made
+        return self._executor(problem, launch, self._library, generator)

@@ -76,8 +76,7 @@ class Runtime:
 
     def function(self, name: str) -> ctypes._NamedFuncPointer:
         """A function by its name without the prefix."""
-        found: ctypes._NamedFuncPointer = getattr(self._lib, self._prefix + name)
-        return found
+        return getattr(self._lib, self._prefix + name)
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function that returns a status; `RuntimeCallError` unless it is success."""
