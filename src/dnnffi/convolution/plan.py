@@ -79,9 +79,9 @@ class ConvPlan:
         self._backend: ConvBackend = conv_backend(named("cudnn" if backend is None else backend))
         self._device = self._backend.check_device(device)
         self._plan: ConvProblemPlan = self._backend.prepare(problem, self._device)
-        self._shapes = problem.argument_shapes
-        self._wanted = (True, True, problem.bias, problem.residual)[: len(self._shapes)]
         self._names = ARGUMENTS[operation]
+        wanted = zip(self._names, problem.argument_shapes, problem.present, strict=True)
+        self._wanted = tuple(wanted)
         self._result = RESULTS[operation]
 
     @property
@@ -105,24 +105,20 @@ class ConvPlan:
             return out
         if self._plan.closed:
             raise ValueError("this plan is closed")
-        if len(arrays) > len(self._shapes):
+        if len(arrays) > len(self._names):
             raise TypeError(
                 f"a plan for {self._problem.operation} takes {', '.join(self._names)}; "
                 f"got {len(arrays)} arrays"
             )
-        padded = (*arrays, *(None,) * (len(self._shapes) - len(arrays)))
-        checked = tuple(
-            self._checked(name, array, shape, wanted)
-            for name, array, shape, wanted in zip(
-                self._names, padded, self._shapes, self._wanted, strict=True
-            )
-        )
+        padded = (*arrays, *(None,) * (len(self._names) - len(arrays)))
+        pairs = zip(self._wanted, padded, strict=True)
+        checked = tuple(self._checked(*wanted, array) for wanted, array in pairs)
         if out is not None:
-            out = self._checked(self._result, out, self._problem.result_shape, True)
+            out = self._checked(self._result, self._problem.result_shape, True, out)
         return self._plan.run_into(checked[: len(arrays)], out)
 
     def _checked(
-        self, name: str, array: AnyArray | None, shape: tuple[int, ...], wanted: bool
+        self, name: str, shape: tuple[int, ...], wanted: bool, array: AnyArray | None
     ) -> AnyArray | None:
         if array is None or not wanted:
             if (array is not None) != wanted:

@@ -121,7 +121,8 @@ def checked_options(
         checked: Options = _cached(tuple(sorted(items)), known, elsewhere, check, context)
     except TypeError:
         # An unhashable value, or a key that is no string: the slow way names it.
-        checked = _check(dict(options), known, elsewhere, check, context)
+        items = ((key, type(value), value) for key, value in options.items())
+        checked = _cached.__wrapped__(tuple(items), known, elsewhere, check, context)
     return checked
 
 
@@ -133,21 +134,11 @@ def _cached(
     check: Callable[..., Any],
     context: tuple[str, ...],
 ) -> Any:
-    return _check({key: value for key, _, value in items}, known, elsewhere, check, context)
-
-
-def _check(
-    options: dict[str, object],
-    known: tuple[str, ...],
-    elsewhere: tuple[str, ...],
-    check: Callable[..., Any],
-    context: tuple[str, ...],
-) -> Any:
-    for key in options:
+    for key, _, _ in items:
         if key not in known:
             names = ", ".join((*known, *elsewhere))
             raise ValueError(f"options: unknown key {key!r}; known are {names}")
-    return check(options, *context)
+    return check({key: value for key, _, value in items}, *context)
 
 
 def option_of_choices(options: dict[str, object], key: str, choices: tuple[str, ...]) -> str:

@@ -126,6 +126,11 @@ class ConvProblem(NamedTuple):
         return (self.y_shape, self.x_shape)
 
     @property
+    def present(self) -> tuple[bool, ...]:
+        """Whether each of `argument_shapes` is there: of a forward, there may be no bias."""
+        return (True, True, self.bias, self.residual)[: len(ARGUMENTS[self.operation])]
+
+    @property
     def result_shape(self) -> tuple[int, ...]:
         """Shape of what the operation returns: y, dx or dw."""
         if self.operation == FORWARD:

@@ -6,7 +6,7 @@ three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, cast
@@ -165,6 +165,8 @@ class ConvExecutors:
         self._library = library
         self._problem = problem
         self._device = launch.device
+        # CuPy's: without CuPy there are no convolutions here.
+        self._memory = cast("MemoryWithGraphs", library.memory)
         self._handle: Handle = launch.owner
         self._to_measure = to_measure
         self._modes = _MEASURED_MODES if to_measure else MODES
@@ -210,11 +212,6 @@ class ConvExecutors:
 
     def _own(self) -> OwnExecutor:
         return OwnExecutor(self._problem, self._device, self._memory)
-
-    @property
-    def _memory(self) -> MemoryWithGraphs:
-        # CuPy's: without CuPy there are no convolutions here.
-        return cast("MemoryWithGraphs", self._library.memory)
 
     def made_again(self, choice: EngineChoice) -> EngineExecutor:
         """The executor of a choice made before.
@@ -286,8 +283,5 @@ def _what_to_change(problem: ConvProblem) -> str:
         "another layout, sizes or dtype",
         "backend='reference'",
     ]
-    return f"What may help: {_list([way for way in ways if way])}"
-
-
-def _list(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    *others, last = filter(None, ways)
+    return f"What may help: {', '.join(others)} or {last}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -45,16 +46,13 @@ MOST_SHARED_WORKSPACE = 32 * 2**20
 """Bytes of workspace up to which a call of the functions takes the stream's own buffer."""
 
 
+@dataclass(eq=False)
 class _OfThread:
     """The executors of one thread: the one in use, its graphs, and those to fall to."""
 
-    def __init__(
-        self, executor: EngineExecutor, others: Iterator[EngineExecutor], operation: Operation
-    ) -> None:
-        self.executor = executor
-        self.others = others
-        self.operation = operation
-        self.graphs = operation.graphs
+    executor: EngineExecutor
+    others: Iterator[EngineExecutor]
+    operation: Operation
 
 
 class _Captures:
@@ -95,7 +93,6 @@ class CudnnConvPlan(ConvProblemPlan):
         self._current_stream = memory.current_stream
         self._is_capturing = memory.is_capturing
         self._stream_workspace = resources.workspaces.get
-        self._empty = memory.empty
         self._empty_strided = memory.empty_strided
         self._dtype = memory.dtype(problem.spec.dtype)
         self._bytes = memory.dtype("uint8")
@@ -146,13 +143,8 @@ class CudnnConvPlan(ConvProblemPlan):
         if executor is None:
             raise executors.nothing()
         self._choice = executor.choice
-        operation = Operation(
-            self.memory,
-            partial(self._launch, self.device),
-            self._resources.graphs,
-            self._captures.stop,
-            CAPTURED_AT,
-        )
+        launch_on, stop = partial(self._launch, self.device), self._captures.stop
+        operation = Operation(self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT)
         made = self._local.executors = _OfThread(executor, executors, operation)
         self._threads.add(made)
         return made
@@ -259,7 +251,7 @@ class CudnnConvPlan(ConvProblemPlan):
             try:
                 workspace = self._workspace(size, stream, captured, shared) if size else None
                 key = (*addresses, 0 if workspace is None else workspace.data.ptr)
-                graph = None if captured else own.graphs.get(key)
+                graph = None if captured else own.operation.graphs.get(key)
                 if graph is not None:
                     graph.launch(stream)
                     return
@@ -285,7 +277,7 @@ class CudnnConvPlan(ConvProblemPlan):
         """
         if not captured and (shared or size <= MOST_SHARED_WORKSPACE):
             return self._stream_workspace(self.device, stream.ptr, size)
-        return self._empty((size,), self._bytes)
+        return self.memory.empty((size,), self._bytes)
 
     # Into arrays of the caller's
 
@@ -334,7 +326,7 @@ class CudnnConvPlan(ConvProblemPlan):
     @property
     def graph_count(self) -> int:
         """How many CUDA graphs the plan holds, for all threads."""
-        return sum(len(one.graphs) for one in self._threads.snapshot())
+        return sum(len(one.operation.graphs) for one in self._threads.snapshot())
 
     @property
     def graph_bytes(self) -> int:

@@ -24,7 +24,7 @@ from dnnffi.execution.measure import (
 )
 from dnnffi.execution.store import Store, checked_time
 from dnnffi.execution.tolerance import tolerance
-from dnnffi.spec.conv_problem import FORWARD, ConvProblem
+from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST
 
 BUDGET = 8.0
@@ -65,12 +65,10 @@ class ConvTrial:
         self.memory = memory = resources.memory
         self._last = problem.layout == CHANNELS_LAST
         fill = Filler(memory, memory.dtype(problem.spec.dtype))
-        self.arrays = [self._image(shape, fill) for shape in problem.argument_shapes]
-        if problem.operation == FORWARD:
-            wanted = (True, True, problem.bias, problem.residual)
-            self.arrays = [
-                array if used else None for array, used in zip(self.arrays, wanted, strict=True)
-            ]
+        self.arrays = [
+            self._image(shape, fill) if present else None
+            for shape, present in zip(problem.argument_shapes, problem.present, strict=True)
+        ]
         self.result = self._image(problem.result_shape, fill)
 
     def found(self) -> HostArrays:

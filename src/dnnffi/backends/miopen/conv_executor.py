@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.canonical import Canonical, channel_matrix
+from dnnffi.backends.miopen.canonical import FORWARD_CALLS, WEIGHTS_CALLS, Canonical, channel_matrix
 from dnnffi.backends.miopen.conv_limits import FUSION, LIMITS
 from dnnffi.backends.miopen.descriptors import (
     ActivationDescriptor,
@@ -29,6 +29,7 @@ from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.types import CONVOLUTION_ALGORITHMS
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.limits import check_limits, limit_of
+from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import ConvProblem
@@ -38,6 +39,9 @@ _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _GEMM = "gemm"
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 _MOST_ALGORITHMS = 16  # that a search may answer with; there are five
+
+
+Owned = TypeVar("Owned", bound=Resource)
 
 
 class Solution(NamedTuple):
@@ -106,12 +110,12 @@ class MiopenConvExecutor:
             if self._fusion is None:
                 if problem.epilogue:
                     self._epilogue = _Epilogue(library, problem, self._own)
-                self._ask(launch)
+                self.ask(launch)
         except BaseException:
             self.close()
             raise
 
-    def _own(self, resource: Any) -> Any:
+    def _own(self, resource: Owned) -> Owned:
         self._owned.callback(resource.close)
         return resource
 
@@ -123,23 +127,14 @@ class MiopenConvExecutor:
             return self._own(TensorDescriptor(canonical.dtype, shape, strides, library=library))
 
         self._tensors = dict(zip("xwy", map(tensor, canonical.shapes), strict=True))
-        info = ConvolutionInfo(
-            canonical.padding,
-            canonical.stride,
-            canonical.dilation,
-            canonical.groups,
-            deterministic=canonical.deterministic,
-        )
+        geometry = canonical.padding, canonical.stride, canonical.dilation, canonical.groups
+        info = ConvolutionInfo(*geometry, deterministic=canonical.deterministic)
         self._convolution = self._own(ConvolutionDescriptor(info, library=library))
         first, second, result = (self._tensors[name] for name in canonical.direction.operands)
         self._described = first.pointer, second.pointer, self._convolution.pointer, result.pointer
         # The functions of a problem take x, w or dy, w or dy, x; transposed, x and y are exchanged.
-        arguments = {
-            "Forward": ("x", "w"),
-            "BackwardData": ("y", "w"),
-            "BackwardWeights": ("x", "y") if self.problem.spec.transposed else ("y", "x"),
-        }[canonical.direction.name]
-        self._swaps = arguments != canonical.direction.operands[:2]
+        exchanged = self.problem.spec.transposed and canonical.direction == WEIGHTS_CALLS
+        self._swaps = exchanged or canonical.direction == FORWARD_CALLS
 
     def _fused(self, launch: Launch) -> FusionPlan | None:
         """A compiled fusion plan, if the problem is one that MIOpen fuses and it has a kernel."""
@@ -152,10 +147,7 @@ class MiopenConvExecutor:
             bias = self._own(TensorDescriptor(canonical.dtype, shape, library=self.library))
         try:
             plan = FusionPlan(
-                self._tensors["x"],
-                self._tensors["w"],
-                self._convolution,
-                bias,
+                *(self._tensors["x"], self._tensors["w"], self._convolution, bias),
                 relu=problem.activation is not None,
                 library=self.library,
                 problem=problem,
@@ -163,8 +155,7 @@ class MiopenConvExecutor:
         except UnsupportedError:
             return None
         if plan.compile(launch):
-            self._own(plan)
-            return plan
+            return self._own(plan)
         plan.close()
         return None
 
@@ -175,8 +166,8 @@ class MiopenConvExecutor:
         function = f"miopenConvolution{self.canonical.direction.name}{name}"
         self.library.call(function, launch.handle, *arguments, problem=self.problem)
 
-    def _ask(self, launch: Launch, first: SearchResult | None = None) -> None:
-        """Set ``solutions``: those that ``first`` names in front."""
+    def ask(self, launch: Launch, first: SearchResult | None = None) -> None:
+        """Set ``solutions``: those that a search named ``first`` in front."""
         count = ffi.new("size_t *")
         self._call("GetSolutionCount", launch, *self._described, count)
         most = int(count[0])
@@ -235,8 +226,8 @@ class MiopenConvExecutor:
         memory for the largest, what needs none is measured. Raises `UnsupportedError` where nothing
         runs.
         """
-        operands = zip(self.canonical.direction.operands, self._operands(at), strict=True)
-        address = dict(operands)
+        direction = self.canonical.direction
+        address = dict(zip(direction.operands, self._operands(at), strict=True))
         size = ffi.new("size_t *")
         self._call("GetWorkSpaceSize", launch, *self._described, size)
         limit = self.problem.options.workspace_limit
@@ -247,11 +238,11 @@ class MiopenConvExecutor:
             if not most:
                 raise
             most, workspace = 0, 0
-        one, other, written = self.canonical.direction.searched
+        one, other, written = direction.searched
         count = ffi.new("int *")
         measured = ffi.new("miopenConvAlgoPerf_t[]", _MOST_ALGORITHMS)
         self.library.call(
-            f"miopenFindConvolution{self.canonical.direction.name}Algorithm",
+            f"miopenFindConvolution{direction.name}Algorithm",
             launch.handle,
             *(self._tensors[one].pointer, address[one]),
             *(self._tensors[other].pointer, address[other]),
@@ -265,10 +256,6 @@ class MiopenConvExecutor:
             )
         best = measured[0]
         return SearchResult(name_of(CONVOLUTION_ALGORITHMS, best.fwd_algo), int(best.memory))
-
-    def prefer(self, launch: Launch, found: SearchResult) -> None:
-        """Put the solutions that a search named in front; what was measured is in the list now."""
-        self._ask(launch, found)
 
     # Running
 

@@ -64,7 +64,7 @@ class MiopenConvPlan(ConvProblemPlan):
             if not self._searched:
                 found = searches.find(self._search_key())
                 if found is not None:
-                    self.executor.prefer(launch, found)
+                    self.executor.ask(launch, found)
                     self._searched = True
             if self._searched and not self.executor.fused:
                 self._choose(launch)
@@ -114,7 +114,7 @@ class MiopenConvPlan(ConvProblemPlan):
         found = self._searches.get(
             self._search_key(), lambda: self.executor.search(launch, at, self._allocate)
         )
-        self.executor.prefer(launch, found)
+        self.executor.ask(launch, found)
         self._choose(launch)
         self._searched = True
 
@@ -136,11 +136,11 @@ class MiopenConvPlan(ConvProblemPlan):
             None if array is None else self._ready(name, array, strides)
             for name, array, strides in zip(self._names, arrays, self._array_strides, strict=True)
         ]
-        result, shaped = self._new_result()
+        result: Array = self._new_result()
         at = ConvAddresses(*addresses_of(ready), result.data.ptr)
         if self.executor.fused:
             self.executor.run(launch, at)
-            return shaped
+            return result
         if not self._searched:
             self._search(launch, at)
         while True:
@@ -152,7 +152,7 @@ class MiopenConvPlan(ConvProblemPlan):
                 if not self._next(solution, error):
                     raise
         self.executor.add(launch, at)
-        return shaped
+        return result
 
     def _ready(self, name: str, array: AnyArray, strides: tuple[int, ...]) -> AnyArray:
         array = aligned(name, array)
@@ -160,15 +160,12 @@ class MiopenConvPlan(ConvProblemPlan):
             return array
         return in_layout(array, channels_last=self._last and array.ndim > 1)
 
-    def _new_result(self) -> tuple[Array, Array]:
-        """A new array without gaps, and the same in the shape of the result."""
-        shape = self.problem.result_shape
-        if not self._last:
-            result = self.memory.empty(shape, self._dtype)
-            return result, result
-        batch, channels, *sizes = shape
-        made: AnyArray = self.memory.empty((batch, *sizes, channels), self._dtype)
-        return made, made.transpose(0, made.ndim - 1, *range(1, made.ndim - 1))
+    def _new_result(self) -> AnyArray:
+        """A new array for the result, without gaps."""
+        n, c, *sizes = self.problem.result_shape
+        shape = (n, *sizes, c) if self._last else (n, c, *sizes)
+        made: AnyArray = self.memory.empty(shape, self._dtype)
+        return made.transpose(0, made.ndim - 1, *range(1, made.ndim - 1)) if self._last else made
 
     def _run_solution(self, launch: Launch, at: ConvAddresses, solution: Solution) -> None:
         try:
