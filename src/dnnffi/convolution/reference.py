@@ -9,7 +9,6 @@ from dnnffi.device.arrays import array_module, in_layout
 from dnnffi.device.interface import AnyArray, Memory
 from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST
 
 
 class EmptyConvPlan(ConvProblemPlan):
@@ -25,8 +24,7 @@ class EmptyConvPlan(ConvProblemPlan):
     def run(self, *arrays: Any) -> AnyArray:
         first = arrays[0]
         zeros = (self._memory or array_module(first)).zeros(self.problem.result_shape, first.dtype)
-        last = self.problem.layout == CHANNELS_LAST
-        return in_layout(zeros, channels_last=True) if last else zeros
+        return in_layout(zeros, channels_last=True) if self.problem.channels_last else zeros
 
 
 class ReferenceConvPlan(ConvProblemPlan):
@@ -52,4 +50,4 @@ class ReferenceConvPlan(ConvProblemPlan):
         else:
             dy, x = arrays
             result = reference.backward_weights(spec, dy, x)
-        return in_layout(result, channels_last=problem.layout == CHANNELS_LAST)
+        return in_layout(result, channels_last=problem.channels_last)

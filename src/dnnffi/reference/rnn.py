@@ -122,17 +122,9 @@ def forward(
         passes = []
         for direction in range(spec.num_directions):
             k = layer * spec.num_directions + direction
-            passes.append(
-                forward_pass(
-                    layout,
-                    cell,
-                    grouped[k],
-                    inputs,
-                    h[k],
-                    None if c is None else c[k],
-                    reverse=direction == 1,
-                )
-            )
+            state = h[k], None if c is None else c[k]
+            reverse = direction == 1
+            passes.append(forward_pass(layout, cell, grouped[k], inputs, *state, reverse=reverse))
         inputs = passes[0].y
         if spec.bidirectional:
             inputs = xp.concatenate([one.y for one in passes], axis=-1)
@@ -175,16 +167,8 @@ def backward(
         of_layer = []
         for direction, d_output in enumerate(xp.split(d_outputs, directions, axis=-1)):
             k = layer * directions + direction
-            of_layer.append(
-                backward_pass(
-                    layout,
-                    tape.cell,
-                    tape.layers[layer][direction],
-                    d_output,
-                    dh[k],
-                    None if dc is None else dc[k],
-                )
-            )
+            taken, d_state = tape.layers[layer][direction], (dh[k], None if dc is None else dc[k])
+            of_layer.append(backward_pass(layout, tape.cell, taken, d_output, *d_state))
         d_outputs = of_layer[0].x if directions == 1 else of_layer[0].x + of_layer[1].x
         if layer > 0 and tape.masks is not None:
             d_outputs = d_outputs * tape.masks[layer - 1]

@@ -51,20 +51,18 @@ def conv_options(options: object) -> ConvOptions:
 
 
 def _check(options: dict[str, object]) -> ConvOptions:
+    limit = options.get("workspace_limit")
+    if limit is not None:
+        limit = check_integer("options['workspace_limit']", limit)
+        if limit < 0:
+            raise ValueError(
+                f"options['workspace_limit'] must be 0 bytes or more; got {shown(limit)}"
+            )
     return ConvOptions(
         math=option_of_choices(options, "math", MATHS),
         deterministic=option_flag(options, "deterministic"),
         tune=option_flag(options, "tune"),
         find=option_of_choices(options, "find", FINDS),
-        workspace_limit=_workspace_limit(options.get("workspace_limit")),
+        workspace_limit=limit,
         validate=option_flag(options, "validate"),
     )
-
-
-def _workspace_limit(value: object) -> int | None:
-    if value is None:
-        return None
-    limit = check_integer("options['workspace_limit']", value)
-    if limit < 0:
-        raise ValueError(f"options['workspace_limit'] must be 0 bytes or more; got {shown(limit)}")
-    return limit

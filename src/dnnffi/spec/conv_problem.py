@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
-from dnnffi.spec.checks import check_bytes, check_number
+from dnnffi.spec.checks import ITEM_SIZES, check_bytes, check_number
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
-from dnnffi.spec.layouts import CHANNELS_FIRST, LAYOUTS
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, packed_strides
 
 FORWARD = "forward"
 BACKWARD_DATA = "backward_data"
@@ -101,6 +101,16 @@ class ConvProblem(NamedTuple):
             bias,
             options,
         )
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels of a position lie beside each other in memory."""
+        return self.layout == CHANNELS_LAST
+
+    def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Bytes from one element to the next in each dimension of an array without gaps."""
+        item = ITEM_SIZES[self.spec.dtype]
+        return tuple(stride * item for stride in packed_strides(shape, self.channels_last))
 
     @property
     def x_shape(self) -> tuple[int, ...]:

@@ -62,8 +62,8 @@ class RNNSpec:
     bias: bool = True
     proj_size: int = 0
     dtype: str = "float32"
-    _key: tuple[object, ...] = field(init=False)
-    _hash: int = field(init=False)
+    _key: tuple[object, ...] = field(init=False, repr=False)
+    _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(GATES):  # a tuple asks for no hash of what came
@@ -86,7 +86,7 @@ class RNNSpec:
                     f"got {self.proj_size}"
                 )
         object.__setattr__(self, "dtype", check_dtype(self.dtype))
-        key = tuple(getattr(self, f.name) for f in fields(self) if not f.name.startswith("_"))
+        key = tuple(getattr(self, f.name) for f in fields(self) if f.init)
         object.__setattr__(self, "_key", key)
         # Specs are keys of the plan cache, looked up on every call.
         object.__setattr__(self, "_hash", hash(key))
@@ -102,10 +102,6 @@ class RNNSpec:
     def __reduce__(self) -> tuple[object, ...]:
         # Made anew from its fields: the hash of a string differs from process to process.
         return _from_key, (self._key,)
-
-    def __repr__(self) -> str:
-        names = (f.name for f in fields(self) if not f.name.startswith("_"))
-        return f"RNNSpec({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     @property
     def num_directions(self) -> int:

@@ -37,7 +37,6 @@ from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST
 
 _MEASURED_MODES = ("a", "b", "fallback")
 """The heuristics asked where candidates are measured."""
@@ -266,7 +265,7 @@ class ConvExecutors:
 def geometry_of(problem: ConvProblem) -> Geometry:
     """The ordinary convolution of a problem, its arrays without gaps."""
     spec = problem.spec
-    last = problem.layout == CHANNELS_LAST
+    last = problem.channels_last
     large, small = problem.x_shape, problem.y_shape
     if spec.transposed:
         large, small = small, large

@@ -32,7 +32,7 @@ from dnnffi.execution.locks import Turn
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.remembered import Remembered
 from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST, is_packed, packed_strides
+from dnnffi.spec.layouts import is_packed
 
 _FAILURES = (CudnnError, UnsupportedError, MemoryError)
 """What a plan may fail with when it runs, so that the next is tried."""
@@ -96,12 +96,12 @@ class CudnnConvPlan(ConvProblemPlan):
         self._empty_strided = memory.empty_strided
         self._dtype = memory.dtype(problem.spec.dtype)
         self._bytes = memory.dtype("uint8")
-        self._last = problem.layout == CHANNELS_LAST
+        self._last = problem.channels_last
         self.result_shape = problem.result_shape
-        self.result_strides = self._strides(self.result_shape)
+        self.result_strides = problem.strides(self.result_shape)
         self._result_bytes = prod(self.result_shape) * self._dtype.itemsize
         self._names = ARGUMENTS[problem.operation]
-        self._array_strides = tuple(self._strides(shape) for shape in self.argument_shapes)
+        self._array_strides = tuple(map(problem.strides, self.argument_shapes))
         self._local = threading.local()
         self._threads: Living[_OfThread] = Living()
         self._seen: Remembered[tuple[int, ...]] = Remembered()
@@ -114,11 +114,6 @@ class CudnnConvPlan(ConvProblemPlan):
             self.autotune()
         with memory.use(device):
             self._of_thread()
-
-    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of an array without gaps, in bytes."""
-        item = self._dtype.itemsize
-        return tuple(stride * item for stride in packed_strides(shape, self._last))
 
     # Executors
 
@@ -247,9 +242,13 @@ class CudnnConvPlan(ConvProblemPlan):
         captured = stream.ptr != 0 and self._is_capturing(stream)
         while True:
             executor = own.executor
-            size = executor.workspace_bytes
+            size, workspace = executor.workspace_bytes, None
             try:
-                workspace = self._workspace(size, stream, captured, shared) if size else None
+                if size and not captured and (shared or size <= MOST_SHARED_WORKSPACE):
+                    workspace = self._stream_workspace(self.device, stream.ptr, size)
+                elif size:
+                    # New: it is large, or the caller captures, whose graph's must be his.
+                    workspace = self.memory.empty((size,), self._bytes)
                 key = (*addresses, 0 if workspace is None else workspace.data.ptr)
                 graph = None if captured else own.operation.graphs.get(key)
                 if graph is not None:
@@ -269,15 +268,6 @@ class CudnnConvPlan(ConvProblemPlan):
             except _FAILURES as error:
                 if not self._fall(own, error):
                     raise
-
-    def _workspace(self, size: int, stream: Stream, captured: bool, shared: bool) -> Array:
-        """A buffer: the stream's own where it is small or shared.
-
-        In the caller's capture it is new: what his graph uses must be his.
-        """
-        if not captured and (shared or size <= MOST_SHARED_WORKSPACE):
-            return self._stream_workspace(self.device, stream.ptr, size)
-        return self.memory.empty((size,), self._bytes)
 
     # Into arrays of the caller's
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -25,7 +26,6 @@ from dnnffi.execution.measure import (
 from dnnffi.execution.store import Store, checked_time
 from dnnffi.execution.tolerance import tolerance
 from dnnffi.spec.conv_problem import ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST
 
 BUDGET = 8.0
 """Seconds after which no further candidate is begun. Some are compiled when they are made."""
@@ -63,7 +63,7 @@ class ConvTrial:
         self._device = device
         self._resources = resources
         self.memory = memory = resources.memory
-        self._last = problem.layout == CHANNELS_LAST
+        self._last = problem.channels_last
         fill = Filler(memory, memory.dtype(problem.spec.dtype))
         self.arrays = [
             self._image(shape, fill) if present else None
@@ -299,7 +299,7 @@ class ConvTuner:
         return {
             "engine": f"cuDNN {self._resources.library.version_text}",
             "device": self._devices[device],
-            "spec": {f.name: _plain(getattr(spec, f.name)) for f in fields(spec)},
+            "spec": json.loads(json.dumps(asdict(spec))),  # as it comes back from a file
             "operation": problem.operation,
             "x": list(problem.x_shape),
             "layout": problem.layout,
@@ -313,8 +313,3 @@ def _read(value: Any) -> ConvTuning:
     times = {str(name): checked_time(one) for name, one in value["times"].items()}
     choice = EngineChoice.read(value["choice"])
     return ConvTuning(choice, times, dict(value["refused"]), source="disk")
-
-
-def _plain(value: Any) -> Any:
-    # As it comes back from JSON.
-    return list(value) if isinstance(value, tuple) else value

@@ -10,7 +10,6 @@ from math import prod
 from typing import NamedTuple
 
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST
 
 
 class Direction(NamedTuple):
@@ -74,7 +73,7 @@ class Canonical(NamedTuple):
             each(spec.stride, 1),
             each(spec.dilation, 1),
             spec.groups,
-            problem.layout == CHANNELS_LAST,
+            problem.channels_last,
             problem.options.deterministic,
         )
 

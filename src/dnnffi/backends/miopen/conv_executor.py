@@ -33,7 +33,7 @@ from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
+from dnnffi.spec.layouts import packed_strides
 
 _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _GEMM = "gemm"
@@ -315,8 +315,7 @@ class _Epilogue:
     def __init__(self, library: Library, problem: ConvProblem, own: Callable[[Any], Any]) -> None:
         self._library, self._problem = library, problem
         dtype = problem.spec.dtype
-        last = problem.layout == CHANNELS_LAST
-        shape, bias_shape = channel_matrix(problem.y_shape, last)
+        shape, bias_shape = channel_matrix(problem.y_shape, problem.channels_last)
         self._y = own(TensorDescriptor(dtype, shape, library=library)).pointer
         if problem.bias:
             self._bias = own(TensorDescriptor(dtype, bias_shape, library=library)).pointer

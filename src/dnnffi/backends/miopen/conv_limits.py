@@ -8,7 +8,6 @@ from dnnffi.backends.miopen.types import CONVOLUTION_DATA_TYPES
 from dnnffi.backends.vendor.limits import OUTPUT_PADDING, Limit, Limits
 from dnnffi.spec.checks import INT32_MAX
 from dnnffi.spec.conv_problem import ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST
 
 
 def _most_elements(problem: ConvProblem) -> int:
@@ -52,7 +51,7 @@ FUSION: Limits[ConvProblem] = (
         lambda problem: problem.spec.dtype != "float32",
         "a fusion plan is float32, not {asked.spec.dtype}",
     ),
-    Limit(lambda problem: problem.layout == CHANNELS_LAST, "a fusion plan has the channels first"),
+    Limit(lambda problem: problem.channels_last, "a fusion plan has the channels first"),
     Limit(
         lambda problem: problem.spec.rank > 2,
         "a fusion plan has one or two dimensions, not {asked.spec.rank}",

@@ -25,7 +25,6 @@ from dnnffi.errors import MiopenError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import new_lock
 from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
 
 _MOST_KEPT = 1024
 """Searches, and gradients of a bias, that are kept."""
@@ -53,9 +52,9 @@ class MiopenConvPlan(ConvProblemPlan):
         self.memory = memory = resources.memory
         self._launch_on, self._searches = resources.launch, searches
         self._names = ARGUMENTS[problem.operation]
-        self._last = problem.layout == CHANNELS_LAST
+        self._last = problem.channels_last
         self._dtype, self._bytes = memory.dtype(problem.spec.dtype), memory.dtype("uint8")
-        self._array_strides = tuple(self._strides(shape) for shape in self.argument_shapes)
+        self._array_strides = tuple(map(problem.strides, self.argument_shapes))
         self._lock = new_lock()
         with memory.use(device):
             launch = self._launch()
@@ -71,11 +70,6 @@ class MiopenConvPlan(ConvProblemPlan):
 
     def _launch(self) -> Launch:
         return self._launch_on(self.device, self.memory.current_stream())
-
-    def _strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of an array without gaps, in bytes."""
-        strides = packed_strides(shape, self._last)
-        return tuple(stride * self._dtype.itemsize for stride in strides)
 
     def _search_key(self) -> tuple[Canonical, int, int | None]:
         return self.executor.canonical, self.device, self.problem.options.workspace_limit

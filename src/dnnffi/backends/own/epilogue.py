@@ -9,7 +9,6 @@ from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.own.numbers import conversions
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.conv_problem import ConvProblem
-from dnnffi.spec.layouts import CHANNELS_LAST
 
 _THREADS = 256
 _BLOCKS = 8  # for each multiprocessor
@@ -51,7 +50,7 @@ class EpilogueKernel:
         most = _BLOCKS * memory.architecture(device).multiprocessors
         self._grid = (min(-(-count // _THREADS), most),)
         (alpha,) = struct.unpack("q", struct.pack("d", problem.alpha))
-        inner = 1 if problem.layout == CHANNELS_LAST else prod(sizes)
+        inner = 1 if problem.channels_last else prod(sizes)
         self._rest = alpha, int(problem.activation is not None), count, channels, inner
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
