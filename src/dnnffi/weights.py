@@ -6,14 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, Self
 
-from dnnffi.device.arrays import (
-    address,
-    array_module,
-    array_over,
-    as_array,
-    is_external,
-    to_host,
-)
+from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.execution.known_calls import KnownCalls

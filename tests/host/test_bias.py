@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnnffi.backends.own.bias import BiasGradient, fits
+from dnnffi.backends.own.bias import BiasGradient, can_sum
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
@@ -87,7 +87,7 @@ def test_many_parts_of_few_channels(host):
     ],
 )
 def test_what_it_is_for(shape, expected):
-    assert fits(shape) == expected
+    assert can_sum(shape) == expected
 
 
 def test_a_long_sum_of_16_bits_does_not_stop_growing(host):

@@ -13,7 +13,7 @@ from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice
-from dnnffi.backends.own.depthwise import DepthwiseWeights, fits
+from dnnffi.backends.own.depthwise import DepthwiseWeights, has_kernel
 from dnnffi.backends.registry import named
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.convolution.backend import conv_backend
@@ -106,7 +106,7 @@ def test_no_workspace_beyond_the_limit(host, limit):
     ids=str,
 )
 def test_what_it_is_not_for(problem):
-    assert not fits(problem)
+    assert not has_kernel(problem)
 
 
 def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypatch):

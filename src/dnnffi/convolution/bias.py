@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dnnffi.backends.own.bias import BiasGradient, fits
+from dnnffi.backends.own.bias import BiasGradient, can_sum
 from dnnffi.device.arrays import aligned, in_layout
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.interface import AnyArray, Launch
@@ -21,7 +21,7 @@ def backward_bias(dy: AnyArray) -> AnyArray:
         with memory.use(device):
             return backward_bias(dy)
     dy = aligned("dy", dy)
-    if not fits(dy.shape):
+    if not can_sum(dy.shape):
         return reference.backward_bias(dy)
     gradient = _gradient(dy.shape, dy.strides, dy.dtype, device)
     if gradient is None:

@@ -16,11 +16,7 @@ from dnnffi.backends.registry import backend_of
 from dnnffi.convolution import backend as backends
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.convolution import validate
-from dnnffi.convolution.backend import (
-    ConvBackend,
-    conv_backend_for,
-    external_conv_backend_for,
-)
+from dnnffi.convolution.backend import ConvBackend, conv_backend_for, external_conv_backend_for
 from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
@@ -173,11 +169,7 @@ def conv_backward_weights(
 
 
 def conv_backward_bias(
-    dy: AnyArray,
-    /,
-    *,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
+    dy: AnyArray, /, *, backend: str | None = None, options: dict[str, Any] | None = None
 ) -> AnyArray:
     """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
 

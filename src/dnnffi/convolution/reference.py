@@ -36,10 +36,7 @@ class ReferenceConvPlan(ConvProblemPlan):
         if problem.operation == FORWARD:
             x, w, bias, residual = arrays
             result = reference.forward(
-                spec,
-                x,
-                w,
-                bias,
+                *(spec, x, w, bias),
                 activation=problem.activation,
                 residual=residual,
                 alpha=problem.alpha,

@@ -143,10 +143,7 @@ def forward(
 
 @np.errstate(all="ignore")
 def backward(
-    tape: Tape,
-    dy: NDArray | None = None,
-    dh_n: NDArray | None = None,
-    dc_n: NDArray | None = None,
+    tape: Tape, dy: NDArray | None = None, dh_n: NDArray | None = None, dc_n: NDArray | None = None
 ) -> Gradients:
     """Gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
 

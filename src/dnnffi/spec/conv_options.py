@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.spec.checks import (
-    check_integer,
-    checked_options,
-    option_flag,
-    option_of_choices,
-    shown,
-)
+from dnnffi.spec.checks import check_integer, checked_options, option_flag, option_of_choices, shown
 from dnnffi.spec.options import EMBEDDING
 
 MATHS = ("default", "strict", "fast")

@@ -30,7 +30,7 @@ from dnnffi.backends.cudnn.graph.plans import (
     Refusal,
 )
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.own.depthwise import DepthwiseWeights, fits
+from dnnffi.backends.own.depthwise import DepthwiseWeights, has_kernel
 from dnnffi.backends.own.epilogue import EpilogueKernel
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
@@ -67,11 +67,6 @@ class EngineChoice(NamedTuple):
     knobs: tuple[tuple[Knob, int], ...]
 
     @classmethod
-    def of(cls, fused: bool, info: PlanInfo) -> EngineChoice:
-        """That of a plan."""
-        return cls(fused, info.engine, tuple(info.knobs.items()))
-
-    @classmethod
     def read(cls, value: Any) -> EngineChoice:
         """One that was JSON."""
         fused, engine, knobs = value
@@ -90,9 +85,10 @@ class EngineExecutor(ConvExecutor, Protocol):
 
     fused: bool
     """Whether bias, residual and activation are in the same kernel, or there are none."""
-    info: Any
-    """What a report says of it, by ``str``."""
     choice: EngineChoice
+
+    def __str__(self) -> str:
+        """What a report says of it."""
 
 
 class OwnExecutor(DepthwiseWeights):
@@ -100,10 +96,6 @@ class OwnExecutor(DepthwiseWeights):
 
     fused = True
     choice = EngineChoice(True, OWN, ())
-
-    def __init__(self, problem: ConvProblem, device: int, memory: MemoryWithGraphs) -> None:
-        super().__init__(problem, device, memory)
-        self.info: Any = str(self)
 
 
 class GraphExecutor:
@@ -123,9 +115,9 @@ class GraphExecutor:
         *read, result = operands
         more = [name for name in ("bias", "residual") if name in graph.operands]
         self.fused = epilogue is None
-        self.info: Any = found.info
+        self._info = found.info
         self.workspace_bytes = found.info.workspace_size
-        self.choice = EngineChoice.of(self.fused, found.info)
+        self.choice = EngineChoice(self.fused, found.info.engine, tuple(found.info.knobs.items()))
         self._plan = found.plan
         self._epilogue = epilogue
         uids = tuple(UIDS[name] for name in (*read, *more, result))
@@ -143,6 +135,9 @@ class GraphExecutor:
         self._packs.clear()
         self._plan.close()
 
+    def __str__(self) -> str:
+        return str(self._info)
+
 
 class ConvExecutors:
     """The executors of a problem for the calling thread, best first: an iterator that makes each.
@@ -154,12 +149,7 @@ class ConvExecutors:
     """
 
     def __init__(
-        self,
-        library: Library,
-        problem: ConvProblem,
-        launch: Launch,
-        *,
-        to_measure: bool = False,
+        self, library: Library, problem: ConvProblem, launch: Launch, *, to_measure: bool = False
     ) -> None:
         self._library = library
         self._problem = problem
@@ -168,8 +158,6 @@ class ConvExecutors:
         self._memory = cast("MemoryWithGraphs", library.memory)
         self._handle: Handle = launch.owner
         self._to_measure = to_measure
-        self._modes = _MEASURED_MODES if to_measure else MODES
-        self._first = ALL if to_measure else FEW
         options = problem.options
         self._allowed = Allowed(options.math, options.deterministic, options.workspace_limit)
         check_limits(LIMITS, problem, "cuDNN", library)
@@ -190,15 +178,11 @@ class ConvExecutors:
             except (CudnnError, UnsupportedError) as error:
                 self.refused.append(Refusal("the graph", None, str(error)))
                 continue
-            found = Candidates(
-                *(self._handle, graph, self._allowed),
-                modes=self._modes,
-                first=self._first,
-                refused=self.refused,
-            )
-            for candidate in found:
+            modes, first = (_MEASURED_MODES, ALL) if self._to_measure else (MODES, FEW)
+            asked = self._handle, graph, self._allowed
+            for candidate in Candidates(*asked, modes=modes, first=first, refused=self.refused):
                 yield self._by_graph(graph, candidate)
-        if self._to_measure and fits(self._problem):
+        if self._to_measure and has_kernel(self._problem):
             yield self._own()
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
@@ -218,7 +202,7 @@ class ConvExecutors:
         Raises `CudnnError`, `UnsupportedError`; ``ValueError`` for a knob that is not known.
         """
         if choice.engine == OWN:
-            if not fits(self._problem):
+            if not has_kernel(self._problem):
                 raise ValueError(f"{choice} is not for {self._problem}")
             return self._own()
         graph = self._graph(choice.fused and bool(self._problem.epilogue))

@@ -318,17 +318,12 @@ class CudnnConvPlan(ConvProblemPlan):
         """How many CUDA graphs the plan holds, for all threads."""
         return sum(len(one.operation.graphs) for one in self._threads.snapshot())
 
-    @property
-    def graph_bytes(self) -> int:
-        """Their device memory, as far as it could be seen."""
-        return sum(one.operation.nbytes for one in self._threads.snapshot())
-
     def report(self) -> str:
         """Which plan runs, and why, in plain words."""
         problem = self.problem
         with self.memory.use(self.device):
             executor = self._of_thread().executor
-        lines = [str(problem), str(executor.info)]
+        lines = [str(problem), str(executor)]
         if what := " and ".join(problem.epilogue):
             where = "in the same graph" if executor.fused else "one kernel more"
             lines.append(f"{what}: {where}")
@@ -341,7 +336,8 @@ class CudnnConvPlan(ConvProblemPlan):
             lines += [f"  {name}: {time:.4f}" for name, time in times]
             lines += [f"  {name}: {reason}" for name, reason in self.tuning.refused.items()]
         lines += [f"gave up {reason}" for reason in self.fallen]
-        lines.append(f"{self.graph_count} graphs, {self.graph_bytes:,} bytes")
+        graph_bytes = sum(one.operation.nbytes for one in self._threads.snapshot())
+        lines.append(f"{self.graph_count} graphs, {graph_bytes:,} bytes")
         return "\n".join(lines)
 
     def close(self) -> None:

@@ -111,14 +111,7 @@ class ConvTrial:
         return call
 
 
-def tune(
-    problem: ConvProblem,
-    device: int,
-    resources: ConvResources,
-    *,
-    budget: float = BUDGET,
-    clock: Callable[[], float] = time.perf_counter,
-) -> ConvTuning | None:
+def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -> ConvTuning | None:
     """Measure the plans of a problem, or None where not one ran.
 
     A plan counts if its result agrees with those of most others, within the dtype's rounding; the
@@ -129,7 +122,7 @@ def tune(
     choices: dict[str, EngineChoice] = {}
     refused: dict[str, str] = {}
     alike: list[tuple[HostArrays, list[str]]] = []
-    end = clock() + budget
+    end = time.perf_counter() + BUDGET
     memory: MemoryWithGraphs = resources.memory
     with memory.use(device), memory.scratch():
         try:
@@ -155,7 +148,7 @@ def tune(
             finally:
                 call = None  # type: ignore[assignment]
                 executor.close()
-            if times and clock() >= end:
+            if times and time.perf_counter() >= end:
                 refused["others"] = "the time for measuring was over"
                 break
         if times:
@@ -283,7 +276,7 @@ class ConvTuner:
 
     def measure(self, problem: ConvProblem, device: int) -> ConvTuning | None:
         """Measure now, and keep what was found out."""
-        tuning = tune(problem, device, self._resources)
+        tuning = measure_plans(problem, device, self._resources)
         if tuning is not None:
             self._findings.keep(self._key(problem, device), tuning, tuning._asdict())
         return tuning

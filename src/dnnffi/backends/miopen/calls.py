@@ -12,11 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.descriptors import (
-    RNNDescriptor,
-    SeqTensorDescriptor,
-    TensorDescriptor,
-)
+from dnnffi.backends.miopen.descriptors import RNNDescriptor, SeqTensorDescriptor, TensorDescriptor
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.padding import Padding
 from dnnffi.backends.rnn_interface import (

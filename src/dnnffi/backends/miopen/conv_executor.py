@@ -184,13 +184,11 @@ class MiopenConvExecutor:
         ]
         if first is not None:
             solutions.sort(key=lambda one: (one.algorithm, one.workspace_bytes) != first)
-        self.solutions = tuple(self._within_limit(solutions))
-
-    def _within_limit(self, solutions: list[Solution]) -> list[Solution]:
         limit = self.problem.options.workspace_limit
-        allowed = [one for one in solutions if limit is None or one.workspace_bytes <= limit]
-        if allowed:
-            return allowed
+        allowed = (one for one in solutions if limit is None or one.workspace_bytes <= limit)
+        self.solutions = tuple(allowed)
+        if self.solutions:
+            return
         if not solutions:
             reason = f"has no solution for {self.problem}; cudnn and reference may have it"
         else:
@@ -215,10 +213,7 @@ class MiopenConvExecutor:
         return default + [one for one in others if not one.workspace_bytes and one not in default]
 
     def search(
-        self,
-        launch: Launch,
-        at: ConvAddresses,
-        allocate: Callable[[int], tuple[int, object]],
+        self, launch: Launch, at: ConvAddresses, allocate: Callable[[int], tuple[int, object]]
     ) -> SearchResult:
         """Measure on arrays, whose result is written over; the solutions have a new order then.
 

@@ -106,18 +106,13 @@ def _source(dtype: str) -> str:
 
 
 class BiasGradient:
-    """Sums an array [N, K, ...] without gaps that `fits`. Gives the same bits in every run.
+    """Sums an array [N, K, ...] without gaps where it `can_sum`. Gives the same bits in every run.
 
     ``workspace_bytes`` is what `run` needs.
     """
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        layout: str,
-        dtype: str,
-        device: int,
-        memory: MemoryWithGraphs,
+        self, shape: tuple[int, ...], layout: str, dtype: str, device: int, memory: MemoryWithGraphs
     ) -> None:
         batch, channels, *sizes = shape
         size = prod(sizes)
@@ -144,7 +139,7 @@ class BiasGradient:
         self._sum_parts(self._parts_grid, (_THREADS,), arguments, stream=launch.stream)
 
 
-def fits(shape: tuple[int, ...]) -> bool:
+def can_sum(shape: tuple[int, ...]) -> bool:
     """Whether `BiasGradient` can sum an array [N, K, ...]."""
     batch, _, *sizes = shape
     return 0 < batch * prod(sizes) <= _MOST_POSITIONS

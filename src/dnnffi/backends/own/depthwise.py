@@ -83,7 +83,7 @@ extern "C" __global__ void sum_parts(
 
 
 class DepthwiseWeights:
-    """Runs one problem that `fits`. Gives the same bits in every run.
+    """Runs one problem, where it `has_kernel`. Gives the same bits in every run.
 
     ``workspace_bytes`` is what `run` needs.
     """
@@ -136,7 +136,7 @@ class DepthwiseWeights:
         return f"a kernel of dnnffi's; workspace {self.workspace_bytes} bytes"
 
 
-def fits(problem: ConvProblem) -> bool:
+def has_kernel(problem: ConvProblem) -> bool:
     """Whether `DepthwiseWeights` can run a problem."""
     spec = problem.spec
     taps = prod(spec.kernel)
