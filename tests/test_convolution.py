@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.registry import BACKENDS, REFERENCE
+from dnnffi.backends.registry import BACKENDS
 from dnnffi.convolution import backend as backends
-from dnnffi.convolution.backend import ConvBackend, conv_backend
+from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
@@ -199,9 +199,9 @@ def counted(monkeypatch):
         return ReferenceConvPlan(problem)
 
     monkeypatch.setattr(ConvBackend, "plan", plan)
-    conv_backend(REFERENCE).plans.clear()
+    conv_backends.of("reference").plans.clear()
     yield asked
-    conv_backend(REFERENCE).plans.clear()
+    conv_backends.of("reference").plans.clear()
 
 
 @pytest.mark.parametrize("make", [np.asarray, last], ids=["first", "last"])
@@ -290,7 +290,7 @@ VALIDATED = {
 @pytest.mark.parametrize("name", VALIDATED)
 def test_wrong_results_are_found(name, monkeypatch):
     monkeypatch.setattr(ConvBackend, "plan", lambda self, problem, _: Tampered(problem))
-    cached = conv_backend(REFERENCE).plans
+    cached = conv_backends.of("reference").plans
     cached.clear()
     try:
         VALIDATED[name]()

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.backends.registry import REFERENCE
-from dnnffi.convolution.backend import conv_backend
+from dnnffi.convolution.backend import conv_backends
 
 # N = 2, C = 4, K = 6, two groups, images of 5 x 7, kernels of 3 x 3 with padding 1, in float32
 
@@ -65,7 +64,7 @@ def call(name, arguments):
 def refused(name, make, error, message):
     """``make`` turns right arguments into wrong ones."""
     for warm in (False, True):
-        conv_backend(REFERENCE).plans.clear()
+        conv_backends.of("reference").plans.clear()
         if warm:
             call(name, right(name))
             call(name, right(name).with_(stride=1, dilation=1))

@@ -16,7 +16,7 @@ import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
-from dnnffi.rnn.backend import backend_for
+from dnnffi.rnn.backend import rnn_backends
 
 # T = 4 steps, B = 3 rows, I = 3, H = 5, in float32
 
@@ -54,7 +54,7 @@ def call(mode, arguments, *, training):
 
 
 def clear_plans():
-    backend_for("reference", np.zeros(1)).plans.clear()
+    rnn_backends.for_call("reference", np.zeros(1)).plans.clear()
 
 
 def refused(mode, make, error, message, *, training_only=False, **fields):

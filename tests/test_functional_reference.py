@@ -681,7 +681,7 @@ def tampered(monkeypatch):
         monkeypatch.setattr(Tampered, "wrong", wrong)
         monkeypatch.setattr(Tampered, "by", by)
 
-    reference_backend = rnn_backends.backend_for("reference", np.zeros(1))
+    reference_backend = rnn_backends.for_call("reference", np.zeros(1))
     plans = reference_backend.plans
     monkeypatch.setattr(
         reference_backend, "plan", lambda problem, device, generator: Tampered(problem)

@@ -6,13 +6,13 @@ from operator import add
 from typing import Any
 
 from dnnffi.backends.resources import used_resources
-from dnnffi.convolution.backend import used_conv_backends
-from dnnffi.rnn.backend import HeldMemory, used_backends
+from dnnffi.convolution.backend import conv_backends
+from dnnffi.rnn.backend import HeldMemory, rnn_backends
 
 
 def cached_plans() -> tuple[Any, ...]:
     """The plans that the functions keep for problems they have seen; each has a ``report()``."""
-    backends: tuple[Any, ...] = (*used_backends(), *used_conv_backends())
+    backends: tuple[Any, ...] = (*rnn_backends.used(), *conv_backends.used())
     return tuple(plan for backend in backends for plan in backend.plans.values())
 
 
@@ -23,7 +23,7 @@ def held_memory() -> dict[str, HeldMemory]:
     too), ``graphs`` as far as it could be seen, ``copies``. The reserve space of an `RNNPlan` is
     its own, see its ``report()``.
     """
-    parts = [(one.name, HeldMemory(copies=one.copied_bytes())) for one in used_backends()]
+    parts = [(one.name, HeldMemory(copies=one.copied_bytes())) for one in rnn_backends.used()]
     for one in used_resources():
         parts.append((one.backend.name, HeldMemory(one.workspaces.nbytes, one.graphs.nbytes)))
     found: dict[str, HeldMemory] = {}
@@ -34,6 +34,6 @@ def held_memory() -> dict[str, HeldMemory]:
 
 def clear_plans() -> None:
     """Forget these plans, and what was measured in this process. What is on disk stays."""
-    backends: tuple[Any, ...] = (*used_backends(), *used_conv_backends())
+    backends: tuple[Any, ...] = (*rnn_backends.used(), *conv_backends.used())
     for backend in backends:
         backend.clear()

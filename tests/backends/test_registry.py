@@ -13,11 +13,11 @@ import pytest
 from dnnffi.backends import registry
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
-from dnnffi.backends.resources import OneForResources, resources_of
+from dnnffi.backends.resources import Backends, resources_of
 from dnnffi.device.arrays import kind
 from dnnffi.device.cupy import CupyMemory
 from dnnffi.errors import LibraryNotFoundError
-from dnnffi.rnn.backend import backend_for
+from dnnffi.rnn.backend import rnn_backends
 
 ROOMS = {"cudnn": (cudnn, "cuda"), "miopen": (miopen, "rocm")}
 
@@ -57,18 +57,18 @@ def test_an_array_of_the_other_platform(monkeypatch, is_hip, own, other, message
             monkeypatch.setattr(room._process, "current", library)
         else:
             monkeypatch.setattr(room._process, "_places", ())
-    taken = backend_for(None, array)
+    taken = rnn_backends.for_call(None, array)
     assert taken.name == own
     assert taken.device_of("x", array) == 3
     with pytest.raises(TypeError, match=message):
-        backend_for(other, array).device_of("x", array)
+        rnn_backends.for_call(other, array).device_of("x", array)
 
 
 def test_without_its_library_a_backend_says_so(monkeypatch):
     array = fake_cupy(monkeypatch, is_hip=False).ndarray()
     monkeypatch.setattr(cudnn._process, "_places", ())
     with pytest.raises(LibraryNotFoundError, match=r"^cuDNN could not be loaded"):
-        backend_for(None, array)
+        rnn_backends.for_call(None, array)
 
 
 @pytest.mark.parametrize("name", ["cuda", ["cudnn"], 1, ""])
@@ -87,12 +87,12 @@ def test_the_backends_have_names_and_kinds_of_arrays_of_their_own():
 def test_first_uses_by_several_threads_share_resources_and_what_is_kept_for_them(monkeypatch):
     fake_cupy(monkeypatch, is_hip=False)
     monkeypatch.setattr(cudnn._process, "current", library_of("cuda", CupyMemory()))
-    record, kept, barrier = registry.BACKENDS["cudnn"], OneForResources(), Barrier(8)
+    record, barrier = registry.BACKENDS["cudnn"], Barrier(8)
+    family = Backends("reference", lambda record, resources: object())
 
     def use(_):
         barrier.wait(30)
-        resources = resources_of(record)
-        return resources, kept.get(resources, object)
+        return resources_of(record), family.of("cudnn")
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -106,16 +106,18 @@ def test_first_uses_by_several_threads_share_resources_and_what_is_kept_for_them
 
 def test_resources_of_a_library_that_is_no_longer_used_are_let_go(monkeypatch):
     fake_cupy(monkeypatch, is_hip=False)
-    record, kept = registry.BACKENDS["cudnn"], OneForResources()
+    record = registry.BACKENDS["cudnn"]
+    family = Backends("reference", lambda record, resources: object())
     monkeypatch.setattr(cudnn._process, "current", library_of("cuda", CupyMemory()))
     first = resources_of(record)
-    of_first = kept.get(first, object)
+    of_first = family.of("cudnn")
     assert first.in_use
-    assert kept.values() == [of_first]
+    assert family.used() == ("reference", of_first)
     monkeypatch.setattr(cudnn._process, "current", library_of("cuda", CupyMemory()))
     assert not first.in_use
-    assert kept.values() == []
+    assert family.used() == ("reference",)
     second = resources_of(record)
     assert second is not first
-    assert kept.get(second, object) is not of_first
-    assert len(kept.values()) == 1
+    of_second = family.of("cudnn")
+    assert of_second is not of_first
+    assert family.used() == ("reference", of_second)

@@ -12,9 +12,9 @@ from gfx1100.hip_arrays import DlpackArray
 
 from dnnffi.backends.miopen import library as miopen
 from dnnffi.backends.vendor.handle import close_handles
-from dnnffi.convolution.backend import used_conv_backends
+from dnnffi.convolution.backend import conv_backends
 from dnnffi.foreign import device_array, using
-from dnnffi.rnn.backend import used_backends
+from dnnffi.rnn.backend import rnn_backends
 
 LAUNCHES = b"launch"
 _ON_ARRAYS = (
@@ -85,12 +85,12 @@ class Embedded:
     @property
     def rnn(self):
         """What the backend does for networks; None before its first use."""
-        return self._used(used_backends())
+        return self._used(rnn_backends.used())
 
     @property
     def conv(self):
         """What the backend does for convolutions, likewise."""
-        return self._used(used_conv_backends())
+        return self._used(conv_backends.used())
 
     def _used(self, backends):
         found = (one for one in backends if getattr(one, "library", None) is self.library)

@@ -11,8 +11,8 @@ import build
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.vendor.handle import close_handles
-from dnnffi.convolution.backend import used_conv_backends
-from dnnffi.rnn.backend import used_backends
+from dnnffi.convolution.backend import conv_backends
+from dnnffi.rnn.backend import rnn_backends
 
 
 class Host:
@@ -28,12 +28,12 @@ class Host:
     @property
     def rnn(self):
         """What the backend does for networks; None before its first use."""
-        return self._used(used_backends())
+        return self._used(rnn_backends.used())
 
     @property
     def conv(self):
         """What the backend does for convolutions, likewise."""
-        return self._used(used_conv_backends())
+        return self._used(conv_backends.used())
 
     def _used(self, backends):
         found = (one for one in backends if getattr(one, "library", None) is self.library)
@@ -54,7 +54,7 @@ class Host:
 
     def forget_plans(self):
         """Let go of everything that is only cached."""
-        for backend in (*used_backends(), *used_conv_backends()):
+        for backend in (*rnn_backends.used(), *conv_backends.used()):
             if getattr(backend, "library", None) is self.library:
                 backend.clear()
                 backend.resources.graphs.of_users.clear()

@@ -14,9 +14,8 @@ from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice
 from dnnffi.backends.own.depthwise import DepthwiseWeights, has_kernel
-from dnnffi.backends.registry import named
 from dnnffi.backends.vendor.handle import current_launch
-from dnnffi.convolution.backend import conv_backend
+from dnnffi.convolution.backend import conv_backends
 from dnnffi.device.interface import Launch
 from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
@@ -115,7 +114,7 @@ def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypa
     monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
     problem = problem_of(spec_of(padding=1), options=ConvOptions(tune=True))
     arrays = testing.conv_inputs(problem, 0)
-    backend = conv_backend(named("cudnn"))
+    backend = conv_backends.of("cudnn")
     for source in ("measured", "disk"):
         plan = backend.plan(problem, 0)
         assert plan.tuning.source == source

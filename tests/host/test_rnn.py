@@ -202,7 +202,7 @@ def test_a_context_survives_memory_running_out_in_backward(host):
 
 def test_plans_are_bounded_and_close(host, monkeypatch):
     w = weights_of(host, SPEC)
-    plans = rnn_backends.backend_for("cudnn", w.flat).plans
+    plans = rnn_backends.for_call("cudnn", w.flat).plans
     monkeypatch.setattr(plans, "capacity", 4)
     for steps in range(1, 12):
         dnnffi.lstm(input_of(host, SPEC, steps), None, w, backend="cudnn")

@@ -67,7 +67,7 @@ class RoundingPlan(ReferenceRNNPlan):
 @pytest.fixture(scope="module")
 def rounding():
     """All plans of the reference's backend round."""
-    backend = rnn_backends.backend_for("reference", np.zeros(1))
+    backend = rnn_backends.for_call("reference", np.zeros(1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "plan", lambda problem, device, generator: RoundingPlan(problem))
         backend.plans.clear()

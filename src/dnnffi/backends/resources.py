@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.registry import kind_error
+from dnnffi.backends.registry import backend_of, kind_error, named
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
@@ -75,29 +75,6 @@ class Resources:
         self.workspaces.clear()
 
 
-T = TypeVar("T")
-
-
-class OneForResources(Generic[T]):
-    """One object for each backend and kind of arrays, made at its first use."""
-
-    def __init__(self) -> None:
-        self._made: Once[tuple[str, bool], tuple[Resources, T]] = Once()
-
-    def get(self, resources: Resources, make: Callable[[], T]) -> T:
-        """The object for ``resources``, made by ``make()`` if there is none."""
-        key = resources.backend.name, resources.external
-        found = self._made.get(key, lambda: (resources, make()))
-        if found[0] is not resources:  # those of another library, which the process used before
-            self._made.drop(key, found)
-            found = self._made.get(key, lambda: (resources, make()))
-        return found[1]
-
-    def values(self) -> list[T]:
-        """The objects that are in use, oldest first."""
-        return [made for resources, made in self._made.values() if resources.in_use]
-
-
 _kept: Once[tuple[str, bool], Resources] = Once()
 
 
@@ -125,3 +102,63 @@ def resources_of(backend: Backend, *, external: bool = False) -> Resources:
 def used_resources() -> list[Resources]:
     """Those that are in use, oldest first."""
     return [resources for resources in _kept.values() if resources.in_use]
+
+
+R = TypeVar("R")
+D = TypeVar("D")
+
+
+class Backends(Generic[R, D]):
+    """What a family of operations has for each backend: for the reference, and for a library.
+
+    ``make`` makes that of a library on one kind of arrays, at its first use.
+    """
+
+    def __init__(self, reference: R, make: Callable[[Backend, Resources], D]) -> None:
+        self._reference = reference
+        self._make = make
+        self._made: Once[tuple[str, bool], tuple[Resources, D]] = Once()
+
+    def of(self, name: str | None) -> R | D:
+        """That of the backend of this name, cuDNN's for None, on arrays that need no allocator."""
+        return self._of(named("cudnn" if name is None else name))
+
+    def for_call(self, name: object, x: Array) -> R | D:
+        """That of a call: of the backend that is named, or the one that the array asks for."""
+        record = backend_of(name, x)
+        try:
+            return self._of(record)
+        except ImportError as error:
+            # No library, or no CuPy: an array of the other platform is the better reason.
+            raise kind_error(record, "x", x) or error from None
+
+    def for_allocator(self, name: object, x: Array) -> D:
+        """That of a call with an allocator, whose x is a `DeviceArray`."""
+        record = backend_of(name, x, external=True)
+        if record.load is None:
+            raise ValueError(
+                f"options['allocator'] is for results on a device; backend {record.name!r} has none"
+            )
+        if wrong := kind_error(record, "x", x):
+            raise wrong
+        return self._on(record, external=True)
+
+    def used(self) -> tuple[R | D, ...]:
+        """Those of the reference and of libraries that are in use, oldest first."""
+        return self._reference, *(made for on, made in self._made.values() if on.in_use)
+
+    def _of(self, record: Backend) -> R | D:
+        return self._reference if record.load is None else self._on(record, external=False)
+
+    def _on(self, record: Backend, *, external: bool) -> D:
+        resources = resources_of(record, external=external)
+        key = record.name, external
+
+        def make() -> tuple[Resources, D]:
+            return resources, self._make(record, resources)
+
+        found = self._made.get(key, make)
+        if found[0] is not resources:  # those of another library, which the process used before
+            self._made.drop(key, found)
+            found = self._made.get(key, make)
+        return found[1]

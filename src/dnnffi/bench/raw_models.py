@@ -10,12 +10,11 @@ from math import inf
 from typing import Any
 
 import dnnffi
-from dnnffi.backends.registry import named
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.model import Creator, ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.interface import NDArray, Stream
-from dnnffi.rnn.backend import DeviceRNNBackend, rnn_backend
+from dnnffi.rnn.backend import DeviceRNNBackend, rnn_backends
 from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.rnn.functions import Gradients
 from dnnffi.rnn.tuning import RouteChoice, tune
@@ -78,7 +77,7 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
 
 def _measured(problem: RNNProblem) -> RouteChoice:
     """What each algorithm takes, as a graph: measured as a plan does, but without a limit."""
-    backend = rnn_backend(named("cudnn"))
+    backend = rnn_backends.of("cudnn")
     assert isinstance(backend, DeviceRNNBackend)
     memory = backend.memory
     device, launch_on = memory.current_device(), backend.resources.launch
@@ -111,7 +110,7 @@ def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
         found["standard"]["workspace_bytes"] = standard.least_workspace_bytes
         found["standard"]["reserve_bytes"] = standard.reserve_bytes
     about = {"algorithm": best.algorithm, "algorithms": found}
-    return _captured(best, data, rnn_backend(named("cudnn")).memory, about)  # type: ignore[attr-defined]
+    return _captured(best, data, rnn_backends.of("cudnn").memory, about)  # type: ignore[attr-defined]
 
 
 CREATORS = (Creator("cudnn raw", "array", raw, Limits(places=("gpu",)), always=True),)

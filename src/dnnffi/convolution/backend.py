@@ -6,8 +6,7 @@ from typing import Any
 
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.conv_interface import ConvProblemPlan
-from dnnffi.backends.registry import backend_of, kind_error
-from dnnffi.backends.resources import OneForResources, Resources, resources_of
+from dnnffi.backends.resources import Backends, Resources
 from dnnffi.backends.vendor.limits import check_limits, limit_of
 from dnnffi.convolution.reference import EmptyConvPlan, ReferenceConvPlan
 from dnnffi.device.arrays import device_of
@@ -74,6 +73,11 @@ class DeviceConvBackend(ConvBackend):
         """The gradient by the bias [K], from a contiguous dy."""
         return self.source.backward_bias(dy, self.device_of("dy", dy))
 
+    def check_allocated(self, array: Array) -> None:
+        """Raise unless the backend takes the dtype of a call with an allocator."""
+        if limit := limit_of(self._record.allocator_limits or (), array):
+            raise UnsupportedError(self._record.title, "", limit)
+
     def clear(self) -> None:
         super().clear()
         self.calls.clear()
@@ -81,52 +85,16 @@ class DeviceConvBackend(ConvBackend):
         self.resources.clear()
 
 
-_reference = ConvBackend()
-_by_resources: OneForResources[DeviceConvBackend] = OneForResources()
+def _on_device(record: Backend, resources: Resources) -> DeviceConvBackend:
+    global on_cupy
+    made = DeviceConvBackend(record, resources)
+    if not resources.external and made.ndarray is resources.memory.ndarray:
+        on_cupy = made
+    return made
+
+
+conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(ConvBackend(), _on_device)
+"""What each backend does for convolutions."""
 
 on_cupy: DeviceConvBackend | None = None
 """The backend whose arrays are CuPy's, once it was used: it knows calls again."""
-
-
-def conv_backend(record: Backend, *, external: bool = False) -> ConvBackend:
-    """What ``record`` does for convolutions, on CuPy's arrays or, ``external``, without."""
-    global on_cupy
-    if record.load is None:
-        return _reference
-    resources = resources_of(record, external=external)
-    found = _by_resources.get(resources, lambda: DeviceConvBackend(record, resources))
-    if not external and found.ndarray is resources.memory.ndarray:
-        on_cupy = found
-    return found
-
-
-def conv_backend_for(name: object, x: Array) -> ConvBackend:
-    """The backend of a call: the one named, or the one that the array asks for."""
-    record = backend_of(name, x)
-    try:
-        return conv_backend(record)
-    except ImportError as error:
-        # No library, or no CuPy: an array of the other platform is the better reason.
-        raise kind_error(record, "x", x) or error from None
-
-
-def external_conv_backend_for(name: object, x: Array) -> DeviceConvBackend:
-    """The backend of a call with an allocator, whose x is a `DeviceArray`."""
-    record = backend_of(name, x, external=True)
-    if record.load is None:
-        raise ValueError(
-            f"options['allocator'] is for results on a device; backend {record.name!r} has none"
-        )
-    if wrong := kind_error(record, "x", x):
-        raise wrong
-    if limit := limit_of(record.allocator_limits or (), x):
-        record.load()
-        raise UnsupportedError(record.title, "", limit)
-    found = conv_backend(record, external=True)
-    assert isinstance(found, DeviceConvBackend)
-    return found
-
-
-def used_conv_backends() -> tuple[ConvBackend, ...]:
-    """Those that were used in this process."""
-    return (_reference, *_by_resources.values())

@@ -13,10 +13,10 @@ from typing import Any
 
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.backends.registry import backend_of
-from dnnffi.convolution import backend as backends
+from dnnffi.convolution import backend as conv_backend
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.convolution import validate
-from dnnffi.convolution.backend import ConvBackend, conv_backend_for, external_conv_backend_for
+from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
@@ -293,7 +293,8 @@ def _embedded(
     embedding = Embedding.taken_from(rest)
     with embedding.used():
         first = device_array(names[0], arrays[0])
-        found = external_conv_backend_for(backend, first)
+        found = conv_backends.for_allocator(backend, first)
+        found.check_allocated(first)
         others = wrapped(names[1:], arrays[1:], found.library.kind)
         return unwrap(call((first, *others), found, rest))
 
@@ -318,7 +319,7 @@ def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
     else:
         checked = conv_options(options)
     plan = signed = None
-    knows = backends.on_cupy
+    knows = conv_backend.on_cupy
     if knows is not None:
         signed = sign(asked, checked, arrays, knows.ndarray)
         if signed is not None:
@@ -356,7 +357,7 @@ def _checked(
         x_shape = check_shape("x_shape", shape)
     elif operation == BACKWARD_WEIGHTS:
         x_shape, w_shape = second.shape, check_shape("w_shape", shape)
-    found = backend if isinstance(backend, ConvBackend) else conv_backend_for(backend, first)
+    found = backend if isinstance(backend, ConvBackend) else conv_backends.for_call(backend, first)
     device = found.device_of(names[0], first)
     rank = _rank(names[0], first)
     sizes = tuple(

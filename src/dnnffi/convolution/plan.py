@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from dnnffi.backends.conv_interface import ConvProblemPlan
-from dnnffi.backends.registry import named
-from dnnffi.convolution.backend import ConvBackend, conv_backend
+from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.spec.checks import check_flag
@@ -76,7 +75,7 @@ class ConvPlan:
         )
         if problem.options.validate:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
-        self._backend: ConvBackend = conv_backend(named("cudnn" if backend is None else backend))
+        self._backend: ConvBackend = conv_backends.of(backend)
         self._device = self._backend.check_device(device)
         self._plan: ConvProblemPlan = self._backend.prepare(problem, self._device)
         self._names = ARGUMENTS[operation]

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.registry import REFERENCE, backend_of, kind_error
-from dnnffi.backends.resources import OneForResources, Resources, resources_of
+from dnnffi.backends.registry import REFERENCE
+from dnnffi.backends.resources import Backends, Resources
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array
 from dnnffi.device.interface import AnyArray
@@ -185,46 +185,10 @@ class DeviceRNNBackend(RNNBackend):
         return self._generator(self.library, device, seed)
 
 
-_reference = RNNBackend(REFERENCE)
-_by_resources: OneForResources[DeviceRNNBackend] = OneForResources()
-
-
-def rnn_backend(record: Backend, *, external: bool = False) -> RNNBackend:
-    """What ``record`` does for networks, on CuPy's arrays or, ``external``, on those without."""
-    if record.load is None:
-        return _reference
-    resources = resources_of(record, external=external)
-    return _by_resources.get(resources, lambda: DeviceRNNBackend(record, resources))
-
-
-def backend_for(name: object, x: AnyArray) -> RNNBackend:
-    """The backend of a call: the one named, or the one that the array asks for."""
-    record = backend_of(name, x)
-    try:
-        return rnn_backend(record)
-    except ImportError as error:
-        # No library, or no CuPy: an array of the other platform is the better reason.
-        raise kind_error(record, "x", x) or error from None
-
-
-def external_backend_for(name: object, x: AnyArray) -> DeviceRNNBackend:
-    """The backend of a call with an allocator, whose x is a `DeviceArray`."""
-    record = backend_of(name, x, external=True)
-    if record.load is None:
-        raise ValueError(
-            f"options['allocator'] is for results on a device; backend {record.name!r} has none"
-        )
-    if wrong := kind_error(record, "x", x):
-        raise wrong
-    found = rnn_backend(record, external=True)
-    assert isinstance(found, DeviceRNNBackend)
-    return found
-
-
-def used_backends() -> tuple[RNNBackend, ...]:
-    """Those that were used in this process."""
-    return (_reference, *_by_resources.values())
-
+rnn_backends: Backends[RNNBackend, DeviceRNNBackend] = Backends(
+    RNNBackend(REFERENCE), DeviceRNNBackend
+)
+"""What each backend does for networks."""
 
 _warned = False
 

@@ -17,7 +17,7 @@ from dnnffi.errors import ContextError
 from dnnffi.execution.embedding import Embedding, embeds, unwrap, wrapped
 from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import validate
-from dnnffi.rnn.backend import RNNBackend, backend_for, external_backend_for, weights_of
+from dnnffi.rnn.backend import RNNBackend, rnn_backends, weights_of
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.options import RNNOptions, rnn_options
@@ -218,7 +218,7 @@ def _run_checked(
     checked = rnn_options(options, mode)
     x = as_array("x", x)
     if found is None:
-        found = backend_for(backend, x)
+        found = rnn_backends.for_call(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
     h_0, c_0 = initial_states(spec, hx)
     batch_first = check_flag("batch_first", batch_first)  # 1 equals True, and would find its plan
@@ -266,7 +266,7 @@ def _run_embedded(
     embedding = Embedding.taken_from(rest)
     with embedding.used():
         x = device_array("x", x)
-        found = external_backend_for(call[-1], x)
+        found = rnn_backends.for_allocator(call[-1], x)
         kind = found.library.kind
         if not isinstance(weights, RNNWeights) and isinstance(weights, Sequence):
             weights = [device_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]

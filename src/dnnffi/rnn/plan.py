@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from dnnffi.backends.registry import named
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
-from dnnffi.rnn.backend import RNNBackend, rnn_backend
+from dnnffi.rnn.backend import RNNBackend, rnn_backends
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag, check_integer
 from dnnffi.spec.options import rnn_options
@@ -82,7 +81,7 @@ class RNNPlan:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
         if problem.dropout and not problem.training:
             raise ValueError("dropout acts in training alone; make the plan with training=True")
-        self._backend: RNNBackend = rnn_backend(named("cudnn" if backend is None else backend))
+        self._backend: RNNBackend = rnn_backends.of(backend)
         self._device = self._backend.check_device(device)
         generator = None
         if problem.drops:
