@@ -343,7 +343,7 @@ def test_arrays_on_a_gpu_ask_for_a_vendor(monkeypatch, kind, name):
         asked.append(record.name)
         raise dnnffi.UnsupportedError(name, "", "is not asked further")
 
-    monkeypatch.setattr(backends, "resources_of", resources_of)
+    monkeypatch.setattr("dnnffi.backends.resources.resources_of", resources_of)
     with pytest.raises(dnnffi.UnsupportedError, match="not asked further"):
         dnnffi.conv(X, W, groups=2)
     assert asked == [name]
