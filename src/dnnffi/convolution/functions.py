@@ -308,14 +308,12 @@ def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
     if options is None:
         checked = DEFAULTS
     elif embeds(options):
-        operation, *_, backend = asked
-        return _embedded(
-            ARGUMENTS[operation],
-            arrays,
-            backend,
-            options,
-            lambda arrays, found, rest: _run((*asked[:-1], found), arrays, rest),
-        )
+        operation, *rest, backend = asked
+
+        def on_own(arrays: tuple[Any, ...], found: Any, options: object) -> AnyArray:
+            return _run((operation, *rest, found), arrays, options)
+
+        return _embedded(ARGUMENTS[operation], arrays, backend, options, on_own)
     else:
         checked = conv_options(options)
     plan = signed = None

@@ -52,10 +52,9 @@ class RNNProblem(NamedTuple):
     ) -> Self:
         """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none."""
         steps, batch = check_integer("steps", steps), check_integer("batch", batch)
-        if steps < 1:
-            raise ValueError(f"x must have at least one time step; got T = {shown(steps)}")
-        if batch < 1:
-            raise ValueError(f"x must have at least one row in its batch; got B = {shown(batch)}")
+        for letter, what, count in (("T", "time step", steps), ("B", "row in its batch", batch)):
+            if count < 1:
+                raise ValueError(f"x must have at least one {what}; got {letter} = {shown(count)}")
         for letter, what, count in (("T", "time steps", steps), ("B", "rows in its batch", batch)):
             if count > MOST_ENTRIES:
                 raise ValueError(

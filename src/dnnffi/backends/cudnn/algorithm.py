@@ -20,7 +20,9 @@ def rule(problem: RNNProblem, architecture: Architecture) -> str:
         and not spec.proj_size
         and problem.layout != PACKED
         and problem.lengths is None
-        and _sizes_suit(problem)
+        and spec.num_layers == spec.num_directions == 1
+        and spec.hidden_size <= 1024
+        and spec.hidden_size % 128 == spec.input_size % 128 == 0
         and _device_suits(problem, architecture)
     ):
         return "persist_static"
@@ -43,17 +45,6 @@ def known_wrong(problem: RNNProblem, algorithm: str) -> str:
     elif spec.bidirectional and problem.training and size % 32 == 0:
         return "its gradients are wrong in two directions for hidden sizes that are multiples of 32"
     return ""
-
-
-def _sizes_suit(problem: RNNProblem) -> bool:
-    spec = problem.spec
-    return (
-        spec.num_layers == 1
-        and spec.num_directions == 1
-        and spec.hidden_size <= 1024
-        and spec.hidden_size % 128 == 0
-        and spec.input_size % 128 == 0
-    )
 
 
 def _device_suits(problem: RNNProblem, architecture: Architecture) -> bool:

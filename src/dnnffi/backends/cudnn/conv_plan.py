@@ -82,7 +82,6 @@ class CudnnConvPlan(ConvProblemPlan):
         super().__init__(problem)
         self.memory = memory = resources.memory
         self.device = device
-        self.tuning: ConvTuning | None = None
         self.fallen: list[str] = []
         self._resources = resources
         self._launch = resources.launch
@@ -105,12 +104,10 @@ class CudnnConvPlan(ConvProblemPlan):
         self._local = threading.local()
         self._threads: Living[_OfThread] = Living()
         self._seen: Remembered[tuple[int, ...]] = Remembered()
-        self._choice: EngineChoice | None = None
         guard(self)
-        self.tuning = tuner.find(problem, device)
-        if self.tuning is not None:
-            self._choice = self.tuning.choice
-        elif problem.options.tune:
+        self.tuning: ConvTuning | None = tuner.find(problem, device)
+        self._choice: EngineChoice | None = None if self.tuning is None else self.tuning.choice
+        if self.tuning is None and problem.options.tune:
             self.autotune()
         with memory.use(device):
             self._of_thread()
@@ -121,10 +118,9 @@ class CudnnConvPlan(ConvProblemPlan):
         """The calling thread's executors, made when they are first asked for."""
         if self.closed:
             raise ValueError("this plan is closed")
-        try:
-            return self._local.executors
-        except AttributeError:
-            pass
+        known: _OfThread | None = getattr(self._local, "executors", None)
+        if known is not None:
+            return known
         launch = self._launch(self.device, self._current_stream())
         executors = ConvExecutors(self._resources.library, self.problem, launch)
         executor = None

@@ -195,11 +195,8 @@ class MiopenConvPlan(ConvProblemPlan):
             lines.append(f"{what}: kernels of their own ({why})")
         if not self._searched:
             return "\n".join([*lines, "the first call will measure"])
-        lines.append(
-            "measured"
-            if problem.options.find == "search"
-            else "by MIOpen's list, not measured here"
-        )
+        measured = problem.options.find == "search"
+        lines.append("measured" if measured else "by MIOpen's list, not measured here")
         for one in self.executor.solutions:
             taken = "*" if one is self._solution else " "
             lines.append(

@@ -59,8 +59,7 @@ class MiopenRNNExecutor(VendorRNNExecutor):
         )
         descriptor = self._own(RNNDescriptor(info, dropout, library=library))
         self._weight_bytes = self._check_weight_bytes(weight_space_size(descriptor, handle, spec))
-        tensor = TensorDescriptor(spec.dtype, (self.weight_size,), library=library)
-        weights = self._own(tensor)
+        weights = self._own(TensorDescriptor(spec.dtype, (self.weight_size,), library=library))
         state = self._own(TensorDescriptor(spec.dtype, problem.h_shape, library=library))
         self._calls: Calls
         if problem.layout == PACKED:
