@@ -6,6 +6,7 @@ import threading
 from functools import partial
 
 import numpy as np
+from numpy.testing import assert_allclose
 
 import dnnffi
 from dnnffi.spec.conv import ConvSpec
@@ -125,7 +126,7 @@ def on_host(results):
 
 def assert_equal(found, expected):
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(np.array(one), other, rtol=1e-5, atol=1e-6)
+        assert_allclose(np.array(one), other, rtol=1e-5, atol=1e-6)
 
 
 def is_equal(found, expected):

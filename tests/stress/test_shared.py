@@ -104,10 +104,9 @@ def first_calls(host):
 def test_a_first_call_in_the_middle_of_another_is_on_the_same_backend(
     standin_path, family, other, some
 ):
-    with open_host(standin_path) as host:
-        call = first_calls(host)[family]
-        points = points_of(partial(call, STEPS))
-        del call
+    for _ in range(2):  # what is computed once in a process is known the second time
+        with open_host(standin_path) as host:
+            points = points_of(partial(first_calls(host)[family], STEPS))
     for number in some(range(1, points + 1), 40):
         with open_host(standin_path) as host:
             calls = first_calls(host)

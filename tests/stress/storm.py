@@ -1,0 +1,191 @@
+"""Threads, signals, forks and interrupts at once: ``python storm.py BACKEND SEED OPERATIONS``.
+
+Each thread makes calls drawn from a seed, so many and no more, and compares what they give. Some
+send signals, whose handlers make calls in the main thread, interrupt another thread by a
+KeyboardInterrupt wherever it is, or fork a child that makes calls. Ends well if all ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import random
+import signal
+import sys
+import threading
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+
+if __name__ == "__main__":
+    tests = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(tests), str(tests / "host")]
+
+import pytest
+from stress.bounds import in_child
+from stress.calls import Calls, assert_equal, on_host
+
+import dnnffi
+from dnnffi.errors import DnnffiError
+
+OVERLAP = "standin_register: the memory overlaps an allocation that is registered"
+THREADS = 3  # beside the main one
+SECONDS = 120  # after which the stacks of a storm that hangs are shown
+
+
+class Storm:
+    """What the threads share: a state of random numbers, results to compare, what was done."""
+
+    def __init__(self, calls, seed):
+        self.calls = calls
+        self.seed = seed
+        self.state = dnnffi.DropoutState(seed)
+        self.names = ["lstm", "train", "plan_step", "conv", "conv_backward_weights", "conv_plan"]
+        self.expected = {name: on_host(getattr(calls, name)()) for name in self.names}
+        self.workers: list[threading.Thread] = []
+        self.interrupted: set[int] = set()
+        self.failed: list[BaseException] = []
+        self.done = Counter()
+        self.handler_draws = random.Random(seed)
+
+    # What a thread may do
+
+    def call(self, rng):
+        name = rng.choice(self.names)
+        assert_equal(getattr(self.calls, name)(), self.expected[name])
+
+    def train_on_the_state(self, rng):
+        assert len(self.calls.train(0.5, self.state)) == 7
+
+    def use_a_restored_state(self, rng):
+        saved = self.state.save()
+        assert saved["seed"] == self.seed
+        first, second = (dnnffi.DropoutState.restore(saved) for _ in range(2))
+        assert_equal(self.calls.train(0.5, first), on_host(self.calls.train(0.5, second)))
+
+    def look(self, rng):
+        assert all(min(held) >= 0 for held in dnnffi.held_memory().values())
+        assert all(plan.report() for plan in dnnffi.cached_plans())
+
+    def clear(self, rng):
+        dnnffi.clear_plans()
+
+    def signal(self, rng):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    def interrupt(self, rng):
+        thread = rng.choice(self.workers)
+        if thread.is_alive():
+            interrupt = ctypes.py_object(KeyboardInterrupt)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), interrupt)
+
+    def fork(self, rng):
+        in_child(self.in_child)
+
+    def in_child(self):
+        """Everything of the reference goes on; what needs the GPU says that it does not."""
+        dnnffi.held_memory()
+        dnnffi.clear_plans()
+        for name in self.names:
+            if self.calls.backend == "reference":
+                assert_equal(getattr(self.calls, name)(), self.expected[name])
+            else:
+                with pytest.raises(DnnffiError, match="forked"):
+                    getattr(self.calls, name)()
+        if self.calls.backend == "reference":
+            assert len(self.calls.train(0.5, self.state)) == 7
+            self.use_a_restored_state(None)
+
+    USUAL = ("call", "train_on_the_state", "use_a_restored_state", "look", "clear")
+    WEIGHTS = (8, 4, 2, 2, 1)
+
+    def usual(self, rng):
+        (what,) = rng.choices(self.USUAL, self.WEIGHTS)
+        getattr(self, what)(rng)
+        return what
+
+    # Who does it
+
+    def work(self, number, operations):
+        rng = random.Random(f"{self.seed} {number}")
+        for _ in range(operations):
+            rare = rng.random()
+            try:
+                if rare < 0.08:
+                    self.signal(rng)
+                elif rare < 0.16:
+                    self.interrupt(rng)
+                else:
+                    self.done[self.usual(rng)] += 1
+            except KeyboardInterrupt:
+                self.done["interrupted"] += 1
+
+    def work_or_fail(self, number, operations):
+        try:
+            self.work(number, operations)
+        except KeyboardInterrupt:
+            pass  # between two calls
+        except BaseException as error:
+            self.failed.append(error)
+            raise
+
+    def handle(self, number, frame):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # not without end
+        try:
+            self.done[f"{self.usual(self.handler_draws)} in a handler"] += 1
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+
+    def run(self, operations):
+        signal.signal(signal.SIGUSR1, self.handle)
+        rng = random.Random(self.seed)
+        self.workers = [
+            threading.Thread(target=self.work_or_fail, args=(number, operations), daemon=True)
+            for number in range(THREADS)
+        ]
+        for thread in self.workers:
+            thread.start()
+        for number in range(operations):
+            if number % 20 == 10:
+                self.fork(rng)
+                self.done["fork"] += 1
+            else:
+                self.done[self.usual(rng)] += 1
+        for thread in self.workers:
+            thread.join()
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        assert not self.failed, self.failed
+        dnnffi.clear_plans()
+        for name, expected in self.expected.items():
+            assert_equal(getattr(self.calls, name)(), expected)
+
+
+def refuse_capture(record):
+    raise RuntimeError("the stand-in's memory can record the calls of one thread only")
+
+
+def main(backend, seed, operations):
+    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    sys.setswitchinterval(1e-6)
+    if backend == "reference":
+        storm = Storm(Calls("reference"), seed)
+        storm.run(operations)
+    else:
+        from host_library import Host
+
+        import build
+        from dnnffi.backends.cudnn import library
+
+        host = Host(build.build())
+        host.memory.capture = refuse_capture
+        host.memory.scratch = nullcontext  # which counts the arrays of all threads
+        with library.using(host.library):
+            storm = Storm(Calls("cudnn", host.asarray), seed)
+            storm.run(operations)
+            # Who is interrupted in a finalizer leaves an array behind that is no more.
+            assert host.violation in ("", OVERLAP), host.violation
+    print(*(f"{count} {what}" for what, count in sorted(storm.done.items())), sep=", ")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
