@@ -11,7 +11,7 @@ import dnnffi
 from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.execution.comparison import relative_deviation
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn import backend as rnn_backends
+from dnnffi.rnn.backend import rnn_backends
 from dnnffi.rnn.reference import HostGenerator, ReferenceRNNPlan
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -681,7 +681,7 @@ def tampered(monkeypatch):
         monkeypatch.setattr(Tampered, "wrong", wrong)
         monkeypatch.setattr(Tampered, "by", by)
 
-    reference_backend = rnn_backends.for_call("reference", np.zeros(1))
+    reference_backend = rnn_backends.of("reference")
     plans = reference_backend.plans
     monkeypatch.setattr(
         reference_backend, "plan", lambda problem, device, generator: Tampered(problem)

@@ -24,7 +24,6 @@ from dnnffi.errors import (
     UnsupportedError,
 )
 from dnnffi.foreign import DeviceArray
-from dnnffi.rnn import backend as rnn_backends
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.spec.rnn import RNNSpec
 
@@ -75,7 +74,7 @@ def test_arrays_in_and_the_allocators_own_out(miopen, mode, loose, array):
 
 
 def test_loose_weights_are_said_once(miopen, monkeypatch):
-    monkeypatch.setattr(rnn_backends, "_warned", False)
+    monkeypatch.setattr("dnnffi.rnn.backend._warned", False)
     x, weights = arrays_of()
     loose = [DlpackArray.of(w) for w in weights]
     with pytest.warns(PerformanceWarning, match=r"RNNWeights\.pack") as warned:

@@ -13,7 +13,6 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi.backends.cudnn import library
 from dnnffi.errors import ContextError, PerformanceWarning, UnsupportedError
-from dnnffi.rnn import backend as rnn_backends
 from dnnffi.rnn import route
 from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.problem import RNNProblem
@@ -262,7 +261,7 @@ def test_the_reference_runs_on_the_device():
 
 
 def test_loose_weights_are_packed_with_one_warning(monkeypatch):
-    monkeypatch.setattr(rnn_backends, "_warned", False)
+    monkeypatch.setattr("dnnffi.rnn.backend._warned", False)
     w = weights_of(SPEC)
     loose = [array.copy() for array in w.arrays()]
     x = input_of(SPEC)

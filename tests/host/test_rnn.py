@@ -23,7 +23,7 @@ from dnnffi.errors import (
     UnsupportedError,
 )
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn import backend as rnn_backends
+from dnnffi.rnn.backend import rnn_backends
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 
@@ -202,7 +202,7 @@ def test_a_context_survives_memory_running_out_in_backward(host):
 
 def test_plans_are_bounded_and_close(host, monkeypatch):
     w = weights_of(host, SPEC)
-    plans = rnn_backends.for_call("cudnn", w.flat).plans
+    plans = rnn_backends.of("cudnn").plans
     monkeypatch.setattr(plans, "capacity", 4)
     for steps in range(1, 12):
         dnnffi.lstm(input_of(host, SPEC, steps), None, w, backend="cudnn")
@@ -247,7 +247,7 @@ def test_the_stream_is_set_again_after_a_failure(host):
 
 
 def test_loose_weights_are_packed_and_said_once(host, monkeypatch):
-    monkeypatch.setattr(rnn_backends, "_warned", False)
+    monkeypatch.setattr("dnnffi.rnn.backend._warned", False)
     w, x = weights_of(host, SPEC), input_of(host, SPEC)
     loose = [host.asarray(a) for a in w.arrays()]
     with pytest.warns(PerformanceWarning, match=r"RNNWeights\.pack") as warned:

@@ -14,7 +14,7 @@ import dnnffi
 from dnnffi import RNNProblem, RNNSpec, ValidationError, testing
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.execution import comparison
-from dnnffi.rnn import backend as rnn_backends
+from dnnffi.rnn.backend import rnn_backends
 from dnnffi.rnn.reference import ReferenceRNNPlan
 
 MODES = ("rnn_tanh", "rnn_relu", "gru", "lstm")
@@ -67,7 +67,7 @@ class RoundingPlan(ReferenceRNNPlan):
 @pytest.fixture(scope="module")
 def rounding():
     """All plans of the reference's backend round."""
-    backend = rnn_backends.for_call("reference", np.zeros(1))
+    backend = rnn_backends.of("reference")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backend, "plan", lambda problem, device, generator: RoundingPlan(problem))
         backend.plans.clear()
