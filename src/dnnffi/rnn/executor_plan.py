@@ -93,20 +93,19 @@ class ExecutorPlan:
 
     # Arrays
 
-    def takes(self, array: Array, shape: tuple[int, ...]) -> bool:
-        """Whether a call can use an array as it is.
-
-        It is contiguous, aligned to its elements, of this shape, and of the plan's dtype and
-        device.
-        """
+    def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
+        """Whether an array is contiguous, of this shape, and of the plan's dtype and device."""
         return (
             array.__class__ is self._ndarray
             and array._c_contiguous
             and array.shape == shape
             and array.dtype == self._dtype
-            and not array.data.ptr % self._item
             and (self._only_device or array.data.device_id == self.device)
         )
+
+    def takes(self, array: Array, shape: tuple[int, ...]) -> bool:
+        """Whether a call can use an array as it is: one that fits, aligned to its elements."""
+        return self.fits(array, shape) and not array.data.ptr % self._item
 
     def takes_all(self, x: Array | None, h_0: Array | None, c_0: Array | None) -> bool:
         """Whether a call can use its arrays as they are; a state may be None.

@@ -89,7 +89,7 @@ class RNNPlan:
         self._buffers = self._backend.buffer_plan(problem, self._device, generator)
         self._spec, self._has_cell = spec, spec.has_cell
         # Only its checks are used, which need none of the arrays.
-        takes = self._buffers.plan.takes
+        takes = self._buffers.plan.fits
         self._call = CallArrays(self._backend, spec, self._device, takes, None, None, None, [])
         self._weights: RNNWeights | None = None
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
@@ -236,7 +236,7 @@ class RNNPlan:
             raise ValueError(f"weights are those of {weights.spec}; the plan is for {spec}")
         native = self._backend.native(weights, spec)
         plan, call = self._buffers.plan, self._call
-        if not plan.takes(x, plan.x_shape):
+        if not plan.fits(x, plan.x_shape):
             x = call.array("x", x, plan.x_shape)
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)

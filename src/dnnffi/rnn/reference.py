@@ -85,6 +85,8 @@ class ReferenceRNNPlan:
         """Never: it takes arrays of any kind, so that each has to be looked at."""
         return False
 
+    fits = takes
+
     def infer(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Sequence[AnyArray]
     ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
