@@ -100,11 +100,11 @@ class ConvProblemPlan:
         return f"{self.problem}\n{type(self).__name__}"
 
     def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
-        """Run on arrays that `run_into` knows, if these are such."""
+        """`run_into` arrays that it has checked before. False, and nothing done, for others."""
         return False
 
     def run_into(self, arrays: tuple[Any, ...], out: AnyArray | None) -> AnyArray:
-        """`run` on the first of its arrays, which are the caller's own, into his ``out`` if any."""
+        """`run` into ``out``, or a new array. Arrays at the end that are None may be left out."""
         missing = len(self.argument_shapes) - len(arrays)
         result = self.run(*arrays, *(None,) * missing)
         if out is None:
