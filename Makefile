@@ -32,7 +32,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-gpu test-gpu-memcheck test-miopen test-miopen-record lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test test-gpu test-gpu-memcheck test-miopen test-miopen-record mutate lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debo
 
 test-miopen-record: PYTEST_ARGS += --record
 test-miopen-record: test-miopen ## The same, and write docs/verification/miopen.json
+
+mutate: $(dev) ## Change the code in single places and see whether the tests notice
+	$(run) tests/mutation.py $(MUTATE_ARGS)
 
 lint: $(dev) ## Check style, format and which room imports which
 	$(run) -m ruff check

@@ -1,11 +1,11 @@
 """Do the tests notice when the code is wrong? It is changed in one place, and they are run.
 
-    make mutate MUTATE_ARGS="--seed 1 --count 60 --only src/dnnffi/rnn"
-    make mutate MUTATE_ARGS="--only src/dnnffi/rnn/route.py:75"
+    nice make mutate MUTATE_ARGS="--seed 1 --count 60 --only src/dnnffi/rnn"
+    nice make mutate MUTATE_ARGS="--only src/dnnffi/rnn/route.py:75"
 
 A sample of mutants, spread over the files by their lines; each is put into a copy of the tree. One
 that passes the tests is printed with the lines that differ: it is equivalent to the code, or a test
-is missing. Annotations and texts are not changed. What takes too long counts as noticed.
+is missing. Annotations and texts are not changed. Tests that hang count as those that fail do.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def sample(only: str, count: int, seed: int) -> list[Mutant]:
         share = count * (before + many) // total - count * before // total
         drawn += random.Random(f"{seed} {path}").sample(found[path], min(share, len(found[path])))
         before += many
+    random.Random(seed).shuffle(drawn)
     return drawn
 
 
@@ -166,8 +167,8 @@ def tests_of(path: str) -> tuple[str, ...]:
     return TESTS[max((begin for begin in TESTS if name.startswith(begin)), key=len)]
 
 
-def passes(tree: Path, tests: Iterable[str], seconds: float, output: int | None) -> bool:
-    """Whether ``tests`` pass in a copy of the tree, within a time and 16 GiB."""
+def outcome(tree: Path, tests: Iterable[str], seconds: float, output: int | None) -> str:
+    """What ``tests`` do in a copy of the tree with 16 GiB: "pass", "fail", or "hang"."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     process = Popen(
         ["sh", "-c", 'ulimit -v 16777216; exec "$@"', "sh", *command],
@@ -178,9 +179,9 @@ def passes(tree: Path, tests: Iterable[str], seconds: float, output: int | None)
         start_new_session=True,
     )
     try:
-        return process.wait(seconds) == 0
+        return "fail" if process.wait(seconds) else "pass"
     except TimeoutExpired:
-        return False
+        return "hang"
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what its tests had started, too
@@ -193,36 +194,42 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--only", default="", metavar="PATH[:LINE]", help="of a folder, file, line")
     parser.add_argument("--jobs", type=int, default=2, help="how many are tested at once")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a mutant's tests")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a mutant's tests")
     arguments = parser.parse_args()
     drawn = sample(arguments.only, arguments.count, arguments.seed)
-    os.nice(10)
+    if not drawn:
+        sys.exit(f"nothing can be changed in {arguments.only}")
     with tempfile.TemporaryDirectory() as folder:
         trees: SimpleQueue[Path] = SimpleQueue()
         ignored = shutil.ignore_patterns(".?*", "__pycache__", "dist")
         for job in range(arguments.jobs):
             trees.put(shutil.copytree(ROOT, Path(folder) / str(job), ignore=ignored))
 
-        used = dict.fromkeys(test for mutant in drawn for test in tests_of(mutant.path))
-        if not passes(Path(folder) / "0", ["-n", str(arguments.jobs), *used], 3600.0, None):
-            sys.exit("there are failures without a mutant")
-
-        def survives(number: int, mutant: Mutant) -> bool:
+        def tested(number: int, mutant: Mutant) -> str:
             tree = trees.get()
             file = tree / mutant.path
             file.write_text(mutant.text)
             os.utime(file, (number, number))  # which tells its bytecode from that of another mutant
-            survived = passes(tree, tests_of(mutant.path), arguments.timeout, DEVNULL)
+            found = outcome(tree, tests_of(mutant.path), arguments.timeout, DEVNULL)
             shutil.copy2(ROOT / mutant.path, file)
             trees.put(tree)
-            if survived:
-                print(f"{mutant.path}:{mutant.line}\n{mutant.difference}\n", flush=True)
-            return survived
+            shown = "" if found == "fail" else f"\n{mutant.difference}\n"
+            print(f"{number + 1}. {found} {mutant.path}:{mutant.line}{shown}", flush=True)
+            return found
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            survivors = sum(pool.map(survives, range(len(drawn)), drawn))
-    killed = len(drawn) - survivors
-    print(f"seed {arguments.seed}: {killed} of {len(drawn)} killed, {killed / len(drawn):.1%}")
+            found = list(pool.map(tested, range(len(drawn)), drawn))
+        # Tests that a mutant survives pass; of the others it may be the code itself that fails.
+        used = [tests_of(mutant.path) for mutant in drawn]
+        passed = {tests for tests, what in zip(used, found, strict=True) if what == "pass"}
+        others = sorted({test for tests in used if tests not in passed for test in tests})
+        if others and outcome(trees.get(), others, 3600.0, None) != "pass":
+            sys.exit("there are failures without a mutant")
+    print(
+        f"seed {arguments.seed}: of {len(drawn)} mutants the tests failed with "
+        f"{found.count('fail')}, hung with {found.count('hang')}, passed with "
+        f"{found.count('pass')}: {1 - found.count('pass') / len(drawn):.1%} killed"
+    )
 
 
 if __name__ == "__main__":
