@@ -28,7 +28,7 @@ from dnnffi.backends.cudnn.graph.operations import (
     ConvolutionBackwardData,
     ConvolutionBackwardFilter,
     ConvolutionForward,
-    Operation,
+    GraphOperation,
     Pointwise,
     PointwiseOperation,
     Reduction,
@@ -167,7 +167,7 @@ class _Builder:
         self._alignments = alignments or {}
         self._library = load() if library is None else library
         self._operands: list[str] = []
-        self._operations: list[Operation] = []
+        self._operations: list[GraphOperation] = []
         self._virtuals = 0
         self._made = ExitStack()
 

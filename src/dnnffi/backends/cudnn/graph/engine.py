@@ -16,7 +16,7 @@ from dnnffi.backends.cudnn.graph.attributes import (
     table,
 )
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
-from dnnffi.backends.cudnn.graph.operations import Operation
+from dnnffi.backends.cudnn.graph.operations import GraphOperation
 from dnnffi.backends.cudnn.graph.types import HEURISTICS, KNOBS
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.vendor.descriptors.checks import choice
@@ -46,7 +46,7 @@ class OperationGraph(BackendDescriptor):
 
     def __init__(
         self,
-        operations: Sequence[Operation],
+        operations: Sequence[GraphOperation],
         handle: Handle | None = None,
         *,
         library: Library | None = None,

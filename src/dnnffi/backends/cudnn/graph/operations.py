@@ -165,7 +165,7 @@ class Reduction(BackendDescriptor):
         super().__init__(library, values)
 
 
-class Operation(BackendDescriptor):
+class GraphOperation(BackendDescriptor):
     """Base of the nodes of an operation graph."""
 
     _doubles = False
@@ -191,7 +191,7 @@ def _convolution(prefix: str, x: str, w: str, y: str) -> Mapping[str, Attribute]
     )
 
 
-class ConvolutionOperation(Operation):
+class ConvolutionOperation(GraphOperation):
     """Base of the three convolutions. ``x``, ``w``, ``y`` are the tensors or their gradients.
 
     ``x`` is [N, G*C, ...], ``w`` [G*K, C, ...] and ``y`` [N, G*K, ...] with the spatial dimensions
@@ -243,7 +243,7 @@ class ConvolutionBackwardFilter(ConvolutionOperation):
     _attributes = _convolution("BWD_FILTER", "X", "DW", "DY")
 
 
-class PointwiseOperation(Operation):
+class PointwiseOperation(GraphOperation):
     """``y = f(alpha1 * x)``, or ``y = f(alpha1 * x, alpha2 * b)`` with ``b`` broadcast to ``y``.
 
     The scales are float32 to cuDNN, whatever the tensors are. Raises ``ValueError`` where the
@@ -289,7 +289,7 @@ class PointwiseOperation(Operation):
         super().__init__(library, values)
 
 
-class ReductionOperation(Operation):
+class ReductionOperation(GraphOperation):
     """``y`` is ``x`` reduced over the dimensions in which ``y`` is 1."""
 
     _kind = "OPERATION_REDUCTION"
