@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from stress.bounds import in_child
 
 from dnnffi.backends.vendor.resource import Resource
 
@@ -152,6 +153,19 @@ def test_the_arguments_go_to_the_library_as_they_are(native):
     out = [None]
     Resource(native, "make", "destroy", out, "kind", out)
     assert found == [("kind", out)]
+
+
+def test_a_forked_child_destroys_what_it_made_alone(native, resource):
+    def work():
+        made(native).close()
+        assert native.destroyed == ["object 2"]
+        resource.close()
+        assert native.destroyed == ["object 2"]
+        assert resource.closed
+
+    in_child(work)
+    resource.close()
+    assert native.destroyed == ["object 1"]
 
 
 def test_nothing_is_destroyed_at_exit():

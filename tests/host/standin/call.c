@@ -108,6 +108,14 @@ static bool counted_as_failing(struct function *function)
     return function->calls == function->fail_at;
 }
 
+/* A forked child finds the lock free, and what it guards whole. */
+static void begin_fork(void) { pthread_mutex_lock(&lock); }
+static void end_fork(void) { pthread_mutex_unlock(&lock); }
+__attribute__((constructor)) static void be_told_of_forks(void)
+{
+    pthread_atfork(begin_fork, end_fork, end_fork);
+}
+
 struct call call_begin(const char *name)
 {
     pthread_mutex_lock(&lock);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -29,7 +30,9 @@ class Resource:
         problem: object = "",
     ) -> None:
         # First, so that what comes in between, as Ctrl-C may, leaves nothing behind.
-        self._finalizer = weakref.finalize(self, _end, out, getattr(library.lib, destroy))
+        self._finalizer = weakref.finalize(
+            self, _end, os.getpid(), out, getattr(library.lib, destroy)
+        )
         # At exit the driver may be gone before us; the process takes the object with it.
         self._finalizer.atexit = False
         status = getattr(library.lib, create)(*arguments or (out,))
@@ -67,6 +70,7 @@ class Resource:
         self.close()
 
 
-def _end(out: Any, destroy: Callable[[Any], object]) -> None:
-    if out[0]:
+def _end(process: int, out: Any, destroy: Callable[[Any], object]) -> None:
+    # In a forked child it is the parent's, and the library may have been in the middle of anything.
+    if out[0] and process == os.getpid():
         destroy(out[0])
