@@ -31,6 +31,10 @@ from call_overhead import host_times
 from conv_layers import QUICK, SETS, Layer
 
 import dnnffi
+from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.cudnn import library
+from dnnffi.backends.cudnn.conv_executor import ConvExecutors
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.cli.machine import machine
 from dnnffi.device.arrays import in_layout
 
@@ -285,11 +289,15 @@ def host() -> list[dict[str, Any]]:
         plan = problem.plan("forward", tune=False)
         x, w = problem.given("forward")
         y = plan.run(x, w)
-        runner = plan._held.plan._runner().executor
+        launch = current_launch(library.load())
+        runner = next(ConvExecutors(library.load(), plan.problem, launch))
         workspace = cupy.empty(max(runner.workspace_bytes, 1), "uint8")
-        at = (*(a.data.ptr for a in (x, w, y)), workspace.data.ptr if runner.workspace_bytes else 0)
+        at = ConvAddresses(
+            *(x.data.ptr, w.data.ptr, 0, 0, y.data.ptr),
+            workspace.data.ptr if runner.workspace_bytes else 0,
+        )
         calls: dict[str, Callable[[], object]] = {
-            "executor": lambda runner=runner, at=at: runner.run_at(at),
+            "executor": lambda runner=runner, launch=launch, at=at: runner.run(launch, at),
             "held": lambda plan=plan, x=x, w=w, y=y: plan.run(x, w, out=y),
             "functional": lambda x=x, w=w: dnnffi.conv(x, w, padding=1),
         }
