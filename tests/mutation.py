@@ -217,14 +217,11 @@ def main() -> None:
             print(f"{number + 1}. {found} {mutant.path}:{mutant.line}{shown}", flush=True)
             return found
 
+        used = sorted({test for mutant in drawn for test in tests_of(mutant.path)})
+        if outcome(Path(folder) / "0", ["-n", str(arguments.jobs), *used], 3600.0, None) != "pass":
+            sys.exit("the tests fail without a mutant, which has to be mended first")
         with ThreadPoolExecutor(arguments.jobs) as pool:
             found = list(pool.map(tested, range(len(drawn)), drawn))
-        # Tests that a mutant survives pass; of the others it may be the code itself that fails.
-        used = [tests_of(mutant.path) for mutant in drawn]
-        passed = {tests for tests, what in zip(used, found, strict=True) if what == "pass"}
-        others = sorted({test for tests in used if tests not in passed for test in tests})
-        if others and outcome(trees.get(), others, 3600.0, None) != "pass":
-            sys.exit("there are failures without a mutant")
     print(
         f"seed {arguments.seed}: of {len(drawn)} mutants the tests failed with "
         f"{found.count('fail')}, hung with {found.count('hang')}, passed with "

@@ -202,6 +202,16 @@ def test_no_more_goes_than_makes_room():
     assert set(operation.graphs) == {(1,), (2,)}
 
 
+def test_graphs_of_as_many_bytes_as_there_may_be_leave_no_room():
+    memory = GraphMemory(most_bytes=200)
+    operation = replays(memory=memory)
+    for n in range(2):
+        operation.add((n,), FakeGraph())
+    idle(memory, (operation,))
+    assert memory.has_room()
+    assert set(operation.graphs) == {(1,)}
+
+
 def test_a_limit_of_no_bytes_lets_one_graph_in_at_a_time():
     memory = GraphMemory(most_bytes=0)
     one, two = replays(memory=memory), replays(memory=memory)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi import testing
+from dnnffi.spec import sequences
 from dnnffi.spec.sequences import (
     as_integers,
     batch_sizes_to_lengths,
@@ -51,6 +52,16 @@ def test_an_example():
 def test_no_batch_sizes_of_lengths_below_one(lengths):
     with pytest.raises(ValueError, match=r"^lengths must be one or more integers from 1 to 16777"):
         lengths_to_batch_sizes(lengths)
+
+
+def test_the_longest_lengths_and_largest_batches_are_taken(monkeypatch):
+    monkeypatch.setattr(sequences, "MOST_ENTRIES", 3)
+    assert lengths_to_batch_sizes([3, 1]) == (2, 1, 1)
+    assert batch_sizes_to_lengths([3, 1]) == (2, 1, 1)
+    with pytest.raises(ValueError, match=r"^lengths must be .* from 1 to 3; they go from 1 to 4$"):
+        lengths_to_batch_sizes([4, 1])
+    with pytest.raises(ValueError, match=r"^batch_sizes must be at most 3; got 4$"):
+        batch_sizes_to_lengths([4, 1])
 
 
 # Integers

@@ -1,0 +1,217 @@
+"""Plans that users hold, on the reference: their results, the arrays for these, and the order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dnnffi
+from dnnffi import RNNPlan, RNNSpec, RNNWeights
+from dnnffi.errors import ContextError
+
+STEPS, BATCH = 4, 2
+SPECS = {mode: RNNSpec(mode=mode, input_size=3, hidden_size=5) for mode in ("lstm", "gru")}
+SHAPES = {"y": (4, 2, 5), "x": (4, 2, 3), "h": (1, 2, 5)}
+FORMS = {
+    ("lstm", "forward"): "(y, (h_n, c_n))",
+    ("gru", "forward"): "(y, h_n)",
+    ("lstm", "backward_data"): "(dx, (dh_0, dc_0))",
+    ("gru", "backward_data"): "(dx, dh_0)",
+}
+
+
+def random(shape, seed=0):
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("f4")
+
+
+def weights_of(spec, backend="torch"):
+    size = dnnffi.weight_layout(spec, backend).size
+    return RNNWeights(random(size), spec, backend=backend)
+
+
+def plan_of(mode, **keywords):
+    return RNNPlan(SPECS[mode], BATCH, STEPS, training=True, backend="reference", **keywords)
+
+
+def zeros(mode, first):
+    """An ``out`` for results of which the first has the shape of x or y."""
+    h, c = (np.zeros(SHAPES["h"], "f4") for _ in range(2))
+    return np.zeros(SHAPES[first], "f4"), ((h, c) if mode == "lstm" else h)
+
+
+def flattened(results):
+    first, state = results
+    return [first, *(state if isinstance(state, tuple) else (state,))]
+
+
+def called(plan, mode, method, out=None):
+    """``method`` with ``out``, after what has to come before it."""
+    x, weights = random(SHAPES["x"]), weights_of(SPECS[mode])
+    if method == "forward":
+        return plan.forward(x, None, weights, out=out)
+    plan.forward(x, None, weights)
+    return plan.backward_data(random(SHAPES["y"], 1), out=out)
+
+
+@pytest.mark.parametrize(("mode", "method"), FORMS)
+def test_results_go_into_out(mode, method):
+    with plan_of(mode) as plan:
+        expected = flattened(called(plan, mode, method))
+        for _ in range(2):  # a tuple that is known the second time
+            out = zeros(mode, "y" if method == "forward" else "x")
+            found = flattened(called(plan, mode, method, out))
+            for one, own, right in zip(found, flattened(out), expected, strict=True):
+                assert one is own
+                np.testing.assert_array_equal(one, right)
+
+
+@pytest.mark.parametrize(("mode", "method"), FORMS)
+def test_out_has_the_structure_of_the_results(mode, method):
+    first, state = zeros(mode, "y" if method == "forward" else "x")
+    with plan_of(mode) as plan:
+        for wrong in (first, (first,), (first, state, state), [first], {0: first, 1: state}, 3):
+            with pytest.raises(TypeError) as caught:
+                called(plan, mode, method, wrong)
+            assert str(caught.value) == f"out must be {FORMS[mode, method]}"
+
+
+@pytest.mark.parametrize(("mode", "method"), FORMS)
+def test_no_array_of_out_is_missing(mode, method):
+    first, state = zeros(mode, "y" if method == "forward" else "x")
+    names = FORMS[mode, method].replace("(", "").replace(")", "").split(", ")
+    with plan_of(mode) as plan:
+        for wrong, name in (((None, state), names[0]), ((first, None), names[1])):
+            with pytest.raises(TypeError) as caught:
+                called(plan, mode, method, wrong)
+            assert str(caught.value) == f"out must be {FORMS[mode, method]}; {name} is None"
+
+
+@pytest.mark.parametrize(("mode", "method"), FORMS)
+def test_arrays_of_out_have_the_shapes_of_the_results(mode, method):
+    names = FORMS[mode, method].replace("(", "").replace(")", "").split(", ")
+    with plan_of(mode) as plan:
+        for index, name in enumerate(names):
+            arrays = flattened(zeros(mode, "y" if method == "forward" else "x"))
+            shape = arrays[index].shape
+            arrays[index] = arrays[index][1:]
+            first, *state = arrays
+            with pytest.raises(ValueError) as caught:  # noqa: PT011 - all of the message is below
+                called(plan, mode, method, (first, tuple(state) if mode == "lstm" else state[0]))
+            got = (shape[0] - 1, *shape[1:])
+            assert str(caught.value) == f"{name} must have shape {shape}; got {got}"
+
+
+def test_a_list_of_out_may_change_between_calls():
+    with plan_of("gru") as plan:
+        out = list(zeros("gru", "y"))
+        called(plan, "gru", "forward", out)
+        out[0] = np.zeros(SHAPES["y"], "f4")
+        called(plan, "gru", "forward", out)
+        assert out[0].any()
+
+
+@pytest.mark.parametrize("mode", SPECS)
+def test_both_backwards_at_once_are_one_after_the_other(mode):
+    x, dy, weights = random(SHAPES["x"]), random(SHAPES["y"], 1), weights_of(SPECS[mode])
+    with plan_of(mode) as plan:
+        plan.forward(x, None, weights)
+        data = flattened(plan.backward_data(dy))
+        gradient = plan.backward_weights()
+        plan.forward(x, None, weights)
+        out, out_weights = zeros(mode, "x"), weights.like(np.zeros_like(weights.flat))
+        both, found = plan.backward(dy, None, out, out_weights)
+    assert found is out_weights
+    np.testing.assert_array_equal(found.flat, gradient.flat)
+    for one, own, right in zip(flattened(both), flattened(out), data, strict=True):
+        assert one is own
+        np.testing.assert_array_equal(one, right)
+
+
+def test_the_gradient_of_the_weights_is_put_over_out_or_added():
+    weights = weights_of(SPECS["gru"])
+    with plan_of("gru") as plan:
+        called(plan, "gru", "backward_data")
+        gradient = plan.backward_weights()
+        out = weights.like(np.ones_like(weights.flat))
+        called(plan, "gru", "backward_data")
+        assert plan.backward_weights(out) is out
+        np.testing.assert_array_equal(out.flat, gradient.flat)
+        called(plan, "gru", "backward_data")
+        assert plan.backward_weights(out, accumulate=True) is out
+        np.testing.assert_array_equal(out.flat, gradient.flat + gradient.flat)
+
+
+@pytest.mark.parametrize("method", ["backward", "backward_weights"])
+def test_the_gradient_of_the_weights_is_of_their_spec_and_layout(method):
+    weights, other = weights_of(SPECS["gru"]), weights_of(SPECS["lstm"])
+    with plan_of("gru") as plan:
+
+        def run(out):
+            if method == "backward":
+                plan.backward(out_weights=out)
+            else:
+                plan.backward_weights(out)
+
+        called(plan, "gru", "forward")
+        with pytest.raises(TypeError, match=r"^out must be an RNNWeights; got ndarray$"):
+            run(weights.flat)
+        for wrong in (other, weights.to("cudnn")):
+            with pytest.raises(ValueError, match=r"^out must have the spec and layout of the wei"):
+                run(wrong)
+
+
+def test_accumulate_needs_what_it_adds_to():
+    with plan_of("gru") as plan:
+        called(plan, "gru", "backward_data")
+        with pytest.raises(ValueError, match=r"^accumulate=True needs out"):
+            plan.backward_weights(accumulate=True)
+        with pytest.raises(TypeError, match=r"^accumulate must be True or False"):
+            plan.backward_weights(accumulate=1)
+
+
+def test_each_backward_runs_once_in_its_order():
+    with plan_of("gru") as plan:
+        with pytest.raises(ContextError, match=r"^backward data runs once, after a forward$"):
+            plan.backward_data()
+        with pytest.raises(ContextError, match=r"^backward weights runs once, after backward data"):
+            plan.backward_weights()
+        called(plan, "gru", "backward_data")
+        with pytest.raises(ContextError, match=r"^backward data runs once, after a forward$"):
+            plan.backward_data()
+        plan.backward_weights()
+        with pytest.raises(ContextError, match=r"^backward weights runs once, after backward data"):
+            plan.backward_weights()
+        called(plan, "gru", "backward_data")
+        called(plan, "gru", "forward")
+        with pytest.raises(ContextError, match=r"^backward weights runs once, after backward data"):
+            plan.backward_weights()
+
+
+def test_a_plan_is_for_inference_unless_it_is_for_training():
+    with RNNPlan(SPECS["gru"], BATCH, STEPS, backend="reference") as plan:
+        assert (plan.problem.training, plan.device, plan.closed) == (False, 0, False)
+        assert plan.problem.x_shape == SHAPES["x"]
+        called(plan, "gru", "forward")
+        with pytest.raises(ContextError, match=r"^this plan is for inference; make it with train"):
+            plan.backward_data()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda plan: called(plan, "gru", "forward"),
+        lambda plan: plan.backward_data(),
+        lambda plan: plan.backward_weights(),
+        lambda plan: plan.backward(),
+        lambda plan: plan.autotune(),
+    ],
+    ids=["forward", "backward_data", "backward_weights", "backward", "autotune"],
+)
+def test_a_closed_plan_refuses_each_call(call):
+    plan = plan_of("gru")
+    plan.autotune()  # nothing to measure
+    plan.close()
+    plan.close()
+    assert plan.closed
+    with pytest.raises(ValueError, match=r"^this plan is closed$"):
+        call(plan)
