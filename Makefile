@@ -15,6 +15,9 @@ CUDA_EXTRA ?= $(shell driver=$$($(DRIVER)); \
 	if [ "$${driver:-0}" -ge 580 ]; then echo cuda13; \
 	elif [ "$${driver:-0}" -ge 525 ]; then echo cuda12; fi)
 
+# How much more of the stress tests than in an ordinary run; 0 for all there is.
+STRESS ?= 0
+
 # Without a driver the tests still load the real libcudnn, whose descriptors need no GPU. Of a
 # version that was seen to make them: for tensors of the graph API 9.28 loads its engines, in vain.
 LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13==9.19.*))
@@ -32,7 +35,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-gpu test-gpu-memcheck test-miopen test-miopen-record mutate lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test stress test-gpu test-gpu-memcheck test-miopen test-miopen-record mutate lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -45,6 +48,9 @@ info: $(demo) ## Show which libraries and devices are found, and what is missing
 
 test: $(dev) ## Run the tests that need no GPU
 	$(run) -m pytest -n 2 -m "not gpu and not gfx1100" tests $(PYTEST_ARGS)
+
+stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
+	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)
 
 test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
 	$(run) -m pytest -m gpu tests/gpu tests/docs -p no:benchmark --record $(PYTEST_ARGS)

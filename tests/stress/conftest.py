@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 
 import pytest
 from host.conftest import host, standin_path  # noqa: F401 - fixtures
-from stress.bounds import bounded
+from stress.bounds import EFFORT, bounded
 from stress.calls import Calls
 
 
@@ -24,11 +23,10 @@ def no_hang():
 
 @pytest.fixture(scope="session")
 def some():
-    """Up to so many of a list, from all over it; DNNFFI_STRESS times as many, all for 0."""
-    effort = int(os.environ.get("DNNFFI_STRESS", "1"))
+    """Up to so many of a list, from all over it; more by `EFFORT`."""
 
     def chosen(items, most):
-        stride = -(-len(items) // (most * effort)) if effort else 1
+        stride = -(-len(items) // (most * EFFORT)) if EFFORT else 1
         return items[stride // 2 :: stride]
 
     return chosen

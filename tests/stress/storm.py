@@ -28,7 +28,6 @@ from stress.calls import Calls, assert_equal, on_host
 import dnnffi
 from dnnffi.errors import DnnffiError
 
-OVERLAP = "standin_register: the memory overlaps an allocation that is registered"
 THREADS = 3  # beside the main one
 SECONDS = 120  # after which the stacks of a storm that hangs are shown
 
@@ -160,11 +159,26 @@ class Storm:
             assert_equal(getattr(self.calls, name)(), expected)
 
 
+def keeping(control):
+    """Memory for good: the stand-in would take what an interrupted thread let go of for used."""
+    kept = []
+
+    def allocate(nbytes):
+        raw = (ctypes.c_char * nbytes)()
+        kept.append(raw)
+        control.standin_register(ctypes.addressof(raw), nbytes)
+        return raw
+
+    return allocate
+
+
 def refuse_capture(record):
     raise RuntimeError("the stand-in's memory can record the calls of one thread only")
 
 
 def main(backend, seed, operations):
+    for name in dnnffi.__all__:
+        getattr(dnnffi, name)  # an interrupted import may leave the lock of Python's own locked
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     sys.setswitchinterval(1e-6)
     if backend == "reference":
@@ -177,13 +191,13 @@ def main(backend, seed, operations):
         from dnnffi.backends.cudnn import library
 
         host = Host(build.build())
+        host.memory._allocate = keeping(host.control)
         host.memory.capture = refuse_capture
         host.memory.scratch = nullcontext  # which counts the arrays of all threads
         with library.using(host.library):
             storm = Storm(Calls("cudnn", host.asarray), seed)
             storm.run(operations)
-            # Who is interrupted in a finalizer leaves an array behind that is no more.
-            assert host.violation in ("", OVERLAP), host.violation
+            assert host.violation == "", host.violation
     print(*(f"{count} {what}" for what, count in sorted(storm.done.items())), sep=", ")
 
 

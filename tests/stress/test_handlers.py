@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import pytest
-from stress.calls import assert_equal, is_equal, on_host
+from stress.calls import BATCH, SPEC, STEPS, Calls, assert_equal, is_equal, on_host
 from stress.points import at_point, points_of
 
 import dnnffi
+from dnnffi.errors import CudnnError
 
+EXECUTION_FAILED = 5000
 CALLS = ("lstm", "train_on_the_state", "plan_step", "conv", "conv_backward_weights", "conv_plan")
 
 
@@ -73,3 +78,64 @@ def test_a_call_and_the_handler_in_it_give_what_they_always_do(calls, name, some
         assert_equal(found, expected[name])
         for results in of_handler:
             assert_equal(results, expected[handler])
+
+
+def test_a_handler_in_a_call_that_runs_through_copies(host):
+    # They are the plan's own, and one call's at a time.
+    calls = Calls("cudnn", host.asarray)
+    x = host.asarray(np.ones(SPEC.x_shape(STEPS, BATCH)))
+
+    def other():
+        options = {"tune": "now"}
+        return dnnffi.lstm(x, calls.hx, calls.weights, backend="cudnn", options=options)[:1]
+
+    call = partial(calls.lstm, tune="now")
+    expected, expected_of_handler = on_host(call()), on_host(other())
+    for _ in range(3):
+        call()
+    copies = host.memory.copies
+    points = points_of(call)
+    assert host.memory.copies > copies
+    for number in range(1, points + 1):
+        of_handler = []
+        found = at_point(number, lambda: of_handler.append(other()), call)  # noqa: B023
+        assert_equal(found, expected)
+        for results in of_handler:
+            assert_equal(results, expected_of_handler)
+
+
+def test_a_handler_that_tunes_in_a_convolution_that_nothing_can_run(host):
+    calls = Calls("cudnn", host.asarray)
+    expected = on_host(calls.conv_backward_data())
+    (plan,) = dnnffi.cached_plans()
+    lib, execute = host.library.lib, host.library.lib.cudnnBackendExecute
+
+    class Refusing:
+        """A library that runs nothing, except in the handler that comes at one of the calls."""
+
+        at, count, handled = 0, 0, False
+
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+        def cudnnBackendExecute(self, *arguments):
+            if self.handled:
+                return execute(*arguments)
+            self.count += 1
+            if self.count == self.at:
+                self.handled = True
+                assert plan.autotune()
+                self.handled = False
+            return EXECUTION_FAILED
+
+    host.library.lib = refusing = Refusing()
+    with pytest.raises(CudnnError, match="cudnnBackendExecute"):
+        calls.conv_backward_data()
+    assert refusing.count > 2, "one engine after the other"
+    for at in range(1, refusing.count + 1):
+        refusing.at, refusing.count = at, 0
+        with pytest.raises(CudnnError, match="cudnnBackendExecute"):
+            calls.conv_backward_data()
+        assert refusing.count >= at
+    host.library.lib = lib
+    assert_equal(calls.conv_backward_data(), expected)

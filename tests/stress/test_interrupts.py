@@ -85,7 +85,7 @@ class Interrupting:
             result = function(*arguments)
             # Not what is called in finalizers. Nor where a variant pack is made: there may be one
             # for each call, so that it does without what other descriptors go through.
-            if "Destroy" not in name and arguments[0] != VARIANT_PACK:
+            if "Destroy" not in name and VARIANT_PACK not in arguments[:1]:
                 self.left -= 1
                 if self.left == 0:
                     raise KeyboardInterrupt

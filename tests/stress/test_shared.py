@@ -8,11 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 from host_library import open_host
+from stress import user_arrays
 from stress.bounds import switching_often
 from stress.calls import BATCH, SPEC, STEPS, Calls
 from stress.points import at_point, points_of
+from stress.user_arrays import UserArray
 
 import dnnffi
+from dnnffi.backends.cudnn.dropout import Generator
+from dnnffi.backends.vendor.handle import close_handles, current_launch
+from dnnffi.device.external import device_array
 
 
 def looks():
@@ -112,6 +117,7 @@ def test_a_first_call_in_the_middle_of_another_is_on_the_same_backend(
             calls = first_calls(host)
             at_point(number, partial(calls[other], STEPS + 1), partial(calls[family], STEPS))
             assert len(dnnffi.cached_plans()) == 2
+            assert host.live("handle") == 1
             del calls
 
 
@@ -135,3 +141,48 @@ def test_first_calls_of_threads_are_on_the_same_backend(standin_path, some):
                 thread.join()
             assert len(dnnffi.cached_plans()) == 4
             del threads
+
+
+def test_a_first_call_with_an_allocator_in_the_middle_of_another(standin_path, monkeypatch, some):
+    user_arrays.install(monkeypatch)
+
+    def first_call(host, steps):
+        def asarray(values):
+            return device_array("x", UserArray.of(host.memory._allocate, values))
+
+        options = {"allocator": partial(UserArray, host.memory._allocate)}
+        calls = Calls("cudnn", asarray, options)
+        calls.x = asarray(np.zeros((steps, BATCH, SPEC.input_size)))
+        return calls.lstm
+
+    for _ in range(2):
+        with open_host(standin_path) as host:
+            points = points_of(first_call(host, STEPS))
+            forget_external(host)
+    for number in some(range(1, points + 1), 40):
+        with open_host(standin_path) as host:
+            at_point(number, first_call(host, STEPS + 1), first_call(host, STEPS))
+            assert len(dnnffi.cached_plans()) == 2
+            forget_external(host)
+
+
+def forget_external(host):
+    dnnffi.clear_plans()
+    close_handles(host.library.without_cupy())
+
+
+def test_a_generator_has_one_descriptor_for_a_probability(host):
+    launch = current_launch(host.library)
+    generator = Generator(host.library, 0, seed=1)
+    points = points_of(lambda: generator.descriptor(0.5, launch.owner))
+    for number in range(1, points + 1):
+        probability = number / (points + 1)
+        of_handler = []
+
+        def descriptor(probability=probability):
+            return generator.descriptor(probability, launch.owner)
+
+        found = at_point(number, lambda: of_handler.append(descriptor()), descriptor)  # noqa: B023
+        assert of_handler == [found]
+        assert of_handler[0] is found
+    generator.close()

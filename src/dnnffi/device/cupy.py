@@ -115,8 +115,8 @@ class CupyMemory:
         if stream is None or stream.device_id != self.current_device():
             stream = self._local.capture_stream = self._cupy.cuda.Stream(non_blocking=True)
         with stream:
-            stream.begin_capture(runtime.streamCaptureModeThreadLocal)
             try:
+                stream.begin_capture(runtime.streamCaptureModeThreadLocal)
                 record(stream)
             except BaseException:
                 with suppress(runtime.CUDARuntimeError):
@@ -134,8 +134,8 @@ class CupyMemory:
         # What the step allocates is to be at its address in every launch: a pool of its own.
         with stream, cupy.cuda.using_allocator(pool.malloc):
             # Relaxed, because the pool has to ask the driver for memory.
-            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
             try:
+                stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
                 result = step()
             except BaseException:
                 with suppress(cupy.cuda.runtime.CUDARuntimeError):

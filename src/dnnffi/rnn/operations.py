@@ -15,7 +15,7 @@ from dnnffi.backends.rnn_interface import (
 )
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.device.interface import Array, Launch, Stream
-from dnnffi.execution.locks import new_lock
+from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
@@ -55,7 +55,7 @@ class Operations:
         self.forward_graphs = self._forward.graphs
         """The graphs of forwards, which the path of a call looks into."""
         self._staging: tuple[Staging, int] | None = None
-        self._staging_lock = new_lock()
+        self._staging_turn = Turn()
 
     def forward(
         self,
@@ -97,23 +97,28 @@ class Operations:
     def _run_staged(self, executor: AddressExecutor, at: ForwardAddresses, stream: Stream) -> bool:
         """Inference through the plan's own arrays; False where that cannot be done now.
 
-        They are of one stream, the first one, since another could overwrite what it still reads.
+        They are of one stream, the first one, since another could overwrite what it still reads,
+        and of one call at a time: another thread's, or that of a signal handler in its middle,
+        does without.
         """
-        with self._staging_lock:
-            if self._staging is None:
-                try:
-                    self._staging = Staging(self._problem, self._memory), stream.ptr
-                except FAILURES:
-                    return False
-            staging, own_stream = self._staging
-            if stream.ptr != own_stream or stream.ptr == PER_THREAD_STREAM:
+        turn = self._staging_turn.take()
+        if turn is None:
+            return False
+        known = self._staging
+        if known is None:
+            try:
+                known = self._staging = Staging(self._problem, self._memory), stream.ptr
+            except FAILURES:
                 return False
-            own = staging.stand_in(at)
-            graph = self._forward.graph(own, executor, lambda launch: executor.forward(launch, own))
-            if graph is None:
-                return False
-            staging.run(graph, at, stream)
-            return True
+        staging, own_stream = known
+        if stream.ptr != own_stream or stream.ptr == PER_THREAD_STREAM:
+            return False
+        own = staging.stand_in(at)
+        graph = self._forward.graph(own, executor, lambda launch: executor.forward(launch, own))
+        if graph is None:
+            return False
+        staging.run(graph, at, stream)
+        return True
 
     def backward_data(
         self,

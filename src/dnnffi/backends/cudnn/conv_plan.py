@@ -157,7 +157,7 @@ class CudnnConvPlan(ConvProblemPlan):
                 return True
             executor.close()
         # Another call begins anew: there may be memory by then.
-        del self._local.executors
+        vars(self._local).pop("executors", None)
         self._choice = None if self.tuning is None else self.tuning.choice
         return False
 

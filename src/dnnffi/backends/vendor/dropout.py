@@ -12,6 +12,7 @@ from dnnffi.backends.vendor.descriptors.dropout import DropoutDescriptor, states
 from dnnffi.backends.vendor.handle import Handle, current_launch, launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import AnyArray, Launch
+from dnnffi.execution.cache import Once
 from dnnffi.execution.locks import new_lock
 
 
@@ -32,7 +33,7 @@ class Generator(ABC):
         self.device = device
         self.seed = seed
         self._lock = new_lock()
-        self._descriptors: dict[float, DropoutDescriptor] = {}
+        self._descriptors: Once[float, DropoutDescriptor] = Once()
         memory = library.memory
         with memory.use(device):
             launch = current_launch(library)
@@ -50,12 +51,12 @@ class Generator(ABC):
 
     def descriptor(self, dropout: float, handle: Handle) -> DropoutDescriptor:
         """The dropout descriptor for a probability, on these states. Owned by the generator."""
-        with self._lock:
-            if dropout not in self._descriptors:
-                self._descriptors[dropout] = self._descriptor(
-                    handle, dropout, self._states, self.seed, library=self.library
-                )
-            return self._descriptors[dropout]
+        return self._descriptors.get(
+            dropout,
+            lambda: self._descriptor(
+                handle, dropout, self._states, self.seed, library=self.library
+            ),
+        )
 
     def in_order(self, launch: Launch, call: Callable[[], object]) -> None:
         """Run ``call``, which enqueues one use of the states on the stream of ``launch``."""
@@ -91,6 +92,6 @@ class Generator(ABC):
 
     def close(self) -> None:
         """Close the descriptors. The states go when nothing refers to them."""
-        with self._lock:
-            while self._descriptors:
-                self._descriptors.popitem()[1].close()
+        for descriptor in self._descriptors.values():
+            descriptor.close()
+        self._descriptors.clear()

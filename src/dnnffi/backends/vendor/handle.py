@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from weakref import WeakSet
 
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch, Stream, StreamAt
+from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import refuse_after_fork
 
 
@@ -59,12 +59,11 @@ def current_launch(library: VendorLibrary) -> Launch:
 
 
 def _create(library: VendorLibrary, device: int) -> Handle:
-    handle = Handle(library, device)
+    made = Handle(library, device)
     _used.add(library)
-    if not hasattr(library.local, "handles"):
-        library.local.handles = {}
-    library.local.handles[device] = handle
-    return handle
+    # A signal handler in the middle of this may have made the thread's.
+    handles: dict[int, Handle] = vars(library.local).setdefault("handles", {})
+    return handles.setdefault(device, made)
 
 
 def close_handles(library: VendorLibrary) -> None:
@@ -74,7 +73,7 @@ def close_handles(library: VendorLibrary) -> None:
         handles.popitem()[1].close()
 
 
-_used: WeakSet[VendorLibrary] = WeakSet()
+_used: Living[VendorLibrary] = Living()
 
 
 class _Forked:
@@ -86,7 +85,7 @@ class _Forked:
 
 
 def _refuse_in_child() -> None:
-    for library in list(_used):
+    for library in _used.snapshot():
         library.local = _Forked()
 
 

@@ -13,6 +13,7 @@ from dnnffi.device.external import ExternalMemory
 from dnnffi.device.interface import Memory
 from dnnffi.device.loader import Place, has_symbol, load
 from dnnffi.errors import UnsupportedError
+from dnnffi.execution.cache import Once
 from dnnffi.execution.locks import new_lock
 
 
@@ -40,7 +41,7 @@ class VendorLibrary(ABC):
         self.version = self._read_version()
         self.local: Any = threading.local()  # has the thread's handles
         self._memory = memory
-        self._without_cupy: Self | None = None
+        self._without_cupy: Once[None, Any] = Once()
         if self.version < self.oldest:
             raise UnsupportedError(
                 self.vendor,
@@ -80,10 +81,11 @@ class VendorLibrary(ABC):
 
         To whom holds a library it is another one: calls on CuPy's arrays know nothing of it.
         """
-        if self._without_cupy is None:
-            memory = ExternalMemory(self.kind)
-            self._without_cupy = type(self)(self.lib, self.path, self.found_via, memory=memory)
-        return self._without_cupy
+        opened = self.lib, self.path, self.found_via
+        found: Self = self._without_cupy.get(
+            None, lambda: type(self)(*opened, memory=ExternalMemory(self.kind))
+        )
+        return found
 
     def has(self, name: str) -> bool:
         """Whether this version has the function ``name``."""
@@ -108,7 +110,7 @@ class VendorLibrary(ABC):
 
     def forget_streams(self) -> None:
         """Let the thread's next call set the stream of its handle again."""
-        for handle in getattr(self.local, "handles", {}).values():
+        for handle in list(getattr(self.local, "handles", {}).values()):
             handle.forget_stream()
 
     def __repr__(self) -> str:

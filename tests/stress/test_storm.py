@@ -1,0 +1,37 @@
+"""Threads, signals, forks and interrupts at once, each storm in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stress import storm
+
+import dnnffi
+
+OPERATIONS = 100  # of each thread
+
+
+@pytest.mark.parametrize("backend", ["reference", "cudnn"])
+def test_a_storm_passes(request, backend, some):
+    if backend == "cudnn":
+        request.getfixturevalue("standin_path")
+    source = str(Path(dnnffi.__file__).parents[1])
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "OPENBLAS_NUM_THREADS": "1",  # its threads and forks are no matter of ours
+    }
+    for seed in some(range(50), 1):
+        done = subprocess.run(
+            [sys.executable, storm.__file__, backend, str(seed), str(OPERATIONS)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=2 * storm.SECONDS,
+        )
+        assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+        for what in ("fork", "interrupted", "train_on_the_state in a handler"):
+            assert what in done.stdout
