@@ -12,6 +12,7 @@ from dnnffi.cli.charmodel import CharModel
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
 SMALL = ["--backend", "reference", "--hidden", "16", "--batch", "4", "--window", "16"]
+SMALL += ["--seconds", "3600"]  # the steps end it: time would be over sooner on a busy machine
 
 
 @pytest.fixture

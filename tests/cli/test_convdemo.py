@@ -18,7 +18,9 @@ def make_model(channels=(1, 3, 4), kinds=5):
 
 
 def run_demo(output, *more):
-    return main(["demo", "--conv", "--output", str(output), "--batch", "16", *more])
+    # The steps end it: the time would be over sooner on a busy machine.
+    small = "--batch", "16", "--seconds", "3600"
+    return main(["demo", "--conv", "--output", str(output), *small, *more])
 
 
 def test_gradients_by_finite_differences():
