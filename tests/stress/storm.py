@@ -42,7 +42,6 @@ class Storm:
         self.names = ["lstm", "train", "plan_step", "conv", "conv_backward_weights", "conv_plan"]
         self.expected = {name: on_host(getattr(calls, name)()) for name in self.names}
         self.workers: list[threading.Thread] = []
-        self.interrupted: set[int] = set()
         self.failed: list[BaseException] = []
         self.done = Counter()
         self.handler_draws = random.Random(seed)
@@ -105,28 +104,27 @@ class Storm:
 
     # Who does it
 
-    def work(self, number, operations):
-        rng = random.Random(f"{self.seed} {number}")
-        for _ in range(operations):
+    def work(self, rng, operations):
+        for _ in operations:
             rare = rng.random()
-            try:
-                if rare < 0.08:
-                    self.signal(rng)
-                elif rare < 0.16:
-                    self.interrupt(rng)
-                else:
-                    self.done[self.usual(rng)] += 1
-            except KeyboardInterrupt:
-                self.done["interrupted"] += 1
+            if rare < 0.08:
+                self.signal(rng)
+            elif rare < 0.16:
+                self.interrupt(rng)
+            else:
+                self.done[self.usual(rng)] += 1
 
     def work_or_fail(self, number, operations):
-        try:
-            self.work(number, operations)
-        except KeyboardInterrupt:
-            pass  # between two calls
-        except BaseException as error:
-            self.failed.append(error)
-            raise
+        rng, left = random.Random(f"{self.seed} {number}"), iter(range(operations))
+        while True:
+            try:
+                self.work(rng, left)
+                return
+            except KeyboardInterrupt:
+                self.done["interrupted"] += 1
+            except BaseException as error:
+                self.failed.append(error)
+                raise
 
     def handle(self, number, frame):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # not without end
