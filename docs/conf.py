@@ -33,7 +33,9 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
-autodoc_type_aliases = {name: name for name in ("Array", "CellState", "State", "Weights")}
+autodoc_type_aliases = {
+    name: name for name in ("AnyArray", "Array", "CellState", "State", "Weights")
+}
 # dnnffi.testing needs Hypothesis, the rest of the documentation does not.
 autodoc_mock_imports = [] if find_spec("hypothesis") else ["hypothesis"]
 
