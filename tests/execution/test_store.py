@@ -15,7 +15,7 @@ from pathlib import Path
 import bounded
 import platformdirs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dnnffi.errors import PerformanceWarning
@@ -200,6 +200,7 @@ def test_a_link_is_followed_to_read_and_replaced_by_a_write(folder, tmp_path):
 
 
 @given(st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**63))
+@example(sys.float_info.max)
 def test_a_time_is_finite_and_above_0(time):
     checked = checked_time(json.loads(json.dumps(time)))
     assert type(checked) is float
