@@ -16,6 +16,7 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.backends import registry
 from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
 from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.backends.cudnn.conv_executor import ConvExecutors
@@ -23,6 +24,8 @@ from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
 from dnnffi.backends.cudnn.graph import known_wrong
 from dnnffi.backends.own.epilogue import EpilogueKernel
 from dnnffi.backends.vendor.handle import close_handles, current_launch
+from dnnffi.convolution import backend
+from dnnffi.convolution.backend import conv_backends
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError, ValidationError
 from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
@@ -75,6 +78,15 @@ def test_a_second_call_only_executes(host):
     assert host.calls("cudnnBackendExecute") == 1
     # One pack for new addresses: created, three attributes, finalized.
     assert host.calls("*") <= 6
+
+
+def test_the_backend_that_knows_calls_is_the_one_that_is_kept(host):
+    problem = problem_of(**FUSED)
+    check(host, problem)
+    kept = conv_backends.of("cudnn")
+    conv_backends._make(registry.BACKENDS["cudnn"], kept.resources)  # by a thread that is too late
+    check(host, problem)
+    assert backend.on_cupy is kept
 
 
 def test_plans_are_found_and_cleared(host):

@@ -74,7 +74,7 @@ class DeviceConvBackend(ConvBackend):
         return self.source.backward_bias(dy, self.device_of("dy", dy))
 
     def check_allocated(self, array: Array) -> None:
-        """Raise unless the backend takes the dtype of a call with an allocator."""
+        """Raise `UnsupportedError` where the backend takes no arrays without CuPy."""
         if limit := limit_of(self._record.allocator_limits or (), array):
             raise UnsupportedError(self._record.title, "", limit)
 
@@ -85,16 +85,18 @@ class DeviceConvBackend(ConvBackend):
         self.resources.clear()
 
 
-def _on_device(record: Backend, resources: Resources) -> DeviceConvBackend:
-    global on_cupy
-    made = DeviceConvBackend(record, resources)
-    if not resources.external and made.ndarray is resources.memory.ndarray:
-        on_cupy = made
-    return made
-
-
-conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(ConvBackend(), _on_device)
+conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(ConvBackend(), DeviceConvBackend)
 """What each backend does for convolutions."""
 
 on_cupy: DeviceConvBackend | None = None
 """The backend whose arrays are CuPy's, once it was used: it knows calls again."""
+
+
+def backend_for(name: object, x: Array) -> ConvBackend:
+    """That of a call, which is `on_cupy` from now on if it takes CuPy's arrays."""
+    global on_cupy
+    found = conv_backends.for_call(name, x)
+    # Set here, of what is kept: one that a thread makes too late must know no calls.
+    if isinstance(found, DeviceConvBackend) and found.ndarray is found.resources.memory.ndarray:
+        on_cupy = found
+    return found

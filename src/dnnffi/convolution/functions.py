@@ -355,7 +355,9 @@ def _checked(
         x_shape = check_shape("x_shape", shape)
     elif operation == BACKWARD_WEIGHTS:
         x_shape, w_shape = second.shape, check_shape("w_shape", shape)
-    found = backend if isinstance(backend, ConvBackend) else conv_backends.for_call(backend, first)
+    found = backend
+    if not isinstance(found, ConvBackend):
+        found = conv_backend.backend_for(backend, first)
     device = found.device_of(names[0], first)
     rank = _rank(names[0], first)
     sizes = tuple(
