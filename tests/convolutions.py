@@ -204,5 +204,4 @@ class Problem:
         return (
             (build.backward_data, "x", backward_data(y, w, case.x, *case.steps)),
             (build.backward_weights, "w", backward_weights(y, x, case.w, *case.steps)),
-            (build.backward_bias, "bias", y.sum(axis=(0, *range(2, y.ndim)))),
         )

@@ -73,7 +73,7 @@ def test_the_library_takes_the_graphs(library, name, dtype, last):
         )
         assert graph.graph.engine_count > 0
         assert len(graph.uids) == len(set(graph.uids)) == len(graph.operands)
-    for builder in (build.backward_data, build.backward_weights, build.backward_bias):
+    for builder in (build.backward_data, build.backward_weights):
         assert builder(geometry, library=library).graph.engine_count > 0
 
 
@@ -83,7 +83,6 @@ def test_the_operands_are_in_order(library):
     assert build.forward(geometry, **full).operands == ("x", "w", "y", "residual", "bias")
     assert build.forward(geometry, library=library).operands == ("x", "w", "y")
     assert build.backward_weights(geometry, library=library).operands == ("x", "w", "y")
-    assert build.backward_bias(geometry, library=library).operands == ("y", "bias")
     assert build.backward_data(geometry, library=library).uids == (1, 2, 3)
 
 

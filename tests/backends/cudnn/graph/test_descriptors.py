@@ -25,8 +25,6 @@ from dnnffi.backends.cudnn.graph.operations import (
     ConvolutionForward,
     Pointwise,
     PointwiseOperation,
-    Reduction,
-    ReductionOperation,
 )
 from dnnffi.backends.cudnn.graph.tensor import Tensor
 from dnnffi.backends.cudnn.graph.types import (
@@ -205,7 +203,7 @@ def test_convolutions_that_are_refused(counted, changes, error, message):
     assert counted.lib.created == 0
 
 
-# Pointwise and reduction
+# Pointwise
 
 
 @given(
@@ -240,16 +238,6 @@ def test_pointwise_that_is_refused(counted, arguments, options, error, message):
     with pytest.raises(error, match=message):
         Pointwise(*arguments, **options, library=counted)
     assert counted.lib.created == 0
-
-
-def test_reductions(counted):
-    x, y = tensor(1, (2, 4, 5, 5), counted), tensor(2, (1, 4, 1, 1), counted)
-    with x, y, Reduction("add", "float32", library=counted) as how:
-        ReductionOperation(how, x, y, library=counted).close()
-        with pytest.raises(ValueError, match=r"y: \[2, 4, 5, 5\] does not broadcast to"):
-            ReductionOperation(how, y, x, library=counted)
-    with pytest.raises(ValueError, match="operator must be one of add"):
-        Reduction("mean", "float32", library=counted)
 
 
 # Operations

@@ -31,8 +31,6 @@ from dnnffi.backends.cudnn.graph.operations import (
     GraphOperation,
     Pointwise,
     PointwiseOperation,
-    Reduction,
-    ReductionOperation,
 )
 from dnnffi.backends.cudnn.graph.tensor import ALIGNMENT, Tensor
 from dnnffi.backends.cudnn.library import Library, load
@@ -131,22 +129,6 @@ def backward_weights(
         x, w, y = build.operand("x"), build.operand("w"), build.operand("y")
         build.convolve(ConvolutionBackwardFilter, x, w, y)
         return build.finish("backward_weights")
-
-
-def backward_bias(
-    geometry: Geometry,
-    handle: Handle | None = None,
-    *,
-    alignments: Mapping[str, int] | None = None,
-    library: Library | None = None,
-) -> ConvolutionGraph:
-    """The gradient of the bias: that of ``y`` summed over everything but its channels.
-
-    The operands are "y", "bias" (written).
-    """
-    with _Builder(geometry, handle, alignments, library) as build:
-        build.reduce(build.operand("y"), build.bias("y"))
-        return build.finish("backward_bias")
 
 
 class _Builder:
@@ -263,10 +245,6 @@ class _Builder:
     ) -> None:
         how = self._make(Pointwise, mode, self._compute)
         self._operations.append(self._make(PointwiseOperation, how, x, y, b, alpha2=alpha))
-
-    def reduce(self, x: Tensor, y: Tensor) -> None:
-        how = self._make(Reduction, "add", self._compute)
-        self._operations.append(self._make(ReductionOperation, how, x, y))
 
     def finish(self, operation: str) -> ConvolutionGraph:
         graph = OperationGraph(self._operations, self._handle, library=self._library)

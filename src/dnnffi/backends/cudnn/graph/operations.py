@@ -1,4 +1,4 @@
-"""Operations on tensors and what they are set to: convolution, pointwise, reduction."""
+"""Operations on tensors and what they are set to: convolution and pointwise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from dnnffi.backends.cudnn.graph.attributes import (
     INT64,
     NAN,
     POINTWISE_MODE,
-    REDUCTION,
     Attribute,
     attribute,
     table,
 )
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.tensor import Tensor
-from dnnffi.backends.cudnn.graph.types import CONVOLUTION_MODES, POINTWISE_MODES, REDUCTIONS
+from dnnffi.backends.cudnn.graph.types import CONVOLUTION_MODES, POINTWISE_MODES
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES, NAN_MODES
 from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
@@ -148,23 +147,6 @@ def _number(name: str, value: float | None) -> float | None:
     return number
 
 
-class Reduction(BackendDescriptor):
-    """What elements are reduced by: "add", computed in ``dtype``."""
-
-    _kind = "REDUCTION"
-    _attributes = table(
-        operator=attribute("REDUCTION_OPERATOR", REDUCTION, readable=False),
-        dtype=attribute("REDUCTION_COMP_TYPE", DATA_TYPE, readable=False),
-    )
-
-    def __init__(self, operator: str, dtype: str, *, library: Library | None = None) -> None:
-        values = {
-            "operator": choice("operator", operator, REDUCTIONS),
-            "dtype": data_type("dtype", dtype, DATA_TYPES),
-        }
-        super().__init__(library, values)
-
-
 class GraphOperation(BackendDescriptor):
     """Base of the nodes of an operation graph."""
 
@@ -287,23 +269,6 @@ class PointwiseOperation(GraphOperation):
             "alpha2": _number("alpha2", alpha2),
         }
         super().__init__(library, values)
-
-
-class ReductionOperation(GraphOperation):
-    """``y`` is ``x`` reduced over the dimensions in which ``y`` is 1."""
-
-    _kind = "OPERATION_REDUCTION"
-    _attributes = table(
-        reduction=attribute("OPERATION_REDUCTION_DESC", DESCRIPTOR, readable=False),
-        x=attribute("OPERATION_REDUCTION_XDESC", DESCRIPTOR, readable=False),
-        y=attribute("OPERATION_REDUCTION_YDESC", DESCRIPTOR, readable=False),
-    )
-
-    def __init__(
-        self, reduction: Reduction, x: Tensor, y: Tensor, *, library: Library | None = None
-    ) -> None:
-        _check_broadcast("y", y.dims, x.dims)
-        super().__init__(library, {"reduction": reduction, "x": x, "y": y})
 
 
 def _check_broadcast(name: str, dims: tuple[int, ...], to: tuple[int, ...]) -> None:

@@ -32,7 +32,6 @@ POINTWISE_MODES = _named(
     identity="CUDNN_POINTWISE_IDENTITY",
     relu="CUDNN_POINTWISE_RELU_FWD",
 )
-REDUCTIONS = _by_short_name("cudnnReduceTensorOp_t", "CUDNN_REDUCE_TENSOR_")
 REORDERINGS = _by_short_name("cudnnBackendTensorReordering_t", "CUDNN_TENSOR_REORDERING_")
 HEURISTICS = _by_short_name("cudnnBackendHeurMode_t", "CUDNN_HEUR_MODE_")
 NUMERICAL_NOTES = _by_short_name("cudnnBackendNumericalNote_t", "CUDNN_NUMERICAL_NOTE_")
