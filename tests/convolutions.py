@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnnffi.backends.cudnn.graph import build
-from dnnffi.backends.cudnn.graph.execution import VariantPack, execute
+from dnnffi.backends.cudnn.graph.build import UIDS
+from dnnffi.backends.cudnn.graph.execution import VariantPacks, execute
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 from dnnffi.backends.vendor.handle import current_launch
@@ -136,14 +136,20 @@ def placed(memory, values, dtype, channels_last=False):
     return last.transpose(0, last.ndim - 1, *range(1, last.ndim - 1))
 
 
+def packs_of(graph):
+    """The packs of the operands of a graph, in their order."""
+    uids = [UIDS[name] for name in graph.operands]
+    return VariantPacks(uids, library=graph.graph.library)
+
+
 def run(handle, candidate, graph, arrays, memory):
     """Run a plan on ``arrays``, by the names of the operands."""
     size = candidate.plan.workspace_size
     workspace = memory.empty((size,), np.uint8) if size else None
     addresses = [arrays[name].data.ptr for name in graph.operands]
-    at = 0 if workspace is None else workspace.data.ptr
-    with VariantPack(graph.uids, addresses, at, library=graph.graph.library) as pack:
-        execute(current_launch(graph.graph.library), candidate.plan, pack)
+    library = graph.graph.library
+    pack = packs_of(graph).at((*addresses, 0 if workspace is None else workspace.data.ptr))
+    execute(current_launch(library), candidate.plan, pack)
 
 
 def deviation(found, expected):
@@ -191,17 +197,17 @@ class Problem:
             expected = np.maximum(expected, 0)
         options = {
             "bias": "b" in parts,
-            "residual": geometry.y if "z" in parts else None,
+            "residual": "z" in parts,
             "alpha": alpha,
             "relu": "r" in parts,
         }
         return expected, geometry, options
 
     def gradients(self):
-        """For each gradient: the function that builds its graph, what it writes, its numbers."""
+        """For each gradient: the operation, what it writes, its numbers."""
         case = self.case
         x, w, y = (self.values[name] for name in ("x", "w", "y"))
         return (
-            (build.backward_data, "x", backward_data(y, w, case.x, *case.steps)),
-            (build.backward_weights, "w", backward_weights(y, x, case.w, *case.steps)),
+            ("backward_data", "x", backward_data(y, w, case.x, *case.steps)),
+            ("backward_weights", "w", backward_weights(y, x, case.w, *case.steps)),
         )

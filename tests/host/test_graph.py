@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from convolutions import CASES, Problem
 
-from dnnffi.backends.cudnn.graph import build, plans
+from dnnffi.backends.cudnn.graph import plans
+from dnnffi.backends.cudnn.graph.build import graph_of
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, OperationGraph
 from dnnffi.backends.cudnn.graph.execution import (
     MOST_PACKS,
     ExecutionPlan,
-    VariantPack,
     VariantPacks,
     execute,
 )
@@ -43,7 +43,7 @@ def handle(host):
 
 @pytest.fixture
 def graph(host, handle):
-    made = build.forward(SMALL.geometry("float32"), handle)
+    made = graph_of("forward", SMALL.geometry("float32"), handle)
     yield made
     made.graph.close()
 
@@ -86,7 +86,7 @@ def test_only_what_is_allowed(handle, graph, allowed, expected):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_tensor_cores_are_no_lack_of_precision_but_for_float32(handle, dtype):
-    graph = build.forward(SMALL.geometry(dtype), handle)
+    graph = graph_of("forward", SMALL.geometry(dtype), handle)
     assert engines(handle, graph, math="strict")[0] == [1, 2, 3]
 
 
@@ -156,7 +156,7 @@ def test_the_error_says_why_there_is_no_plan(handle, graph):
 
 
 def test_a_graph_that_no_engine_fuses(host, handle):
-    graph = build.forward(SMALL.geometry("float32"), handle, bias=True, relu=True)
+    graph = graph_of("forward", SMALL.geometry("float32"), handle, bias=True, relu=True)
     host.control.standin_set_max_operations(2)
     with pytest.raises(UnsupportedError, match=r"heuristic a: .*no engine fuses 3 operations"):
         Candidates(handle, graph).first()
@@ -216,7 +216,7 @@ def test_an_engine_that_there_is_not(host, graph):
 
 def test_a_plan_as_text(host, handle, memory):
     problem = Problem(SMALL, "float32", False, memory)
-    graph = build.forward(SMALL.geometry("float32"), handle)
+    graph = graph_of("forward", SMALL.geometry("float32"), handle)
     candidate = Candidates(handle, graph).first()
     text = candidate.plan.to_json()
     again = ExecutionPlan.from_json(handle, text, library=host.library)
@@ -251,7 +251,6 @@ def test_packs_do_not_grow_without_end(host):
         packs.at((address, 0))
     gc.collect()
     assert host.live("backend") == MOST_PACKS + 1
-    assert not kept.closed
     packs.clear()
     del kept
     assert host.live("backend") == 0
@@ -259,18 +258,18 @@ def test_packs_do_not_grow_without_end(host):
 
 @pytest.mark.parametrize("function", ["CreateDescriptor", "SetAttribute", "Finalize"])
 def test_a_pack_that_is_refused_is_named_and_gone(host, function):
-    for packs in (VariantPack, lambda *a, library: VariantPacks(a[0], library=library).at((16, 0))):
-        host.control.standin_fail(f"cudnnBackend{function}".encode(), 1, INTERNAL_ERROR)
-        with pytest.raises(CudnnError, match=f"cudnnBackend{function} .* for VariantPack"):
-            packs((1,), (16,), library=host.library)
-        assert host.live("backend") == 0
+    packs = VariantPacks((1,), library=host.library)
+    host.control.standin_fail(f"cudnnBackend{function}".encode(), 1, INTERNAL_ERROR)
+    with pytest.raises(CudnnError, match=f"cudnnBackend{function} .* for VariantPack"):
+        packs.at((16, 0))
+    assert host.live("backend") == 0
 
 
 def test_threads_share_packs_and_have_plans_of_their_own(host, memory):
     problem = Problem(SMALL, "float32", False, memory)
     expected = problem.forward()
-    graph = build.forward(SMALL.geometry("float32"), library=host.library)
-    packs = VariantPacks(graph.uids, library=host.library)
+    graph = graph_of("forward", SMALL.geometry("float32"), library=host.library)
+    packs = conv.packs_of(graph)
     failures = []
 
     def work():
@@ -308,13 +307,12 @@ def test_threads_share_packs_and_have_plans_of_their_own(host, memory):
 )
 def test_an_error_of_a_call_names_the_plan(host, handle, memory, name, moved, message):
     problem = Problem(SMALL, "float32", False, memory)
-    graph = build.forward(SMALL.geometry("float32"), handle)
+    graph = graph_of("forward", SMALL.geometry("float32"), handle)
     plan = Candidates(handle, graph).first().plan
     arrays = problem.arrays | {"workspace": memory.empty((plan.workspace_size,), np.uint8)}
     addresses = {name: arrays[name].data.ptr for name in (*graph.operands, "workspace")}
     addresses[name] = moved(addresses[name])
-    *operands, workspace = addresses.values()
-    pack = VariantPack(graph.uids, operands, workspace, library=host.library)
+    pack = conv.packs_of(graph).at(tuple(addresses.values()))
     with pytest.raises(CudnnError, match=message) as caught:
         execute(current_launch(host.library), plan, pack)
     assert caught.value.function == "cudnnBackendExecute"
@@ -323,9 +321,9 @@ def test_an_error_of_a_call_names_the_plan(host, handle, memory, name, moved, me
 
 
 def test_a_pack_without_one_of_the_tensors(host, handle, memory):
-    graph = build.forward(SMALL.geometry("float32"), handle)
+    graph = graph_of("forward", SMALL.geometry("float32"), handle)
     plan = Candidates(handle, graph).first().plan
-    pack = VariantPack((1, 2), (16, 32), 0, library=host.library)
+    pack = VariantPacks((1, 2), library=host.library).at((16, 32, 0))
     with pytest.raises(CudnnError, match="the variant pack has no tensor 3"):
         execute(current_launch(host.library), plan, pack)
     host.control.standin_reset()
@@ -338,8 +336,8 @@ def everything(host, handle, memory):
     """Build, plan and run a fused convolution."""
     problem = Problem(SMALL, "float32", False, memory)
     geometry = SMALL.geometry("float32")
-    graph = build.forward(
-        geometry, handle, bias=True, residual=geometry.y, relu=True, library=host.library
+    graph = graph_of(
+        "forward", geometry, handle, bias=True, residual=True, relu=True, library=host.library
     )
     candidate = Candidates(handle, graph).first()
     candidate.config.knobs()
@@ -371,19 +369,18 @@ def test_whichever_call_fails_nothing_is_left_behind(host, handle, memory):
 
 def test_a_plan_keeps_what_it_runs_alive(host, handle, memory):
     problem = Problem(SMALL, "float32", False, memory)
-    graph = build.forward(SMALL.geometry("float32"), handle)
+    graph = graph_of("forward", SMALL.geometry("float32"), handle)
     plan = Candidates(handle, graph).first().plan
-    pointers = (graph.operands, graph.uids)
+    operands, packs = graph.operands, conv.packs_of(graph)
     del graph
     gc.collect()
     workspace = memory.empty((plan.workspace_size,), np.uint8)
-    addresses = [problem.arrays[name].data.ptr for name in pointers[0]]
-    pack = VariantPack(pointers[1], addresses, workspace.data.ptr, library=host.library)
-    execute(current_launch(host.library), plan, pack)
+    addresses = [problem.arrays[name].data.ptr for name in operands]
+    execute(current_launch(host.library), plan, packs.at((*addresses, workspace.data.ptr)))
     plan.close()
     gc.collect()
     assert host.live("backend") == 1
-    pack.close()
+    packs.clear()
     assert host.live("backend") == 0
 
 
@@ -391,7 +388,7 @@ def test_closed_descriptors_are_an_error(host, handle, graph):
     plan = Candidates(handle, graph).first().plan
     plan.close()
     plan.close()
-    pack = VariantPack(graph.uids, (16, 32, 48), library=host.library)
+    pack = conv.packs_of(graph).at((16, 32, 48, 0))
     with pytest.raises(ValueError, match="this ExecutionPlan is closed"):
         execute(current_launch(host.library), plan, pack)
     graph.graph.close()

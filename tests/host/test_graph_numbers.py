@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from convolutions import CASES, TOLERANCES, Problem
 
-from dnnffi.backends.cudnn.graph import build
+from dnnffi.backends.cudnn.graph.build import graph_of
 from dnnffi.backends.cudnn.graph.geometry import Layout
 from dnnffi.backends.vendor.handle import current_launch
 
@@ -33,9 +33,9 @@ def handle(shared_host):
 def test_convolutions(handle, memory, case, channels_last, dtype):
     problem = Problem(case, dtype, channels_last, memory)
     geometry = case.geometry(dtype, channels_last)
-    problem.check(handle, build.forward(geometry, handle), "y", problem.forward())
-    for builder, written, expected in problem.gradients():
-        problem.check(handle, builder(geometry, handle), written, expected)
+    problem.check(handle, graph_of("forward", geometry, handle), "y", problem.forward())
+    for operation, written, expected in problem.gradients():
+        problem.check(handle, graph_of(operation, geometry, handle), written, expected)
 
 
 @both_layouts
@@ -45,7 +45,7 @@ def test_convolutions(handle, memory, case, channels_last, dtype):
 def test_fused(handle, memory, name, channels_last, dtype, parts):
     problem = Problem(CASES[name], dtype, channels_last, memory)
     expected, geometry, options = problem.fused(parts)
-    graph = build.forward(geometry, handle, **options)
+    graph = graph_of("forward", geometry, handle, **options)
     names = [("residual", "z"), ("bias", "b")]
     assert graph.operands == ("x", "w", "y", *(name for name, part in names if part in parts))
     problem.check(handle, graph, "y", expected)
@@ -60,8 +60,8 @@ def test_a_transposed_convolution_with_everything_fused(handle, memory, channels
     bias = np.random.default_rng(2).normal(size=case.x[1])
     problem.arrays |= {"residual": problem.place(residual), "bias": problem.place(bias)}
     geometry = case.geometry("float64", channels_last)
-    graph = build.backward_data(
-        geometry, handle, bias=True, residual=geometry.x, alpha=-0.5, relu=True
+    graph = graph_of(
+        "backward_data", geometry, handle, bias=True, residual=True, alpha=-0.5, relu=True
     )
     expected = np.maximum(expected - 0.5 * residual + bias.reshape(1, -1, 1, 1), 0)
     problem.check(handle, graph, "x", expected)
@@ -76,4 +76,4 @@ def test_operands_with_gaps(handle, memory):
     x[...] = problem.values["x"]
     layout = Layout(case.x, tuple(stride // 4 for stride in x.strides))
     geometry = case.geometry("float32")._replace(x=layout)
-    problem.check(handle, build.forward(geometry, handle), "y", problem.forward())
+    problem.check(handle, graph_of("forward", geometry, handle), "y", problem.forward())

@@ -6,15 +6,14 @@ three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, cast
 
 from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
 from dnnffi.backends.cudnn.conv_limits import LIMITS
-from dnnffi.backends.cudnn.graph import build
-from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph
+from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph, graph_of
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, Knob
 from dnnffi.backends.cudnn.graph.execution import ExecutionPlan, VariantPacks, execute
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
@@ -44,13 +43,13 @@ _MEASURED_MODES = ("a", "b", "fallback")
 _MOST_SHOWN = 4
 
 _GRAPHS: dict[tuple[str, bool], tuple[str, tuple[str, ...]]] = {
-    # (operation, transposed): function of `build`, operands in the order of the arguments, result
-    (FORWARD, False): ("forward", ("x", "w", "y")),
-    (BACKWARD_DATA, False): ("backward_data", ("y", "w", "x")),
-    (BACKWARD_WEIGHTS, False): ("backward_weights", ("y", "x", "w")),
-    (FORWARD, True): ("backward_data", ("y", "w", "x")),
-    (BACKWARD_DATA, True): ("forward", ("x", "w", "y")),
-    (BACKWARD_WEIGHTS, True): ("backward_weights", ("x", "y", "w")),
+    # (operation, transposed): ordinary operation, operands in the order of the arguments, result
+    (FORWARD, False): (FORWARD, ("x", "w", "y")),
+    (BACKWARD_DATA, False): (BACKWARD_DATA, ("y", "w", "x")),
+    (BACKWARD_WEIGHTS, False): (BACKWARD_WEIGHTS, ("y", "x", "w")),
+    (FORWARD, True): (BACKWARD_DATA, ("y", "w", "x")),
+    (BACKWARD_DATA, True): (FORWARD, ("x", "w", "y")),
+    (BACKWARD_WEIGHTS, True): (BACKWARD_WEIGHTS, ("x", "y", "w")),
 }
 
 
@@ -230,18 +229,15 @@ class ConvExecutors:
 
     def _graph(self, fused: bool) -> ConvolutionGraph:
         problem = self._problem
-        name, operands = _GRAPHS[problem.operation, problem.spec.transposed]
-        builder: Callable[..., ConvolutionGraph] = getattr(build, name)
-        if not fused:
-            return builder(self._geometry, self._handle, library=self._library)
-        out: Layout = getattr(self._geometry, operands[-1])
-        return builder(
+        operation, _ = _GRAPHS[problem.operation, problem.spec.transposed]
+        return graph_of(
+            operation,
             self._geometry,
             self._handle,
-            bias=problem.bias,
-            residual=out if problem.residual else None,
+            bias=fused and problem.bias,
+            residual=fused and problem.residual,
             alpha=problem.alpha,
-            relu=problem.activation == "relu",
+            relu=fused and problem.activation == "relu",
             library=self._library,
         )
 

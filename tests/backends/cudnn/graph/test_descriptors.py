@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.graph.attributes import KNOB, NUMERICAL_NOTE
 from dnnffi.backends.cudnn.graph.engine import KnobChoice, OperationGraph
-from dnnffi.backends.cudnn.graph.execution import VariantPack
+from dnnffi.backends.cudnn.graph.execution import VariantPacks
 from dnnffi.backends.cudnn.graph.operations import (
     Convolution,
     ConvolutionBackwardData,
@@ -36,7 +36,6 @@ from dnnffi.backends.cudnn.graph.types import (
 )
 from dnnffi.backends.cudnn.types import DATA_TYPES
 from dnnffi.errors import CudnnError, UnsupportedError
-from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.layouts import contiguous_strides
 
 REFUSED = (TypeError, ValueError)
@@ -69,9 +68,8 @@ def convolution(library, rank=2, dtype="float32", **changes):
     ),
     virtual=st.booleans(),
     by_value=st.booleans(),
-    alignment=st.integers(1, 64),
 )
-def test_tensors(library, uid, dtype, layout, virtual, by_value, alignment):
+def test_tensors(library, uid, dtype, layout, virtual, by_value):
     dims, strides = zip(*layout, strict=True)
     by_value = by_value and max(dims) == 1
     made = Tensor(
@@ -79,7 +77,6 @@ def test_tensors(library, uid, dtype, layout, virtual, by_value, alignment):
         dtype,
         dims,
         strides,
-        alignment=alignment * ITEM_SIZES[dtype],
         virtual=virtual,
         by_value=by_value,
         library=library,
@@ -122,8 +119,6 @@ GOOD = {"uid": 1, "dtype": "float32", "dims": (2, 3, 4), "strides": (12, 4, 1)}
         ({"strides": (12, 0, 1)}, ValueError, r"strides\[1\] must be from 1"),
         ({"strides": (12, -4, 1)}, ValueError, r"strides\[1\] must be from 1"),
         ({"strides": (INT64, 4, 1)}, ValueError, r"strides\[0\] must be from 1"),
-        ({"alignment": 0}, ValueError, "alignment must be from 1"),
-        ({"alignment": 6}, ValueError, "alignment must be a multiple of the 4 bytes of float32"),
         ({"by_value": True}, ValueError, "by_value: dims of a scalar are 1"),
         ({"vector_count": 4}, ValueError, "vector_dimension is needed"),
         ({"vector_count": 4, "vector_dimension": 3}, ValueError, "vector_dimension must be from 0"),
@@ -326,24 +321,15 @@ def test_a_graph_needs_no_gpu(counted):
 
 
 def test_packs(counted):
-    with VariantPack((1, 2), (4096, 8192), 65536, library=counted) as pack:
-        workspace, count = ffi.new("uintptr_t *"), ffi.new("int64_t *")
-        status = counted.lib.cudnnBackendGetAttribute(pack.pointer, 1003, 6, 1, count, workspace)
-        assert (status, count[0], workspace[0]) == (0, 1, 65536)
-    VariantPack((1,), (4096,), library=counted)
+    packs = VariantPacks((1, 2), library=counted)
+    workspace, count = ffi.new("uintptr_t *"), ffi.new("int64_t *")
+    pack = packs.at((4096, 8192, 65536))
+    status = counted.lib.cudnnBackendGetAttribute(pack, 1003, 6, 1, count, workspace)
+    assert (status, count[0], workspace[0]) == (0, 1, 65536)
+    packs.clear()
+    assert len(counted.lib.live) == 1
+    del pack
     assert counted.lib.live == []
-    pack = VariantPack((1,), (4096,), library=counted)
-    kept = pack.pointer
-    pack.close()
-    assert (kept is not None, counted.lib.live) == (True, [])
-    pack.close()
-    assert pack.closed
-    with pytest.raises(ValueError, match="this VariantPack is closed"):
-        _ = pack.pointer
-    with pytest.raises(ValueError, match="uids: a pack needs at least one tensor"):
-        VariantPack((), (), library=counted)
-    with pytest.raises(ValueError, match="addresses must have one entry for each of the 2 uids"):
-        VariantPack((1, 2), (4096,), library=counted)
 
 
 def test_knobs(counted):
@@ -441,10 +427,10 @@ def test_what_the_library_refuses_is_named_and_gone(counted, values, function, m
 
 def test_a_finalized_descriptor_cannot_be_changed(counted):
     # Packs are made anew for new addresses because of this.
-    with VariantPack((1,), (4096,), library=counted) as pack:
-        other = ffi.new("uintptr_t[]", [8192])
-        assert counted.lib.cudnnBackendSetAttribute(pack.pointer, 1001, 6, 1, other) != 0
-        assert counted.lib.cudnnBackendFinalize(pack.pointer) != 0
+    pack = VariantPacks((1,), library=counted).at((4096, 0))
+    other = ffi.new("uintptr_t[]", [8192])
+    assert counted.lib.cudnnBackendSetAttribute(pack, 1001, 6, 1, other) != 0
+    assert counted.lib.cudnnBackendFinalize(pack) != 0
 
 
 def test_a_kind_that_there_is_not(counted):

@@ -8,7 +8,7 @@ from dnnffi.backends.cudnn.graph.build import ConvolutionGraph
 from dnnffi.backends.cudnn.graph.known_wrong import KnownWrong, known_wrong
 
 GRAPH = ConvolutionGraph(
-    *(None, (), (), "float32"),
+    *(None, (), "float32"),
     operation="backward_weights",
     channels_last=True,
     fused=False,

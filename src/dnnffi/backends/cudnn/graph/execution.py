@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from dnnffi.backends.cudnn._cdef import ffi
@@ -18,7 +19,7 @@ from dnnffi.backends.cudnn.graph.attributes import (
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.engine import EngineConfig
 from dnnffi.backends.cudnn.graph.types import DESCRIPTORS
-from dnnffi.backends.cudnn.library import Library, load
+from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.device.interface import Launch
 from dnnffi.execution.cache import PlanCache
@@ -80,69 +81,7 @@ class ExecutionPlan(BackendDescriptor):
         return raw.decode()
 
 
-class VariantPack:
-    """Addresses for the tensors of a graph, and of the workspace (0 where none is needed).
-
-    ``uids`` and ``addresses`` go together. The library gives neither back (seen on 9.19), and it
-    cannot be changed. There may be one for each call, so it is made without what other descriptors
-    go through, at a third of their cost.
-
-    Raises ``ValueError``; `CudnnError` naming what was refused.
-    """
-
-    __slots__ = ("__weakref__", "_pointer")
-
-    def __init__(
-        self,
-        uids: Sequence[int],
-        addresses: Sequence[int],
-        workspace: int = 0,
-        *,
-        library: Library | None = None,
-    ) -> None:
-        if not uids:
-            raise ValueError("uids: a pack needs at least one tensor")
-        if len(uids) != len(addresses):
-            raise ValueError(
-                f"addresses must have one entry for each of the {len(uids)} uids; "
-                f"got {len(addresses)}"
-            )
-        library = load() if library is None else library
-        self._pointer = _pack(library, _UIDS.new(uids), (*addresses, workspace))
-
-    @classmethod
-    def _of(cls, pointer: Any) -> VariantPack:
-        made = cls.__new__(cls)
-        made._pointer = pointer
-        return made
-
-    @property
-    def pointer(self) -> Any:
-        """The native object. Raises ``ValueError`` once closed."""
-        if self._pointer is None:
-            raise ValueError("this VariantPack is closed")
-        return self._pointer
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._pointer is None
-
-    def close(self) -> None:
-        """Destroy the native object. A second call does nothing."""
-        pointer, self._pointer = self._pointer, None
-        if pointer is not None:
-            ffi.release(pointer)
-
-    def __enter__(self) -> VariantPack:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
 _PACK = DESCRIPTORS["CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR"]
-_UIDS = INT64
 _ATTRIBUTES = (
     attribute("VARIANT_PACK_UNIQUE_IDS", INT64),
     attribute("VARIANT_PACK_DATA_POINTERS", ADDRESS),
@@ -178,39 +117,39 @@ class VariantPacks:
     """Variant packs for the same tensors at other addresses, made when they are first asked for.
 
     A finalized pack cannot be changed, so a call at new addresses needs a new one; a call at known
-    addresses, which is what a memory pool gives, needs only a look. Threads may share it.
+    addresses, which is what a memory pool gives, needs only a look. Packs are made without what
+    other descriptors go through, at a third of their cost. Threads may share it.
     """
 
     def __init__(self, uids: Sequence[int], *, library: Library) -> None:
-        self._uids = _UIDS.new(uids)
+        self._uids = INT64.new(uids)
         self._library = library
-        self._packs: PlanCache[VariantPack] = PlanCache(MOST_PACKS)
+        self._packs: PlanCache[Any] = PlanCache(MOST_PACKS)
 
-    def at(self, addresses: tuple[int, ...]) -> VariantPack:
+    def at(self, addresses: tuple[int, ...]) -> Any:
         """The pack for the addresses of the tensors in the order of the uids, then the workspace.
 
-        The caller keeps it until its call has returned.
+        The last is 0 where none is needed. The pack goes with the last reference to it: the caller
+        keeps it until its call has returned. Raises `CudnnError` naming what was refused.
         """
         pack = self._packs.find(addresses)
         return self._new(addresses) if pack is None else pack
 
-    def _new(self, addresses: tuple[int, ...]) -> VariantPack:
-        return self._packs.get(
-            addresses, lambda: VariantPack._of(_pack(self._library, self._uids, addresses))
-        )
+    def _new(self, addresses: tuple[int, ...]) -> Any:
+        return self._packs.get(addresses, partial(_pack, self._library, self._uids, addresses))
 
     def clear(self) -> None:
         """Let go of all packs."""
         self._packs.clear()
 
 
-def execute(launch: Launch, plan: ExecutionPlan, pack: VariantPack) -> None:
-    """Run ``plan`` on the stream of ``launch`` (``cudnnBackendExecute``).
+def execute(launch: Launch, plan: ExecutionPlan, pack: Any) -> None:
+    """Run ``plan`` on the stream of ``launch`` (``cudnnBackendExecute``), on a pack of its tensors.
 
     The memory of ``pack`` must stay until the GPU is done with it, pack and plan only until this
     returns. Raises `CudnnError` or `UnsupportedError`.
     """
     library = plan.library
-    status = library.lib.cudnnBackendExecute(launch.handle, plan.pointer, pack.pointer)
+    status = library.lib.cudnnBackendExecute(launch.handle, plan.pointer, pack)
     if status:
         raise library.error(status, "cudnnBackendExecute", plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dnnffi.backends.conv_interface import ALIGNMENT
 from dnnffi.backends.cudnn.graph.attributes import (
     BOOLEAN,
     DATA_TYPE,
@@ -18,10 +19,7 @@ from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES
 from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS
-from dnnffi.spec.checks import INT64_MAX, ITEM_SIZES, check_range
-
-ALIGNMENT = 16
-"""Bytes: what every engine of cuDNN asks for at most, and every allocation has."""
+from dnnffi.spec.checks import INT64_MAX, check_range
 
 
 class Tensor(BackendDescriptor):
@@ -56,7 +54,6 @@ class Tensor(BackendDescriptor):
         dims: Sequence[int],
         strides: Sequence[int],
         *,
-        alignment: int = ALIGNMENT,
         virtual: bool = False,
         by_value: bool = False,
         vector_count: int = 1,
@@ -68,12 +65,6 @@ class Tensor(BackendDescriptor):
         dims = integers("dims", dims, 1)
         if not 1 <= len(dims) <= MAX_DIMS:
             raise ValueError(f"dims must have 1 to {MAX_DIMS} dimensions; got {list(dims)}")
-        alignment = check_range("alignment", alignment, 1, INT64_MAX)
-        if alignment % ITEM_SIZES[dtype]:
-            raise ValueError(
-                f"alignment must be a multiple of the {ITEM_SIZES[dtype]} bytes of {dtype}; "
-                f"got {alignment}"
-            )
         if by_value and max(dims) > 1:
             raise ValueError(f"by_value: dims of a scalar are 1; got {list(dims)}")
         vector_count = check_range("vector_count", vector_count, 1)
@@ -84,7 +75,7 @@ class Tensor(BackendDescriptor):
             "dtype": dtype,
             "dims": dims,
             "strides": _strides(strides, len(dims)),
-            "alignment": alignment,
+            "alignment": ALIGNMENT,
             "virtual": True if virtual else None,
             "by_value": True if by_value else None,
         }
