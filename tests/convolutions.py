@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from dnnffi.backends.cudnn.graph.build import UIDS
 from dnnffi.backends.cudnn.graph.execution import VariantPacks, execute
@@ -136,6 +137,13 @@ def placed(memory, values, dtype, channels_last=False):
     return last.transpose(0, last.ndim - 1, *range(1, last.ndim - 1))
 
 
+def first(candidates):
+    """The first plan, or why there is none."""
+    for candidate in candidates:
+        return candidate
+    pytest.fail(f"nothing runs: {'; '.join(map(str, candidates.refused))}")
+
+
 def packs_of(graph):
     """The packs of the operands of a graph, in their order."""
     uids = [UIDS[name] for name in graph.operands]
@@ -177,7 +185,7 @@ class Problem:
 
     def check(self, handle, graph, written, expected, **allowed):
         """Run the first plan that is allowed, and compare."""
-        candidate = Candidates(handle, graph, Allowed(**allowed)).first()
+        candidate = first(Candidates(handle, graph, Allowed(**allowed)))
         found = self.run(handle, candidate, graph, written)
         difference = deviation(found, expected)
         assert difference < self.tolerance, f"{written} of {candidate.info}: {difference}"

@@ -213,7 +213,7 @@ class ConvExecutors:
         config = EngineConfig(engine, dict(choice.knobs), library=self._library)
         plan = ExecutionPlan(self._handle, config, library=self._library)
         info = PlanInfo(*("choice", choice.engine, dict(choice.knobs), plan.workspace_size), *notes)
-        return self._by_graph(graph, Candidate(plan, config, info))
+        return self._by_graph(graph, Candidate(plan, info))
 
     def nothing(self) -> UnsupportedError:
         """The error where no executor is left."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.graph import types
-from dnnffi.backends.cudnn.types import DATA_TYPES, NAN_MODES
+from dnnffi.backends.cudnn.types import DATA_TYPES
 
 
 def _same(value: Any) -> Any:
@@ -51,16 +51,13 @@ FLOAT = Elements(types.ELEMENTS["CUDNN_TYPE_FLOAT"], "float[]")
 DOUBLE = Elements(types.ELEMENTS["CUDNN_TYPE_DOUBLE"], "double[]")
 # Addresses cross as integers, as everywhere.
 ADDRESS = Elements(types.ELEMENTS["CUDNN_TYPE_VOID_PTR"], "uintptr_t[]")
-TEXT = Elements(types.ELEMENTS["CUDNN_TYPE_CHAR"], "char[]")
 HANDLE = Elements(types.ELEMENTS["CUDNN_TYPE_HANDLE"], "cudnnHandle_t[]", _pointer)
 DESCRIPTOR = Elements(
     types.ELEMENTS["CUDNN_TYPE_BACKEND_DESCRIPTOR"], "cudnnBackendDescriptor_t[]", _pointer
 )
 DATA_TYPE = _enumerators("CUDNN_TYPE_DATA_TYPE", DATA_TYPES)
-NAN = _enumerators("CUDNN_TYPE_NAN_PROPOGATION", NAN_MODES)
 CONVOLUTION_MODE = _enumerators("CUDNN_TYPE_CONVOLUTION_MODE", types.CONVOLUTION_MODES)
 POINTWISE_MODE = _enumerators("CUDNN_TYPE_POINTWISE_MODE", types.POINTWISE_MODES)
-REORDERING = _enumerators("CUDNN_TYPE_TENSOR_REORDERING_MODE", types.REORDERINGS)
 HEURISTIC = _enumerators("CUDNN_TYPE_HEUR_MODE", types.HEURISTICS)
 NUMERICAL_NOTE = _enumerators("CUDNN_TYPE_NUMERICAL_NOTE", types.NUMERICAL_NOTES)
 BEHAVIOR_NOTE = _enumerators("CUDNN_TYPE_BEHAVIOR_NOTE", types.BEHAVIOR_NOTES)

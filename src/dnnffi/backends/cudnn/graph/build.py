@@ -173,10 +173,10 @@ class _Builder:
         self._operations.append(self._make(operation, convolution, x, w, y))
 
     def pointwise(
-        self, mode: str, x: Tensor, y: Tensor, b: Tensor | None = None, alpha: float | None = None
+        self, mode: str, x: Tensor, y: Tensor, b: Tensor | None, scale: float | None
     ) -> None:
         how = self._make(Pointwise, mode, self._compute)
-        self._operations.append(self._make(PointwiseOperation, how, x, y, b, alpha2=alpha))
+        self._operations.append(self._make(PointwiseOperation, how, x, y, b, scale))
 
     def finish(self, operation: str) -> ConvolutionGraph:
         graph = OperationGraph(self._operations, self._handle, library=self._library)

@@ -115,7 +115,7 @@ class BackendDescriptor(Resource):
         """The value of an attribute, as the library holds it; a tuple where it is a sequence."""
         attribute = self._attribute(name)
         elements = attribute.elements
-        count = self._count(name) if attribute.many else 1
+        count = self._get(name, 0, ffi.NULL) if attribute.many else 1
         array = ffi.new(elements.ctype, count)
         count = self._get(name, count, array)
         values = tuple(elements.decode(value) for value in array[0:count])
@@ -126,9 +126,6 @@ class BackendDescriptor(Resource):
         made = [cls._empty(self.library, self) for _ in range(room)]
         count = self._get(name, room, self._attribute(name).elements.new(made))
         return made[:count]
-
-    def _count(self, name: str) -> int:
-        return self._get(name, 0, ffi.NULL)
 
     def _get(self, name: str, room: int, array: Any) -> int:
         attribute = self._attribute(name)

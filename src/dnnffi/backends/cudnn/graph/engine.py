@@ -55,23 +55,6 @@ class OperationGraph(BackendDescriptor):
             raise ValueError("operations: a graph needs at least one")
         super().__init__(library, {"handle": handle, "operations": tuple(operations)})
 
-    @property
-    def engine_count(self) -> int:
-        """How many engines there are for such a graph, whatever its sizes."""
-        return int(self.read("engine_count"))
-
-
-class KnobInfo(BackendDescriptor):
-    """A knob of an engine: what it may be set to. Read from the engine."""
-
-    _kind = "KNOB_INFO"
-    _attributes = table(
-        type=attribute("KNOB_INFO_TYPE", KNOB),
-        minimum=attribute("KNOB_INFO_MINIMUM_VALUE", INT64),
-        maximum=attribute("KNOB_INFO_MAXIMUM_VALUE", INT64),
-        stride=attribute("KNOB_INFO_STRIDE", INT64),
-    )
-
 
 class KnobChoice(BackendDescriptor):
     """A knob and the value that it is set to."""
@@ -101,7 +84,6 @@ class Engine(BackendDescriptor):
         index=attribute("ENGINE_GLOBAL_INDEX", INT64),
         numerical_notes=attribute("ENGINE_NUMERICAL_NOTE", NUMERICAL_NOTE, many=True),
         behavior_notes=attribute("ENGINE_BEHAVIOR_NOTE", BEHAVIOR_NOTE, many=True),
-        knobs=attribute("ENGINE_KNOB_INFO", DESCRIPTOR, many=True, readable=False),
     )
 
     def __init__(
@@ -124,10 +106,6 @@ class Engine(BackendDescriptor):
     def behavior_notes(self) -> tuple[str | int, ...]:
         """What else is to know of it: "runtime_compilation", ..."""
         return tuple(self.read("behavior_notes"))
-
-    def knobs(self) -> list[KnobInfo]:
-        """The knobs that it has."""
-        return self._read_descriptors("knobs", KnobInfo, self._count("knobs"))
 
 
 class EngineConfig(BackendDescriptor):

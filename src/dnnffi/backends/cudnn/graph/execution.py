@@ -12,7 +12,6 @@ from dnnffi.backends.cudnn.graph.attributes import (
     DESCRIPTOR,
     HANDLE,
     INT64,
-    TEXT,
     attribute,
     table,
 )
@@ -41,44 +40,18 @@ class ExecutionPlan(BackendDescriptor):
     _attributes = table(
         handle=attribute("EXECUTION_PLAN_HANDLE", HANDLE, readable=False),
         config=attribute("EXECUTION_PLAN_ENGINE_CONFIG", DESCRIPTOR, readable=False),
-        json=attribute("EXECUTION_PLAN_JSON_REPRESENTATION", TEXT, many=True, readable=False),
         workspace_size=attribute("EXECUTION_PLAN_WORKSPACE_SIZE", INT64),
     )
 
     def __init__(
         self, handle: Handle, config: EngineConfig, *, library: Library | None = None
     ) -> None:
-        self._make(library, {"handle": handle, "config": config})
-
-    @classmethod
-    def from_json(
-        cls, handle: Handle, text: str, *, library: Library | None = None
-    ) -> ExecutionPlan:
-        """The plan that `to_json` wrote, on the same kind of GPU and version of cuDNN.
-
-        Raises `CudnnError` or `UnsupportedError` where cuDNN does not take it.
-        """
-        plan = cls.__new__(cls)
-        plan._make(library, {"handle": handle, "json": text.encode()})
-        return plan
-
-    def _make(self, library: Library | None, values: dict[str, object]) -> None:
-        super().__init__(library, values)
+        super().__init__(library, {"handle": handle, "config": config})
         try:
             self.workspace_size: int = self.read("workspace_size")
         except BaseException:
             self.close()
             raise
-
-    def to_json(self) -> str:
-        """The plan as text, from which it can be made without asking the heuristics.
-
-        It is kept and given back as it is, with the zero at its end if the library writes one.
-        """
-        room = self._count("json")
-        text = ffi.new(TEXT.ctype, room)
-        raw: bytes = ffi.buffer(text, self._get("json", room, text))[:]
-        return raw.decode()
 
 
 _PACK = DESCRIPTORS["CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
 
 from dnnffi.backends.cudnn.graph.attributes import (
     CONVOLUTION_MODE,
@@ -12,7 +11,6 @@ from dnnffi.backends.cudnn.graph.attributes import (
     DOUBLE,
     FLOAT,
     INT64,
-    NAN,
     POINTWISE_MODE,
     Attribute,
     attribute,
@@ -20,18 +18,17 @@ from dnnffi.backends.cudnn.graph.attributes import (
 )
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.tensor import Tensor
-from dnnffi.backends.cudnn.graph.types import CONVOLUTION_MODES, POINTWISE_MODES
+from dnnffi.backends.cudnn.graph.types import POINTWISE_MODES
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.cudnn.types import DATA_TYPES, NAN_MODES
+from dnnffi.backends.cudnn.types import DATA_TYPES
 from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
 
 
 class Convolution(BackendDescriptor):
     """How a filter moves: stride, dilation and padding of each spatial dimension.
 
-    ``dtype`` is what it computes in. ``post_padding`` is that at the end of each dimension, by
-    default as ``padding`` at its beginning. ``mode`` is "cross_correlation", which neural networks
-    call convolution, or "convolution", which flips the filter.
+    ``dtype`` is what it computes in. ``padding`` is at both ends of each dimension. The filter is
+    not flipped: to cuDNN that is a cross-correlation.
 
     Raises ``ValueError`` or ``TypeError`` naming the argument; `CudnnError`.
     """
@@ -55,8 +52,6 @@ class Convolution(BackendDescriptor):
         padding: Sequence[int],
         dilation: Sequence[int],
         *,
-        post_padding: Sequence[int] | None = None,
-        mode: str = "cross_correlation",
         library: Library | None = None,
     ) -> None:
         stride = _steps("stride", stride, 1)
@@ -66,14 +61,12 @@ class Convolution(BackendDescriptor):
         padding = _steps("padding", padding, 0, rank)
         values = {
             "dtype": data_type("dtype", dtype, DATA_TYPES),
-            "mode": choice("mode", mode, CONVOLUTION_MODES),
+            "mode": "cross_correlation",
             "spatial_dims": rank,
             "stride": stride,
             "dilation": _steps("dilation", dilation, 1, rank),
             "padding": padding,
-            "post_padding": padding
-            if post_padding is None
-            else _steps("post_padding", post_padding, 0, rank),
+            "post_padding": padding,
         }
         super().__init__(library, values)
 
@@ -89,11 +82,9 @@ def _steps(name: str, given: object, least: int, rank: int | None = None) -> tup
 
 
 class Pointwise(BackendDescriptor):
-    """A function of single elements: "add", "mul", "identity" or "relu", computed in ``dtype``.
+    """A function of single elements: "add" or "relu", computed in ``dtype``.
 
-    A "relu" is ``lower_slope * (x - lower) + lower`` below ``lower`` (0), ``upper`` above ``upper``
-    (nothing is), and does to NaN what ``nan`` says, "propagate" or "clip". What is None is cuDNN's
-    default. The library does not give these attributes back (seen on 9.19).
+    The library does not give these attributes back (seen on 9.19).
 
     Raises ``ValueError`` naming the argument; `CudnnError`.
     """
@@ -102,49 +93,14 @@ class Pointwise(BackendDescriptor):
     _attributes = table(
         mode=attribute("POINTWISE_MODE", POINTWISE_MODE, readable=False),
         dtype=attribute("POINTWISE_MATH_PREC", DATA_TYPE, readable=False),
-        lower=attribute("POINTWISE_RELU_LOWER_CLIP", DOUBLE, readable=False),
-        upper=attribute("POINTWISE_RELU_UPPER_CLIP", DOUBLE, readable=False),
-        lower_slope=attribute("POINTWISE_RELU_LOWER_CLIP_SLOPE", DOUBLE, readable=False),
-        nan=attribute("POINTWISE_NAN_PROPAGATION", NAN, readable=False),
     )
 
-    def __init__(
-        self,
-        mode: str,
-        dtype: str,
-        *,
-        lower: float | None = None,
-        upper: float | None = None,
-        lower_slope: float | None = None,
-        nan: str | None = None,
-        library: Library | None = None,
-    ) -> None:
+    def __init__(self, mode: str, dtype: str, *, library: Library | None = None) -> None:
         # cuDNN does not give it back.
         self.dtype = data_type("dtype", dtype, DATA_TYPES)
-        values = {
-            "mode": choice("mode", mode, POINTWISE_MODES),
-            "dtype": self.dtype,
-            "lower": _number("lower", lower),
-            "upper": _number("upper", upper),
-            "lower_slope": _number("lower_slope", lower_slope),
-            "nan": None if nan is None else choice("nan", nan, NAN_MODES),
-        }
-        for name in ("lower", "upper", "lower_slope", "nan"):
-            if values[name] is not None and mode != "relu":
-                raise ValueError(f"{name}: only a relu has it; mode is {mode!r}")
-        super().__init__(library, values)
-
-
-def _number(name: str, value: float | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number; got {value!r}") from None
-    if isnan(number):
-        raise ValueError(f"{name} must be a number; got {value!r}")
-    return number
+        super().__init__(
+            library, {"mode": choice("mode", mode, POINTWISE_MODES), "dtype": self.dtype}
+        )
 
 
 class GraphOperation(BackendDescriptor):
@@ -188,48 +144,38 @@ class ConvolutionOperation(GraphOperation):
         w: Tensor,
         y: Tensor,
         *,
-        alpha: float = 1.0,
-        beta: float = 0.0,
         library: Library | None = None,
     ) -> None:
         self._doubles = convolution.read("dtype") == "float64"
-        values = {
-            "alpha": _number("alpha", alpha),
-            "beta": _number("beta", beta),
-            "convolution": convolution,
-            "x": x,
-            "w": w,
-            "y": y,
-        }
+        values = {"alpha": 1.0, "beta": 0.0, "convolution": convolution, "x": x, "w": w, "y": y}
         super().__init__(library, values)
 
 
 class ConvolutionForward(ConvolutionOperation):
-    """``y = alpha * conv(x, w) + beta * y``."""
+    """``y = conv(x, w)``."""
 
     _kind = "OPERATION_CONVOLUTION_FORWARD"
     _attributes = _convolution("FORWARD", "X", "W", "Y")
 
 
 class ConvolutionBackwardData(ConvolutionOperation):
-    """``x = alpha * gradient of the data + beta * x``, from the gradient ``y``."""
+    """``x``, the gradient of the data, from the gradient ``y``."""
 
     _kind = "OPERATION_CONVOLUTION_BACKWARD_DATA"
     _attributes = _convolution("BWD_DATA", "DX", "W", "DY")
 
 
 class ConvolutionBackwardFilter(ConvolutionOperation):
-    """``w = alpha * gradient of the filter + beta * w``, from ``x`` and the gradient ``y``."""
+    """``w``, the gradient of the filter, from ``x`` and the gradient ``y``."""
 
     _kind = "OPERATION_CONVOLUTION_BACKWARD_FILTER"
     _attributes = _convolution("BWD_FILTER", "X", "DW", "DY")
 
 
 class PointwiseOperation(GraphOperation):
-    """``y = f(alpha1 * x)``, or ``y = f(alpha1 * x, alpha2 * b)`` with ``b`` broadcast to ``y``.
+    """``y = f(x)``, or ``y = f(x, scale * b)`` with ``b`` broadcast to ``y``.
 
-    The scales are float32 to cuDNN, whatever the tensors are. Raises ``ValueError`` where the
-    shapes do not fit together, which cuDNN 9.19 does not notice.
+    Raises ``ValueError`` where the shapes do not fit together, which cuDNN 9.19 does not notice.
     """
 
     _kind = "OPERATION_POINTWISE"
@@ -238,8 +184,7 @@ class PointwiseOperation(GraphOperation):
         x=attribute("OPERATION_POINTWISE_XDESC", DESCRIPTOR, readable=False),
         b=attribute("OPERATION_POINTWISE_BDESC", DESCRIPTOR, readable=False),
         y=attribute("OPERATION_POINTWISE_YDESC", DESCRIPTOR, readable=False),
-        alpha1=attribute("OPERATION_POINTWISE_ALPHA1", FLOAT, readable=False),
-        alpha2=attribute("OPERATION_POINTWISE_ALPHA2", FLOAT, readable=False),
+        scale=attribute("OPERATION_POINTWISE_ALPHA2", FLOAT, readable=False),
     )
 
     def __init__(
@@ -248,26 +193,16 @@ class PointwiseOperation(GraphOperation):
         x: Tensor,
         y: Tensor,
         b: Tensor | None = None,
+        scale: float | None = None,
         *,
-        alpha1: float | None = None,
-        alpha2: float | None = None,
         library: Library | None = None,
     ) -> None:
-        if b is None and alpha2 is not None:
-            raise ValueError("alpha2: there is no b to scale")
         out = y.dims
         for name, tensor in (("x", x), ("b", b)):
             if tensor is not None:
                 _check_broadcast(name, tensor.dims, out)
         self._doubles = pointwise.dtype == "float64"
-        values = {
-            "pointwise": pointwise,
-            "x": x,
-            "b": b,
-            "y": y,
-            "alpha1": _number("alpha1", alpha1),
-            "alpha2": _number("alpha2", alpha2),
-        }
+        values = {"pointwise": pointwise, "x": x, "b": b, "y": y, "scale": scale}
         super().__init__(library, values)
 
 

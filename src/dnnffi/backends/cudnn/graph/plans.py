@@ -21,8 +21,6 @@ MODES = ("a", "fallback")
 FEW, ALL = 2, 256
 """Configurations that a mode is asked for at first: where one is needed, and where all are."""
 
-_MOST_SHOWN = 3
-
 
 class Allowed(NamedTuple):
     """Which engines may compute.
@@ -61,11 +59,6 @@ class PlanInfo(NamedTuple):
     numerical_notes: tuple[str | int, ...]
     behavior_notes: tuple[str | int, ...]
 
-    @property
-    def tensor_cores(self) -> bool:
-        """Whether it computes on the tensor cores."""
-        return "tensor_core" in self.numerical_notes
-
     def __str__(self) -> str:
         knobs = ", ".join(f"{knob} {value}" for knob, value in self.knobs.items())
         notes = ", ".join(map(str, (*self.numerical_notes, *self.behavior_notes)))
@@ -78,7 +71,6 @@ class Candidate(NamedTuple):
     """A plan that can run. ``plan`` is the caller's to close."""
 
     plan: ExecutionPlan
-    config: EngineConfig
     info: PlanInfo
 
 
@@ -176,19 +168,7 @@ class Candidates:
             plan.close()
             self._refuse(mode, index, f"needs a workspace of {size} bytes; {limit} are allowed")
             return None
-        return Candidate(plan, config, PlanInfo(mode, index, knobs, size, numerical, behavior))
+        return Candidate(plan, PlanInfo(mode, index, knobs, size, numerical, behavior))
 
     def _refuse(self, mode: str, engine: int | None, reason: str) -> None:
         self.refused.append(Refusal(mode, engine, reason))
-
-    def first(self, problem: object = "this graph") -> Candidate:
-        """The next plan, or `UnsupportedError` that says why there is none."""
-        candidate = next(self, None)
-        if candidate is not None:
-            return candidate
-        limit = f"has no engine for {problem} with {self._allowed}"
-        if self.refused:
-            limit += f". Not taken: {'; '.join(map(str, self.refused[:_MOST_SHOWN]))}"
-            if len(self.refused) > _MOST_SHOWN:
-                limit += f"; and {len(self.refused) - _MOST_SHOWN} more"
-        raise UnsupportedError("cuDNN", self._library.version_text, limit)

@@ -9,15 +9,13 @@ from dnnffi.backends.cudnn.graph.attributes import (
     BOOLEAN,
     DATA_TYPE,
     INT64,
-    REORDERING,
     attribute,
     table,
 )
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
-from dnnffi.backends.cudnn.graph.types import REORDERINGS
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
+from dnnffi.backends.vendor.descriptors.checks import data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS
 from dnnffi.spec.checks import INT64_MAX, check_range
 
@@ -26,9 +24,7 @@ class Tensor(BackendDescriptor):
     """Data type, 1 to 8 dimensions and strides (in elements) of one operand.
 
     ``uid`` tells the tensors of a graph apart. A ``virtual`` tensor goes from one operation to the
-    next and lies in no memory; one ``by_value`` is a scalar in host memory. ``alignment`` is what
-    the address is a multiple of, in bytes. ``vector_count`` elements are one in
-    ``vector_dimension``.
+    next and lies in no memory. The address of another is a multiple of 16 bytes.
 
     Raises ``ValueError`` or ``TypeError`` naming the argument; `CudnnError`.
     """
@@ -40,11 +36,7 @@ class Tensor(BackendDescriptor):
         dims=attribute("TENSOR_DIMENSIONS", INT64, many=True),
         strides=attribute("TENSOR_STRIDES", INT64, many=True),
         alignment=attribute("TENSOR_BYTE_ALIGNMENT", INT64, readable=False),
-        vector_count=attribute("TENSOR_VECTOR_COUNT", INT64),
-        vector_dimension=attribute("TENSOR_VECTORIZED_DIMENSION", INT64),
         virtual=attribute("TENSOR_IS_VIRTUAL", BOOLEAN),
-        by_value=attribute("TENSOR_IS_BY_VALUE", BOOLEAN),
-        reordering=attribute("TENSOR_REORDERING_MODE", REORDERING, readable=False),
     )
 
     def __init__(
@@ -55,21 +47,12 @@ class Tensor(BackendDescriptor):
         strides: Sequence[int],
         *,
         virtual: bool = False,
-        by_value: bool = False,
-        vector_count: int = 1,
-        vector_dimension: int | None = None,
-        reordering: str | None = None,
         library: Library | None = None,
     ) -> None:
         dtype = data_type("dtype", dtype, DATA_TYPES)
         dims = integers("dims", dims, 1)
         if not 1 <= len(dims) <= MAX_DIMS:
             raise ValueError(f"dims must have 1 to {MAX_DIMS} dimensions; got {list(dims)}")
-        if by_value and max(dims) > 1:
-            raise ValueError(f"by_value: dims of a scalar are 1; got {list(dims)}")
-        vector_count = check_range("vector_count", vector_count, 1)
-        if vector_count > 1 and vector_dimension is None:
-            raise ValueError(f"vector_dimension is needed for a vector_count of {vector_count}")
         values = {
             "uid": check_range("uid", uid, -INT64_MAX - 1, INT64_MAX),
             "dtype": dtype,
@@ -77,15 +60,7 @@ class Tensor(BackendDescriptor):
             "strides": _strides(strides, len(dims)),
             "alignment": ALIGNMENT,
             "virtual": True if virtual else None,
-            "by_value": True if by_value else None,
         }
-        if vector_count > 1:
-            values["vector_count"] = vector_count
-            values["vector_dimension"] = check_range(
-                "vector_dimension", vector_dimension, 0, len(dims) - 1
-            )
-        if reordering is not None:
-            values["reordering"] = choice("reordering", reordering, REORDERINGS)
         super().__init__(library, values)
 
     @property

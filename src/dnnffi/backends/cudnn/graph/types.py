@@ -22,17 +22,8 @@ DESCRIPTORS = constants(ffi, "cudnnBackendDescriptorType_t")
 ATTRIBUTES = constants(ffi, "cudnnBackendAttributeName_t")
 ELEMENTS = constants(ffi, "cudnnBackendAttributeType_t")
 
-CONVOLUTION_MODES = _named(
-    cross_correlation="CUDNN_CROSS_CORRELATION",
-    convolution="CUDNN_CONVOLUTION",
-)
-POINTWISE_MODES = _named(
-    add="CUDNN_POINTWISE_ADD",
-    mul="CUDNN_POINTWISE_MUL",
-    identity="CUDNN_POINTWISE_IDENTITY",
-    relu="CUDNN_POINTWISE_RELU_FWD",
-)
-REORDERINGS = _by_short_name("cudnnBackendTensorReordering_t", "CUDNN_TENSOR_REORDERING_")
+CONVOLUTION_MODES = _named(cross_correlation="CUDNN_CROSS_CORRELATION")
+POINTWISE_MODES = _named(add="CUDNN_POINTWISE_ADD", relu="CUDNN_POINTWISE_RELU_FWD")
 HEURISTICS = _by_short_name("cudnnBackendHeurMode_t", "CUDNN_HEUR_MODE_")
 NUMERICAL_NOTES = _by_short_name("cudnnBackendNumericalNote_t", "CUDNN_NUMERICAL_NOTE_")
 BEHAVIOR_NOTES = _by_short_name("cudnnBackendBehaviorNote_t", "CUDNN_BEHAVIOR_NOTE_")
