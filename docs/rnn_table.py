@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -59,7 +60,9 @@ def cell(row: Row, backend: Backend) -> str:
     """What a backend says to what is asked, before its library is."""
     if backend.load is None:
         return row.reference
-    library: Any = SimpleNamespace(version_text="")
+    library: Any = SimpleNamespace(
+        version_text="", unsupported=partial(UnsupportedError, backend.title, "")
+    )
     try:
         backend.check_network(row.asked, library)
     except UnsupportedError as error:

@@ -52,4 +52,4 @@ class Backend(NamedTuple):
     def check_network(self, problem: RNNProblem, library: VendorLibrary) -> None:
         """Raise `UnsupportedError` for a network that the backend is known not to have."""
         check_algorithm(self.name, self.title, library.version_text, problem.options)
-        check_limits(self.rnn_limits, problem, self.title, library)
+        check_limits(self.rnn_limits, problem, library)

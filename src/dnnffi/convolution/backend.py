@@ -66,7 +66,7 @@ class DeviceConvBackend(ConvBackend):
         self.calls: KnownCalls[ConvProblemPlan] = KnownCalls()
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
-        check_limits(self._record.conv_limits, problem, self._record.title, self.library)
+        check_limits(self._record.conv_limits, problem, self.library)
         return self.source.plan(problem, device)
 
     def backward_bias(self, dy: Array) -> Array:

@@ -159,7 +159,7 @@ class ConvExecutors:
         self._to_measure = to_measure
         options = problem.options
         self._allowed = Allowed(options.math, options.deterministic, options.workspace_limit)
-        check_limits(LIMITS, problem, "cuDNN", library)
+        check_limits(LIMITS, problem, library)
         self._geometry = geometry_of(problem)
         self.refused: list[Refusal] = []
         self._executors = self._all()
@@ -206,7 +206,7 @@ class ConvExecutors:
             return self._own()
         graph = self._graph(choice.fused and bool(self._problem.epilogue))
         if wrong := known_wrong(graph, choice.engine):
-            raise UnsupportedError("cuDNN", self._library.version_text, wrong)
+            raise self._library.unsupported(wrong)
         # Left open: the plan needs its engine, and keeps it alive.
         engine = Engine(graph.graph, choice.engine, library=self._library)
         notes = engine.numerical_notes, engine.behavior_notes
@@ -223,9 +223,7 @@ class ConvExecutors:
         more = len(self.refused) - _MOST_SHOWN
         if shown:
             limit += f". Not taken: {shown}" + (f"; and {more} more" if more > 0 else "")
-        return UnsupportedError(
-            "cuDNN", self._library.version_text, f"{limit}. {_what_to_change(self._problem)}"
-        )
+        return self._library.unsupported(f"{limit}. {_what_to_change(self._problem)}")
 
     def _graph(self, fused: bool) -> ConvolutionGraph:
         problem = self._problem

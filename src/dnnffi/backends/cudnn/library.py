@@ -9,7 +9,7 @@ from dnnffi.backends.cudnn.status import last_error
 from dnnffi.backends.cudnn.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device import loader
-from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.errors import CudnnError
 
 OLDEST = (8, 9, 7)
 """The oldest version supported: the first whose headers are checked, and from 8.9 on
@@ -51,7 +51,7 @@ class Library(VendorLibrary):
         detail = last_error(self)
         if name.startswith("CUDNN_STATUS_NOT_SUPPORTED"):
             limit = f"{function} does not support {problem or 'this'} ({name}, {status})"
-            return UnsupportedError("cuDNN", self.version_text, f"{limit}: {detail}".rstrip(": "))
+            return self.unsupported(f"{limit}: {detail}".rstrip(": "))
         return CudnnError(status, name, function, str(problem), detail)
 
 

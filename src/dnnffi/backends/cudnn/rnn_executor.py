@@ -41,10 +41,8 @@ class CudnnRNNExecutor(VendorRNNExecutor):
         if algorithm == "auto":
             return rule(problem, self.library.memory.architecture(self.device))
         if wrong := known_wrong(problem, algorithm):
-            raise UnsupportedError(
-                "cuDNN",
-                self.library.version_text,
-                f"the algorithm {algorithm} is not used for {problem}: {wrong}",
+            raise self.library.unsupported(
+                f"the algorithm {algorithm} is not used for {problem}: {wrong}"
             )
         return algorithm
 

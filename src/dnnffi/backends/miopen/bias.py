@@ -20,7 +20,7 @@ class MiopenBiasGradient:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str, library: Library) -> None:
-        check_limits(BIAS_GRADIENT, dtype, "MIOpen", library)
+        check_limits(BIAS_GRADIENT, dtype, library)
         self._library = library
         self._problem = f"backward of a bias, dy {list(shape)} {dtype}"
         matrix, bias = channel_matrix(shape, channels_last=False)

@@ -96,7 +96,7 @@ class MiopenConvExecutor:
     """
 
     def __init__(self, problem: ConvProblem, launch: Launch, library: Library) -> None:
-        check_limits(LIMITS, problem, "MIOpen", library)
+        check_limits(LIMITS, problem, library)
         self.problem = problem
         self.library = library
         self.canonical = Canonical.of(problem)
@@ -197,7 +197,7 @@ class MiopenConvExecutor:
                 f"options['workspace_limit'] is {limit} bytes, and the solution that asks for "
                 f"least needs {least}: {self.problem}"
             )
-        raise UnsupportedError("MIOpen", self.library.version_text, reason)
+        raise self.library.unsupported(reason)
 
     def compile(self, launch: Launch, solution: Solution) -> None:
         """Make the kernels of a solution, if the handle has not got them."""
@@ -246,9 +246,7 @@ class MiopenConvExecutor:
             problem=self.problem,
         )
         if not count[0]:
-            raise UnsupportedError(
-                "MIOpen", self.library.version_text, f"a search found nothing for {self.problem}"
-            )
+            raise self.library.unsupported(f"a search found nothing for {self.problem}")
         best = measured[0]
         return SearchResult(name_of(CONVOLUTION_ALGORITHMS, best.fwd_algo), int(best.memory))
 

@@ -12,7 +12,7 @@ from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning
 from dnnffi.backends.miopen.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device import loader
-from dnnffi.errors import MiopenError, UnsupportedError
+from dnnffi.errors import MiopenError
 
 OLDEST = (3, 4, 0)
 """The oldest version supported: the first whose header is checked, and the one that what is said
@@ -55,8 +55,9 @@ class Library(VendorLibrary):
         """
         name = self.status_name(status)
         if status in (NOT_IMPLEMENTED, UNSUPPORTED):
-            limit = f"{function} does not support {problem or 'this'} ({name}, {status})"
-            return UnsupportedError("MIOpen", self.version_text, limit)
+            return self.unsupported(
+                f"{function} does not support {problem or 'this'} ({name}, {status})"
+            )
         return MiopenError(status, name, function, str(problem), meaning(status))
 
 

@@ -43,11 +43,9 @@ class VendorLibrary(ABC):
         self._memory = memory
         self._without_cupy: Once[None, Any] = Once()
         if self.version < self.oldest:
-            raise UnsupportedError(
-                self.vendor,
-                self.version_text,
+            raise self.unsupported(
                 f"dnnffi needs {'.'.join(map(str, self.oldest))} or newer; {path} was found via "
-                f"{found_via}. Install: {self.install}",
+                f"{found_via}. Install: {self.install}"
             )
 
     @abstractmethod
@@ -57,6 +55,10 @@ class VendorLibrary(ABC):
     @abstractmethod
     def error(self, status: int, function: str, problem: object = "") -> Exception:
         """The exception for ``status`` (not success) of ``function``."""
+
+    def unsupported(self, limit: str) -> UnsupportedError:
+        """The error for what this library cannot do, in words."""
+        return UnsupportedError(self.vendor, self.version_text, limit)
 
     def status_name(self, status: int) -> str:
         """The name of a status, as the library gives it."""
@@ -96,7 +98,7 @@ class VendorLibrary(ABC):
         if not self.has(name):
             since = self.since.get(name)
             came = f"; it came with {self.vendor} {since[0]}.{since[1]}" if since else ""
-            raise UnsupportedError(self.vendor, self.version_text, f"has no {name}{came}")
+            raise self.unsupported(f"has no {name}{came}")
         return getattr(self.lib, name)
 
     def check(self, status: int, function: str, problem: object = "") -> None:

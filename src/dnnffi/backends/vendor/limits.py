@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import ConvProblem
 
 Asked = TypeVar("Asked")
@@ -37,10 +36,10 @@ def limit_of(limits: Iterable[Limit[Asked]], asked: Asked) -> str:
     return next((one.told(asked) for one in limits if one.exceeded(asked)), "")
 
 
-def check_limits(limits: Iterable[Limit[Asked]], asked: Asked, vendor: str, library: Any) -> None:
+def check_limits(limits: Iterable[Limit[Asked]], asked: Asked, library: Any) -> None:
     """Raise `UnsupportedError` with the first limit that is exceeded."""
     if limit := limit_of(limits, asked):
-        raise UnsupportedError(vendor, library.version_text, limit)
+        raise library.unsupported(limit)
 
 
 def _padded_beyond(problem: ConvProblem) -> bool:

@@ -8,7 +8,6 @@ from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.cudnn.types import DATA_TYPES, LAYOUTS
 from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo, SequenceDescriptor
-from dnnffi.errors import UnsupportedError
 
 MAX_STEPS = 65535
 """cuDNN refuses RNN data descriptors of more steps (seen on 8.9.7, 9.19 and 9.28)."""
@@ -34,10 +33,8 @@ class RNNDataDescriptor(Descriptor, SequenceDescriptor):
 
     def _set(self, info: RNNDataInfo) -> None:
         if info.steps > MAX_STEPS:
-            raise UnsupportedError(
-                "cuDNN",
-                self.library.version_text,
-                f"an RNN takes at most {MAX_STEPS} time steps; got {info.steps}",
+            raise self.library.unsupported(
+                f"an RNN takes at most {MAX_STEPS} time steps; got {info.steps}"
             )
         super()._set(info)
 

@@ -30,7 +30,6 @@ from dnnffi.backends.cudnn.graph.operations import (
 from dnnffi.backends.cudnn.graph.tensor import Tensor
 from dnnffi.backends.cudnn.library import Library, load
 from dnnffi.backends.vendor.handle import Handle
-from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 COMPUTE = MappingProxyType(
@@ -141,11 +140,10 @@ class _Builder:
     def operand(self, name: str) -> Tensor:
         layout = self._layouts[name]
         if name == "w" and not is_dense(layout):
-            limit = (
+            raise self._library.unsupported(
                 f"takes filters without gaps; w {list(layout.shape)} has strides "
                 f"{list(layout.strides)}"
             )
-            raise UnsupportedError("cuDNN", self._library.version_text, limit)
         self._operands.append(name)
         return self._tensor(UIDS[name], self._geometry.dtype, layout)
 

@@ -41,8 +41,7 @@ class Descriptor(Resource, ABC):
         """What the library holds, as a named tuple."""
 
     def _call(self, function: str, *arguments: Any, problem: object = "") -> None:
-        library = self.library
-        library.check(getattr(library.lib, function)(*arguments), function, problem)
+        self.library.call(function, *arguments, problem=problem)
 
     def _compared(self) -> object:
         """What two equal descriptors have in common."""

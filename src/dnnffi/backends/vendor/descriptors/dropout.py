@@ -73,8 +73,8 @@ class DropoutDescriptor(Descriptor):
 
 def states_size(library: VendorLibrary, handle: Handle) -> int:
     """Bytes of a buffer for the states (``cudnnDropoutGetStatesSize``, of MIOpen too)."""
-    size, function = library.ffi.new("size_t *"), f"{library.prefix}DropoutGetStatesSize"
-    library.check(getattr(library.lib, function)(handle.pointer, size), function)
+    size = library.ffi.new("size_t *")
+    library.call(f"{library.prefix}DropoutGetStatesSize", handle.pointer, size)
     return int(size[0])
 
 
