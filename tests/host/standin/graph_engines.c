@@ -2,9 +2,6 @@
 
    A configuration and a plan carry the graph and the engine's index with them, as attributes that
    nobody can ask them for. */
-#include <stdio.h>
-#include <string.h>
-
 #include "graph.h"
 
 enum { MAX_NOTES = 2 };
@@ -100,53 +97,15 @@ static cudnnStatus_t describe_config(struct backend *config)
     return CUDNN_STATUS_SUCCESS;
 }
 
-static const char FORMAT[] = "{\"engine\": %lld, \"tile\": %lld, \"graph\": %p}";
-
-static cudnnStatus_t read_json(
-    struct backend *plan, struct backend **graph, int64_t *index, int64_t *tile)
-{
-    const struct attribute *json =
-        find_attribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
-    char text[128] = "";
-    if ((size_t)json->count < sizeof text) memcpy(text, json->elements, (size_t)json->count);
-    long long number, size;
-    void *pointer;
-    REQUIRE(
-        sscanf(text, FORMAT, &number, &size, &pointer) == 3, CUDNN_STATUS_BAD_PARAM,
-        "this is no plan that was written here");
-    REQUIRE(
-        object_is_live(pointer) && number >= 0 && number < ENGINES, CUDNN_STATUS_NOT_SUPPORTED,
-        "the graph of the plan is gone");
-    *graph = pointer;
-    *index = number;
-    *tile = size;
-    return CUDNN_STATUS_SUCCESS;
-}
-
 static cudnnStatus_t describe_plan(struct backend *plan)
 {
     struct backend *config = descriptor_of(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 0);
-    struct backend *graph = NULL;
-    int64_t index = 0, tile = 0;
-    REQUIRE(
-        (config == NULL)
-            != (find_attribute(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION) == NULL),
-        CUDNN_STATUS_BAD_PARAM, "a plan has a configuration or a text");
-    if (config == NULL) {
-        TRY(read_json(plan, &graph, &index, &tile));
-    } else {
-        graph = descriptor_of(config, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, 0);
-        index = int64_of(config, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0, 0);
-        tile = int64_of(config, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0, 0);
-    }
+    struct backend *graph = descriptor_of(config, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, 0);
+    int64_t index = int64_of(config, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0, 0);
+    int64_t tile = int64_of(config, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0, 0);
     TRY(check_finalized(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR));
     const struct engine *engine = &engines[index];
     REQUIRE(engine->refusal == NULL, CUDNN_STATUS_NOT_SUPPORTED, "%s", engine->refusal);
-    char text[128];
-    int length = snprintf(
-        text, sizeof text, FORMAT, (long long)index, (long long)tile, (void *)graph);
-    TRY(put_attribute(
-        plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, 1, length + 1, text));
     TRY(put_graph(plan, graph));
     return put_int64(
         plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, engine->workspace * (tile + 1));
@@ -179,7 +138,7 @@ bool is_filled_when_read(const struct backend *desc, cudnnBackendAttributeName_t
 {
     (void)desc;
     return name == CUDNN_ATTR_ENGINEHEUR_RESULTS || name == CUDNN_ATTR_ENGINECFG_ENGINE
-        || name == CUDNN_ATTR_ENGINECFG_KNOB_CHOICES || name == CUDNN_ATTR_ENGINE_KNOB_INFO;
+        || name == CUDNN_ATTR_ENGINECFG_KNOB_CHOICES;
 }
 
 int64_t count_when_read(const struct backend *desc, cudnnBackendAttributeName_t name)
@@ -188,8 +147,6 @@ int64_t count_when_read(const struct backend *desc, cudnnBackendAttributeName_t 
     case CUDNN_ATTR_ENGINEHEUR_RESULTS: return ranking_of(desc).count;
     case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
         return count_of(desc, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE);
-    case CUDNN_ATTR_ENGINE_KNOB_INFO:
-        return engines[int64_of(desc, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0, 0)].has_tile;
     default: return 1;
     }
 }
@@ -214,15 +171,6 @@ static cudnnStatus_t fill_engine(const struct backend *config, struct backend *e
     return describe_engine(engine);
 }
 
-static cudnnStatus_t fill_knob_info(struct backend *info)
-{
-    int knob = CUDNN_KNOB_TYPE_TILE_SIZE;
-    TRY(put_attribute(info, CUDNN_ATTR_KNOB_INFO_TYPE, sizeof knob, 1, &knob));
-    TRY(put_int64(info, CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, 0));
-    TRY(put_int64(info, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, LARGEST_TILE));
-    return put_int64(info, CUDNN_ATTR_KNOB_INFO_STRIDE, 1);
-}
-
 cudnnStatus_t fill_when_read(
     const struct backend *desc, cudnnBackendAttributeName_t name, int64_t index,
     struct backend *target)
@@ -234,7 +182,6 @@ cudnnStatus_t fill_when_read(
         {CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR},
         {CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR},
         {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR},
-        {CUDNN_ATTR_ENGINE_KNOB_INFO, CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         REQUIRE(
@@ -244,8 +191,6 @@ cudnnStatus_t fill_when_read(
     switch ((int)name) {
     case CUDNN_ATTR_ENGINEHEUR_RESULTS: return fill_config(desc, index, target);
     case CUDNN_ATTR_ENGINECFG_ENGINE: return fill_engine(desc, target);
-    case CUDNN_ATTR_ENGINECFG_KNOB_CHOICES:
-        return put_tile(target, int64_of(desc, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0, 0));
-    default: return fill_knob_info(target);
+    default: return put_tile(target, int64_of(desc, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0, 0));
     }
 }

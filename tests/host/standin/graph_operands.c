@@ -28,10 +28,6 @@ struct operands operands_of(const struct backend *operation)
             find_attribute(operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC) == NULL ? 2 : 3,
             {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
              CUDNN_ATTR_OPERATION_POINTWISE_BDESC}};
-    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
-        return (struct operands){
-            2,
-            {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_ATTR_OPERATION_REDUCTION_XDESC}};
     default: return (struct operands){0};
     }
 }
@@ -205,7 +201,6 @@ cudnnStatus_t check_operands(const struct backend *desc)
             CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2));
         TRY(check_broadcast(t[1], t[0]));
         return t[2] == NULL ? CUDNN_STATUS_SUCCESS : check_broadcast(t[2], t[0]);
-    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: return check_broadcast(t[0], t[1]);
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
         REQUIRE(
             count_of(desc, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)

@@ -1,5 +1,4 @@
 /* Running a plan: checks every address, then computes the operations one after the other. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,19 +163,6 @@ static size_t broadcast(const struct backend *from, const struct backend *to, si
     return result;
 }
 
-static double relu(const struct backend *how, double value)
-{
-    const struct attribute *lower = find_attribute(how, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP);
-    const struct attribute *upper = find_attribute(how, CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP);
-    const struct attribute *slope =
-        find_attribute(how, CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE);
-    double low = lower == NULL ? 0 : *(const double *)lower->elements;
-    double high = upper == NULL ? INFINITY : *(const double *)upper->elements;
-    if (value < low)
-        return low + (slope == NULL ? 0 : *(const double *)slope->elements) * (value - low);
-    return value > high ? high : value;
-}
-
 static cudnnStatus_t run_pointwise(const struct backend *operation, struct value *const v[3])
 {
     const struct backend *how =
@@ -184,7 +170,7 @@ static cudnnStatus_t run_pointwise(const struct backend *operation, struct value
     TRY(check_finalized(how, CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
     int mode = enum_of(how, CUDNN_ATTR_POINTWISE_MODE, -1);
     REQUIRE(
-        (mode == CUDNN_POINTWISE_ADD || mode == CUDNN_POINTWISE_MUL) == (v[2] != NULL),
+        (mode == CUDNN_POINTWISE_ADD) == (v[2] != NULL),
         CUDNN_STATUS_BAD_PARAM, "mode %d with another number of tensors", mode);
     double alpha1 = float_of(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, 1);
     double alpha2 = float_of(operation, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, 1);
@@ -195,21 +181,12 @@ static cudnnStatus_t run_pointwise(const struct backend *operation, struct value
             : alpha2 * v[2]->numbers[broadcast(v[2]->tensor, v[0]->tensor, i)];
         switch (mode) {
         case CUDNN_POINTWISE_ADD: x += b; break;
-        case CUDNN_POINTWISE_MUL: x *= b; break;
-        case CUDNN_POINTWISE_RELU_FWD: x = relu(how, x); break;
-        case CUDNN_POINTWISE_IDENTITY: break;
+        case CUDNN_POINTWISE_RELU_FWD: x = x < 0 ? 0 : x; break;
         default: return refuse(CUDNN_STATUS_NOT_SUPPORTED, "there is no mode %d here", mode);
         }
         v[0]->numbers[i] = x;
     }
     return CUDNN_STATUS_SUCCESS;
-}
-
-static void run_reduction(struct value *const v[3])
-{
-    memset(v[0]->numbers, 0, size_of(v[0]->tensor) * sizeof(double));
-    for (size_t i = 0; i < size_of(v[1]->tensor); i++)
-        v[0]->numbers[broadcast(v[0]->tensor, v[1]->tensor, i)] += v[1]->numbers[i];
 }
 
 static cudnnStatus_t run_convolution(const struct backend *operation, struct value *const v[3])
@@ -263,7 +240,6 @@ static cudnnStatus_t run_operation(struct run *run, const struct backend *operat
     }
     switch (operation->type) {
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: TRY(run_pointwise(operation, v)); break;
-    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: run_reduction(v); break;
     default: TRY(run_convolution(operation, v));
     }
     store(v[0]);

@@ -63,11 +63,6 @@ cudnnStatus_t object_check(const void *pointer, enum kind kind)
         was_destroyed ? "was destroyed" : "is no object of this library");
 }
 
-bool object_is_live(const void *pointer)
-{
-    return find(live, live_count, pointer) < live_count;
-}
-
 cudnnStatus_t object_check_set(const void *pointer, enum kind kind)
 {
     TRY(object_check(pointer, kind));

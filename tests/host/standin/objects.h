@@ -18,9 +18,6 @@ cudnnStatus_t object_create(enum kind kind, size_t bytes, void **out);
 /* Whether the pointer is a live object of the kind. It is not read before that is known. */
 cudnnStatus_t object_check(const void *pointer, enum kind kind);
 
-/* The same as a question, which is no violation. */
-bool object_is_live(const void *pointer);
-
 /* As object_check, and it was set. */
 cudnnStatus_t object_check_set(const void *pointer, enum kind kind);
 
