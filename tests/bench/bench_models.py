@@ -40,11 +40,7 @@ def host(value):
 
 def run(create, shape, *, place="cpu", training=True, **keywords):
     """Outputs (y, states, perhaps more) and, in training, the gradients."""
-    model = create(shape, shape.draw(seed=1), place, training, **keywords)
-    outputs = model.forward(*model.inputs)
-    if not training:
-        return outputs, None
-    return outputs, model.backward(*model.backward_setup(outputs))
+    return create(shape, shape.draw(seed=1), place, training, **keywords).once()
 
 
 def check(found, expected):

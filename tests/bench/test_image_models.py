@@ -41,11 +41,11 @@ def test_gradients_by_finite_differences(name, layout):
     _, gradients = model.once()
 
     def loss():
-        return float((model.forward(*model.inputs)[0] * data.dy).sum())
+        return float((model.forward()[0] * data.dy).sum())
 
     rng = np.random.default_rng(3)
     step = 1e-6
-    for array, gradient in zip(model.params, gradients, strict=True):
+    for array, gradient in zip(data.weights, gradients, strict=True):
         assert array.shape == gradient.shape
         place = tuple(rng.integers(0, array.shape))
         kept = array[place]
@@ -70,7 +70,7 @@ def test_the_layout_changes_no_result_and_is_kept(name):
     last = replace(SHAPES[name], layout="channels_last")
     check(results(image_models.functions, SHAPES[name]), results(image_models.functions, last))
     model = image_models.functions(last, last.draw(), "cpu", True)
-    for maps in model.forward(*model.inputs)[1].maps:
+    for maps in model.forward()[1].maps:
         for one in maps:
             assert (
                 one.strides == in_layout(one, channels_last=True).strides
@@ -119,10 +119,10 @@ def test_tuned_has_called_everything_before_it_is_timed(monkeypatch):
 def test_what_a_forward_saved_is_let_go_of_by_the_backward():
     shape = SHAPES["resnet18"]
     model = image_models.functions(shape, shape.draw(), "cpu", True)
-    outputs = model.forward(*model.inputs)
+    outputs = model.forward()
     saved = outputs[1]
     assert [len(maps) for maps in saved.maps] == [3] * 9  # a block's input and two convolutions
-    model.backward(*model.backward_setup(outputs))
+    model.backward(outputs)
     assert saved.maps == []
 
 
@@ -144,17 +144,9 @@ def test_limits_say_why_a_shape_does_not_fit():
 @pytest.mark.parametrize("training", [False, True])
 def test_a_replayed_model_launches_in_forward_alone(training):
     launched = []
-    model = ModelDef(("x",), ["w"], lambda x: (x, "saved"))
-    if training:
-        model = model._replace(
-            backward_setup=lambda outputs: (outputs[1],), backward=lambda saved: [saved]
-        )
-    assert model.once() == (("x", "saved"), ["saved"] if training else None)
-    replayed = ModelDef.of_graph(
-        model.inputs, model.params, lambda: launched.append(1), model.once()
-    )
-    assert replayed.inputs == ("x",)
-    assert replayed.params == ["w"]
+    model = ModelDef(lambda: ("y", "saved"), (lambda outputs: [outputs[1]]) if training else None)
+    assert model.once() == (("y", "saved"), ["saved"] if training else None)
+    replayed = ModelDef.of_graph(lambda: launched.append(1), model.once())
     assert replayed.once() == model.once()
     assert launched == [1]
 
@@ -186,21 +178,28 @@ def test_each_model_of_torch_searches_or_not_as_it_says(monkeypatch):
         for search in (True, False)
     )
     for model, expected in ((searching, True), (plain, False), (searching, True)):
-        outputs = model.forward(*model.inputs)
+        outputs = model.forward()
         assert cudnn.benchmark is expected
         cudnn.benchmark = not expected
-        model.backward(*model.backward_setup(outputs))
+        model.backward(outputs)
         assert cudnn.benchmark is expected
 
 
-def test_layouts_reach_torch():
+def test_layouts_reach_torch(monkeypatch):
     torch_models = torch_image_models()
+    scores, taken = torch_models.scores, []
+
+    def watched(network, x, weights):
+        taken.extend([x, *weights[::2]])
+        return scores(network, x, weights)
+
+    monkeypatch.setattr(torch_models, "scores", watched)
     shape = replace(SHAPES["resnet18"], layout="channels_last")
     model = torch_models.eager(shape, shape.draw(), "cpu", False)
+    assert not model.forward()[0].requires_grad
     order = torch_models.torch.channels_last
-    assert model.inputs[0].is_contiguous(memory_format=order)
-    assert all(w.is_contiguous(memory_format=order) for w in model.params[::2])
-    assert not model.forward(*model.inputs)[0].requires_grad
+    assert len(taken) == 1 + len(shape.network.convs)
+    assert all(one.is_contiguous(memory_format=order) for one in taken)
 
 
 def torch_image_models():

@@ -9,7 +9,7 @@ import pytest
 from bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
 
 import dnnffi
-from dnnffi.bench import array_models
+from dnnffi.bench import array_models, layer_norm
 from dnnffi.bench.limits import Limits
 from dnnffi.bench.shapes import Shape
 
@@ -48,11 +48,12 @@ def test_simple_gives_the_last_state_and_its_gradient():
     )
 
 
-def test_dropout_by_given_masks():
+def test_dropout_by_given_masks(monkeypatch):
     data = TWO.draw(seed=1)
-    rng = np.random.default_rng(2)
-    masks = [(rng.random((4, 3, 5)) > 0.4) / 0.6 for _ in range(2)]
-    outputs, found = run(array_models.stacked, TWO, dropout=0.4, masks=masks)
+    drawn = np.random.default_rng(2).random((2, 4, 3, 5))
+    masks, draws = (drawn >= 0.4) / 0.6, iter(drawn)
+    monkeypatch.setattr(np.random, "random_sample", lambda shape: next(draws).reshape(shape))
+    outputs, found = run(array_models.stacked, TWO, dropout=0.4)
 
     y, contexts, states = data.x, [], []
     for n in range(3):
@@ -77,7 +78,7 @@ def test_dropout_draws_new_masks_and_none_in_inference():
     shape = Shape("lstm", "float64", 40, 10, 5, 5, layers=2)
     create = partial(array_models.stacked, dropout=0.4)
     model = create(shape, shape.draw(), "cpu", True)
-    (one,), (other,) = (model.forward(*model.inputs)[2][1] for _ in range(2))
+    (one,), (other,) = (model.forward()[2][1] for _ in range(2))
     assert not np.array_equal(one, other)
     assert set(np.unique(one)) == {0, 1 / 0.6}
     assert 0.35 < (one == 0).mean() < 0.45  # of 2,000 draws
@@ -87,18 +88,22 @@ def test_dropout_draws_new_masks_and_none_in_inference():
 def test_layer_norm_by_finite_differences():
     data = ONE.draw(seed=1)
     rng = np.random.default_rng(3)
-    model = array_models.normalised(ONE, data, "cpu", True)
-    for param in model.params[2:]:  # scales and shifts begin at ones and zeros
-        param += rng.uniform(-0.3, 0.3, param.shape)
-    outputs = model.forward(*model.inputs)
-    found = model.backward(*model.backward_setup(outputs))
-    x, (h_0, c_0) = model.inputs
+    rows, hidden = data.weights[1].shape
+    scale_shift = [
+        about + rng.uniform(-0.3, 0.3, size) for size in (rows, rows, hidden) for about in (1, 0)
+    ]
+    weights = layer_norm.Weights(*data.weights[:2], *scale_shift)
+    x, h_0, c_0 = data.x, data.h_0[0], data.c_0[0]
+
+    def forward():
+        return layer_norm.forward(np, x, h_0, c_0, weights, True)
 
     def loss():
-        return float((model.forward(x, (h_0, c_0))[0] * data.dy).sum())
+        return float((forward().h[1:] * data.dy).sum())
 
-    arrays = [x, h_0, c_0, *model.params]
-    gradients = [found.x, *found.hx, *found.weights]
+    found = layer_norm.backward(np, forward(), data.dy)
+    arrays = [x, h_0, c_0, *weights]
+    gradients = [found.x, found.h_0, found.c_0, *found.weights]
     step = 1e-6
     for array, gradient in zip(arrays, gradients, strict=True):
         assert array.shape == gradient.shape

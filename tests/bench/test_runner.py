@@ -62,7 +62,7 @@ def creator(name, log, *, fail_at=None, error=RuntimeError, about=None, **keywor
 
         if fail_at == 0:
             raise error(f"{name} fails")
-        return ModelDef((), [], forward, about=about)
+        return ModelDef(forward, about=about)
 
     return Creator(name, "array", create, **keywords)
 

@@ -69,7 +69,7 @@ def test_what_is_launched_is_kept_and_nothing_else(host):
 def test_a_launch_is_all_that_a_call_is(host):
     model = made(SINGLE, training=False)
     allocations = host.memory.allocations
-    model.forward(*model.inputs)
+    model.forward()
     assert host.memory.allocations == allocations
 
 

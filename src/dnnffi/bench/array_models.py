@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,7 @@ def array_package(place: str) -> Any:
     return import_cupy() if place == "gpu" else np
 
 
-def _states(xp: Any, data: Data) -> tuple[NDArray, NDArray | None]:
+def _states(xp: Any, data: Data) -> tuple[NDArray, Any]:
     return xp.asarray(data.h_0), None if data.c_0 is None else xp.asarray(data.c_0)
 
 
@@ -42,22 +41,17 @@ def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.
 
 def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """``dnnffi.lstm`` and its like, with default options."""
-    inputs = _inputs(shape, data, place)
     function = getattr(dnnffi, shape.mode + "_forward" if training else shape.mode)
+    forward = partial(function, *_inputs(shape, data, place))
     if shape.lengths:
-        function = partial(function, lengths=shape.lengths)
-    about = _about_the_newest_plan if place == "gpu" else None
-    if not training:
-        return ModelDef(inputs, [inputs[2]], function, about=about)
+        forward = partial(forward, lengths=shape.lengths)
     dy = array_package(place).asarray(data.dy)
-    return ModelDef(
-        inputs,
-        [inputs[2]],
-        function,
-        lambda outputs: (outputs[2], dy),
-        lambda ctx, gradient: ctx.backward(gradient),
-        about,
-    )
+
+    def backward(outputs: Any) -> Gradients:
+        return outputs[2].backward(dy)
+
+    about = _about_the_newest_plan if place == "gpu" else None
+    return ModelDef(forward, backward if training else None, about)
 
 
 def _about_the_newest_plan() -> dict[str, Any]:
@@ -68,7 +62,7 @@ def _about_the_newest_plan() -> dict[str, Any]:
 
 def _held(
     shape: Shape, data: Data, place: str, training: bool
-) -> tuple[dnnffi.RNNPlan, tuple[Any, ...]]:
+) -> tuple[dnnffi.RNNPlan, tuple[NDArray, Any, dnnffi.RNNWeights]]:
     """A tuned `RNNPlan` and its inputs."""
     inputs = _inputs(shape, data, place)
     made = dnnffi.RNNPlan(
@@ -86,17 +80,17 @@ def _held(
 def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """`RNNPlan`, tuned, whose results go to the same arrays in every call."""
     made, inputs = _held(shape, data, place, training)
-    forward = partial(made.forward, out=made.forward(*inputs))
+    forward = partial(made.forward, *inputs, out=made.forward(*inputs))
     if not training:
-        return ModelDef(inputs, [inputs[2]], forward)
+        return ModelDef(forward)
     dy = array_package(place).asarray(data.dy)
     out, out_weights = made.backward(dy)
 
-    def backward(gradient: NDArray) -> Gradients:
-        (dx, dhx), dweights = made.backward(gradient, None, out, out_weights)
+    def backward(outputs: Any) -> Gradients:
+        (dx, dhx), dweights = made.backward(dy, None, out, out_weights)
         return Gradients(dx, dhx, dweights)
 
-    return ModelDef(inputs, [inputs[2]], forward, lambda outputs: (dy,), backward)
+    return ModelDef(forward, backward)
 
 
 def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
@@ -112,7 +106,7 @@ def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> Model
         return outputs, Gradients(dx, dhx, dweights)
 
     graph = made.capture(step)
-    return ModelDef.of_graph(inputs, [inputs[2]], graph.launch, graph.result)
+    return ModelDef.of_graph(graph.launch, graph.result)
 
 
 def _layers(shape: Shape, data: Data, xp: Any) -> list[lstms.Weights]:
@@ -120,52 +114,23 @@ def _layers(shape: Shape, data: Data, xp: Any) -> list[lstms.Weights]:
     return [lstms.Weights(*arrays[4 * n : 4 * n + 4]) for n in range(shape.layers)]
 
 
-def one_layer(
-    shape: Shape, data: Data, place: str, training: bool, *, product: lstms.Product
-) -> ModelDef:
-    """One layer; ``product`` says when the input is multiplied."""
-    xp = array_package(place)
-    (weights,) = _layers(shape, data, xp)
-    steps = lstms.Steps.equal(shape.steps, shape.batch)
-
-    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
-        flat = x.reshape(-1, x.shape[-1])
-        h_0, c_0 = hx[0][0], hx[1][0]
-        run = lstms.forward(xp, flat, h_0, c_0, weights, steps, product, training)
-        y = run.y.reshape(*x.shape[:2], -1)
-        return y, (run.h_n[None], run.c_n[None]), run
-
-    def backward(run: lstms.Layer, dy: NDArray) -> Gradients:
-        d = lstms.backward(xp, run, dy.reshape(-1, dy.shape[-1]))
-        return Gradients(
-            d.x.reshape(*dy.shape[:2], -1), (d.h_0[None], d.c_0[None]), list(d.weights)
-        )
-
-    inputs = (xp.asarray(data.x), _states(xp, data))
-    return _trained(inputs, list(weights), forward, backward, xp.asarray(data.dy), training)
-
-
 def simple(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """The plain LSTM whose only result is the last state; its gradient is of sum(dh_n * h_n)."""
     xp = array_package(place)
     (weights,) = _layers(shape, data, xp)
     steps = lstms.Steps.equal(shape.steps, shape.batch)
+    x, hx, dh_n = xp.asarray(data.x), _states(xp, data), xp.asarray(data.dy[-1])
 
-    def forward(x: NDArray, h_0: NDArray, c_0: NDArray) -> Any:
-        flat = x.reshape(-1, x.shape[-1])
-        run = lstms.forward(xp, flat, h_0, c_0, weights, steps, "each step", training)
+    def forward() -> Any:
+        rows = x.reshape(-1, x.shape[-1])
+        run = lstms.forward(xp, rows, hx[0][0], hx[1][0], weights, steps, "each step", training)
         return run.h_n, run.c_n, run
 
-    def backward(run: lstms.Layer, dh_n: NDArray) -> Gradients:
-        d = lstms.backward(xp, run, None, dh_n)
-        dx = d.x.reshape(shape.steps, shape.batch, -1)
-        return Gradients(dx, (d.h_0, d.c_0), list(d.weights))
+    def backward(outputs: Any) -> Gradients:
+        d = lstms.backward(xp, outputs[-1], None, dh_n)
+        return Gradients(d.x.reshape(x.shape), (d.h_0, d.c_0), list(d.weights))
 
-    h_0, c_0 = _states(xp, data)
-    assert c_0 is not None
-    inputs = (xp.asarray(data.x), h_0[0], c_0[0])
-    dh_n = xp.asarray(data.dy[-1])
-    return _trained(inputs, list(weights), forward, backward, dh_n, training)
+    return ModelDef(forward, backward if training else None)
 
 
 def stacked(
@@ -174,63 +139,61 @@ def stacked(
     place: str,
     training: bool,
     *,
+    product: lstms.Product = "each step",
     dropout: float = 0.0,
-    masks: list[NDArray] | None = None,
 ) -> ModelDef:
-    """Several plain layers; ``dropout`` acts between them in training.
+    """One layer or several; ``product`` says when their inputs are multiplied.
 
-    ``masks`` are L-1 arrays [T, B, H] of zeros and 1/(1 - dropout); without them every forward
-    draws its own.
+    ``dropout`` acts between layers in training; every forward draws masks of its own.
     """
     xp = array_package(place)
     layers = _layers(shape, data, xp)
     steps = lstms.Steps.equal(shape.steps, shape.batch)
-    dropped = training and bool(dropout or masks)
+    x, (h_0, c_0), dy = xp.asarray(data.x), _states(xp, data), xp.asarray(data.dy)
 
-    def drawn(y: NDArray) -> NDArray:
+    def mask(y: NDArray) -> NDArray:
+        """Zeros and 1 / (1 - dropout)."""
         return (xp.random.random_sample(y.shape) >= dropout).astype(y.dtype) / (1 - dropout)
 
-    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
+    def of_all(states: list[NDArray]) -> NDArray:
+        """[L, B, H]; of one layer without a copy."""
+        return xp.stack(states) if len(states) > 1 else states[0][None]
+
+    def forward() -> Any:
         y = x.reshape(-1, x.shape[-1])
         runs: list[lstms.Layer] = []
-        kept: list[NDArray] = []
+        masks: list[NDArray] = []
         for n, weights in enumerate(layers):
-            if n and dropped:
-                mask = drawn(y) if masks is None else masks[n - 1].reshape(y.shape)
-                kept.append(mask.astype(y.dtype))
-                y = y * kept[-1]
-            run = lstms.forward(xp, y, hx[0][n], hx[1][n], weights, steps, "each step", training)
-            runs.append(run)
-            y = run.y
-        h_n, c_n = (xp.stack([getattr(run, name) for run in runs]) for name in ("h_n", "c_n"))
-        return y.reshape(*x.shape[:2], -1), (h_n, c_n), (runs, kept)
+            if n and dropout and training:
+                masks.append(mask(y))
+                y = y * masks[-1]
+            runs.append(lstms.forward(xp, y, h_0[n], c_0[n], weights, steps, product, training))
+            y = runs[-1].y
+        hx = of_all([run.h_n for run in runs]), of_all([run.c_n for run in runs])
+        return y.reshape(*x.shape[:2], -1), hx, (runs, masks)
 
-    def backward(saved: tuple[list[lstms.Layer], list[NDArray]], dy: NDArray) -> Gradients:
-        runs, kept = saved
+    def backward(outputs: Any) -> Gradients:
+        runs, masks = outputs[-1]
         d_y = dy.reshape(-1, dy.shape[-1])
-        found = []
+        found: list[lstms.LayerGradients] = []
         for n in reversed(range(len(runs))):
-            d = lstms.backward(xp, runs[n], d_y)
-            found.append(d)
-            d_y = d.x * kept[n - 1] if n and kept else d.x
-        found.reverse()
-        dhx = (xp.stack([d.h_0 for d in found]), xp.stack([d.c_0 for d in found]))
-        params = [array for d in found for array in d.weights]
-        return Gradients(d_y.reshape(*dy.shape[:2], -1), dhx, params)
+            found.insert(0, lstms.backward(xp, runs[n], d_y))
+            d_y = found[0].x * masks[n - 1] if n and masks else found[0].x
+        dhx = of_all([d.h_0 for d in found]), of_all([d.c_0 for d in found])
+        return Gradients(d_y.reshape(x.shape), dhx, [array for d in found for array in d.weights])
 
-    inputs = (xp.asarray(data.x), _states(xp, data))
-    params = [array for layer in layers for array in layer]
-    return _trained(inputs, params, forward, backward, xp.asarray(data.dy), training)
+    return ModelDef(forward, backward if training else None)
 
 
 def varying(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """One layer on rows of different length: sorted and packed, run, and unpacked again."""
     xp = array_package(place)
     (weights,) = _layers(shape, data, xp)
+    x, (h_0, c_0), dy = xp.asarray(data.x), _states(xp, data), xp.asarray(data.dy)
     lengths = shape.lengths
     assert lengths is not None
 
-    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
+    def forward() -> Any:
         # Every call begins with the lengths on the host, as every batch has its own.
         order = np.argsort([-length for length in lengths], kind="stable")
         steps = lstms.Steps.descending(xp, [lengths[row] for row in order])
@@ -241,28 +204,23 @@ def varying(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
         )
         rows = xp.asarray(order)
         run = lstms.forward(
-            xp, x[places], hx[0][0][rows], hx[1][0][rows], weights, steps, "ahead", training
+            xp, x[places], h_0[0][rows], c_0[0][rows], weights, steps, "ahead", training
         )
         y = xp.zeros((*x.shape[:2], weights.w_hh.shape[1]), x.dtype)
         y[places] = run.y
-        h_n, c_n = xp.empty_like(hx[0]), xp.empty_like(hx[1])
+        h_n, c_n = xp.empty_like(h_0), xp.empty_like(c_0)
         h_n[0, rows], c_n[0, rows] = run.h_n, run.c_n
         return y, (h_n, c_n), (run, places, rows)
 
-    def backward(saved: Any, dy: NDArray) -> Gradients:
-        run, places, rows = saved
+    def backward(outputs: Any) -> Gradients:
+        run, places, rows = outputs[-1]
         d = lstms.backward(xp, run, dy[places])
-        dx = xp.zeros((*dy.shape[:2], run.x.shape[1]), dy.dtype)
+        dx, dh_0, dc_0 = xp.zeros_like(x), xp.empty_like(h_0), xp.empty_like(c_0)
         dx[places] = d.x
-        dhx = []
-        for packed in (d.h_0, d.c_0):
-            sorted_back = xp.empty_like(packed)
-            sorted_back[rows] = packed
-            dhx.append(sorted_back[None])
-        return Gradients(dx, tuple(dhx), list(d.weights))
+        dh_0[0, rows], dc_0[0, rows] = d.h_0, d.c_0
+        return Gradients(dx, (dh_0, dc_0), list(d.weights))
 
-    inputs = (xp.asarray(data.x), _states(xp, data))
-    return _trained(inputs, list(weights), forward, backward, xp.asarray(data.dy), training)
+    return ModelDef(forward, backward if training else None)
 
 
 def normalised(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
@@ -270,36 +228,21 @@ def normalised(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
     xp = array_package(place)
     w_ih, w_hh = (xp.asarray(array) for array in data.weights[:2])
     rows, hidden = w_hh.shape
-    dtype = w_hh.dtype
     scale_shift = [
-        make(size, dtype) for size in (rows, rows, hidden) for make in (xp.ones, xp.zeros)
+        make(size, w_hh.dtype) for size in (rows, rows, hidden) for make in (xp.ones, xp.zeros)
     ]
     weights = layer_norm.Weights(w_ih, w_hh, *scale_shift)
+    x, (h_0, c_0), dy = xp.asarray(data.x), _states(xp, data), xp.asarray(data.dy)
 
-    def forward(x: NDArray, hx: tuple[NDArray, NDArray]) -> Any:
-        run = layer_norm.forward(xp, x, hx[0][0], hx[1][0], weights, training)
+    def forward() -> Any:
+        run = layer_norm.forward(xp, x, h_0[0], c_0[0], weights, training)
         return run.h[1:], (run.h[-1:], run.c[-1:]), run
 
-    def backward(run: layer_norm.Layer, dy: NDArray) -> Gradients:
-        d = layer_norm.backward(xp, run, dy)
+    def backward(outputs: Any) -> Gradients:
+        d = layer_norm.backward(xp, outputs[-1], dy)
         return Gradients(d.x, (d.h_0[None], d.c_0[None]), list(d.weights))
 
-    inputs = (xp.asarray(data.x), _states(xp, data))
-    return _trained(inputs, list(weights), forward, backward, xp.asarray(data.dy), training)
-
-
-def _trained(
-    inputs: tuple[Any, ...],
-    params: list[Any],
-    forward: Callable[..., Any],
-    backward: Callable[..., Gradients],
-    gradient: NDArray,
-    training: bool,
-) -> ModelDef:
-    """A model whose outputs end with what backward needs."""
-    if not training:
-        return ModelDef(inputs, params, forward)
-    return ModelDef(inputs, params, forward, lambda outputs: (outputs[-1], gradient), backward)
+    return ModelDef(forward, backward if training else None)
 
 
 _LSTM = Limits(
@@ -318,10 +261,10 @@ CREATORS = (
         tunes=True,
         captures=True,
     ),
-    Creator("array plain", "array", partial(one_layer, product="each step"), _LSTM),
-    Creator("array premultiplied", "array", partial(one_layer, product="ahead"), _LSTM),
+    Creator("array plain", "array", partial(stacked, product="each step"), _LSTM),
+    Creator("array premultiplied", "array", partial(stacked, product="ahead"), _LSTM),
     Creator(
-        "array premultiplied bias", "array", partial(one_layer, product="ahead with bias"), _LSTM
+        "array premultiplied bias", "array", partial(stacked, product="ahead with bias"), _LSTM
     ),
     Creator("array simple", "array", simple, _LSTM),
     Creator("array multilayer", "array", stacked, _LSTM._replace(layers=None)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -147,17 +148,11 @@ def functions(
         return in_layout(array, channels_last=shape.channels_last) if array.ndim > 1 else array
 
     network = _Network(xp, shape, [upload(array) for array in data.weights], options)
-    inputs = (upload(data.x),)
+    x = upload(data.x)
     if not training:
-        return ModelDef(inputs, network.weights, network.scores)
+        return ModelDef(partial(network.scores, x))
     dy = xp.asarray(data.dy)
-    return ModelDef(
-        inputs,
-        network.weights,
-        network.forward,
-        lambda outputs: (outputs[1], dy),
-        network.gradients,
-    )
+    return ModelDef(partial(network.forward, x), lambda outputs: network.gradients(outputs[1], dy))
 
 
 def tuned(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
@@ -171,7 +166,7 @@ def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> 
     """The tuned model in one CUDA graph: forward, or forward and all gradients."""
     model = tuned(shape, data, place, training)
     graph = cupy_memory().capture_step(model.once)
-    return ModelDef.of_graph(model.inputs, model.params, graph.launch, graph.result)
+    return ModelDef.of_graph(graph.launch, graph.result)
 
 
 CREATORS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -41,20 +42,18 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
     inputs = (x, h_0, c_0, weights)
     if not training:
-        return ModelDef(inputs, [weights], jax.jit(run))
+        return ModelDef(partial(jax.jit(run), *inputs))
 
     def train(x: Any, h_0: Any, c_0: Any, weights: Any, dy: Any) -> Any:
         outputs, pull = jax.vjp(run, x, h_0, c_0, weights)
         zeros = (jnp.zeros_like(h_0), jnp.zeros_like(c_0))
         return outputs, pull((dy, zeros))
 
-    def backward(gradients: Any) -> Gradients:
-        dx, dh_0, dc_0, dweights = gradients
+    def backward(outputs: Any) -> Gradients:
+        dx, dh_0, dc_0, dweights = outputs[1]
         return Gradients(dx, (dh_0, dc_0), dweights)
 
-    return ModelDef(
-        (*inputs, dy), [weights], jax.jit(train), lambda outputs: (outputs[1],), backward
-    )
+    return ModelDef(partial(jax.jit(train), *inputs, dy), backward)
 
 
 _PLACES = ("gpu",) if any(device.platform == "gpu" for device in jax.devices()) else ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, Protocol, Self
 
 
@@ -36,46 +35,32 @@ class Problem(ABC):
 class ModelDef(NamedTuple):
     """A network with its arrays, ready to be called.
 
-    ``forward(*inputs)`` gives the outputs: of a recurrent network ``y, (h_n, c_n)``, or ``y, h_n``
-    without a cell state; of an image CNN its scores alone; in training perhaps more behind them.
-    ``backward(*backward_setup(outputs))`` gives the gradients of sum(dy * y), where y is the first
-    output: of a recurrent network `Gradients` with respect to x, the states and ``params``, of an
-    image CNN a list, with respect to ``params``. The gradient dy was drawn when the model was made,
-    so that no random numbers are timed. ``backward`` is None in a model for inference. ``about()``
-    is what the record says of it besides, behind the warm-up.
+    ``forward()`` gives the outputs: of a recurrent network ``y, (h_n, c_n)``, or ``y, h_n`` without
+    a cell state; of an image CNN its scores alone; in training perhaps more behind them.
+    ``backward(outputs)`` gives the gradients of sum(dy * y), where y is the first output: of a
+    recurrent network `Gradients` with respect to x, the states and the weights, of an image CNN a
+    list, with respect to the weights. The gradient dy was drawn when the model was made, so that no
+    random numbers are timed. ``backward`` is None in a model for inference. ``about()`` is what the
+    record says of it besides, behind the warm-up.
     """
 
-    inputs: tuple[Any, ...]
-    params: list[Any]
-    forward: Callable[..., Any]
-    backward_setup: Callable[[Any], tuple[Any, ...]] | None = None
-    backward: Callable[..., Any] | None = None
+    forward: Callable[[], Any]
+    backward: Callable[[Any], Any] | None = None
     about: Callable[[], dict[str, Any]] | None = None
 
     def once(self) -> tuple[Any, Any]:
         """The outputs and, where the model has a backward, the gradients; else None."""
-        outputs = self.forward(*self.inputs)
-        if self.backward_setup is None or self.backward is None:
-            return outputs, None
-        return outputs, self.backward(*self.backward_setup(outputs))
+        outputs = self.forward()
+        return outputs, None if self.backward is None else self.backward(outputs)
 
     def step(self) -> Callable[[], Any]:
         """One call of all there is: forward, and backward where the model has it."""
-        forward = partial(self.forward, *self.inputs)
-        setup, backward = self.backward_setup, self.backward
-        if setup is None or backward is None:
-            return forward
-
-        def train() -> Any:
-            return backward(*setup(forward()))
-
-        return train
+        forward, backward = self.forward, self.backward
+        return forward if backward is None else lambda: backward(forward())
 
     @classmethod
     def of_graph(
         cls,
-        inputs: tuple[Any, ...],
-        params: list[Any],
         launch: Callable[[], object],
         results: tuple[Any, Any],
         about: Callable[[], dict[str, Any]] | None = None,
@@ -87,13 +72,11 @@ class ModelDef(NamedTuple):
         """
         outputs, gradients = results
 
-        def forward(*inputs: Any) -> Any:
+        def forward() -> Any:
             launch()
             return outputs
 
-        if gradients is None:
-            return cls(inputs, params, forward, about=about)
-        return cls(inputs, params, forward, lambda _: (), lambda: gradients, about)
+        return cls(forward, None if gradients is None else lambda _: gradients, about)
 
 
 class Fits(Protocol):

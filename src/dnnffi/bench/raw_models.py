@@ -39,7 +39,7 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
     c_0 = None if data.c_0 is None else upload(data.c_0)
     arrays = [upload(array) for array in data.weights]
     flat = new((executor.weight_size,))
-    weights = dnnffi.RNNWeights.pack(arrays, spec, backend="cudnn", out=flat)
+    dnnffi.RNNWeights.pack(arrays, spec, backend="cudnn", out=flat)
     y, h_n = new(problem.y_shape), new(problem.h_shape)
     c_n = new(problem.c_shape) if cell else None
     workspace = memory.empty((executor.least_workspace_bytes,), byte)
@@ -67,8 +67,6 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
     graph = memory.capture(calls)
     graph.executor = calls, executor  # whose arrays and kernels it needs
     return ModelDef.of_graph(
-        (x, h_0 if c_0 is None else (h_0, c_0), weights),
-        [weights],
         lambda: graph.launch(memory.current_stream()),
         ((y, (h_n, c_n) if cell else h_n), gradients),
         about=lambda: about,

@@ -74,20 +74,20 @@ def eager(
             warnings.simplefilter("ignore", DeprecationWarning)
             run = torch.jit.trace(run, (x, *weights), check_trace=False)
 
-    def forward(x: torch.Tensor) -> tuple[torch.Tensor]:
+    def forward() -> tuple[torch.Tensor]:
         # One switch for all models of the process.
         cudnn.benchmark = search
         return (run(x, *weights),)
 
     if not training:
-        return ModelDef((x,), weights, forward)
+        return ModelDef(forward)
     dy = upload(data.dy)
 
-    def backward(y: torch.Tensor) -> list[torch.Tensor]:
+    def backward(outputs: tuple[torch.Tensor]) -> list[torch.Tensor]:
         cudnn.benchmark = search
-        return list(torch.autograd.grad(y, weights, dy))
+        return list(torch.autograd.grad(outputs, weights, dy))
 
-    return ModelDef((x,), weights, forward, lambda outputs: outputs, backward)
+    return ModelDef(forward, backward)
 
 
 def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:

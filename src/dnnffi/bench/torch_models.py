@@ -34,24 +34,21 @@ def _states(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
 
 
 def _trained(
-    inputs: tuple[Any, ...],
+    forward: Callable[[], Any],
     x: torch.Tensor,
     states: tuple[torch.Tensor, ...],
     params: list[torch.Tensor],
-    forward: Callable[..., Any],
     gradient: torch.Tensor,
     training: bool,
 ) -> ModelDef:
     """A model whose first output is what the gradient is of."""
-    if not training:
-        return ModelDef(inputs, params, forward)
 
-    def backward(output: torch.Tensor, d_output: torch.Tensor) -> Gradients:
-        found = torch.autograd.grad(output, (x, *states, *params), d_output)
-        hx = found[1] if len(states) == 1 else found[1 : 1 + len(states)]
-        return Gradients(found[0], hx, list(found[1 + len(states) :]))
+    def backward(outputs: Any) -> Gradients:
+        dx, *found = torch.autograd.grad(outputs[0], (x, *states, *params), gradient)
+        dhx, dweights = tuple(found[: len(states)]), found[len(states) :]
+        return Gradients(dx, dhx if len(dhx) > 1 else dhx[0], dweights)
 
-    return ModelDef(inputs, params, forward, lambda outputs: (outputs[0], gradient), backward)
+    return ModelDef(forward, backward if training else None)
 
 
 def _module(shape: Shape, data: Data, place: str, training: bool) -> Any:
@@ -83,18 +80,18 @@ def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     module = _module(shape, data, place, training)
     x, states = _tensor(data.x, place, training), _states(data, place, training)
     hx = states if shape.mode == "lstm" else states[0]
-    forward: Callable[..., Any] = module
+    forward: Callable[[], Any] = partial(module, x, hx)
     if shape.lengths:
         lengths = torch.tensor(shape.lengths)
         rnn = torch.nn.utils.rnn
 
-        def forward(x: torch.Tensor, hx: Any) -> Any:
+        def forward() -> Any:
             packed = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
             y, hx_n = module(packed, hx)
             return rnn.pad_packed_sequence(y, total_length=shape.steps)[0], hx_n
 
     dy = _tensor(data.dy, place, False)
-    return _trained((x, hx), x, states, _parameters(module), forward, dy, training)
+    return _trained(forward, x, states, _parameters(module), dy, training)
 
 
 def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
@@ -110,10 +107,11 @@ def in_a_graph(model: ModelDef) -> ModelDef:
         for _ in range(3):
             model.once()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
+    graph: Any = torch.cuda.CUDAGraph()
+    graph.model = model  # whose arrays it reads
     with torch.cuda.graph(graph):
         results = model.once()
-    return ModelDef.of_graph(model.inputs, model.params, graph.replay, results)
+    return ModelDef.of_graph(graph.replay, results)
 
 
 def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:
@@ -146,7 +144,7 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
         inputs = (x, states, list(shape.lengths), *params)
     else:
         inputs = (x, states, *params)
-    return _trained(inputs, x, states, params, function, gradient, training)
+    return _trained(partial(function, *inputs), x, states, params, gradient, training)
 
 
 _FUNCTIONS = {"dropout": "multilayer"}
