@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 
 from dnnffi.bench import array_models
+from dnnffi.bench.creator import Limits
 from dnnffi.bench.shapes import Shape
 
 ONE = Shape("lstm", "float64", 4, 3, 2, 5)
@@ -22,9 +23,9 @@ SHAPES = {
 
 
 def fitting(creator):
-    """The shapes that a creator takes; float64 is for these tests alone."""
-    limits = creator.limits._replace(dtypes=("float64",), places=("cpu",))
-    return [name for name, shape in SHAPES.items() if not limits.why_not(shape, "cpu")]
+    """The shapes that a creator takes."""
+    limits = creator.limits or Limits()
+    return [name for name, shape in SHAPES.items() if not limits.why_not(shape)]
 
 
 def host(value):

@@ -13,7 +13,6 @@ from bench_models import check, host
 import dnnffi
 from dnnffi.bench import image_models, relu
 from dnnffi.bench.images import ImageShape
-from dnnffi.bench.limits import ImageLimits
 from dnnffi.bench.model import ModelDef
 from dnnffi.device.arrays import in_layout
 
@@ -131,14 +130,6 @@ def test_relu_backward_takes_one_gradient_for_all_of_a_channel():
     channel = np.arange(1.0, 7).reshape(2, 3, 1, 1)
     found = relu.relu_backward(np, y, channel)
     assert np.array_equal(found, np.where(y > 0, channel, 0))
-
-
-def test_limits_say_why_a_shape_does_not_fit():
-    shape = SHAPES["resnet18"]
-    assert ImageLimits().why_not(shape, "gpu") == "float16 and float32 only"
-    assert ImageLimits(places=("gpu",)).why_not(shape, "cpu") == "needs a GPU"
-    assert ImageLimits(places=()).why_not(shape, "gpu") == "its library sees no GPU"
-    assert ImageLimits(dtypes=("float64",)).why_not(shape, "gpu") == ""
 
 
 @pytest.mark.parametrize("training", [False, True])

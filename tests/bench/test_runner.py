@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dnnffi.bench import runner
-from dnnffi.bench.limits import Limits
-from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.creator import Creator, Limits
+from dnnffi.bench.model import ModelDef
 from dnnffi.bench.runner import Row, Runner, Settings
 from dnnffi.bench.shapes import Shape
 
@@ -139,10 +139,10 @@ def test_want_of_memory_is_named_and_memory_given_back(clock):
 
 
 def test_what_does_not_fit_is_skipped_with_its_reason(clock):
-    elsewhere = creator("a", [], fail_at=0, limits=Limits(places=("gpu",)))
-    absent = creator("b", [], fail_at=0, unavailable="not there")
-    rows = list(Runner("cpu", SETTINGS).rows(SHAPE, [elsewhere, absent]))
-    assert [row.skipped for row in rows] == ["needs a GPU", "not there"] * 2
+    elsewhere = creator("a", [], fail_at=0, places=("gpu",))
+    other = creator("b", [], fail_at=0, limits=Limits(modes=("gru",)))
+    rows = list(Runner("cpu", SETTINGS).rows(SHAPE, [elsewhere, other]))
+    assert [row.skipped for row in rows] == ["needs a GPU", "gru only"] * 2
 
 
 def test_rows_in_json_have_only_what_is_known():

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from dnnffi.bench import array_models, runner
-from dnnffi.bench.model import Creator
+from dnnffi.bench.creator import Creator
 from dnnffi.bench.suites import SUITES
 from dnnffi.cli import bench, main, probe
 

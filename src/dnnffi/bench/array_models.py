@@ -9,8 +9,8 @@ import numpy as np
 
 import dnnffi
 from dnnffi.bench import layer_norm, lstms
-from dnnffi.bench.limits import Limits
-from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.creator import LSTM, LSTM_LAYERS, LSTM_LENGTHS, Creator
+from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import NDArray
@@ -245,32 +245,24 @@ def normalised(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
     return ModelDef(forward, backward if training else None)
 
 
-_LSTM = Limits(
-    modes=("lstm",), layers=1, both_directions=False, lengths="refuses", places=("cpu", "gpu")
-)
-
 CREATORS = (
-    Creator("dnnffi", "array", functional, Limits(), always=True, tunes=True),
-    Creator("dnnffi plan", "array", plan, Limits(), always=True, tunes=True),
+    Creator("dnnffi", "array", functional, always=True, tunes=True),
+    Creator("dnnffi plan", "array", plan, always=True, tunes=True),
     Creator(
         "dnnffi plan captured",
         "array",
         plan_captured,
-        Limits(places=("gpu",)),
+        places=("gpu",),
         always=True,
         tunes=True,
         captures=True,
     ),
-    Creator("array plain", "array", partial(stacked, product="each step"), _LSTM),
-    Creator("array premultiplied", "array", partial(stacked, product="ahead"), _LSTM),
-    Creator(
-        "array premultiplied bias", "array", partial(stacked, product="ahead with bias"), _LSTM
-    ),
-    Creator("array simple", "array", simple, _LSTM),
-    Creator("array multilayer", "array", stacked, _LSTM._replace(layers=None)),
-    Creator("array layer norm", "array", normalised, _LSTM),
-    Creator(
-        "array dropout", "array", partial(stacked, dropout=DROPOUT), _LSTM._replace(layers=None)
-    ),
-    Creator("array variable length", "array", varying, _LSTM._replace(lengths="needs")),
+    Creator("array plain", "array", stacked, LSTM),
+    Creator("array premultiplied", "array", partial(stacked, product="ahead"), LSTM),
+    Creator("array premultiplied bias", "array", partial(stacked, product="ahead with bias"), LSTM),
+    Creator("array simple", "array", simple, LSTM),
+    Creator("array multilayer", "array", stacked, LSTM_LAYERS),
+    Creator("array layer norm", "array", normalised, LSTM),
+    Creator("array dropout", "array", partial(stacked, dropout=DROPOUT), LSTM_LAYERS),
+    Creator("array variable length", "array", varying, LSTM_LENGTHS),
 )

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import dnnffi
 from dnnffi.bench.array_models import array_package
+from dnnffi.bench.creator import Creator
 from dnnffi.bench.images import ImageData, ImageShape
-from dnnffi.bench.limits import ImageLimits
-from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.model import ModelDef
 from dnnffi.bench.relu import relu_backward
 from dnnffi.bench.resnet import Block, Conv
 from dnnffi.device.arrays import in_layout
@@ -170,7 +170,7 @@ def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> 
 
 
 CREATORS = (
-    Creator("dnnffi", "array", functions, ImageLimits()),
-    Creator("dnnffi tuned", "array", tuned, ImageLimits(places=("gpu",))),
-    Creator("dnnffi captured", "array", captured, ImageLimits(places=("gpu",)), captures=True),
+    Creator("dnnffi", "array", functions),
+    Creator("dnnffi tuned", "array", tuned, places=("gpu",)),
+    Creator("dnnffi captured", "array", captured, places=("gpu",), captures=True),
 )

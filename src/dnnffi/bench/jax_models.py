@@ -11,8 +11,8 @@ import numpy as np
 from jax.experimental import rnn
 
 import dnnffi
-from dnnffi.bench.limits import Limits
-from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.creator import Creator, Limits
+from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.rnn.functions import Gradients
 
@@ -64,7 +64,8 @@ CREATORS = (
         "jax",
         lstm,
         # It says float32 only, and that it takes no rows of different length.
-        Limits(modes=("lstm",), dtypes=("float32",), places=_PLACES, lengths="refuses"),
+        Limits(modes=("lstm",), dtypes=("float32",), lengths="refuses"),
+        places=_PLACES,
         always=True,
     ),
 )

@@ -1,11 +1,10 @@
-"""What is timed: a model as a record of calls, and what makes one."""
+"""What is timed: a problem, and a model of it as a record of calls."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 
 class Problem(ABC):
@@ -77,40 +76,3 @@ class ModelDef(NamedTuple):
             return outputs
 
         return cls(forward, None if gradients is None else lambda _: gradients, about)
-
-
-class Fits(Protocol):
-    """On what a creator works."""
-
-    def why_not(self, shape: Any, place: str) -> str:
-        """Why ``shape`` is not for it on ``place``, "cpu" or "gpu"; empty if it is."""
-
-
-Create = Callable[[Any, Any, str, bool], ModelDef]
-"""(problem, what its `draw` gave, place, training) -> model; place is "cpu" or "gpu"."""
-
-
-@dataclass(frozen=True)
-class Creator:
-    """What makes a model, and on what it works.
-
-    ``library`` is whose arrays and clock it has: "array" (CuPy on a GPU, else NumPy), "torch" or
-    "jax". ``always`` is False for networks that are of interest on the shapes of fastrnns alone.
-    ``tunes`` says that the first calls look for the fastest way; ``captures`` that the model is
-    captured in a graph while it is made. Without ``limits`` it takes every problem.
-    """
-
-    name: str
-    library: str
-    create: Create
-    limits: Fits | None = None
-    always: bool = False
-    tunes: bool = False
-    captures: bool = False
-    unavailable: str = ""
-
-    def why_not(self, shape: Problem, place: str) -> str:
-        """Why ``shape`` cannot be measured with it; empty if it can."""
-        if self.unavailable or self.limits is None:
-            return self.unavailable
-        return self.limits.why_not(shape, place)

@@ -10,8 +10,8 @@ from math import inf
 from typing import Any
 
 import dnnffi
-from dnnffi.bench.limits import Limits
-from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.creator import Creator
+from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.interface import NDArray, Stream
 from dnnffi.rnn.backend import DeviceRNNBackend, rnn_backends
@@ -111,4 +111,4 @@ def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return _captured(best, data, rnn_backends.of("cudnn").memory, about)  # type: ignore[attr-defined]
 
 
-CREATORS = (Creator("cudnn raw", "array", raw, Limits(places=("gpu",)), always=True),)
+CREATORS = (Creator("cudnn raw", "array", raw, places=("gpu",), always=True),)

@@ -13,7 +13,8 @@ from typing import Any
 
 import dnnffi
 from dnnffi.bench.clocks import Clock, clock_for
-from dnnffi.bench.model import Creator, ModelDef, Problem
+from dnnffi.bench.creator import Creator
+from dnnffi.bench.model import ModelDef, Problem
 
 PHASES = ("inference", "training")
 """Forward alone, and forward with both backwards."""

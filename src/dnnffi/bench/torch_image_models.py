@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from dnnffi.bench.creator import Creator
 from dnnffi.bench.images import ImageData, ImageShape
-from dnnffi.bench.limits import ImageLimits
-from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.model import ModelDef
 from dnnffi.bench.resnet import Conv, ResNet
 from dnnffi.bench.torch_models import PLACES, device, in_a_graph
 from dnnffi.device.interface import NDArray
@@ -96,10 +96,8 @@ def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> 
 
 
 CREATORS = (
-    Creator("torch eager", "torch", eager, ImageLimits(places=PLACES)),
-    Creator(
-        "torch benchmark", "torch", partial(eager, search=True), ImageLimits(places=PLACES[1:])
-    ),
-    Creator("torch traced", "torch", partial(eager, trace=True), ImageLimits(places=PLACES)),
-    Creator("torch graph", "torch", captured, ImageLimits(places=PLACES[1:]), captures=True),
+    Creator("torch eager", "torch", eager, places=PLACES),
+    Creator("torch benchmark", "torch", partial(eager, search=True), places=PLACES[1:]),
+    Creator("torch traced", "torch", partial(eager, trace=True), places=PLACES),
+    Creator("torch graph", "torch", captured, places=PLACES[1:], captures=True),
 )

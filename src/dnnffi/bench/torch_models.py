@@ -11,8 +11,8 @@ import torch
 
 from dnnffi.bench import layer_norm, torch_script
 from dnnffi.bench.array_models import DROPOUT
-from dnnffi.bench.limits import Limits
-from dnnffi.bench.model import Creator, ModelDef
+from dnnffi.bench.creator import LSTM, LSTM_LAYERS, LSTM_LENGTHS, Creator, Limits
+from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.interface import NDArray
 from dnnffi.rnn.functions import Gradients
@@ -149,26 +149,25 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
 
 _FUNCTIONS = {"dropout": "multilayer"}
 PLACES = ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
-_ANY = Limits(places=PLACES)
-_LSTM = _ANY._replace(modes=("lstm",), layers=1, both_directions=False, lengths="refuses")
 _VARIANTS = {
-    "plain": _LSTM,
-    "premultiplied": _LSTM,
-    "premultiplied_bias": _LSTM,
-    "simple": _LSTM,
-    "multilayer": _LSTM._replace(layers=None),
-    "layer_norm": _LSTM,
-    "dropout": _LSTM._replace(layers=None),
-    "variable_length": _LSTM._replace(lengths="needs"),
+    "plain": LSTM,
+    "premultiplied": LSTM,
+    "premultiplied_bias": LSTM,
+    "simple": LSTM,
+    "multilayer": LSTM_LAYERS,
+    "layer_norm": LSTM,
+    "dropout": LSTM_LAYERS,
+    "variable_length": LSTM_LENGTHS,
 }
 
 CREATORS = (
-    Creator("torch eager", "torch", eager, _ANY, always=True),
+    Creator("torch eager", "torch", eager, places=PLACES, always=True),
     Creator(
         "torch graph",
         "torch",
         captured,
-        Limits(places=PLACES[1:], lengths="refuses"),
+        Limits(lengths="refuses"),
+        places=PLACES[1:],
         always=True,
         captures=True,
     ),
@@ -178,6 +177,7 @@ CREATORS = (
             "torch",
             partial(scripted, variant=variant),
             limits,
+            PLACES,
         )
         for variant, limits in _VARIANTS.items()
     ),

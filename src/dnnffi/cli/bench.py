@@ -19,7 +19,8 @@ from dnnffi.bench.suites import SUITES, Suite
 from dnnffi.cli.command import INTERRUPTED, CommandError, number
 
 if TYPE_CHECKING:
-    from dnnffi.bench.model import Creator, Problem
+    from dnnffi.bench.creator import Creator
+    from dnnffi.bench.model import Problem
     from dnnffi.bench.runner import Settings
 
 NAME = "bench"
