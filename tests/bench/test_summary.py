@@ -200,7 +200,7 @@ def test_a_table_of_rich_on_a_terminal(monkeypatch, capsys):
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_shape(capsys):
-    with show.progress(2) as progress:
-        progress.begin("one")
-        progress.begin("two")
+    with show.progress(2) as begin:
+        begin("one")
+        begin("two")
     assert capsys.readouterr().err == "[1/2] one\n[2/2] two\n"

@@ -39,10 +39,6 @@ class Settings:
     seconds: float = 0.02
     host_calls: int = 20
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields by name, for the record of a run."""
-        return dict(vars(self))
-
 
 QUICK = Settings(rounds=3, seconds=0.005)
 

@@ -14,29 +14,18 @@ from importlib.util import find_spec
 from dnnffi.bench.summary import PEERS, PHASE_WORDS, Record, comparisons, figures, ratios
 
 
-class Progress:
-    """How far a run is, as ``show(number of shapes done, name of the next one)`` shows it."""
-
-    def __init__(self, show: Callable[[int, str], object]) -> None:
-        self._show = show
-        self._done = itertools.count()
-
-    def begin(self, name: str) -> None:
-        """The shape ``name`` is now measured."""
-        self._show(next(self._done), name)
-
-
 @contextmanager
-def progress(total: int) -> Iterator[Progress]:
-    """A bar on a terminal, else a line for each shape; on the standard error."""
+def progress(total: int) -> Iterator[Callable[[str], object]]:
+    """How far a run is: a bar on a terminal, else a line for each shape; on the standard error.
+
+    The context is a function to be told the name of the shape that is measured next.
+    """
+    done = itertools.count()
     if find_spec("rich") is None or not sys.stderr.isatty():
-        yield Progress(
-            lambda done, name: print(f"[{done + 1}/{total}] {name}", file=sys.stderr, flush=True)
-        )
+        yield lambda name: print(f"[{next(done) + 1}/{total}] {name}", file=sys.stderr, flush=True)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
         BarColumn(),
@@ -44,9 +33,9 @@ def progress(total: int) -> Iterator[Progress]:
         TextColumn("{task.fields[shape]}"),
         TimeElapsedColumn(),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total, shape="")
-        yield Progress(lambda done, name: bar.update(task, completed=done, shape=name))
+        yield lambda name: bar.update(task, completed=next(done), shape=name)
 
 
 def print_record(record: Record) -> None:

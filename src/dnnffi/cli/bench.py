@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
     settings = _settings(options, place)
     record: dict[str, Any] = {
         "machine": machine(place, tuple(by_peer)),
-        "settings": settings.as_json(),
+        "settings": vars(settings),
         "shapes": [shape.as_json() | {"sets": sets} for shape, sets in chosen.items()],
         "rows": [],
     }
@@ -117,9 +117,9 @@ def run(options: argparse.Namespace) -> int:
     runner = Runner(place, settings)
     interrupted = False
     try:
-        with show.progress(len(chosen)) as progress:
+        with show.progress(len(chosen)) as begin:
             for shape, sets in chosen.items():
-                progress.begin(shape.name)
+                begin(shape.name)
                 wanted = [
                     creator
                     for creator in creators
