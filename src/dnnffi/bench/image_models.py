@@ -38,21 +38,20 @@ class _Network:
         self._options = options
         self.weights = weights
 
-    def scores(self, x: NDArray) -> tuple[NDArray]:
-        """[N, V] from pictures [N, C, H, W]. Keeps no more than the next convolution reads."""
-        for block in self._net.blocks:
-            x = self._block(block, x, None)
-        return (self._scores(self._means(x)),)
+    def forward(self, x: NDArray, keep: bool) -> tuple[NDArray, _Saved]:
+        """The scores [N, V] of pictures [N, C, H, W], and what `gradients` needs.
 
-    def forward(self, x: NDArray) -> tuple[NDArray, _Saved]:
-        """The scores, and what `gradients` needs."""
-        kept = []
+        Without ``keep`` no more is saved than the next convolution reads.
+        """
+        saved: list[list[NDArray]] = []
         for block in self._net.blocks:
-            maps = [x]
+            maps = [x] if keep else None
             x = self._block(block, x, maps)
-            kept.append(maps)
-        means = self._means(x)
-        return self._scores(means), _Saved(kept, means)
+            if maps is not None:
+                saved.append(maps)
+        means = x.mean(axis=(2, 3), keepdims=True)
+        scores = self._conv(self._net.scores, means).reshape(len(means), -1)
+        return scores, _Saved(saved, means)
 
     def gradients(self, saved: _Saved, dy: NDArray) -> list[NDArray]:
         """Of sum(dy * scores), with respect to the weights and biases in their order.
@@ -94,12 +93,6 @@ class _Network:
             if kept is not None:
                 kept.append(x)
         return x
-
-    def _means(self, features: NDArray) -> NDArray:
-        return features.mean(axis=(2, 3), keepdims=True)
-
-    def _scores(self, means: NDArray) -> NDArray:
-        return self._conv(self._net.scores, means).reshape(len(means), -1)
 
     def _block_backward(
         self,
@@ -148,11 +141,14 @@ def functions(
         return in_layout(array, channels_last=shape.channels_last) if array.ndim > 1 else array
 
     network = _Network(xp, shape, [upload(array) for array in data.weights], options)
-    x = upload(data.x)
-    if not training:
-        return ModelDef(partial(network.scores, x))
     dy = xp.asarray(data.dy)
-    return ModelDef(partial(network.forward, x), lambda outputs: network.gradients(outputs[1], dy))
+
+    def backward(outputs: tuple[NDArray, _Saved]) -> list[NDArray]:
+        return network.gradients(outputs[1], dy)
+
+    return ModelDef(
+        partial(network.forward, upload(data.x), training), backward if training else None
+    )
 
 
 def tuned(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
