@@ -101,8 +101,8 @@ def test_package_reports_one_that_fails_to_import(tmp_path, monkeypatch):
 
 def test_demo_learns_and_writes_its_files(text, tmp_path, capsys, monkeypatch):
     courses = []
-    train = demo.train
-    monkeypatch.setattr(demo, "train", lambda *args: courses.append(train(*args)) or courses[0])
+    follow = demo.follow
+    monkeypatch.setattr(demo, "follow", lambda *args: courses.append(follow(*args)) or courses[0])
     output = tmp_path / "new" / "folder"
     assert run_demo(text, output, "--steps", "45") == 0
     assert len(courses[0].losses) == 45

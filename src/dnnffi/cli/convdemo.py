@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dnnffi.cli.command import INTERRUPTED
-from dnnffi.cli.training import Progress, follow, plot_losses
+from dnnffi.cli.training import follow, plot_losses
 
 if TYPE_CHECKING:
     from dnnffi.cli.convmodel import ConvModel
@@ -39,7 +39,8 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
     print(f"Network   {len(CHANNELS) - 1} convolutions of 3 x 3, {count:,} parameters")
 
     batch = options.batch or BATCH
-    progress = train(model, xp, batch, options.seconds, options.steps, rng)
+    losses = _losses(model, xp, batch, rng)
+    progress = follow(losses, batch, "nats", "pictures", options.seconds, options.steps)
     if not progress.losses:
         print("Interrupted before the first step; nothing to write.")
         return INTERRUPTED
@@ -61,22 +62,17 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
     return INTERRUPTED if progress.interrupted else 0
 
 
-def train(
-    model: ConvModel, xp: ModuleType, batch: int, seconds: float, steps: int | None, rng: Any
-) -> Progress:
-    """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes."""
+def _losses(model: ConvModel, xp: ModuleType, batch: int, rng: Any) -> Iterator[Any]:
+    """Train on new pictures for ever; the loss of each step."""
     from dnnffi.cli.learning import Adam
     from dnnffi.cli.pictures import draw_pictures
 
-    def losses() -> Iterator[Any]:
-        adam = Adam(model.parameters, RATE)
-        while True:
-            drawn = map(xp.asarray, draw_pictures(batch, SIZE, NOISE, rng))
-            loss, gradients = model.loss_and_gradients(*drawn)
-            adam.step(gradients)
-            yield loss
-
-    return follow(losses(), batch, "nats", "pictures", seconds, steps)
+    adam = Adam(model.parameters, RATE)
+    while True:
+        drawn = map(xp.asarray, draw_pictures(batch, SIZE, NOISE, rng))
+        loss, gradients = model.loss_and_gradients(*drawn)
+        adam.step(gradients)
+        yield loss
 
 
 def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:

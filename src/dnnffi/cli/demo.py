@@ -143,11 +143,12 @@ def _learn_text(options: argparse.Namespace, backend: str, xp: ModuleType) -> in
     rng = np.random.default_rng(options.seed)
     model = CharModel(xp, spec, backend, rng)
     print(f"Text      {source}: {len(text):,} characters, {len(alphabet)} different ones")
-    print(f"Network   {sizes.layers} LSTM of {sizes.hidden}, {_count(model):,} parameters")
+    count = sum(int(parameter.size) for parameter in model.parameters)
+    print(f"Network   {sizes.layers} LSTM of {sizes.hidden}, {count:,} parameters")
 
-    progress = train(
-        model, xp.asarray(alphabet.encode(text)), sizes, options.seconds, options.steps
-    )
+    losses = _losses(model, xp.asarray(alphabet.encode(text)), sizes)
+    read = sizes.batch * sizes.window
+    progress = follow(losses, read, "bits/char", "char", options.seconds, options.steps)
     if not progress.losses:
         print("Interrupted before the first step; nothing to write.")
         return INTERRUPTED
@@ -205,25 +206,18 @@ def _sources(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def train(
-    model: CharModel, numbers: Any, sizes: Sizes, seconds: float, steps: int | None
-) -> Progress:
-    """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes."""
+def _losses(model: CharModel, numbers: Any, sizes: Sizes) -> Iterator[Any]:
+    """Train on the text for ever; the loss of each step."""
     from dnnffi.cli.charmodel import windows
     from dnnffi.cli.learning import Adam, clip_by_norm
 
-    def losses() -> Iterator[Any]:
-        adam = Adam(model.parameters, sizes.rate)
-        state = None
-        for inputs, targets, anew in windows(numbers, sizes.batch, sizes.window):
-            loss, gradients, state = model.loss_and_gradients(
-                inputs, targets, None if anew else state
-            )
-            clip_by_norm(gradients, 1.0)
-            adam.step(gradients)
-            yield loss
-
-    return follow(losses(), sizes.batch * sizes.window, "bits/char", "char", seconds, steps)
+    adam = Adam(model.parameters, sizes.rate)
+    state = None
+    for inputs, targets, anew in windows(numbers, sizes.batch, sizes.window):
+        loss, gradients, state = model.loss_and_gradients(inputs, targets, None if anew else state)
+        clip_by_norm(gradients, 1.0)
+        adam.step(gradients)
+        yield loss
 
 
 def _write(
@@ -243,7 +237,3 @@ def _write(
     print(f"\n----- sample -----\n{text}\n------------------\n")
     print(f"Loss curve  {curve}")
     print(f"Sample      {sample}")
-
-
-def _count(model: CharModel) -> int:
-    return sum(int(parameter.size) for parameter in model.parameters)

@@ -58,8 +58,8 @@ class Devices:
     problem: str = ""
 
 
-def package(name: str, distribution: str | None = None) -> Package:
-    """Import the package ``name``; ``distribution`` is its name on the package index."""
+def package(name: str) -> Package:
+    """Import the package ``name``."""
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -70,7 +70,7 @@ def package(name: str, distribution: str | None = None) -> Package:
     version = getattr(module, "__version__", "")
     if not version:
         try:
-            version = importlib.metadata.version(distribution or name)
+            version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             version = "unknown version"
     return Package(name, module, str(version))
