@@ -122,8 +122,8 @@ def simple(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     x, hx, dh_n = xp.asarray(data.x), _states(xp, data), xp.asarray(data.dy[-1])
 
     def forward() -> Any:
-        rows = x.reshape(-1, x.shape[-1])
-        run = lstms.forward(xp, rows, hx[0][0], hx[1][0], weights, steps, "each step", training)
+        flat = x.reshape(-1, x.shape[-1])
+        run = lstms.forward(xp, flat, hx[0][0], hx[1][0], weights, steps, "each step", training)
         return run.h_n, run.c_n, run
 
     def backward(outputs: Any) -> Gradients:

@@ -14,7 +14,6 @@ from dnnffi.device.arrays import in_layout
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
-_IN_WORDS = {CHANNELS_FIRST: "first", CHANNELS_LAST: "last"}
 # What a block adds to its input is drawn smaller: without normalisation float16 would overflow.
 _ADDED = 0.25
 
@@ -52,7 +51,7 @@ class ImageShape(Problem):
         """Network, dtype, batch, size, width, and where the channels lie."""
         return (
             f"{self.arch} {SHORT[self.dtype]} {self.batch} {self.size} {self.width} "
-            f"{_IN_WORDS[self.layout]}"
+            f"{self.layout.removeprefix('channels_')}"
         )
 
     @property

@@ -73,10 +73,8 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
     )
 
 
-def _measured(problem: RNNProblem) -> RouteChoice:
+def _measured(problem: RNNProblem, backend: DeviceRNNBackend) -> RouteChoice:
     """What each algorithm takes, as a graph: measured as a plan does, but without a limit."""
-    backend = rnn_backends.of("cudnn")
-    assert isinstance(backend, DeviceRNNBackend)
     memory = backend.memory
     device, launch_on = memory.current_device(), backend.resources.launch
     found = tune(backend.candidates, problem, device, memory, launch_on, budget=inf)
@@ -99,7 +97,9 @@ def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     problem = RNNProblem.dense(
         shape.spec, shape.steps, shape.batch, lengths=shape.lengths, training=training
     )
-    choice = _measured(problem)
+    backend = rnn_backends.of("cudnn")
+    assert isinstance(backend, DeviceRNNBackend)
+    choice = _measured(problem, backend)
     times = {name: t.replayed for name, t in choice.times.items() if t.replayed is not None}
     best = _executor(problem, min(times, key=times.__getitem__))
     found: dict[str, Any] = {_algorithm(name): {"ms": ms} for name, ms in times.items()}
@@ -108,7 +108,7 @@ def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
         found["standard"]["workspace_bytes"] = standard.least_workspace_bytes
         found["standard"]["reserve_bytes"] = standard.reserve_bytes
     about = {"algorithm": best.algorithm, "algorithms": found}
-    return _captured(best, data, rnn_backends.of("cudnn").memory, about)  # type: ignore[attr-defined]
+    return _captured(best, data, backend.memory, about)
 
 
 CREATORS = (Creator("cudnn raw", "array", raw, places=("gpu",), always=True),)

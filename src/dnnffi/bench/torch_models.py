@@ -116,10 +116,11 @@ def in_a_graph(model: ModelDef) -> ModelDef:
 
 def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:
     """A function of `torch_script`, compiled."""
+    name = "multilayer" if variant == "dropout" else variant
     with warnings.catch_warnings():
         # That torch.jit is old is why it is here.
         warnings.simplefilter("ignore", DeprecationWarning)
-        function: Any = torch.jit.script(getattr(torch_script, _FUNCTIONS.get(variant, variant)))
+        function: Any = torch.jit.script(getattr(torch_script, name))
     x, states = _tensor(data.x, place, training), _states(data, place, training)
     params = [_tensor(array, place, training) for array in data.weights]
     gradient = _tensor(data.dy, place, False)
@@ -132,11 +133,10 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
         inputs = (x, states, params, dropout, training)
     elif variant == "layer_norm":
         rows, hidden = data.weights[1].shape
-        ones, zeros = torch.ones, torch.zeros
         params = params[:2] + [
             make(size, dtype=x.dtype, device=x.device).requires_grad_(training)
             for size in (rows, rows, hidden)
-            for make in (ones, zeros)
+            for make in (torch.ones, torch.zeros)
         ]
         inputs = (x, states, params, layer_norm.EPS)
     elif variant == "variable_length":
@@ -147,7 +147,6 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
     return _trained(partial(function, *inputs), x, states, params, gradient, training)
 
 
-_FUNCTIONS = {"dropout": "multilayer"}
 PLACES = ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)
 _VARIANTS = {
     "plain": LSTM,

@@ -107,15 +107,10 @@ def variable_length(
     hs: list[Tensor] = []
     cs: list[Tensor] = []
     for row in range(len(lengths)):
-        one = slice_batch(hx, row)
+        one = (hx[0][:, row : row + 1], hx[1][:, row : row + 1])
         x_row = x[: lengths[row], row : row + 1]
         y, (h, c) = plain(x_row, one, w_ih, w_hh, b_ih, b_hh)
         ys.append(y.squeeze(1))
         hs.append(h)
         cs.append(c)
     return torch.nn.utils.rnn.pad_sequence(ys), (torch.cat(hs, 1), torch.cat(cs, 1))
-
-
-def slice_batch(hx: State, row: int) -> State:
-    """The states of one row, [1, 1, H]."""
-    return hx[0][:, row : row + 1], hx[1][:, row : row + 1]
