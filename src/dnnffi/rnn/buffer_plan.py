@@ -88,60 +88,50 @@ class BufferPlan:
             if reserve is not None:
                 at = at._replace(reserve=reserve.data.ptr)
             self._forward.add(identities, arrays, at)
-        context = plan.operations.forward(route, at, stream, captured, reserve)
-        if context is not None:
+        executor = plan.operations.forward(route, at, stream, captured)
+        if reserve is not None:
+            context = Context(executor, at.reserve, reserve, Phase.FORWARD)
             self._filled = _Filled(context, x, h_0, c_0, weights, y)
-        return out
-
-    def backward_data(
-        self, dy: MaybeArray, dh_n: MaybeArray, dc_n: MaybeArray, out: Triple | None
-    ) -> Triple:
-        """Fill and return (dx, dh_0, dc_0)."""
-        plan = self.plan
-        if plan.current_device() != plan.device:
-            with self._memory.use(plan.device):
-                return self.backward_data(dy, dh_n, dc_n, out)
-        filled, route, (stream, captured) = self._begun(), plan.finder.route, self._stream()
-        filled.context.check(Phase.FORWARD)
-        at, out, _kept = self._data_at(filled, route, dy, dh_n, dc_n, out, stream, captured)
-        plan.operations.backward_data(route, at, filled.context, stream, captured)
-        return out
-
-    def backward_weights(
-        self, weights: RNNWeights | None, out: RNNWeights | None, accumulate: bool
-    ) -> RNNWeights:
-        """Fill and return the gradient of the weights."""
-        plan = self.plan
-        if plan.current_device() != plan.device:
-            with self._memory.use(plan.device):
-                return self.backward_weights(weights, out, accumulate)
-        filled, route, (stream, captured) = self._begun(), plan.finder.route, self._stream()
-        filled.context.check(Phase.DATA)
-        at, out, _kept = self._weights_at(filled, route, weights, out, stream, captured, accumulate)
-        plan.operations.backward_weights(route, at, filled.context, stream, captured, accumulate)
         return out
 
     def backward(
         self,
-        dy: MaybeArray,
-        dh_n: MaybeArray,
-        dc_n: MaybeArray,
+        gradients: Triple | None,
         weights: RNNWeights | None,
-        out: Triple | None,
-        out_weights: RNNWeights | None,
-    ) -> tuple[Triple, RNNWeights]:
-        """Both backwards: fill and return (dx, dh_0, dc_0), gradient of the weights."""
+        out: Triple | None = None,
+        out_weights: RNNWeights | None = None,
+        accumulate: bool = False,
+    ) -> tuple[Triple | None, RNNWeights | None]:
+        """Backward data of ``gradients``, (dy, dh_n, dc_n), and the gradient of ``weights``.
+
+        Either is left out where it is None. Fills and returns (dx, dh_0, dc_0), and the gradient.
+        """
         plan = self.plan
         if plan.current_device() != plan.device:
             with self._memory.use(plan.device):
-                return self.backward(dy, dh_n, dc_n, weights, out, out_weights)
-        filled, route, (stream, captured) = self._begun(), plan.finder.route, self._stream()
-        filled.context.check(Phase.FORWARD)
-        data, out, _kept = self._data_at(filled, route, dy, dh_n, dc_n, out, stream, captured)
-        of_weights, out_weights, _kept_too = self._weights_at(
-            filled, route, weights, out_weights, stream, captured
+                return self.backward(gradients, weights, out, out_weights, accumulate)
+        filled = self._begun()
+        context = filled.context
+        context.check(Phase.DATA if gradients is None else Phase.FORWARD)
+        route = plan.finder.route
+        stream, captured = self._stream()
+        workspace = plan.backward_workspace(
+            route, context.executor, stream, not captured, accumulate
         )
-        plan.operations.backward(route, data, of_weights, filled.context, stream, captured)
+        data = of_weights = None
+        if gradients is not None:
+            dy, dh_n, dc_n = gradients
+            if dy is None:
+                dy = self._memory.zeros(plan.y_shape, filled.y.dtype)
+            if out is None:
+                out = plan.empty(plan.x_shape), *plan.states()
+            data = self._data_at(filled, (dy, dh_n, dc_n), out, workspace)
+        if weights is not None:
+            if out_weights is None:
+                flat = plan.empty((weights.layout.size,))
+                out_weights = RNNWeights.of_result(flat, weights.layout)
+            of_weights = self._weights_at(filled, out_weights.buffer, workspace, accumulate)
+        plan.operations.backward(route, context, data, of_weights, stream, captured, accumulate)
         return out, out_weights
 
     def _stream(self) -> tuple[Stream, bool]:
@@ -150,74 +140,42 @@ class BufferPlan:
         return stream, self.plan.is_captured(stream)
 
     def _data_at(
-        self,
-        filled: _Filled,
-        route: Route,
-        dy: MaybeArray,
-        dh_n: MaybeArray,
-        dc_n: MaybeArray,
-        out: Triple | None,
-        stream: Stream,
-        captured: bool,
-    ) -> tuple[BackwardDataAddresses, Triple, object]:
-        """The addresses of backward data, the results, and what the caller keeps alive."""
-        plan, executor = self.plan, filled.context.executor
-        if dy is None:
-            dy = self._memory.zeros(plan.y_shape, filled.y.dtype)
-        if out is None:
-            out = plan.empty(plan.x_shape), *plan.states()
-        workspace = plan.backward_workspace(route, executor, stream, not captured)
-        arrays = (
-            *(out[0], filled.y, filled.h_0, filled.c_0, filled.weights, dy, dh_n, dc_n),
-            *(*out[1:], workspace, self._reserve),
-        )
+        self, filled: _Filled, gradients: Triple, out: Triple, workspace: Array
+    ) -> BackwardDataAddresses:
+        """The addresses of backward data."""
+        given = (filled.y, filled.h_0, filled.c_0, filled.weights, *gradients, *out)
+        arrays = (*given, workspace, self._reserve)
         identities = tuple(map(id, arrays))
         at = self._data.find(identities)
         if at is None:
-            at = self._data.add(
-                identities,
-                arrays,
-                plan.arguments.backward_data(
-                    *(filled.y, filled.h_0, filled.c_0, filled.weights, dy, dh_n, dc_n, *out),
-                    workspace=workspace,
-                    least=executor.least_workspace_bytes,
-                    reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
-                ),
+            executor = filled.context.executor
+            at = self.plan.arguments.backward_data(
+                *given,
+                workspace=workspace,
+                least=executor.least_workspace_bytes,
+                reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
-        return at, out, arrays
+            self._data.add(identities, arrays, at)
+        return at
 
     def _weights_at(
-        self,
-        filled: _Filled,
-        route: Route,
-        weights: RNNWeights | None,
-        out: RNNWeights | None,
-        stream: Stream,
-        captured: bool,
-        accumulate: bool = False,
-    ) -> tuple[BackwardWeightsAddresses, RNNWeights, object]:
-        """The addresses of backward weights, the gradient, and what the caller keeps alive."""
-        plan, executor = self.plan, filled.context.executor
-        if out is None:
-            assert weights is not None
-            out = RNNWeights.of_result(plan.empty((weights.layout.size,)), weights.layout)
-        workspace = plan.backward_workspace(route, executor, stream, not captured, accumulate)
-        arrays = (out.buffer, filled.x, filled.h_0, filled.y, workspace, self._reserve)
+        self, filled: _Filled, out: Array, workspace: Array, accumulate: bool
+    ) -> BackwardWeightsAddresses:
+        """The addresses of backward weights."""
+        given = (filled.x, filled.h_0, filled.y, out)
+        arrays = (*given, workspace, self._reserve)
         identities = tuple(map(id, arrays))
         at = self._weights.find(identities)
         if at is None:
-            least = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
-            at = self._weights.add(
-                identities,
-                arrays,
-                plan.arguments.backward_weights(
-                    *(filled.x, filled.h_0, filled.y, out.buffer),
-                    workspace=workspace,
-                    least=least,
-                    reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
-                ),
+            executor = filled.context.executor
+            at = self.plan.arguments.backward_weights(
+                *given,
+                workspace=workspace,
+                least=executor.workspace_bytes if accumulate else executor.least_workspace_bytes,
+                reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
-        return at, out, arrays
+            self._weights.add(identities, arrays, at)
+        return at
 
     def autotune(self) -> None:
         """Measure now."""

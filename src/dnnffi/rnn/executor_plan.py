@@ -77,6 +77,7 @@ class ExecutorPlan:
         if problem.spec.has_cell:
             self.states = memory.pairs(self.h_shape, self.c_shape, self._dtype)
         self.has_cell = problem.spec.has_cell
+        self._training = problem.training
         self.operations = Operations(problem, device, resources, generator, self._stop_replaying)
         self._forward_graphs = self.operations.forward_graphs
         self.finder = RouteFinder(
@@ -164,27 +165,28 @@ class ExecutorPlan:
 
     # The functional API
 
-    def infer(
+    def forward(
         self,
         x: Array,
         h_0: Array | None,
         c_0: Array | None,
         weights: Array,
         weights_at: int | None = None,
-    ) -> tuple[Array, Array, Array | None]:
-        """(y, h_n, c_n) of arrays that it `takes`.
+    ) -> tuple[Array, Array, Array | None, SavedForward | None]:
+        """(y, h_n, c_n, what `backward` needs or None) of arrays that it `takes`.
 
         Weights that came without their address are checked here.
         """
         if self.current_device() != self.device:
             with self.memory.use(self.device):
-                return self.infer(x, h_0, c_0, weights, weights_at)
+                return self.forward(x, h_0, c_0, weights, weights_at)
         finder = self.finder
         if finder.countdown:
             finder.count()
         route = finder.route
         if weights_at is None:
             weights_at = self.arguments.weights(weights)
+        reserve = self._empty((route.reserve_bytes,), self._bytes) if self._training else None
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
         stream = self.current_stream()
@@ -203,54 +205,19 @@ class ExecutorPlan:
                 0 if c_n is None else c_n.data.ptr,
                 weights_at,
                 workspace.data.ptr,
-                0,
+                0 if reserve is None else reserve.data.ptr,
             )
         )
+        if reserve is not None:
+            executor = self.operations.forward(route, at, stream, captured)
+            context = Context(executor, at.reserve, reserve, Phase.FORWARD)
+            return y, h_n, c_n, SavedForward((x, h_0, c_0, weights, y), at, context)
         graph = None if captured else self._forward_graphs.get(at)
         if graph is None or graph.executor is not route.replayed:
             self.operations.forward(route, at, stream, captured)
         else:
             graph.launch(stream)
-        return y, h_n, c_n
-
-    def forward(
-        self,
-        x: Array,
-        h_0: Array | None,
-        c_0: Array | None,
-        weights: Array,
-        weights_at: int | None = None,
-    ) -> tuple[Array, Array, Array | None, SavedForward]:
-        """(y, h_n, c_n, what `backward` needs), likewise."""
-        if self.current_device() != self.device:
-            with self.memory.use(self.device):
-                return self.forward(x, h_0, c_0, weights, weights_at)
-        if self.finder.countdown:
-            self.finder.count()
-        route = self.finder.route
-        if weights_at is None:
-            weights_at = self.arguments.weights(weights)
-        reserve = self._empty((route.reserve_bytes,), self._bytes)
-        y = self._empty(self.y_shape, self._dtype)
-        h_n, c_n = self.states()
-        stream = self.current_stream()
-        captured = self.is_captured(stream)
-        own = route.replayed is not None and not captured
-        workspace = self.workspace(route.workspace_bytes, stream, own)
-        at = ForwardAddresses(
-            x.data.ptr,
-            y.data.ptr,
-            0 if h_0 is None else h_0.data.ptr,
-            h_n.data.ptr,
-            0 if c_0 is None else c_0.data.ptr,
-            0 if c_n is None else c_n.data.ptr,
-            weights_at,
-            workspace.data.ptr,
-            reserve.data.ptr,
-        )
-        context = self.operations.forward(route, at, stream, captured, reserve)
-        assert context is not None
-        return y, h_n, c_n, SavedForward((x, h_0, c_0, weights, y), at, context)
+        return y, h_n, c_n, None
 
     def backward(
         self,
@@ -295,13 +262,12 @@ class ExecutorPlan:
             workspace.data.ptr,
             context.reserve,
         )
-        if dweights is None:
-            self.operations.backward_data(route, data, context, stream, captured)
-        else:
+        weights = None
+        if dweights is not None:
             weights = BackwardWeightsAddresses(
                 at.x, at.h_0, at.y, dweights.data.ptr, workspace.data.ptr, context.reserve
             )
-            self.operations.backward(route, data, weights, context, stream, captured)
+        self.operations.backward(route, context, data, weights, stream, captured)
         return dx, dh_0, dc_0, dweights
 
     def _copied(self, context: Context, stream: Stream) -> Context:

@@ -133,7 +133,7 @@ def _run(
     dropout: Dropout = _NO_DROPOUT,
     found: RNNBackend | None = None,
 ) -> tuple[Any, ...]:
-    """Find the plan, hand over: (y, h_n, c_n), and for training the context.
+    """Find the plan, hand over: (y, h_n, c_n, the context of a training forward or None).
 
     ``found`` is the backend where it is known already.
     """
@@ -195,11 +195,12 @@ def _run_known(
             return None
     if buffer is not weights.buffer or not plan.takes_all(x, h_0, c_0):
         return None
+    done = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
     if not training:
-        return plan.infer(x, h_0, c_0, buffer, buffer.data.ptr)
-    *done, saved = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
+        return done
+    *results, saved = done
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
-    return (*done, RNNContext(arrays, plan, saved))
+    return (*results, RNNContext(arrays, plan, saved))
 
 
 def _run_checked(
@@ -246,16 +247,12 @@ def _run_checked(
     c_0 = arrays.optional("c_0", c_0, plan.c_shape)
     arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0)
     native = found.native(weights, spec)
-    if training:
-        *results, saved = plan.forward(x, h_0, c_0, native)
-        results.append(RNNContext(arrays, plan, saved))
-    else:
-        results = plan.infer(x, h_0, c_0, native)
+    *results, saved = plan.forward(x, h_0, c_0, native)
     if checked.validate:
-        validate.check_forward(arrays, plan.problem, results[:3])
+        validate.check_forward(arrays, plan.problem, results)
     elif signature is not None and native is weights.buffer:
         weights.known.add(signature, plan, (found, native))
-    return tuple(results)
+    return (*results, RNNContext(arrays, plan, saved) if training else None)
 
 
 def _run_embedded(
@@ -271,9 +268,10 @@ def _run_embedded(
         if not isinstance(weights, RNNWeights) and isinstance(weights, Sequence):
             weights = [device_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
         hx = wrapped(("h_0", "c_0"), hx, kind)
-        y, h_n, c_n, *more = _run(x, hx, weights, call, rest, dropout, found)
-    contexts = [_EmbeddedContext(context, embedding, kind) for context in more]
-    return unwrap(y), unwrap(h_n), unwrap(c_n), *contexts
+        *results, context = _run(x, hx, weights, call, rest, dropout, found)
+    if context is not None:
+        context = _EmbeddedContext(context, embedding, kind)
+    return (*map(unwrap, results), context)
 
 
 class _EmbeddedContext(RNNContext):
@@ -409,7 +407,7 @@ def lstm(
         With ``validate``, where the results differ from the reference's beyond rounding.
     """
     call = "lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
-    y, h_n, c_n = _run(x, hx, weights, call, options)
+    y, h_n, c_n, _ = _run(x, hx, weights, call, options)
     return y, (h_n, c_n)
 
 
@@ -463,7 +461,7 @@ def gru(
     state ``h_0`` [L*D, B, H] or None, weights of 3*H rows, and neither projection nor clipping.
     """
     call = "gru", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
-    y, h_n, _ = _run(x, h_0, weights, call, options)
+    y, h_n, _, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
 
@@ -509,7 +507,7 @@ def rnn_tanh(
     weights of H rows, and neither projection nor clipping.
     """
     call = "rnn_tanh", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
-    y, h_n, _ = _run(x, h_0, weights, call, options)
+    y, h_n, _, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
 
@@ -555,7 +553,7 @@ def rnn_relu(
     weights of H rows, and neither projection nor clipping.
     """
     call = "rnn_relu", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
-    y, h_n, _ = _run(x, h_0, weights, call, options)
+    y, h_n, _, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
 

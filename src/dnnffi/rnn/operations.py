@@ -14,7 +14,7 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.backends.vendor.handle import launch_on
-from dnnffi.device.interface import Array, Launch, Stream
+from dnnffi.device.interface import Launch, Stream
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.execution.operation import Operation
@@ -63,9 +63,8 @@ class Operations:
         at: ForwardAddresses,
         stream: Stream,
         captured: bool,
-        reserve: Array | None = None,
-    ) -> Context | None:
-        """Forward; for training, what its backwards need, on the ``reserve`` space in ``at``."""
+    ) -> AddressExecutor:
+        """Forward. Returns who ran it, and has to run its backwards."""
         executor, replayed = route.direct, route.replayed
         if replayed is not None:
             if captured:
@@ -81,9 +80,9 @@ class Operations:
                     else:
                         launch = self._launch(stream)
                         self._generator.in_order(launch, lambda: graph.launch(stream))
-                    return None if reserve is None else _filled(replayed, at, reserve)
+                    return replayed
                 if route.staged and self._run_staged(replayed, at, stream):
-                    return None
+                    return replayed
         if executor.least_workspace_bytes > route.workspace_bytes:
             workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
             at = at._replace(workspace=workspace.data.ptr)
@@ -92,7 +91,7 @@ class Operations:
             executor.forward(launch, at)
         else:
             self._generator.in_order(launch, lambda: executor.forward(launch, at))
-        return None if reserve is None else _filled(executor, at, reserve)
+        return executor
 
     def _run_staged(self, executor: AddressExecutor, at: ForwardAddresses, stream: Stream) -> bool:
         """Inference through the plan's own arrays; False where that cannot be done now.
@@ -120,86 +119,45 @@ class Operations:
         staging.run(graph, at, stream)
         return True
 
-    def backward_data(
+    def backward(
         self,
         route: Route,
-        at: BackwardDataAddresses,
         context: Context,
-        stream: Stream,
-        captured: bool,
-    ) -> None:
-        """Backward data, by the executor that ran the forward."""
-        executor = context.executor
-        self._run_backward(
-            *(self._data, at, route, executor, stream, captured),
-            lambda launch: executor.backward_data(launch, at),
-            lambda: context.take(Phase.FORWARD),
-        )
-        context.reach(Phase.DATA)
-
-    def backward_weights(
-        self,
-        route: Route,
-        at: BackwardWeightsAddresses,
-        context: Context,
+        data: BackwardDataAddresses | None,
+        weights: BackwardWeightsAddresses | None,
         stream: Stream,
         captured: bool,
         accumulate: bool = False,
     ) -> None:
-        """Backward weights, by the executor that ran the forward."""
-        executor = context.executor
-        self._run_backward(
-            *(self._weights, (*at, int(accumulate)), route, executor, stream, captured),
-            lambda launch: executor.backward_weights(launch, at, accumulate),
-            lambda: context.take(Phase.DATA),
-        )
-        context.reach(Phase.SPENT)
+        """Backward data and backward weights, or one of them, by who ran the forward.
 
-    def backward(
-        self,
-        route: Route,
-        data: BackwardDataAddresses,
-        weights: BackwardWeightsAddresses,
-        context: Context,
-        stream: Stream,
-        captured: bool,
-    ) -> None:
-        """Both backwards: as one graph, in which cuDNN lets them overlap (9.19, H200)."""
+        Both are one graph, in which cuDNN lets them overlap (9.19, H200).
+        """
         executor = context.executor
 
-        def both(launch: Launch) -> None:
-            executor.backward_data(launch, data)
-            executor.backward_weights(launch, weights)
+        def call(launch: Launch) -> None:
+            if data is not None:
+                executor.backward_data(launch, data)
+            if weights is not None:
+                executor.backward_weights(launch, weights, accumulate)
 
-        self._run_backward(
-            *(self._both, (*data, *weights), route, executor, stream, captured, both),
-            lambda: context.take(Phase.FORWARD),
-        )
-        context.reach(Phase.SPENT)
-
-    def _run_backward(
-        self,
-        operation: Operation,
-        key: tuple[int, ...],
-        route: Route,
-        executor: AddressExecutor,
-        stream: Stream,
-        captured: bool,
-        call: Callable[[Launch], object],
-        take: Callable[[], None],
-    ) -> None:
-        """One of the backwards; ``take`` begins it, and refuses where it may not run now."""
-        take()
+        operation = self._both
+        if data is None:
+            operation = self._weights
+        elif weights is None:
+            operation = self._data
+        context.take(Phase.DATA if data is None else Phase.FORWARD)
         graph = None
         if executor is route.replayed and not captured:
-            graph = operation.graph(key, executor, call)
+            graph = operation.graph((*(data or ()), *(weights or ()), accumulate), executor, call)
         if graph is not None:
             graph.launch(stream)
-            return
-        launch = self._launch(stream)
-        if captured and executor is route.replayed:
-            operation.keep_for_user(executor, launch)
-        call(launch)
+        else:
+            launch = self._launch(stream)
+            if captured and executor is route.replayed:
+                operation.keep_for_user(executor, launch)
+            call(launch)
+        context.reach(Phase.DATA if weights is None else Phase.SPENT)
 
     def clear(self) -> None:
         """Let go of graphs and of the arrays for copies."""
@@ -222,8 +180,3 @@ class Operations:
         """Device memory that is held for copies."""
         staging = self._staging  # once: another thread may drop it
         return 0 if staging is None else staging[0].nbytes
-
-
-def _filled(executor: AddressExecutor, at: ForwardAddresses, reserve: Array) -> Context:
-    """The context of a forward that ran."""
-    return Context(executor, at.reserve, reserve, Phase.FORWARD)

@@ -125,7 +125,8 @@ class RNNPlan:
         forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
         """
         gradients, given = self._gradients(dy, dhx, out)
-        return self._of_data(self._buffers.backward_data(*gradients, given))
+        data, _ = self._buffers.backward(gradients, None, given)
+        return self._of_data(data)
 
     def backward_weights(
         self, out: RNNWeights | None = None, accumulate: bool = False
@@ -138,7 +139,8 @@ class RNNPlan:
         self._check_out_weights(out)
         if check_flag("accumulate", accumulate) and out is None:
             raise ValueError("accumulate=True needs out, which it adds to")
-        return self._buffers.backward_weights(self._weights, out, accumulate)
+        _, gradient = self._buffers.backward(None, self._weights, None, out, accumulate)
+        return gradient
 
     def backward(
         self,
@@ -153,7 +155,7 @@ class RNNPlan:
         """
         gradients, given = self._gradients(dy, dhx, out)
         self._check_out_weights(out_weights)
-        data, dweights = self._buffers.backward(*gradients, self._weights, given, out_weights)
+        data, dweights = self._buffers.backward(gradients, self._weights, given, out_weights)
         return self._of_data(data), dweights
 
     def _gradients(self, dy: AnyArray | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:

@@ -87,12 +87,6 @@ class ReferenceRNNPlan:
 
     fits = takes
 
-    def infer(
-        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Sequence[AnyArray]
-    ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-        """(y, h_n, c_n)."""
-        return self.forward(x, h_0, c_0, weights)[:3]
-
     def forward(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Sequence[AnyArray]
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
@@ -151,47 +145,40 @@ class ReferenceBufferPlan:
         self._weights = None
         return _into(out, results)
 
-    def backward_data(
-        self, dy: AnyArray | None, dh_n: AnyArray | None, dc_n: AnyArray | None, out: Any
-    ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-        """(dx, dh_0, dc_0), copied into ``out`` where it is given."""
+    def backward(
+        self,
+        gradients: tuple[Any, ...] | None,
+        weights: RNNWeights | None,
+        out: Any = None,
+        out_weights: RNNWeights | None = None,
+        accumulate: bool = False,
+    ) -> tuple[tuple[Any, ...] | None, RNNWeights | None]:
+        """(dx, dh_0, dc_0) and the gradient of ``weights``, copied into what is given for them.
+
+        Backward data is left out where ``gradients``, (dy, dh_n, dc_n), are None, and the gradient
+        where ``weights`` are.
+        """
         self._open()
         if not self.plan.problem.training:
             raise ContextError("this plan is for inference; make it with training=True")
-        if self._saved is None:
-            raise ContextError("backward data runs once, after a forward")
-        *results, self._weights = self.plan.backward(
-            self._saved, dy, dh_n, dc_n, weights_needed=True, retain=False
-        )
-        self._saved = None
-        return _into(out, results)
-
-    def backward_weights(
-        self, weights: RNNWeights, out: RNNWeights | None, accumulate: bool
-    ) -> RNNWeights:
-        """The gradient of the weights in their layout."""
-        self._open()
-        if self._weights is None:
+        if gradients is not None:
+            if self._saved is None:
+                raise ContextError("backward data runs once, after a forward")
+            *results, self._weights = self.plan.backward(
+                self._saved, *gradients, weights_needed=True, retain=False
+            )
+            self._saved = None
+            out = _into(out, results)
+        elif self._weights is None:
             raise ContextError("backward weights runs once, after backward data")
-        packed = RNNWeights.pack(self._weights, weights.spec, backend=weights.backend)
-        self._weights = None
-        if out is None:
-            return packed
-        out.flat[...] = out.flat + packed.flat if accumulate else packed.flat
-        return out
-
-    def backward(
-        self,
-        dy: AnyArray | None,
-        dh_n: AnyArray | None,
-        dc_n: AnyArray | None,
-        weights: RNNWeights,
-        out: Any,
-        out_weights: RNNWeights | None,
-    ) -> tuple[tuple[Any, ...], RNNWeights]:
-        """Both backwards."""
-        data = self.backward_data(dy, dh_n, dc_n, out)
-        return data, self.backward_weights(weights, out_weights, False)
+        if weights is not None:
+            assert self._weights is not None
+            packed = RNNWeights.pack(self._weights, weights.spec, backend=weights.backend)
+            self._weights = None
+            if out_weights is None:
+                return out, packed
+            out_weights.flat[...] = out_weights.flat + packed.flat if accumulate else packed.flat
+        return out, out_weights
 
     def autotune(self) -> None:
         """Nothing to measure."""
