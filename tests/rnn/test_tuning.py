@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 
 import pytest
 from candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
 
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
-from dnnffi.execution.store import Store
 from dnnffi.rnn import tuning
-from dnnffi.rnn.tuning import RouteChoice, Times, Tuner, choose, tune
+from dnnffi.rnn.tuning import RNNTuner, RouteChoice, Times, choose, tune
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -114,7 +114,7 @@ def test_candidates_are_asked_for_the_problem_with_its_dropout(tmp_path, monkeyp
     scripts = {"standard": Script(2.0, 2.0), "fast": Script(0.5, 0.5)}
 
     def made():
-        return Tuner(Undropping(memory, scripts), memory, launch_on, Store("rnn"))
+        return RNNTuner(Undropping(memory, scripts), memory, launch_on)
 
     first = made()
     assert first.measure(DROPPING, 0).direct == "standard"
@@ -363,7 +363,7 @@ def tuner(memory=None, scripts=None, version="scripted 1.0"):
     memory = memory or ScriptedMemory()
     candidates = ScriptedCandidates(memory, scripts or {"standard": Script(2.0, 1.0)})
     candidates.version = version
-    return Tuner(candidates, memory, launch_on, Store("rnn"))
+    return RNNTuner(candidates, memory, launch_on)
 
 
 def test_nothing_is_known_at_first(folder):
@@ -378,6 +378,22 @@ def test_what_was_measured_is_found_in_the_process(monkeypatch):
     assert here.find(PROBLEM, 0) is choice
     here.clear()
     assert here.find(PROBLEM, 0) is None
+
+
+def test_what_is_known_may_be_forgotten_in_the_middle_of_a_look_up(folder):
+    here = tuner()
+    choice = here.measure(PROBLEM, 0)
+
+    def forget(frame, event, argument):
+        here.clear()
+        return forget
+
+    sys.settrace(lambda frame, *_: forget if frame.f_code.co_name == "find" else None)
+    try:
+        found = here.find(PROBLEM, 0)
+    finally:
+        sys.settrace(None)
+    assert found.times == choice.times
 
 
 def test_what_was_measured_is_found_by_another_process(folder):

@@ -17,12 +17,11 @@ from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import PerformanceWarning
 from dnnffi.execution.cache import Living, Once, PlanCache
-from dnnffi.execution.store import Store
 from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
-from dnnffi.rnn.tuning import Tuner
+from dnnffi.rnn.tuning import RNNTuner
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -122,9 +121,9 @@ class DeviceRNNBackend(RNNBackend):
         assert record.generator is not None
         self._generator = record.generator
         self.candidates = CandidateSet(record.candidates(resources.library))
-        self.tuner: Tuner | None = None
+        self.tuner: RNNTuner | None = None
         if record.tunes and not resources.external:
-            self.tuner = Tuner(self.candidates, memory, resources.launch, Store("rnn"))
+            self.tuner = RNNTuner(self.candidates, memory, resources.launch)
         self._alive: Living[ExecutorPlan] = Living()
 
     def clear(self) -> None:

@@ -21,7 +21,7 @@ from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.operations import Operations
 from dnnffi.rnn.report import report_of
 from dnnffi.rnn.route import Route, RouteFinder
-from dnnffi.rnn.tuning import Tuner
+from dnnffi.rnn.tuning import RNNTuner
 from dnnffi.spec.problem import RNNProblem
 
 # By the class of tuples itself: a named tuple's own constructor is a function of Python.
@@ -52,7 +52,7 @@ class ExecutorPlan:
         candidates: CandidateSet,
         resources: Resources,
         generator: Any = None,
-        tuner: Tuner | None = None,
+        tuner: RNNTuner | None = None,
     ) -> None:
         resources.backend.check_network(problem, resources.library)
         self.problem = problem

@@ -11,7 +11,7 @@ from dnnffi.device.interface import Launch
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.rnn.candidates import CandidateSet
-from dnnffi.rnn.tuning import RouteChoice, Tuner
+from dnnffi.rnn.tuning import RNNTuner, RouteChoice
 from dnnffi.spec.problem import RNNProblem
 
 CALLS_BEFORE_TUNING = 8
@@ -63,7 +63,7 @@ class RouteFinder:
         candidates: CandidateSet,
         resources: Resources,
         generator: Any,
-        tuner: Tuner | None,
+        tuner: RNNTuner | None,
         changed: Callable[[], object],
     ) -> None:
         self._problem = problem

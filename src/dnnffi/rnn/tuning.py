@@ -10,7 +10,7 @@ driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
@@ -23,10 +23,10 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
-from dnnffi.execution.findings import Findings
 from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, ends, median_time
-from dnnffi.execution.store import Store, checked_time
+from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
+from dnnffi.execution.tuner import Tuner
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
 from dnnffi.spec.problem import RNNProblem
@@ -269,40 +269,25 @@ def _address(array: Array | None) -> int:
     return 0 if array is None else int(array.data.ptr)
 
 
-class Tuner:
-    """What is known of the problems of one backend: in this process, on disk, or measured now."""
+class RNNTuner(Tuner[RNNProblem, RouteChoice]):
+    """What is known of the networks of one backend."""
 
     def __init__(
-        self, candidates: CandidateSet, memory: MemoryWithGraphs, launch_on: LaunchOn, store: Store
+        self, candidates: CandidateSet, memory: MemoryWithGraphs, launch_on: LaunchOn
     ) -> None:
+        super().__init__("rnn", memory)
         self._candidates = candidates
-        self._memory = memory
         self._launch_on = launch_on
-        self._findings: Findings[RouteChoice] = Findings(store, _read)
 
-    def find(self, problem: RNNProblem, device: int) -> RouteChoice | None:
-        """What was found out before, in this process or another."""
-        key = self._key(problem, device)
-        return self._findings.find(key, self._candidates.offers(problem))
+    def _measured(self, problem: RNNProblem, device: int) -> RouteChoice | None:
+        return tune(self._candidates, problem, device, self._memory, self._launch_on)
 
-    def measure(self, problem: RNNProblem, device: int) -> RouteChoice | None:
-        """Measure now, and keep what was found out."""
-        choice = tune(self._candidates, problem, device, self._memory, self._launch_on)
-        if choice is not None:
-            self._findings.keep(self._key(problem, device), choice, choice._asdict())
-        return choice
-
-    def clear(self) -> None:
-        """Forget what is known in this process."""
-        self._findings.clear()
-
-    def _key(self, problem: RNNProblem, device: int) -> dict[str, Any]:
+    def _about(self, problem: RNNProblem) -> dict[str, Any]:
         spec = problem.spec
         lengths = set(problem.row_lengths)
         rows = "full" if lengths == {problem.steps} else "equal" if len(lengths) == 1 else "unequal"
         return {
             "engine": self._candidates.version,
-            "device": self._memory.device_name(device),
             "spec": {f.name: getattr(spec, f.name) for f in fields(spec) if f.init},
             "sequences": [problem.layout, problem.steps, problem.batch, rows],
             "training": problem.training,
@@ -314,15 +299,13 @@ class Tuner:
             ],
         }
 
-
-def _read(value: Any, offered: Sequence[str]) -> RouteChoice | None:
-    """What a file says of the candidates that are ``offered``."""
-    times = {name: _times(*three) for name, three in value["times"].items()}
-    refused = dict(value["refused"])
-    if {*times, *refused} != set(offered):
-        return None  # of a version with other candidates
-    # Chosen anew: a file is not believed further than the times in it.
-    return choose(times, refused, source="disk")
+    def _read(self, value: Any, problem: RNNProblem) -> RouteChoice | None:
+        times = {name: _times(*three) for name, three in value["times"].items()}
+        refused = dict(value["refused"])
+        if {*times, *refused} != set(self._candidates.offers(problem)):
+            return None  # of a version with other candidates
+        # Chosen anew: a file is not believed further than the times in it.
+        return choose(times, refused, source="disk")
 
 
 def _times(direct: object, *others: object) -> Times:

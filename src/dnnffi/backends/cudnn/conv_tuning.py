@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from dnnffi.backends.conv_interface import ConvAddresses, ConvResources, addresses_of
 from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
 from dnnffi.device.interface import AnyArray, MemoryWithGraphs, Stream
-from dnnffi.execution.findings import Findings
 from dnnffi.execution.measure import (
     FAILURES,
     HOPELESS,
@@ -23,8 +22,9 @@ from dnnffi.execution.measure import (
     ends,
     median_time,
 )
-from dnnffi.execution.store import Store, checked_time
+from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
+from dnnffi.execution.tuner import Tuner
 from dnnffi.spec.conv_problem import ConvProblem
 
 BUDGET = 8.0
@@ -262,36 +262,20 @@ def _time(call: OnStream, memory: MemoryWithGraphs, best: float) -> float:
     return median_time(launch, memory, best * _GRAPHED_CALLS, _HOPELESS) / _GRAPHED_CALLS
 
 
-class ConvTuner:
-    """What is known of problems: in this process, then on disk, then measured."""
+class ConvTuner(Tuner[ConvProblem, ConvTuning]):
+    """What is known of convolutions."""
 
     def __init__(self, resources: ConvResources) -> None:
+        super().__init__("conv", resources.memory)
         self._resources = resources
-        self._findings: Findings[ConvTuning] = Findings(Store("conv"), _read)
-        self._devices: dict[int, str] = {}  # asking for one takes longer than all of the rest
 
-    def find(self, problem: ConvProblem, device: int) -> ConvTuning | None:
-        """What was found out before, in this process or another."""
-        return self._findings.find(self._key(problem, device))
+    def _measured(self, problem: ConvProblem, device: int) -> ConvTuning | None:
+        return measure_plans(problem, device, self._resources)
 
-    def measure(self, problem: ConvProblem, device: int) -> ConvTuning | None:
-        """Measure now, and keep what was found out."""
-        tuning = measure_plans(problem, device, self._resources)
-        if tuning is not None:
-            self._findings.keep(self._key(problem, device), tuning, tuning._asdict())
-        return tuning
-
-    def clear(self) -> None:
-        """Forget what is known in this process."""
-        self._findings.clear()
-
-    def _key(self, problem: ConvProblem, device: int) -> dict[str, Any]:
+    def _about(self, problem: ConvProblem) -> dict[str, Any]:
         spec, options = problem.spec, problem.options
-        if device not in self._devices:
-            self._devices[device] = self._resources.memory.device_name(device)
         return {
             "engine": f"cuDNN {self._resources.library.version_text}",
-            "device": self._devices[device],
             "spec": json.loads(json.dumps(asdict(spec))),  # as it comes back from a file
             "operation": problem.operation,
             "x": list(problem.x_shape),
@@ -300,9 +284,7 @@ class ConvTuner:
             "options": [options.math, options.deterministic, options.workspace_limit],
         }
 
-
-def _read(value: Any) -> ConvTuning:
-    """What a file says."""
-    times = {str(name): checked_time(one) for name, one in value["times"].items()}
-    choice = EngineChoice.read(value["choice"])
-    return ConvTuning(choice, times, dict(value["refused"]), source="disk")
+    def _read(self, value: Any, problem: ConvProblem) -> ConvTuning:
+        times = {str(name): checked_time(one) for name, one in value["times"].items()}
+        choice = EngineChoice.read(value["choice"])
+        return ConvTuning(choice, times, dict(value["refused"]), source="disk")
