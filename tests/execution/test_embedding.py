@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnffi.execution.embedding import Embedding, embeds
+from dnnffi.execution.embedding import embeds, take_embedding
 
 
 def allocator(shape, dtype):
@@ -14,7 +14,7 @@ def allocator(shape, dtype):
 def test_what_is_about_embedding_is_taken_out():
     options = {"allocator": allocator, "stream": 7, "math": "strict"}
     assert embeds(options)
-    assert Embedding.taken_from(options) == (allocator, 7)
+    assert take_embedding(options) == (allocator, 7)
     assert options == {"math": "strict"}
     assert not embeds(options)
 
@@ -22,14 +22,14 @@ def test_what_is_about_embedding_is_taken_out():
 @pytest.mark.parametrize("stream", [True, False, 1.0, "7", None])
 def test_a_stream_is_an_address_or_a_function(stream):
     with pytest.raises(TypeError, match=r"^options\['stream'\] must be the address of a stream"):
-        Embedding.taken_from({"allocator": allocator, "stream": stream})
+        take_embedding({"allocator": allocator, "stream": stream})
 
 
 def test_an_allocator_is_a_function():
     with pytest.raises(TypeError, match=r"^options\['allocator'\] must be a function .* got int$"):
-        Embedding.taken_from({"allocator": 1})
+        take_embedding({"allocator": 1})
 
 
 def test_a_stream_needs_an_allocator():
     with pytest.raises(ValueError, match=r"^options\['stream'\] needs options\['allocator'\]"):
-        Embedding.taken_from({"stream": 0})
+        take_embedding({"stream": 0})

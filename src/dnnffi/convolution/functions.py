@@ -20,9 +20,9 @@ from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
-from dnnffi.device.external import device_array
+from dnnffi.device.external import device_array, using
 from dnnffi.device.interface import AnyArray
-from dnnffi.execution.embedding import Embedding, embeds, unwrap, wrapped
+from dnnffi.execution.embedding import embeds, take_embedding, unwrap, wrapped
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
@@ -290,8 +290,7 @@ def _embedded(
 ) -> AnyArray:
     """``call`` on arrays of another library; the result is an object of the user's allocator."""
     rest = dict(options)
-    embedding = Embedding.taken_from(rest)
-    with embedding.used():
+    with using(*take_embedding(rest)):
         first = device_array(names[0], arrays[0])
         found = conv_backends.for_allocator(backend, first)
         found.check_allocated(first)

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any
 
-from dnnffi.device.external import DeviceArray, device_array, using
+from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.spec.options import EMBEDDING
 
+Embedding = tuple[Callable[[tuple[int, ...], str], object], int | Callable[[], int]]
+"""What the results of a call are made with, and the stream that it runs on: for `using`."""
 
-class Embedding(NamedTuple):
-    """What the results of a call are made with, and the stream that it runs on."""
 
-    allocator: Callable[[tuple[int, ...], str], object]
-    stream: int | Callable[[], int]
-
-    @classmethod
-    def taken_from(cls, options: dict[str, Any]) -> Embedding:
-        """The part of ``options`` that is about embedding, which is removed from them."""
-        allocator, stream = options.pop("allocator", None), options.pop("stream", 0)
-        if allocator is None:
-            raise ValueError("options['stream'] needs options['allocator'] beside it")
-        if not callable(allocator):
-            raise TypeError(
-                f"options['allocator'] must be a function of a shape and the name of a dtype; "
-                f"got {type(allocator).__name__}"
-            )
-        if isinstance(stream, bool) or not (callable(stream) or isinstance(stream, int)):
-            raise TypeError(
-                f"options['stream'] must be the address of a stream, or a function that returns "
-                f"it; got {type(stream).__name__}"
-            )
-        return cls(allocator, stream)
-
-    def used(self) -> AbstractContextManager[None]:
-        """A context in which results are made so."""
-        return using(self.allocator, self.stream)
+def take_embedding(options: dict[str, Any]) -> Embedding:
+    """The part of ``options`` that is about embedding, which is removed from them."""
+    allocator, stream = options.pop("allocator", None), options.pop("stream", 0)
+    if allocator is None:
+        raise ValueError("options['stream'] needs options['allocator'] beside it")
+    if not callable(allocator):
+        raise TypeError(
+            f"options['allocator'] must be a function of a shape and the name of a dtype; "
+            f"got {type(allocator).__name__}"
+        )
+    if isinstance(stream, bool) or not (callable(stream) or isinstance(stream, int)):
+        raise TypeError(
+            f"options['stream'] must be the address of a stream, or a function that returns "
+            f"it; got {type(stream).__name__}"
+        )
+    return allocator, stream
 
 
 def embeds(options: object) -> bool:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dnnffi.device.arrays import as_array
-from dnnffi.device.external import device_array
+from dnnffi.device.external import device_array, using
 from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError
-from dnnffi.execution.embedding import Embedding, embeds, unwrap, wrapped
+from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap, wrapped
 from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, weights_of
@@ -260,8 +260,8 @@ def _run_embedded(
 ) -> tuple[Any, ...]:
     """`_run` on arrays of another library; the results are objects of the user's allocator."""
     rest = dict(options)
-    embedding = Embedding.taken_from(rest)
-    with embedding.used():
+    embedding = take_embedding(rest)
+    with using(*embedding):
         x = device_array("x", x)
         found = rnn_backends.for_allocator(call[-1], x)
         kind = found.library.kind
@@ -290,7 +290,7 @@ class _EmbeddedContext(RNNContext):
         need: Iterable[str] = ("x", "hx", "weights"),
         retain: bool = False,
     ) -> Gradients:
-        with self._embedding.used():
+        with using(*self._embedding):
             dy = wrapped(("dy",), dy, self._kind)
             dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
             x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
