@@ -10,11 +10,8 @@ from dnnffi.execution.measure import FAILURES
 from dnnffi.execution.replay import Addresses, GraphMemory, Replays
 
 
-class Operation:
-    """The graphs of one operation, known by the addresses that they work on.
-
-    ``graphs`` is what the path of a call looks into; ``failed`` is told of a capture that fails.
-    """
+class Operation(Replays):
+    """The graphs of one operation, and how they come to be; ``failed`` is told where one fails."""
 
     def __init__(
         self,
@@ -24,12 +21,10 @@ class Operation:
         failed: Callable[[], object],
         captured_at: int = 2,
     ) -> None:
+        super().__init__(graphs, captured_at=captured_at)
         self._memory = memory
         self._launch_on = launch_on
-        self._graph_memory = graphs
         self._failed = failed
-        self._replays = Replays(graphs, captured_at=captured_at)
-        self.graphs = self._replays.graphs
 
     def graph(
         self, key: Addresses, executor: Any, call: Callable[[Launch], object]
@@ -41,7 +36,7 @@ class Operation:
         known = self.graphs.get(key)
         if known is not None and known.executor is executor:
             return known
-        if not self._replays.due(key):
+        if not self.due(key):
             return None
         launches: list[Launch] = []
 
@@ -57,19 +52,9 @@ class Operation:
         # Kernels may go with the descriptors that they were compiled for, as persist_dynamic's do,
         # and may use memory of the handle, which goes with its thread.
         graph.executor, graph.handle = executor, launches[0].owner
-        self._replays.add(key, graph)
+        self.add(key, graph)
         return graph
 
     def keep_for_user(self, executor: Any, launch: Launch) -> None:
         """Keep what a graph of the user's needs, who is capturing a call on ``launch``."""
-        self._graph_memory.of_users.add(executor)
-        self._graph_memory.of_users.add(launch.owner)
-
-    def clear(self) -> None:
-        """Let go of all graphs."""
-        self._replays.clear()
-
-    @property
-    def nbytes(self) -> int:
-        """Device memory of the graphs, as far as it could be seen."""
-        return self._replays.nbytes
+        self.graph_memory.of_users.update((executor, launch.owner))

@@ -131,7 +131,7 @@ class Replays:
     def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
         self.graphs: dict[Addresses, Graph] = {}
         self.weak = ref(self, memory.gone.append)
-        self._memory = memory
+        self.graph_memory = memory
         self._most = most
         self._captured_at = captured_at
         self._seen: dict[Addresses, int] = {}
@@ -151,14 +151,14 @@ class Replays:
         graphs = list(self.graphs.values())
         if len(graphs) >= self._most:
             needed += 1 + min(graph.launches for graph in graphs)
-        return count >= needed and self._memory.has_room()
+        return count >= needed and self.graph_memory.has_room()
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
         """Keep a graph; where there are too many, those that are launched least go."""
         self._seen.pop(addresses, None)
         if self.graphs.setdefault(addresses, graph) is not graph:
             return  # another thread was faster
-        self._memory.add(self, addresses, graph)
+        self.graph_memory.add(self, addresses, graph)
         others = [known for known in list(self.graphs.items()) if known[1] is not graph]
         others.sort(key=lambda known: known[1].launches)
         too_many = max(0, len(others) + 1 - self._most)
@@ -168,12 +168,13 @@ class Replays:
             for _, other in others:
                 other.launches //= 2  # what was launched long ago counts less
         if self.graphs.get(addresses) is not graph:
-            self._memory.remove(self, addresses)  # another thread dropped it before it was counted
+            # Another thread dropped it before it was counted.
+            self.graph_memory.remove(self, addresses)
 
     def drop(self, addresses: Addresses) -> None:
         """Let go of one graph."""
         self.graphs.pop(addresses, None)
-        self._memory.remove(self, addresses)
+        self.graph_memory.remove(self, addresses)
 
     def clear(self) -> None:
         """Let go of all graphs."""

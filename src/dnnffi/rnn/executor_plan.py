@@ -78,7 +78,9 @@ class ExecutorPlan:
             self.states = memory.pairs(self.h_shape, self.c_shape, self._dtype)
         self.has_cell = problem.spec.has_cell
         self._training = problem.training
-        self.operations = Operations(problem, device, resources, generator, self._stop_replaying)
+        self.operations = Operations(
+            problem, device, resources, generator, lambda: self.finder.stop_replaying()
+        )
         self._forward_graphs = self.operations.forward_graphs
         self.finder = RouteFinder(
             problem, device, candidates, resources, generator, tuner, self.operations.clear
@@ -278,9 +280,6 @@ class ExecutorPlan:
         return Context(context.executor, reserve.data.ptr, reserve, Phase.FORWARD)
 
     # What it is
-
-    def _stop_replaying(self) -> None:
-        self.finder.stop_replaying()
 
     def inspect(self) -> dict[str, Any]:
         """What runs now, by name: algorithm, workspace_bytes, reserve_bytes."""
