@@ -61,9 +61,6 @@ class DropoutState:
             generator.restore(states)
         return generator
 
-    def _use(self) -> _Use | None:
-        return next(iter(self._used.values()), None)
-
     def _check(self, own: str | None, place: str) -> None:
         if own not in (None, place):
             raise ValueError(
@@ -74,7 +71,7 @@ class DropoutState:
     def save(self) -> dict[str, Any]:
         """Everything that `restore` needs, as plain values. Waits for the GPU."""
         states = self._states  # first: it goes once there is a generator
-        use = self._use()
+        use = self._used.find(None)
         if use is not None:
             states = use.generator.save()
         return {
@@ -93,6 +90,6 @@ class DropoutState:
         return state
 
     def __repr__(self) -> str:
-        use = self._use()
+        use = self._used.find(None)
         place = self._place if use is None else use.place
         return f"DropoutState(seed={self.seed}, {place or 'not used yet'})"
