@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -413,6 +415,17 @@ def test_a_second_backward_is_an_error_that_says_so():
     for _ in range(2):
         with pytest.raises(dnnffi.ContextError, match=r"already called .*retain=True"):
             ctx.backward(a.dy)
+
+
+def test_a_backward_that_failed_can_be_called_again(monkeypatch):
+    problem, a = example()
+    *_, ctx = train(problem, a)
+    expected = flatten(ctx.backward(a.dy, a.dhx, retain=True))
+    with monkeypatch.context() as patched:
+        patched.setattr(reference, "backward", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            ctx.backward(a.dy, a.dhx)
+    assert_same(flatten(ctx.backward(a.dy, a.dhx)), expected)
 
 
 def test_retain_allows_another():

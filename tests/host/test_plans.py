@@ -605,6 +605,25 @@ def test_a_buffers_plan_trains(host, tune):
     np.testing.assert_allclose(flat, 3 * gradient, rtol=1e-10, atol=1e-14)
 
 
+def test_inside_a_capture_of_the_user_steps_of_a_buffers_plan_are_his(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    dx, out_weights = host.memory.zeros(x.shape, np.float64), weights_of(host)
+    out = dx, tuple(host.memory.zeros(SPEC.h_shape(BATCH), np.float64) for _ in range(2))
+    expected = on_reference("lstm_forward", x, None, weights)[2].backward(np.array(dy)).x
+    with held(host, training=True, options={"tune": "now"}) as plan:
+        host.memory.stream = host.memory.new_stream()  # the null stream cannot be captured
+        host.memory.capture_number, before = 17, len(host.memory.graphs)
+        for _ in range(4):
+            plan.forward(x, None, weights)
+            plan.backward_data(dy, out=out)
+            plan.backward_weights(out_weights)
+            np.testing.assert_allclose(dx, expected, rtol=1e-10, atol=1e-14)
+        assert len(host.memory.graphs) == before
+        assert host.rnn.resources.workspaces.nbytes == 0  # his graph's own, then
+
+
 def test_a_buffers_plan_on_the_reference_is_the_same(host):
     weights = weights_of(host)
     host_weights = dnnffi.RNNWeights(np.array(weights.flat), SPEC, backend="cudnn")
@@ -918,6 +937,18 @@ def test_a_known_call_is_few_frames_in_few_files(host, options):
     # The host's memory is no file of dnnffi's: on CuPy's a pair of states is a frame more.
     assert len(frames) <= 11, frames
     assert len({path for path, _ in frames}) <= 5, frames
+
+
+def test_a_replayed_call_asks_nobody_how_it_runs(host, monkeypatch):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights, options={"tune": "now"})
+    operations = the_plan(host).operations
+    forward, asked = operations.forward, []
+    monkeypatch.setattr(operations, "forward", lambda *at: asked.append(at) or forward(*at))
+    for _ in range(40):  # results let go of, so that addresses come again
+        lstm(x, None, weights, options={"tune": "now"})
+    assert len(asked) < 40
 
 
 @pytest.mark.parametrize("tune", ["off", "now"])

@@ -205,6 +205,15 @@ def test_too_few_and_too_many_weights():
             infer(*shapes)
 
 
+@pytest.mark.parametrize("rows", [0, 19, 21])
+def test_a_first_matrix_without_whole_gates(rows):
+    message = (
+        rf"^weights\[0\]: .* must be a multiple of 4 \(gates of lstm\); got shape \({rows}, 3\)$"
+    )
+    with pytest.raises(ValueError, match=message):
+        infer((rows, 3), *LSTM[1:])
+
+
 @pytest.mark.parametrize(("num_layers", "bidirectional"), [(2, False), (1, True), (3, True)])
 def test_weights_that_do_not_divide_among_layers_and_directions(num_layers, bidirectional):
     with pytest.raises(ValueError, match=r"^weights: 7 arrays for"):
