@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -276,7 +275,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         spec, options = problem.spec, problem.options
         return {
             "engine": f"cuDNN {self._resources.library.version_text}",
-            "spec": json.loads(json.dumps(asdict(spec))),  # as it comes back from a file
+            "spec": {field.name: _plain(getattr(spec, field.name)) for field in fields(spec)},
             "operation": problem.operation,
             "x": list(problem.x_shape),
             "layout": problem.layout,
@@ -288,3 +287,8 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         times = {str(name): checked_time(one) for name, one in value["times"].items()}
         choice = EngineChoice.read(value["choice"])
         return ConvTuning(choice, times, dict(value["refused"]), source="disk")
+
+
+def _plain(value: Any) -> Any:
+    """A field as it comes back from a file."""
+    return list(value) if isinstance(value, tuple) else value

@@ -30,9 +30,7 @@ class Resource:
         problem: object = "",
     ) -> None:
         # First, so that what comes in between, as Ctrl-C may, leaves nothing behind.
-        self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), out, getattr(library.lib, destroy)
-        )
+        self._finalizer = weakref.finalize(self, _end, _forks, out, getattr(library.lib, destroy))
         # At exit the driver may be gone before us; the process takes the object with it.
         self._finalizer.atexit = False
         status = getattr(library.lib, create)(*arguments or (out,))
@@ -70,7 +68,18 @@ class Resource:
         self.close()
 
 
-def _end(process: int, out: Any, destroy: Callable[[Any], object]) -> None:
+_forks = 0  # that led to this process; asking for its number is a call of the system
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def _end(forks: int, out: Any, destroy: Callable[[Any], object]) -> None:
     # In a forked child it is the parent's, and the library may have been in the middle of anything.
-    if out[0] and process == os.getpid():
+    if out[0] and forks == _forks:
         destroy(out[0])

@@ -24,5 +24,6 @@ def integers(name: str, values: object, least: int, most: int = INT32_MAX) -> tu
     """``values`` as a tuple of integers from ``least`` to ``most``."""
     checked = as_integers(name, values)
     for index, value in enumerate(checked):
-        check_range(f"{name}[{index}]", value, least, most)
+        if not least <= value <= most:
+            check_range(f"{name}[{index}]", value, least, most)  # which raises
     return checked
