@@ -102,6 +102,24 @@ VENDORS: dict[str, Vendor] = {
             ),
         ),
         Vendor(
+            name="cublas",
+            topics=("library.h", "matmul.h"),
+            addresses={
+                "dev_ptr": "void *",
+                "stream_ptr": "cudaStream_t",
+                "layout_ptr": "cublasLtMatrixLayout_t",
+                "operation_ptr": "cublasLtMatmulDesc_t",
+                "preference_ptr": "cublasLtMatmulPreference_t",
+            },
+            include="cublasLt.h",
+            version_macros=("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR"),
+            wheels=(
+                Wheel("nvidia-cublas-cu12", "12.0.1.189"),
+                Wheel("nvidia-cublas-cu12", "12.9.0.13"),
+                Wheel("nvidia-cublas", NEWEST),
+            ),
+        ),
+        Vendor(
             name="miopen",
             topics=("library.h", "tensor.h", "dropout.h", "rnn.h", "convolution.h", "fusion.h"),
             addresses={"dev_ptr": "void *", "stream_ptr": "hipStream_t"},

@@ -9,4 +9,15 @@ typedef enum libraryPropertyType_t {
     PATCH_LEVEL
 } libraryPropertyType;
 
+/* With the values of the real one. */
+typedef enum cudaDataType_t {
+    CUDA_R_32F = 0,
+    CUDA_R_16F = 2,
+    CUDA_R_16BF = 14
+} cudaDataType;
+typedef enum cudaDataType_t cudaDataType_t;
+
+typedef int cudaEmulationMantissaControl;
+typedef int cudaEmulationSpecialValuesSupport;
+
 #endif

@@ -1,0 +1,10 @@
+"""Which functions and enumerators of cuBLASLt are not in every supported version: none.
+
+``bindings/check_headers.py`` holds this table against the real headers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SINCE: Final[dict[str, tuple[int, int]]] = {}
