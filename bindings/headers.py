@@ -2,10 +2,10 @@
 
 ``python bindings/headers.py [--vendor cudnn] [--version 9.19 ...]`` puts the headers into
 ``build/headers/<vendor>/<version>`` and keeps nothing else of the wheel, which is hundreds of
-megabytes. What is there already is not fetched again. The version ``newest`` is asked of the
-package index each time; what it was is kept in ``build/headers/<vendor>/newest.txt``, which also
-serves when the index cannot be reached. A Debian package's version is always the newest of its
-suite; only a Debian system can fetch it.
+megabytes. What is there already, or installed, is not fetched again. The version ``newest`` is
+asked of the package index each time; what it was is kept in
+``build/headers/<vendor>/newest.txt``, which also serves when the index cannot be reached. A Debian
+package's version is always the newest of its suite; only a Debian system can fetch it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import debian
@@ -120,24 +121,46 @@ def _fetch_wheel(vendor: Vendor, wheel: Wheel) -> Path:
     # In the build folder, since a temporary file system may be too small for the wheel.
     with tempfile.TemporaryDirectory(dir=store, prefix="download-") as temporary:
         download = Path(temporary)
-        print(f"downloading {wheel.package} {wheel.version} for its headers", flush=True)
-        _pip(
-            *("download", "--no-deps", "--no-cache-dir", "--quiet", *SELECT),
-            *("--dest", str(download), f"{wheel.package}=={wheel.version}"),
-        )
         headers = download / "include"
         headers.mkdir()
-        for archive in download.glob("*.whl"):
-            with zipfile.ZipFile(archive) as contents:
-                for member in contents.namelist():
-                    path = PurePosixPath(member)
-                    if path.parent.name == "include" and path.suffix == ".h":
-                        (headers / path.name).write_bytes(contents.read(member))
+        installed = _installed(wheel)
+        for path in installed:
+            shutil.copy(path, headers)
+        if not installed:
+            _download(wheel, download, headers)
         if not (headers / vendor.include).exists():
             raise HeaderError(f"{wheel.package} {wheel.version} holds no {vendor.include}")
         # Renamed as the last step: an interrupted run leaves no folder that looks complete.
         os.replace(headers, folder)
     return folder
+
+
+def _download(wheel: Wheel, download: Path, headers: Path) -> None:
+    print(f"downloading {wheel.package} {wheel.version} for its headers", flush=True)
+    _pip(
+        *("download", "--no-deps", "--no-cache-dir", "--quiet", *SELECT),
+        *("--dest", str(download), f"{wheel.package}=={wheel.version}"),
+    )
+    for archive in download.glob("*.whl"):
+        with zipfile.ZipFile(archive) as contents:
+            for member in contents.namelist():
+                if _is_header(PurePosixPath(member)):
+                    name = PurePosixPath(member).name
+                    (headers / name).write_bytes(contents.read(member))
+
+
+def _installed(wheel: Wheel) -> list[Path]:
+    """The headers of a wheel that this Python happens to have: hundreds of megabytes less."""
+    try:
+        found = metadata.distribution(wheel.package)
+    except metadata.PackageNotFoundError:
+        return []
+    files = (found.files or []) if found.version == wheel.version else []
+    return [Path(str(found.locate_file(path))) for path in files if _is_header(path)]
+
+
+def _is_header(path: PurePosixPath) -> bool:
+    return path.parent.name == "include" and path.suffix == ".h"
 
 
 def select(vendor: Vendor, versions: list[str]) -> list[Wheel | Deb]:

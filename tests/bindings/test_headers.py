@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import debian
 import headers
@@ -115,6 +115,45 @@ def test_a_version_may_be_of_one_vendor_only() -> None:
     assert both["miopen"] == list(MIOPEN.debs)
     with pytest.raises(headers.HeaderError, match=r"cudnn, miopen 3\.9 is not"):
         headers.select_all([CUDNN, MIOPEN], ["3.9"])
+
+
+class Installed:
+    """A distribution as `importlib.metadata` gives it."""
+
+    version = "13.99.0.1"
+    files = tuple(
+        PurePosixPath(path)
+        for path in ("nvidia/cu13/include/cublasLt.h", "nvidia/cu13/lib/libcublasLt.so.13")
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def locate_file(self, path: PurePosixPath) -> Path:
+        return self._folder / path
+
+
+@pytest.mark.parametrize(
+    ("version", "calls"), [("13.99.0.1", []), ("13.98.0.1", ["download"])], ids=["same", "other"]
+)
+def test_headers_of_an_installed_wheel_of_that_version_are_not_fetched(
+    pip: FakePip,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    calls: list[str],
+) -> None:
+    there = tmp_path / "installed"
+    header = there / Installed.files[0]
+    header.parent.mkdir(parents=True)
+    header.write_text("/* installed */")
+    monkeypatch.setattr(headers.metadata, "distribution", lambda package: Installed(there))
+    pip.members = {"nvidia/cu13/include/cublasLt.h": "/* fetched */"}
+    folder = headers.fetch(VENDORS["cublas"], Wheel("nvidia-cublas", version))
+    assert pip.calls == calls
+    text = (folder / "cublasLt.h").read_text()
+    assert text == ("/* fetched */" if calls else "/* installed */")
+    assert [path.name for path in folder.iterdir()] == ["cublasLt.h"]
 
 
 # Debian packages
