@@ -14,6 +14,7 @@ NEEDS = {
     "compiler": "a compiler of C and C++: cc and c++",
     "headers": "the headers of cuDNN 9",
     "libcudnn": "a libcudnn",
+    "libcublasLt": "a libcublasLt",
 }
 
 

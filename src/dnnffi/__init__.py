@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dnnffi.convolution.plan import ConvPlan as ConvPlan
     from dnnffi.dropout import DropoutState as DropoutState
     from dnnffi.errors import ContextError as ContextError
+    from dnnffi.errors import CublasError as CublasError
     from dnnffi.errors import CudnnError as CudnnError
     from dnnffi.errors import DnnffiError as DnnffiError
     from dnnffi.errors import LibraryNotFoundError as LibraryNotFoundError
@@ -71,6 +72,7 @@ _MODULES = {
     "dnnffi.dropout": ("DropoutState",),
     "dnnffi.errors": (
         "ContextError",
+        "CublasError",
         "CudnnError",
         "DnnffiError",
         "LibraryNotFoundError",

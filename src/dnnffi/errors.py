@@ -61,6 +61,12 @@ class CudnnError(StatusError):
     vendor = "cuDNN"
 
 
+class CublasError(StatusError):
+    """A function of cuBLASLt failed."""
+
+    vendor = "cuBLAS"
+
+
 class MiopenError(StatusError):
     """A MIOpen function failed."""
 

@@ -1,0 +1,59 @@
+"""Which handle does a product use? One for each device, which all threads of the process share.
+
+Functions of cuBLAS "can be called from multiple host threads, even with the same handle"; NVIDIA
+warns of that only because settings of a handle and its end concern all of them (cuBLAS, "Thread
+Safety", https://docs.nvidia.com/cuda/cublas/#thread-safety). A handle of cuBLASLt has no settings:
+streams, workspaces and algorithms are arguments of each call, and nothing in ``cublasLt.h`` sets
+anything of one. It is tied to the device that was current when it was made
+(https://docs.nvidia.com/cuda/cublas/#cublasltcreate), and ends with its library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from dnnffi.backends.cublas.library import Library
+from dnnffi.backends.vendor.resource import Resource
+from dnnffi.execution.cache import Living, Once
+from dnnffi.execution.fork import refuse_after_fork
+
+
+class Handle(Resource):
+    """A handle of cuBLASLt for the current device. Raises `CublasError` where there is none."""
+
+    def __init__(self, library: Library) -> None:
+        out = library.ffi.new("cublasLtHandle_t *")
+        super().__init__(library, "cublasLtCreate", "cublasLtDestroy", out)
+
+
+def handle_of(library: Library, device: int) -> Handle:
+    """The handle for ``device``, which must be current.
+
+    Raises `DnnffiError` in a forked process whose parent had one.
+    """
+    _used.add(library)
+    return library.handles.get(device, lambda: Handle(library))
+
+
+_used: Living[Library] = Living()
+
+
+class _Forked(Once[int, Handle]):
+    """Stands in for the handles that a library had before the fork."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.find = lambda device: refuse_after_fork()
+
+    def get(self, key: int, make: Callable[[], Handle]) -> Handle:
+        handle: Handle = refuse_after_fork()
+        return handle
+
+
+def _refuse_in_child() -> None:
+    for library in _used.snapshot():
+        library.handles = _Forked()
+
+
+os.register_at_fork(after_in_child=_refuse_in_child)
