@@ -20,6 +20,7 @@ from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel
 INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
 
 _ALIGNMENT = 256  # bytes, as the driver aligns allocations
+_SHARED_BYTES = 48 * 1024  # of a block, unless a kernel is allowed more
 
 
 class CupyMemory:
@@ -100,10 +101,29 @@ class CupyMemory:
         runtime = self._cupy.cuda.runtime
         runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
-    def kernel(self, source: str, name: str, *, cooperative: bool = False) -> Kernel:
-        made = _raw_kernel(source, name, cooperative)
+    def kernel(
+        self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
+    ) -> Kernel:
+        made: Any = _raw_kernel(source, name, cooperative)
         made.compile()  # not first in a capture
+        if shared_bytes > _SHARED_BYTES:
+            made.max_dynamic_shared_size_bytes = shared_bytes
         return made
+
+    def shared_bytes(self, device: int) -> int:
+        properties = self._cupy.cuda.runtime.getDeviceProperties(device)
+        return int(properties["sharedMemPerBlockOptin"])
+
+    def blocks_at_once(self, kernel: Any, threads: int, shared_bytes: int) -> int:
+        each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            kernel.kernel.ptr, threads, shared_bytes
+        )
+        return each * self.architecture(self.current_device()).multiprocessors
+
+    def constant(self, values: np.ndarray[Any, Any]) -> Array:
+        array: Array = self._cupy.asarray(values)
+        self._cupy.cuda.get_current_stream().synchronize()
+        return array
 
     def capture(self, record: Callable[[Stream], object]) -> Graph:
         runtime = self._cupy.cuda.runtime
@@ -178,7 +198,8 @@ class CupyMemory:
 
 @cache
 def _raw_kernel(source: str, name: str, cooperative: bool) -> Any:
-    return import_cupy().RawKernel(source, name, enable_cooperative_groups=cooperative)
+    options = ("-std=c++17",)
+    return import_cupy().RawKernel(source, name, options, enable_cooperative_groups=cooperative)
 
 
 @cache

@@ -156,11 +156,23 @@ class MemoryWithGraphs(Memory, Protocol):
     ) -> Array:
         """A new array with strides (in bytes) that leave no gaps."""
 
-    def kernel(self, source: str, name: str, *, cooperative: bool = False) -> Kernel:
+    def kernel(
+        self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
+    ) -> Kernel:
         """A function of a CUDA source, compiled for the current device.
 
         With ``cooperative`` all blocks of a launch are on the device at the same time.
+        ``shared_bytes`` are the most that a launch will ask for.
         """
+
+    def shared_bytes(self, device: int) -> int:
+        """Shared memory that a block may have on ``device``, where a kernel asks for it."""
+
+    def blocks_at_once(self, kernel: Kernel, threads: int, shared_bytes: int) -> int:
+        """Blocks of a kernel for which the current device has room at the same time."""
+
+    def constant(self, values: np.ndarray[Any, Any]) -> Array:
+        """A new array of these values, which is filled when this returns."""
 
     def capture(self, record: Callable[[Stream], object]) -> Graph:
         """What ``record(stream)`` enqueues on a stream of its own, as a graph; nothing of it runs.
@@ -188,13 +200,13 @@ class Kernel(Protocol):
         self,
         blocks: tuple[int, ...],
         threads: tuple[int, ...],
-        arguments: tuple[int, ...],
+        arguments: tuple[float, ...],
         /,
         *,
         stream: Stream,
         shared_mem: int = 0,
     ) -> None:
-        """Enqueue it. ``arguments`` are addresses and integers of 64 bits; ``shared_mem`` bytes."""
+        """Enqueue it. ``arguments`` are addresses, integers and floats of 64 bits each."""
 
 
 class Graph(Protocol):
