@@ -21,7 +21,7 @@ class Backend(NamedTuple):
     title : as the documentation's columns are headed
     kind, platform : of the arrays that it takes: "cuda" and "CUDA", "rocm" and "ROCm", or "host"
     load, loaded : open its library, and tell which is open; None where it needs none
-    candidates : who offers ways to run a network, from the library
+    candidates : who offers ways to run a network, from the library; the vendor's own first
     generator : random numbers of dropout, from library, device and seed
     convolutions : who makes plans of convolutions, from the resources
     tunes : whether candidates of networks are measured, and replayed as graphs, on CuPy's arrays
@@ -39,7 +39,7 @@ class Backend(NamedTuple):
     platform: str
     load: Callable[[], VendorLibrary] | None = None
     loaded: Callable[[], VendorLibrary | None] | None = None
-    candidates: Callable[[VendorLibrary], CandidateSource] | None = None
+    candidates: Callable[[VendorLibrary], tuple[CandidateSource, ...]] | None = None
     generator: Callable[[VendorLibrary, int, int], Any] | None = None
     convolutions: Callable[[ConvResources], ConvSource] | None = None
     tunes: bool = False

@@ -79,6 +79,9 @@ def report() -> Iterator[str]:
             )
             for device in devices.found
         )
+        yield ""
+        own = probe.own_kernels_problem() or "on the current device"
+        yield f"Recurrent kernels of our own: {own}"
 
     if absent := probe.absent("rich", "matplotlib"):
         missing.append((f"{' and '.join(absent)}, for demo and bench", probe.INSTALL_DEMO))

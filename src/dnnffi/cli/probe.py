@@ -137,6 +137,17 @@ def cudnn_problem() -> str:
     return f"cuDNN: {library.problem}" if library.problem else ""
 
 
+def own_kernels_problem() -> str:
+    """Why the recurrent kernels of our own cannot run on the current device; empty if they can."""
+    from dnnffi.backends.own.recurrent.candidates import why_not_here
+    from dnnffi.device.cupy import cupy_memory
+
+    try:
+        return why_not_here(cupy_memory())
+    except Exception as error:  # without CuPy, or a driver
+        return one_line(error)
+
+
 def one_line(error: Exception) -> str:
     """The message of an error on one line, its type if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -120,7 +120,7 @@ class DeviceRNNBackend(RNNBackend):
         assert record.candidates is not None
         assert record.generator is not None
         self._generator = record.generator
-        self.candidates = CandidateSet(record.candidates(resources.library))
+        self.candidates = CandidateSet(*record.candidates(resources.library))
         self.tuner: RNNTuner | None = None
         if record.tunes and not resources.external:
             self.tuner = RNNTuner(self.candidates, memory, resources.launch)

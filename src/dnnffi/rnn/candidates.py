@@ -13,7 +13,8 @@ class CandidateSet:
     """The candidates of several sources, each named after its source and its algorithm.
 
     The first source is the vendor's: its first algorithm is the oracle, whose results the others
-    must agree with, and its rule picks who runs a problem that was not measured.
+    must agree with, and its rule picks who runs a problem that was not measured. An algorithm that
+    has a source's name asks for that source alone.
     """
 
     def __init__(self, *sources: CandidateSource) -> None:
@@ -27,13 +28,15 @@ class CandidateSet:
 
     def oracle(self, problem: RNNProblem) -> str:
         """The candidate whose results are right."""
-        return f"{self._vendor.name} {self._vendor.offers(problem)[0]}"
+        source = self._sources.get(problem.options.algorithm, self._vendor)
+        return f"{source.name} {source.offers(problem)[0]}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         """The candidates worth trying, the oracle first."""
+        only = self._sources.get(problem.options.algorithm)
         return tuple(
-            f"{name} {algorithm}"
-            for name, source in self._sources.items()
+            f"{source.name} {algorithm}"
+            for source in (self._sources.values() if only is None else (only,))
             for algorithm in source.offers(problem)
         )
 
@@ -45,6 +48,7 @@ class CandidateSet:
         `DnnffiError` where the problem is not for it.
         """
         if candidate is None:
-            return self._vendor.make(problem, None, launch, generator)
+            source = self._sources.get(problem.options.algorithm, self._vendor)
+            return source.make(problem, None, launch, generator)
         name, _, algorithm = candidate.partition(" ")
         return self._sources[name].make(problem, algorithm, launch, generator)

@@ -12,6 +12,7 @@ from dnnffi.device.interface import AnyArray, Launch
 from dnnffi.errors import ContextError
 from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn.arguments import Arguments, Span
+from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.context import Context, Phase, check_owner
 from dnnffi.spec.problem import RNNProblem
 
@@ -74,7 +75,8 @@ class RNNExecutor:
         record.check_network(problem, library)
         with memory.use(self.device):
             launch = launch_on(library, self.device, memory.current_stream())
-            at: AddressExecutor = record.candidates(library).make(problem, None, launch, generator)
+            candidates = CandidateSet(*record.candidates(library))
+            at: AddressExecutor = candidates.make(problem, None, launch, generator)
         self.on_addresses = at
         self.algorithm, self.weight_size = at.algorithm, at.weight_size
         self.workspace_bytes, self.reserve_bytes = at.workspace_bytes, at.reserve_bytes

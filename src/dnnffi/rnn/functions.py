@@ -376,7 +376,8 @@ def lstm(
     backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
         MIOpen, NumPy arrays to the reference
     options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",
-        "persist_dynamic", "persist_static_small_h" (cuDNN), "default", "fundamental" (MIOpen);
+        "persist_dynamic", "persist_static_small_h" (cuDNN), "own" (kernels of dnnffi's in the place
+        of cuDNN's), "default", "fundamental" (MIOpen);
         "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
         cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
         reference; "tune": "auto" (a problem that is called again and again is measured once, and

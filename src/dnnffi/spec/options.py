@@ -10,7 +10,7 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import as_float, checked_options, option_flag, option_of_choices
 
 VENDOR_ALGORITHMS = {
-    "cudnn": ("standard", "persist_static", "persist_dynamic", "persist_static_small_h"),
+    "cudnn": ("standard", "persist_static", "persist_dynamic", "persist_static_small_h", "own"),
     "miopen": ("default", "fundamental"),
 }
 """The names of the algorithms of each backend; "auto" is one of every backend."""

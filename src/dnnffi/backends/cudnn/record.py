@@ -7,6 +7,7 @@ from dnnffi.backends.cudnn import conv_limits, library, rnn_limits
 from dnnffi.backends.cudnn.conv_plan import CudnnConvolutions
 from dnnffi.backends.cudnn.dropout import Generator
 from dnnffi.backends.cudnn.rnn_candidates import CudnnCandidates
+from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 
 CUDNN = Backend(
     name="cudnn",
@@ -15,7 +16,7 @@ CUDNN = Backend(
     platform="CUDA",
     load=library.load,
     loaded=library.loaded,
-    candidates=CudnnCandidates,
+    candidates=lambda library: (CudnnCandidates(library), OwnCandidates(library.memory)),
     generator=Generator,
     convolutions=CudnnConvolutions,
     tunes=True,

@@ -17,7 +17,7 @@ LIMITS: Limits[RNNProblem] = (
         f"an RNN takes at most {MAX_STEPS} time steps; got {{asked.steps}}",
     ),
     Limit(
-        lambda problem: problem.options.algorithm not in ("auto", "standard") and _uneven(problem),
+        lambda problem: problem.options.algorithm.startswith("persist") and _uneven(problem),
         "the algorithm {asked.options.algorithm} takes only rows of equal length",
         "use standard",
     ),

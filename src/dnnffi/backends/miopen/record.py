@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.miopen import conv_limits, library, rnn_limits
 from dnnffi.backends.miopen.conv_plan import MiopenConvolutions
@@ -18,7 +16,7 @@ MIOPEN = Backend(
     platform="ROCm",
     load=library.load,
     loaded=library.loaded,
-    candidates=partial(VendorCandidates, "miopen", MiopenRNNExecutor),
+    candidates=lambda library: (VendorCandidates("miopen", MiopenRNNExecutor, library),),
     generator=Generator,
     convolutions=MiopenConvolutions,
     rnn_limits=rnn_limits.LIMITS,

@@ -1,0 +1,199 @@
+/* The backward of a layer: the steps of the forward from its last to its first, in one launch.
+
+   A step's gradients of the gates follow from dy and from the gradient of h that the step behind it
+   left, which is the product of that step's gradients with the matrices' columns: what a group
+   exchanges here are the gradients of all gates. They also go where the gates were: the products
+   that give dx and the gradients of the weights read them there. One round more gives those of the
+   initial state. */
+
+struct BackwardArrays
+{
+    Element *gates;
+    const Element *c_before, *h_before, *y, *dy;
+    int directions;
+
+    DEVICE Array source(int stream) const
+    {
+        if (stream == INPUTS - 1) return users_array(dy, directions);
+        if (PLAIN) return users_array(y, directions);
+        if (stream < SAVED) return gate(stream);
+        return own_array(const_cast<Element *>(CELL == LSTM ? c_before : h_before), 1);
+    }
+
+    DEVICE Array target(int stream) const { return stream < SAVED ? gate(stream) : no_array(); }
+
+    DEVICE Array second(int) const { return no_array(); }
+
+    DEVICE Array gate(int number) const { return own_array(gates + number * PADDED, SAVED); }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
+    Element *gates, const Element *c_before, const Element *h_before, const Element *y,
+    const Element *dy, const Element *matrices, const Element *dh_n, const Element *dc_n,
+    Element *dh_0, Element *dc_0, float *bias_sums, uint4 *exchange, uint4 *streamed,
+    const int *offsets, const int *lengths, const int *order, long long steps, long long batch,
+    long long step_stride, long long row_stride, long long positions, long long directions,
+    long long weight_stride, long long groups, long long first_group, double low, double high)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    Partials partials{(float *)memory};
+    uint4 *slots = (uint4 *)(memory + PARTIAL_BYTES), *staged = slots + RING_BYTES / 16;
+    uint4 *kept = staged + STAGED_BYTES / 16;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
+    const int direction = number / (int)groups, group = number % (int)groups;
+    const int first_row = group * SUBTILES * ROWS;
+
+    matrices += direction * weight_stride;
+    const long long state = direction * batch * HIDDEN, saved = direction * positions * PADDED;
+    const Places places{offsets, lengths, order, (int)steps, (int)batch, (int)step_stride,
+                        (int)row_stride, direction == 1};
+    const BackwardArrays arrays{gates + saved * SAVED, c_before + saved, h_before + saved,
+                                y + direction * HIDDEN, dy + direction * HIDDEN, (int)directions};
+    const int last = places.length(first_row);
+    uint4 *exchanged = exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS;
+    const Tags tags = tags_of(exchanged, rank);
+
+    Weights weights;
+    weights.read(matrices, kept, streamed, rank, warp, lane);
+    const Ring<BackwardArrays> ring{slots, arrays, places, rank, first_row};
+    ring.clear();
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < RING; s++)
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++) {
+            if (s < last) ring.load(last - 1 - s, s, sub);
+            commit_copies();
+        }
+    wait_for_copies<(RING - 1) * SUBTILES>();
+    __syncthreads();
+
+    float dh[SUBTILES][WARP_TASKS][CELLS], dc[SUBTILES][WARP_TASKS][CELLS];
+    float bias[SUBTILES][WARP_TASKS][SAVED];
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+#pragma unroll
+            for (int gate = 0; gate < SAVED; gate++) bias[sub][i][gate] = 0;
+#pragma unroll
+            for (int e = 0; e < CELLS; e++) dh[sub][i][e] = dc[sub][i][e] = 0;
+        }
+
+    bool late = false;
+#pragma unroll 1
+    for (int turn = 0; turn <= last; turn++) {
+        const int step = last - 1 - turn;
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++) {
+            uint4 *slot = ring.slot(turn, sub);
+            const auto pass_on = [&] {
+                if (turn > 0) {
+                    ring.store(step + 1, turn - 1, sub);
+                    if (turn - 1 + RING < last) ring.load(step + 1 - RING, turn - 1, sub);
+                }
+                commit_copies();
+            };
+            float input[WARP_TASKS][INPUTS][CELLS];
+            const auto prepare = [&] {
+                if (BARRIER_LAST) pass_on();
+#pragma unroll
+                for (int i = 0; i < WARP_TASKS; i++) {
+                    const Task task(i, warp, lane);
+                    if (!task.there) continue;
+#pragma unroll
+                    for (int stream = 0; stream < INPUTS; stream++)
+#pragma unroll
+                        for (int e = 0; e < CELLS; e++)
+                            input[i][stream][e] =
+                                real(element(slot, stream, task.unit, task.row + e));
+                }
+            };
+            if (!POLL_FIRST) prepare();
+            Sums sums;
+            sums.clear();
+            uint4 *words = exchanged + sub * 2 * SLOT_WORDS;
+            if (turn > 0) {
+                product(sums, weights, words, staged, turn - 1, tags, late, [&] {
+                    if (POLL_FIRST) prepare();
+                });
+            } else if (POLL_FIRST) prepare();
+            if (!BARRIER_LAST) __syncthreads(); /* the cells before have read the partial sums */
+            partials.write(sums, warp, lane);
+            wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < WARP_TASKS; i++) {
+                const Task task(i, warp, lane);
+                if (!task.there) continue;
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
+                    const int row = first_row + sub * ROWS + task.row + e;
+                    const int unit = rank * UNITS + task.unit;
+                    const bool there = row < batch && unit < HIDDEN;
+                    const long long users = there ? places.users_row(row) : 0;
+                    const long long at = state + users * HIDDEN + unit;
+                    const int length = there ? places.length(row) : last;
+                    float of_h;
+                    partials.add_up(&of_h, task.octet, task.column, task.odd + e, lane);
+                    float d = of_h + dh[sub][i][e];
+                    if (there && step == length - 1) {
+                        if (dh_n) d += real(dh_n[at]);
+                        if (CELL == LSTM && dc_n) dc[sub][i][e] = real(dc_n[at]);
+                    }
+                    if (turn == last) {
+                        if (there && dh_0) dh_0[at] = rounded(d);
+                        if (there && CELL == LSTM && dc_0) dc_0[at] = rounded(dc[sub][i][e]);
+                        continue;
+                    }
+                    float of_gates[SAVED];
+#pragma unroll
+                    for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input[i][gate][e];
+                    /* A row that is not there has nothing but zeros; NaN is not multiplied away. */
+                    const bool live = there && (!PACKED || step < length);
+                    const CellGradients before = step_backward(
+                        of_gates, input[i][PLAIN ? 0 : SAVED][e], d + input[i][INPUTS - 1][e],
+                        dc[sub][i][e], low, high);
+                    dh[sub][i][e] = live ? before.h : 0;
+                    dc[sub][i][e] = live ? before.c : 0;
+#pragma unroll
+                    for (int gate = 0; gate < SAVED; gate++) {
+                        const float gradient = live ? before.gates[gate] : 0;
+                        element(slot, gate, task.unit, task.row + e) = rounded(gradient);
+                        bias[sub][i][gate] += gradient;
+                    }
+                }
+                if (turn == last) continue;
+                __syncwarp();
+#pragma unroll
+                for (int gate = 0; gate < GATES; gate++)
+                    send(words + (turn & 1) * SLOT_WORDS, slot, gate == 2 && CELL == GRU ? 3 : gate,
+                         gate, task, rank, tags.of(turn));
+            }
+            if (BARRIER_LAST) __syncthreads();
+            else pass_on();
+        }
+    }
+
+    /* The sums over a group's steps: of eight rows, added up by whoever reads them. */
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, warp, lane);
+            const int unit = rank * UNITS + task.unit;
+            if (!task.there || !bias_sums) continue;
+            const long long part =
+                (((long long)number * SUBTILES + sub) * COLUMNS + task.column) * (3 - CELLS) +
+                task.odd;
+#pragma unroll
+            for (int gate = 0; gate < SAVED; gate++) {
+                float sum = bias[sub][i][gate];
+                sum += __shfl_xor_sync(~0u, sum, 1);
+                sum += __shfl_xor_sync(~0u, sum, 2);
+                if (lane % 4 == 0 && unit < PADDED)
+                    bias_sums[(part * SAVED + gate) * PADDED + unit] = sum;
+            }
+        }
+}

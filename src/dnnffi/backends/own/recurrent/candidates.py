@@ -1,0 +1,122 @@
+"""Which of our own kernels are worth trying for a problem? A few geometries, measured by the tuner.
+
+They are called "1", "2" and so on, the most promising first.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dnnffi.backends.cublas import library as cublas
+from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, choices
+from dnnffi.backends.own.recurrent.kernels import compile_kernel
+from dnnffi.backends.own.recurrent.limits import LIMITS
+from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.vendor.limits import limit_of
+from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.errors import DnnffiError, UnsupportedError
+from dnnffi.spec.problem import RNNProblem
+
+OWN = "own"
+"""The name of the source, and of the algorithm that users name."""
+
+_VERSION = 1
+"""Of the kernels: times that were measured with others are not believed."""
+
+_MOST = 3
+_OLDEST = (8, 0)
+
+
+class OwnCandidates:
+    """The kernels, on CuPy's arrays on CUDA; a `CandidateSource`."""
+
+    name = OWN
+
+    def __init__(self, memory: Any) -> None:
+        self._memory: MemoryWithGraphs = memory
+        self.version = f"kernels {_VERSION}"
+
+    def offers(self, problem: RNNProblem) -> tuple[str, ...]:
+        # By its name alone so far: the suite has to run on a GPU with it first.
+        if problem.options.algorithm != OWN or self._why_not(problem):
+            return ()
+        return tuple(str(number + 1) for number in range(len(self._pairs(problem))))
+
+    def make(
+        self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
+    ) -> OwnRNNExecutor:
+        if reason := self._why_not(problem):
+            raise UnsupportedError("dnnffi", "", reason)
+        pairs = self._pairs(problem)
+        wanted = int(algorithm or 1) - 1
+        if wanted >= len(pairs):
+            raise UnsupportedError(
+                "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
+            )
+        if algorithm is not None:
+            self._compile(pairs, launch.device)
+        forward, backward = pairs[wanted]
+        library = cublas.load()
+        return OwnRNNExecutor(problem, launch, self._memory, library, OWN, forward, backward)
+
+    def _why_not(self, problem: RNNProblem) -> str:
+        """Why a problem is not for our kernels; empty where it is."""
+        return limit_of(LIMITS, problem) or why_not_here(self._memory)
+
+    def _pairs(self, problem: RNNProblem) -> list[tuple[Geometry, Geometry | None]]:
+        """Geometries of the forward and, for training, of the backward."""
+        spec, options = problem.spec, problem.options
+        clip = 0 if options.clip is None else 1 + (options.clip_nan == "clip")
+        packed = rows_of(problem).tables is not None
+        kind = Kind(
+            *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
+            packed=packed,
+            clip=clip,
+        )
+        chip = self._chip()
+        arguments = problem.batch, spec.num_directions, chip, _MOST
+        forwards = choices(kind, *arguments)
+        if not problem.training:
+            return [(forward, None) for forward in forwards]
+        backwards = choices(kind._replace(backward=True), *arguments)
+        if not forwards or not backwards:
+            return []
+        count = max(len(forwards), len(backwards))
+        return [
+            (forwards[min(n, len(forwards) - 1)], backwards[min(n, len(backwards) - 1)])
+            for n in range(count)
+        ]
+
+    def _chip(self) -> Chip:
+        memory = self._memory
+        device = memory.current_device()
+        return Chip(memory.architecture(device).multiprocessors, memory.shared_bytes(device))
+
+    def _compile(self, pairs: list[tuple[Geometry, Geometry | None]], device: int) -> None:
+        """Compile all of them side by side: who asks for one by its name, asks for each."""
+        geometries = {geometry for pair in pairs for geometry in pair if geometry is not None}
+
+        def compiled(geometry: Geometry) -> None:
+            with self._memory.use(device):
+                compile_kernel(geometry, self._memory)
+
+        with ThreadPoolExecutor(len(geometries)) as pool:
+            for future in [pool.submit(compiled, geometry) for geometry in geometries]:
+                future.exception()  # whoever needs it fails likewise
+
+
+def why_not_here(memory: Any) -> str:
+    """Why our kernels cannot run on the current device; empty where they can."""
+    if memory.kind != "cuda" or not hasattr(memory, "kernel"):
+        return "our own kernels run on CuPy arrays on CUDA only"
+    major, minor, _ = memory.architecture(memory.current_device())
+    if (major, minor) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        return f"our own kernels need compute capability {oldest}; this device has {major}.{minor}"
+    try:
+        cublas.load()
+    except DnnffiError as error:
+        return f"our own kernels need cuBLASLt: {error}"
+    return ""

@@ -1,0 +1,91 @@
+/* How do the blocks of a group tell each other what they computed? In words that are their own
+   flags: no counter, no fence, no zeroing between launches.
+
+   Every step a block needs what all blocks of its group computed in the step before. It lies in
+   device memory, where L2 is what all of them see, in two slots that steps use in turn:
+   [slot][word][row]. A word is written and read by one access of 16 bytes. The last bit of the
+   mantissa of its last element is its tag, which is turned over whenever the word is written. A
+   reader knows which tag a word will have, and reads it again until it has that.
+
+   Why nobody reads early: a word with the new tag is the new word, all of it, since an access of
+   16 bytes is one access.
+   Why nobody overwrites what is still to be read: a block writes step e + 2 into the slot of step
+   e only after it has read all of step e + 1, and each block wrote its part of e + 1 only after it
+   had read all of e (its threads meet at a barrier in between).
+   Why nobody waits for ever: all blocks of a launch are on the device at once (a cooperative
+   launch), each waits only for words of the step before, and those of the first step are written
+   before anybody waits.
+   Why a launch needs no zeroed memory: a block finds the tags of the launch before in its own
+   words, which nobody else writes. Each launch on a buffer writes all of a group's words of a slot
+   equally often. The buffer is zeroed once, before the first launch. */
+
+constexpr u32 TAG = DTYPE == FLOAT32 ? 1u : 0x10000u;
+
+/* After so many polls, which take some seconds, a block takes it that the others are gone. It goes
+   on with NaN and does not wait again: a defect ends in results that say so, not in a device that
+   hangs. */
+constexpr u32 MOST_POLLS = 1u << 22;
+
+struct Tags
+{
+    u32 found[2]; /* of each slot, from the launch before */
+
+    DEVICE u32 of(int exchange) const
+    {
+        const u32 turned = 1u ^ ((exchange >> 1) & 1);
+        return ((exchange & 1 ? found[1] : found[0]) ^ turned) ? TAG : 0u;
+    }
+};
+
+/* The word with a tag in the place of its last bit. Its last element is rounded to one bit less;
+   what would then be infinite is cut, and NaN and infinity stay what they are. */
+DEVICE uint4 tagged(uint4 word, u32 tag)
+{
+#if DTYPE == 2
+    word.w = (word.w & ~TAG) | tag; /* products in TF32 do not read this bit */
+#else
+    constexpr u32 LARGEST = DTYPE == FLOAT16 ? 0x7bffu : 0x7f7fu;
+    u32 last = word.w >> 16;
+    const u32 size = last & 0x7fffu;
+    if (size < LARGEST) last += (last >> 1) & 1;
+    if (size > LARGEST + 1) last = LARGEST + 1 + (DTYPE == FLOAT16 ? 0x200u : 0x40u);
+    word.w = (word.w & 0xffffu) | ((last & 0xfffeu) << 16) | tag;
+#endif
+    return word;
+}
+
+DEVICE uint4 untagged(uint4 word)
+{
+    word.w &= ~TAG;
+    return word;
+}
+
+DEVICE bool has_tag(const uint4 &word, u32 tag) { return ((word.w ^ tag) & TAG) == 0; }
+
+/* What stands for a word that never came: its last element is NaN. */
+DEVICE uint4 lost(u32 tag)
+{
+    const u32 nan = DTYPE == FLOAT16 ? 0x7e000000u : 0x7fc00000u;
+    return make_uint4(nan, nan, nan, nan | tag);
+}
+
+#ifdef __CUDACC__
+
+DEVICE uint4 load_word(const uint4 *at)
+{
+    uint4 word;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                 : "l"(at)
+                 : "memory");
+    return word;
+}
+
+DEVICE void store_word(uint4 *at, uint4 word)
+{
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x),
+                 "r"(word.y), "r"(word.z), "r"(word.w)
+                 : "memory");
+}
+
+#endif

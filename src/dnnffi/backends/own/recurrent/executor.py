@@ -1,0 +1,288 @@
+"""How do our own kernels run a recurrent network? Layer by layer, on the arrays of a call.
+
+For each layer the products of x of all steps, then one kernel for all steps of both directions. A
+backward is a kernel for all steps, then the products that give dx; the gradients of the weights are
+products again. Nothing is kept between calls: what kernels exchange lies in the workspace and is
+cleared by every call, so streams, threads, graphs and launches that failed have nothing in common.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from dnnffi.backends.own.recurrent.geometry import Geometry
+from dnnffi.backends.own.recurrent.kernels import LayerKernel, source_of_bias
+from dnnffi.backends.own.recurrent.layout import (
+    ArraySizes,
+    Buffer,
+    LayerArrays,
+    layer_weights,
+)
+from dnnffi.backends.own.recurrent.packing import Packing
+from dnnffi.backends.own.recurrent.products import Products
+from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.rnn_interface import (
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.weights import weight_layout
+
+_THREADS = 256
+
+
+class _Room(NamedTuple):
+    """What the groups of a kernel need of a workspace: offsets, and bytes to be cleared."""
+
+    exchange: int
+    exchange_bytes: int
+    streamed: int
+
+
+class OwnRNNExecutor:
+    """One problem on kernels of our own; see `AddressExecutor`.
+
+    ``library`` is the libcublasLt; ``forward`` and ``backward`` are the geometries of the kernels,
+    the latter None in inference. Raises `UnsupportedError` where a kernel finds no room on the
+    device, `CublasError`, and what CuPy raises where one cannot be compiled.
+    """
+
+    generator: Any = None
+
+    def __init__(
+        self,
+        problem: RNNProblem,
+        launch: Launch,
+        memory: MemoryWithGraphs,
+        library: Any,
+        algorithm: str,
+        forward: Geometry,
+        backward: Geometry | None,
+    ) -> None:
+        self.problem, self.device, self.algorithm = problem, launch.device, algorithm
+        self._memory = memory
+        self._kind = kind = forward.kind
+        self._rows = rows = rows_of(problem)
+        spec = problem.spec
+        self._size = ITEM_SIZES[spec.dtype]
+        self._directions = spec.num_directions
+        self.weight_size: int = weight_layout(spec, "cudnn").size
+        self._packing = None if rows.tables is None else Packing(rows.tables, self._size, memory)
+        self._copies = self._packing is not None and self._packing.copies
+        self._forward_kernel = LayerKernel(forward, memory)
+        self._backward_kernel = None if backward is None else LayerKernel(backward, memory)
+        if backward is not None:
+            self._bias_kernel = memory.kernel(source_of_bias(backward), "bias_gradients")
+        low, high = problem.options.clip or (0.0, 0.0)
+        self._bounds = float(low), float(high)
+        self._places = (
+            *(self._packing.addresses if self._packing else (0, 0, 0)),
+            *(rows.steps, rows.batch, rows.step_stride, rows.row_stride, rows.positions),
+            self._directions,
+        )
+        self._weights = layer_weights(spec)
+        self._sizes = ArraySizes.of(spec, kind, rows.positions)
+        self._products: dict[int, Products] = {}
+        try:
+            for inputs in {spec.layer_input_size(layer) for layer in range(spec.num_layers)}:
+                self._products[inputs] = Products(
+                    library, self.device, kind, rows.positions, inputs, problem.options.math
+                )
+        except BaseException:
+            self.close()
+            raise
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """The parts of workspaces and of the reserve space."""
+        spec, kind, sizes = self.problem.spec, self._kind, self._sizes
+        product_bytes = max(products.workspace_bytes for products in self._products.values())
+        workspace, reserve = Buffer(), Buffer()
+        workspace.add(product_bytes)  # at its beginning
+        self._forward_room = self._room(workspace, self._forward_kernel)
+        kept = reserve if kind.training else workspace
+        self._packed_x = kept.add(sizes.x if self._copies else 0)
+        if kind.training:
+            self._arrays = [self._saved(reserve, layer) for layer in range(spec.num_layers)]
+        else:
+            gates = workspace.add(self._directions * sizes.gates)
+            ys = [workspace.add(sizes.y) for _ in range(min(2, self._own_ys))] or [0]
+            self._arrays = [
+                LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(spec.num_layers)
+            ]
+        self.reserve_bytes = reserve.nbytes
+        needed = workspace.nbytes
+        if self._backward_kernel is not None:
+            workspace = Buffer()
+            workspace.add(product_bytes)
+            self._backward_room = self._room(workspace, self._backward_kernel)
+            # A layer's dx takes the place of its dy, which its kernel has read by then.
+            self._dy = workspace.add(sizes.y)
+            self._packed_dx = workspace.add(sizes.x if self._copies else 0)
+            padded = max(products.padded_bytes for products in self._products.values())
+            self._padded = workspace.add(padded)
+            needed = max(needed, workspace.nbytes)
+        self.workspace_bytes = self.least_workspace_bytes = needed
+
+    def _room(self, workspace: Buffer, kernel: LayerKernel) -> _Room:
+        geometry = kernel.geometry
+        groups = min(geometry.groups(self._rows.batch) * self._directions, kernel.most_groups)
+        nbytes = groups * geometry.exchange_bytes
+        streamed = groups * geometry.blocks * geometry.streamed_bytes
+        return _Room(workspace.add(nbytes), nbytes, workspace.add(streamed))
+
+    @property
+    def _own_ys(self) -> int:
+        """Layers whose y is not the caller's array."""
+        return self.problem.spec.num_layers - 1 + self._copies
+
+    def _saved(self, reserve: Buffer, layer: int) -> LayerArrays:
+        """The parts of the reserve space of one layer."""
+        assert self._backward_kernel is not None
+        kind, sizes, directions = self._kind, self._sizes, self._directions
+        geometry = self._backward_kernel.geometry
+        self._bias_parts = geometry.groups(self._rows.batch) * geometry.bias_parts
+        return LayerArrays(
+            reserve.add(directions * sizes.gates),
+            reserve.add(directions * sizes.state if kind.mode == "lstm" else 0),
+            reserve.add(directions * sizes.state),
+            reserve.add(sizes.y if layer < self._own_ys else 0),
+            reserve.add(directions * self._bias_parts * kind.saved * kind.padded * 4),
+        )
+
+    def forward(self, launch: Launch, at: ForwardAddresses) -> None:
+        spec, kind = self.problem.spec, self._kind
+        room = self._clear(launch, at.workspace, self._forward_room)
+        kept = at.reserve if kind.training else at.workspace
+        x = at.x
+        if self._packing is not None and self._copies:
+            x = kept + self._packed_x
+            self._packing.gather(launch, at.x, x, spec.input_size)
+        for layer, (weights, arrays) in enumerate(zip(self._weights, self._arrays, strict=True)):
+            gates = kept + arrays.gates
+            products = self._products[spec.layer_input_size(layer)]
+            for direction in range(self._directions):
+                w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
+                of_x = gates + direction * self._sizes.gates
+                products.of_x(launch, x, w_ih, of_x, at.workspace)
+            y = kept + arrays.y if layer < self._own_ys else at.y
+            arguments = (
+                gates,
+                kept + arrays.c_before,
+                kept + arrays.h_before,
+                y,
+                at.weights + weights.w_hh,
+                at.weights + weights.b_ih if spec.bias else 0,
+                at.weights + weights.b_hh if spec.bias else 0,
+                *(self._state(array, layer) for array in (at.h_0, at.c_0, at.h_n, at.c_n)),
+                *room,
+                *self._places,
+                weights.matrix_stride // self._size,
+                weights.bias_stride // self._size,
+            )
+            self._run(launch, self._forward_kernel, arguments)
+            x = y
+        if self._packing is not None and self._copies:
+            width = spec.hidden_size * self._directions
+            self._packing.scatter(launch, x, at.y, width, self._positions)
+
+    def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
+        spec = self.problem.spec
+        assert self._backward_kernel is not None
+        room = self._clear(launch, at.workspace, self._backward_room)
+        dy = at.dy
+        if self._packing is not None and self._copies:
+            dy = at.workspace + self._dy
+            self._packing.gather(launch, at.dy, dy, spec.hidden_size * self._directions)
+        for layer in reversed(range(spec.num_layers)):
+            weights, arrays = self._weights[layer], self._arrays[layer]
+            gates = at.reserve + arrays.gates
+            arguments = (
+                gates,
+                at.reserve + arrays.c_before,
+                at.reserve + arrays.h_before,
+                at.reserve + arrays.y if layer < self._own_ys else at.y,
+                dy,
+                at.weights + weights.w_hh,
+                *(self._state(array, layer) for array in (at.dh_n, at.dc_n, at.dh_0, at.dc_0)),
+                at.reserve + arrays.bias_sums,
+                *room,
+                *self._places,
+                weights.matrix_stride // self._size,
+            )
+            self._run(launch, self._backward_kernel, arguments)
+            dx = at.workspace + self._dy
+            if layer == 0:
+                dx = at.workspace + self._packed_dx if self._copies else at.dx
+            products = self._products[spec.layer_input_size(layer)]
+            for direction in range(self._directions):
+                w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
+                of_gates = gates + direction * self._sizes.gates
+                where = of_gates, w_ih, dx, at.workspace + self._padded
+                products.dx(launch, self._memory, where, at.workspace, accumulate=direction > 0)
+            dy = dx
+        if self._packing is not None and self._copies:
+            self._packing.scatter(launch, dy, at.dx, spec.input_size, self._positions)
+
+    def backward_weights(
+        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
+    ) -> None:
+        spec, kind, sizes = self.problem.spec, self._kind, self._sizes
+        x = at.reserve + self._packed_x if self._copies else at.x
+        for layer, (weights, arrays) in enumerate(zip(self._weights, self._arrays, strict=True)):
+            products = self._products[spec.layer_input_size(layer)]
+            for direction in range(self._directions):
+                where = (
+                    at.reserve + arrays.gates + direction * sizes.gates,
+                    x,
+                    at.reserve + arrays.h_before + direction * sizes.state,
+                    at.dweights + weights.w_ih + direction * weights.matrix_stride,
+                    at.dweights + weights.w_hh + direction * weights.matrix_stride,
+                )
+                products.dweights(launch, where, at.workspace, accumulate=accumulate)
+            if spec.bias:
+                self._bias_kernel(
+                    (-(-kind.hidden // _THREADS), kind.saved, self._directions),
+                    (_THREADS,),
+                    (
+                        at.reserve + arrays.bias_sums,
+                        at.dweights + weights.b_ih,
+                        at.dweights + weights.b_hh,
+                        self._bias_parts,
+                        weights.bias_stride // self._size,
+                        int(accumulate),
+                    ),
+                    stream=launch.stream,
+                )
+            x = at.reserve + arrays.y
+
+    def _clear(self, launch: Launch, workspace: int, room: _Room) -> tuple[int, int]:
+        """Clear what groups exchange; the addresses of that and of streamed weights."""
+        self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
+        return workspace + room.exchange, workspace + room.streamed
+
+    def _run(self, launch: Launch, kernel: LayerKernel, arguments: tuple[int, ...]) -> None:
+        kernel.run(launch, self._rows.batch, self._directions, arguments, self._bounds)
+
+    def _state(self, array: int, layer: int) -> int:
+        """A layer's part of the states of all layers, 0 where there are none."""
+        hidden = self._kind.hidden
+        return array and array + layer * self._directions * self._rows.batch * hidden * self._size
+
+    @property
+    def _positions(self) -> int:
+        """Of the caller's array, where rows are not packed."""
+        return self.problem.steps * self.problem.batch
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._products
+
+    def close(self) -> None:
+        """Let go of everything native. A second call does nothing."""
+        while self._products:
+            self._products.popitem()[1].close()

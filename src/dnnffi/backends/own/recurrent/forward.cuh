@@ -1,0 +1,234 @@
+/* The forward of a layer: all steps in one launch. A group of blocks owns some rows of a direction;
+   a block has UNITS hidden units of them, with the weights of their gates on the chip.
+
+   In front, `gates` hold the products of x. A step reads them, adds the products of h that the
+   group exchanged, and computes its cells; y goes out, and in training what the backward needs. */
+
+struct ForwardArrays
+{
+    Element *gates, *c_before, *h_before, *y;
+    int directions;
+
+    DEVICE Array source(int stream) const
+    {
+        return stream < GATES ? gate(stream) : no_array();
+    }
+
+    DEVICE Array target(int stream) const
+    {
+        if (stream == GATES) return users_array(y, directions);
+        if (!TRAINING || PLAIN) return no_array();
+        if (stream < GATES) return gate(stream);
+        return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
+    }
+
+    DEVICE Array second(int stream) const
+    {
+        return TRAINING && stream == GATES ? own_array(h_before, 1, true) : no_array();
+    }
+
+    DEVICE Array gate(int number) const
+    {
+        return own_array(gates + number * PADDED, TRAINING ? SAVED : GATES);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
+    Element *gates, Element *c_before, Element *h_before, Element *y, const Element *matrices,
+    const Element *input_bias, const Element *recurrent_bias, const Element *h_0,
+    const Element *c_0, Element *h_n, Element *c_n, uint4 *exchange, uint4 *streamed,
+    const int *offsets, const int *lengths, const int *order, long long steps, long long batch,
+    long long step_stride, long long row_stride, long long positions, long long directions,
+    long long weight_stride, long long bias_stride, long long groups, long long first_group,
+    double low, double high)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    Partials partials{(float *)memory};
+    uint4 *slots = (uint4 *)(memory + PARTIAL_BYTES), *staged = slots + RING_BYTES / 16;
+    uint4 *kept = staged + STAGED_BYTES / 16;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
+    const int direction = number / (int)groups, group = number % (int)groups;
+    const int first_row = group * SUBTILES * ROWS, most = (int)batch - 1;
+
+    matrices += direction * weight_stride;
+    if (input_bias) {
+        input_bias += direction * bias_stride;
+        recurrent_bias += direction * bias_stride;
+    }
+    const long long state = direction * batch * HIDDEN, saved = direction * positions * PADDED;
+    const Places places{offsets, lengths, order, (int)steps, (int)batch, (int)step_stride,
+                        (int)row_stride, direction == 1};
+    const ForwardArrays arrays{gates + saved * (TRAINING ? SAVED : GATES), c_before + saved,
+                               h_before + saved, y + direction * HIDDEN, (int)directions};
+    const int last = places.length(first_row); /* the group's steps: its first row is the longest */
+    uint4 *exchanged = exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS;
+    const Tags tags = tags_of(exchanged, rank);
+
+    Weights weights;
+    weights.read(matrices, kept, streamed, rank, warp, lane);
+    const Ring<ForwardArrays> ring{slots, arrays, places, rank, first_row};
+    ring.clear();
+    __syncthreads();
+#pragma unroll
+    for (int s = 0; s < RING; s++)
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++) {
+            if (s < last) ring.load(s, s, sub);
+            commit_copies();
+        }
+    wait_for_copies<(RING - 1) * SUBTILES>();
+    __syncthreads();
+
+    float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
+    float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */
+    int length[SUBTILES][WARP_TASKS][CELLS];
+#pragma unroll
+    for (int i = 0; i < WARP_TASKS; i++) {
+        const Task task(i, warp, lane);
+        const int unit = rank * UNITS + task.unit;
+        const bool has = task.there && unit < HIDDEN;
+        bias_n[i] = 0;
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) {
+            bias[i][gate] = 0;
+            if (!has || !input_bias) continue;
+            bias[i][gate] = real(input_bias[gate * HIDDEN + unit]);
+            const float other = real(recurrent_bias[gate * HIDDEN + unit]);
+            if (CELL == GRU && gate == 2) bias_n[i] = other;
+            else bias[i][gate] += other;
+        }
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+            for (int e = 0; e < CELLS; e++) {
+                const int row = first_row + sub * ROWS + task.row + e;
+                const bool there = has && row < batch;
+                const long long users = there ? places.users_row(row) : 0;
+                const long long at = state + users * HIDDEN + unit;
+                h[sub][i][e] = there && h_0 ? real(h_0[at]) : 0.0f;
+                c[sub][i][e] = there && c_0 ? real(c_0[at]) : 0.0f;
+                length[sub][i][e] = places.length(row < batch ? row : most);
+                if (TRAINING && there) {
+                    const long long first = places.of(0, row) * PADDED + unit;
+                    arrays.h_before[first] = rounded(h[sub][i][e]);
+                    if (CELL == LSTM) arrays.c_before[first] = rounded(c[sub][i][e]);
+                }
+            }
+    }
+
+    /* The first exchange is that of the initial state. Its words are made in the first slot, in the
+       stream that the first step will write. */
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, warp, lane);
+            if (!task.there) continue;
+            uint4 *slot = ring.slot(0, sub);
+#pragma unroll
+            for (int e = 0; e < CELLS; e++)
+                element(slot, OUTPUT, task.unit, task.row + e) = rounded(h[sub][i][e]);
+            __syncwarp();
+            send(exchanged + sub * 2 * SLOT_WORDS, slot, OUTPUT, 0, task, rank, tags.of(0));
+            __syncwarp();
+        }
+
+    bool late = false;
+#pragma unroll 1
+    for (int step = 0; step <= last; step++) {
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++) {
+            uint4 *slot = ring.slot(step, sub);
+            const auto pass_on = [&] {
+                if (step > 0) {
+                    ring.store(step - 1, step - 1, sub);
+                    if (step - 1 + RING < last) ring.load(step - 1 + RING, step - 1, sub);
+                }
+                commit_copies();
+            };
+            float input[WARP_TASKS][GATES][CELLS]; /* read while h is on its way */
+            const auto prepare = [&] {
+                if (BARRIER_LAST) pass_on();
+#pragma unroll
+                for (int i = 0; i < WARP_TASKS; i++) {
+                    const Task task(i, warp, lane);
+                    if (!task.there) continue;
+#pragma unroll
+                    for (int gate = 0; gate < GATES; gate++)
+#pragma unroll
+                        for (int e = 0; e < CELLS; e++)
+                            input[i][gate][e] = real(element(slot, gate, task.unit, task.row + e));
+                }
+            };
+            if (!POLL_FIRST) prepare();
+            Sums sums;
+            sums.clear();
+            uint4 *words = exchanged + sub * 2 * SLOT_WORDS;
+            if (step < last) {
+                product(sums, weights, words, staged, step, tags, late, [&] {
+                    if (POLL_FIRST) prepare();
+                });
+            } else if (POLL_FIRST) prepare();
+            if (!BARRIER_LAST) __syncthreads(); /* the cells before have read the partial sums */
+            partials.write(sums, warp, lane);
+            /* The next step's inputs are here; the barrier shows them to all threads. */
+            wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < WARP_TASKS; i++) {
+                const Task task(i, warp, lane);
+                if (!task.there || step >= last) continue;
+                Cell after[CELLS];
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
+                    float of_h[GATES], of_x[GATES];
+                    partials.add_up(of_h, task.octet, task.column, task.odd + e, lane);
+#pragma unroll
+                    for (int gate = 0; gate < GATES; gate++)
+                        of_x[gate] = input[i][gate][e] + bias[i][gate];
+                    if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
+                    after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], low, high);
+                    const bool live = !PACKED || step < length[sub][i][e];
+                    if (live) h[sub][i][e] = after[e].h, c[sub][i][e] = after[e].c;
+                    const bool padding = HIDDEN % 8 != 0 && rank * UNITS + task.unit >= HIDDEN;
+                    element(slot, OUTPUT, task.unit, task.row + e) =
+                        rounded(live && !padding ? after[e].h : 0.0f);
+                }
+                __syncwarp();
+                if (step + 1 < last)
+                    send(words + ((step + 1) & 1) * SLOT_WORDS, slot, OUTPUT, 0, task, rank,
+                         tags.of(step + 1));
+                if (TRAINING && !PLAIN) {
+#pragma unroll
+                    for (int e = 0; e < CELLS; e++) {
+#pragma unroll
+                        for (int gate = 0; gate < GATES; gate++)
+                            element(slot, gate, task.unit, task.row + e) =
+                                rounded(after[e].saved[gate]);
+                        element(slot, GATES + 1, task.unit, task.row + e) =
+                            rounded(CELL == LSTM ? after[e].c : after[e].saved[SAVED - 1]);
+                    }
+                }
+            }
+            if (BARRIER_LAST) __syncthreads();
+            else pass_on();
+        }
+    }
+
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, warp, lane);
+            const int unit = rank * UNITS + task.unit;
+#pragma unroll
+            for (int e = 0; e < CELLS; e++) {
+                const int row = first_row + sub * ROWS + task.row + e;
+                if (!task.there || unit >= HIDDEN || row >= batch) continue;
+                const long long at = state + (long long)places.users_row(row) * HIDDEN + unit;
+                if (h_n) h_n[at] = rounded(h[sub][i][e]);
+                if (CELL == LSTM && c_n) c_n[at] = rounded(c[sub][i][e]);
+            }
+        }
+}

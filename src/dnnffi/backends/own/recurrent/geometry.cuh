@@ -1,0 +1,64 @@
+/* How is a step divided among blocks, warps and threads? `geometry.py` decides, and knows the same
+   sums; its constants come in front of this file:
+
+   HIDDEN, CELL, DTYPE, CLIP, TRAINING, BACKWARD, PACKED: the problem.
+   UNITS: hidden units of a block, a multiple of 8.
+   ROWS: of a sub-tile, a multiple of 8; SUBTILES of them belong to a group of blocks, which works
+       on them in turn, so that one is exchanged while the other is computed.
+   TILE_WARPS, K_WARPS: the warps of a block share the tiles of its gates and the sum over k.
+   K_REGISTERS, K_SHARED: how many of a warp's steps of k have their weights in registers, and in
+       shared memory; those of the rest are read from L2 in every step.
+   STAGED: whether all threads gather a step's words into shared memory, or each warp its own into
+       registers.
+   BARRIER_LAST: whether the barrier that ends a step stands behind the cells, so that nobody polls
+       while they work, or in front of the partial sums. POLL_FIRST: whether words are asked for
+       before the step's inputs are read.
+   RING: steps whose inputs are on their way. */
+
+/* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
+constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
+constexpr int BLOCKS = (PADDED + UNITS - 1) / UNITS; /* of a group */
+constexpr int WORDS = PADDED / WORD;                 /* of a row of one gate, or of h */
+constexpr int BLOCK_WORDS = UNITS / WORD;            /* those of a block */
+
+/* What is exchanged for a row in a step: h, or backward the gradients of all gates. */
+constexpr int EXCHANGED = (BACKWARD ? GATES : 1) * WORDS;
+
+/* A step of k takes 4 words: two products of 16 x 8. Their halves are 8 rows of one gate. */
+constexpr int K_STEPS = (EXCHANGED + 3) / 4;
+constexpr int WARP_K = (K_STEPS + K_WARPS - 1) / K_WARPS;
+constexpr int K_STREAMED = WARP_K - K_REGISTERS - K_SHARED;
+constexpr bool WHOLE = K_WARPS * WARP_K * 4 == EXCHANGED; /* no warp reaches beyond the last word */
+
+constexpr int OCTET_GATES = BACKWARD ? 1 : GATES; /* half tiles of 8 units */
+constexpr int HALVES = UNITS / 8 * OCTET_GATES;
+constexpr int TILES = (HALVES + 1) / 2;
+constexpr int WARP_TILES = (TILES + TILE_WARPS - 1) / TILE_WARPS;
+constexpr int COLUMNS = ROWS / 8; /* tiles of rows */
+constexpr bool FOURFOLD = OCTET_GATES == 4 && WARP_TILES % 2 == 0; /* partial sums as float4 */
+
+constexpr int WARPS = TILE_WARPS * K_WARPS;
+constexpr int THREADS = WARPS * 32;
+
+/* Cells: a task of a warp are 8 units of 8 rows, or of every second one if that busies more. */
+constexpr int OCTETS = UNITS / 8 * COLUMNS;
+constexpr int CELLS = OCTETS * 2 <= WARPS ? 1 : 2; /* of a thread in a task */
+constexpr int TASKS = OCTETS * (3 - CELLS);
+constexpr int WARP_TASKS = (TASKS + WARPS - 1) / WARPS;
+constexpr int TASK_WORDS = 32 * CELLS / WORD; /* that a task sends, of one gate */
+
+/* The arrays that a step reads and writes, each a stream of words through the ring. */
+constexpr bool PLAIN = CELL == TANH || CELL == RELU;
+constexpr int INPUTS = BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES;
+constexpr int STREAMS = BACKWARD ? INPUTS : GATES + 1 + (TRAINING && !PLAIN);
+constexpr int RING_WORDS = STREAMS * BLOCK_WORDS * ROWS; /* of a slot */
+constexpr int THREAD_WORDS = (RING_WORDS + THREADS - 1) / THREADS;
+constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
+
+constexpr int SLOT_WORDS = EXCHANGED * ROWS;
+constexpr int PARTIAL_BYTES = K_WARPS * 2 * TILES * COLUMNS * 256;
+constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
+constexpr int STAGED_BYTES = STAGED ? SLOT_WORDS * 16 : 0;
+
+static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
+static_assert(RING >= (BARRIER_LAST ? 2 : 3), "a step's inputs are awaited one step ahead");

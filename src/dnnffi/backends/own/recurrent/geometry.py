@@ -1,0 +1,304 @@
+"""How is a recurrent layer divided among blocks, warps and threads? Sizes, and a list to try.
+
+The same sums as in ``geometry.cuh``, which says what the names mean. Nothing here asks a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from dnnffi.spec.checks import ITEM_SIZES
+
+CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
+DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2}
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
+
+WORD_BYTES = 16
+MOST_WARPS = 16
+RESERVED_SHARED_BYTES = 1024  # of a multiprocessor's, by the driver, for each block
+
+
+class Chip(NamedTuple):
+    """What of a GPU decides: its multiprocessors, and bytes of shared memory of a block."""
+
+    multiprocessors: int
+    shared_bytes: int
+
+
+class Kind(NamedTuple):
+    """What a kernel is compiled for, but for its geometry.
+
+    ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound.
+    """
+
+    mode: str
+    hidden: int
+    dtype: str
+    training: bool = False
+    backward: bool = False
+    packed: bool = False
+    clip: int = 0
+
+    @property
+    def gates(self) -> int:
+        """Gates of the mode."""
+        return GATES[self.mode]
+
+    @property
+    def saved(self) -> int:
+        """Columns of what a forward leaves, and of what the backward puts in its place."""
+        return SAVED[self.mode]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the cell has no gates."""
+        return self.gates == 1
+
+    @property
+    def word(self) -> int:
+        """Elements of a word."""
+        return WORD_BYTES // ITEM_SIZES[self.dtype]
+
+    @property
+    def padded(self) -> int:
+        """Hidden units in arrays of our own."""
+        return -(-self.hidden // 8) * 8
+
+    @property
+    def exchanged(self) -> int:
+        """Words that are exchanged for a row in a step."""
+        return (self.gates if self.backward else 1) * self.padded // self.word
+
+
+class Geometry(NamedTuple):
+    """The division of one kind of kernel; see ``geometry.cuh``."""
+
+    kind: Kind
+    units: int
+    rows: int
+    subtiles: int
+    tile_warps: int
+    k_warps: int
+    k_registers: int
+    k_shared: int
+    staged: bool
+    barrier_last: bool
+    poll_first: bool
+    ring: int = 4
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a group."""
+        return -(-self.kind.padded // self.units)
+
+    @property
+    def group_rows(self) -> int:
+        """Rows of a group."""
+        return self.rows * self.subtiles
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.tile_warps * self.k_warps
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a block: 16 rows of matrices."""
+        return tiles(self.kind, self.units)
+
+    @property
+    def warp_tiles(self) -> int:
+        """Tiles of a warp."""
+        return -(-self.tiles // self.tile_warps)
+
+    @property
+    def warp_k(self) -> int:
+        """Steps of k of a warp."""
+        return warp_k(self.kind, self.k_warps)
+
+    @property
+    def k_streamed(self) -> int:
+        """Steps of k whose weights are read from L2."""
+        return self.warp_k - self.k_registers - self.k_shared
+
+    @property
+    def cells(self) -> int:
+        """Cells of a thread in a task."""
+        return 1 if self.units // 8 * (self.rows // 8) * 2 <= self.tile_warps * self.k_warps else 2
+
+    @property
+    def streams(self) -> int:
+        """Arrays that a step reads and writes."""
+        kind = self.kind
+        if kind.backward:
+            return 2 if kind.plain else kind.saved + 2
+        return kind.gates + 1 + (kind.training and not kind.plain)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.base_shared_bytes + self.k_shared * self.shared_step_bytes
+
+    @property
+    def base_shared_bytes(self) -> int:
+        """The same without weights: partial sums, the ring, and what is staged."""
+        block_words = self.units // self.kind.word
+        partials = self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
+        ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
+        return partials + ring + self.staged * self.kind.exchanged * self.rows * WORD_BYTES
+
+    @property
+    def shared_step_bytes(self) -> int:
+        """Shared memory of the weights of one step of k, of all warps."""
+        return self.tile_warps * self.k_warps * self.warp_tiles * 1024
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Device memory through which a group exchanges."""
+        return self.subtiles * 2 * self.kind.exchanged * self.rows * WORD_BYTES
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Device memory of the weights that a block reads in every step."""
+        return self.k_streamed * self.shared_step_bytes
+
+    @property
+    def bias_parts(self) -> int:
+        """Sums that a group leaves of the gradients of the biases, [saved, padded] each."""
+        return self.subtiles * (self.rows // 8) * (3 - self.cells)
+
+    def groups(self, batch: int) -> int:
+        """Groups of one direction."""
+        return -(-batch // self.group_rows)
+
+    def constants(self) -> dict[str, int]:
+        """What stands in front of the source."""
+        kind = self.kind
+        return {
+            "HIDDEN": kind.hidden,
+            "CELL": CELLS[kind.mode],
+            "DTYPE": DTYPES[kind.dtype],
+            "CLIP": kind.clip,
+            "TRAINING": int(kind.training),
+            "BACKWARD": int(kind.backward),
+            "PACKED": int(kind.packed),
+            "UNITS": self.units,
+            "ROWS": self.rows,
+            "SUBTILES": self.subtiles,
+            "TILE_WARPS": self.tile_warps,
+            "K_WARPS": self.k_warps,
+            "K_REGISTERS": self.k_registers,
+            "K_SHARED": self.k_shared,
+            "STAGED": int(self.staged),
+            "BARRIER_LAST": int(self.barrier_last),
+            "POLL_FIRST": int(self.poll_first),
+            "RING": self.ring,
+        }
+
+
+def tiles(kind: Kind, units: int) -> int:
+    """Tiles of a block with so many units."""
+    halves = units // 8 * (1 if kind.backward else kind.gates)
+    return -(-halves // 2)
+
+
+def warp_k(kind: Kind, k_warps: int) -> int:
+    """Steps of k of each of so many warps."""
+    steps = -(-kind.exchanged // 4)
+    return -(-steps // k_warps)
+
+
+def weight_registers(threads: int, staged: bool, rows: int, warp_tiles: int) -> int:
+    """Registers of a thread that can keep weights: what addresses, words and sums leave."""
+    own = min(255, 65536 // threads)
+    words = 32 if staged else 64
+    return own - 40 - words // 2 - warp_tiles * rows // 8 * 4
+
+
+def divisions(kind: Kind, chip: Chip, units: int, rows: int, subtiles: int) -> Iterator[Geometry]:
+    """All divisions of a block's work among warps that the chip has room for."""
+    ring = 4 if rows * subtiles <= 16 else 3
+    for tile_warps, k_warps, staged in product((1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16), (True, False)):
+        warps = tile_warps * k_warps
+        if not 4 <= warps <= MOST_WARPS or tile_warps > tiles(kind, units):
+            continue
+        if tiles(kind, units) % tile_warps or k_warps > max(4, kind.exchanged // 4):
+            continue
+        empty = Geometry(
+            kind, units, rows, subtiles, tile_warps, k_warps, 0, 0, staged, True, staged, ring
+        )
+        room = weight_registers(empty.threads, staged, rows, empty.warp_tiles)
+        k_registers = min(empty.warp_k, max(0, room // (8 * empty.warp_tiles)))
+        left = chip.shared_bytes - empty.base_shared_bytes
+        if left < 0:
+            continue
+        k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
+        yield empty._replace(k_registers=k_registers, k_shared=k_shared)
+
+
+def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip) -> float:
+    """About how many microseconds a step takes, with so many units a block and rows a group.
+
+    Fitted to the best of 16 divisions for each of 90 shapes on an H200, within a third: an exchange
+    takes 0.66, 1000 words that a block gathers 0.28, a million products 1.52 (in TF32 twice that),
+    and 100 KB of weights that do not fit on the chip 1.51.
+    """
+    blocks = -(-kind.padded // units)
+    groups = -(-batch // rows) * directions
+    waves = -(-groups * blocks // chip.multiprocessors)
+    weights = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word
+    size = ITEM_SIZES[kind.dtype]
+    gathered = 0.28e-3 * kind.exchanged * rows
+    products = 1.52e-6 * weights * rows * (size // 2)
+    return waves * (0.66 + gathered + products + 1.51e-5 * max(0, weights * size - 260_000))
+
+
+def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> list[Geometry]:
+    """What is worth measuring, the most promising first; nothing where nothing fits."""
+    found: list[Geometry] = []
+    shapes = 0
+    for units, rows, subtiles in _shapes(kind, batch, directions, chip):
+        room = [g for g in divisions(kind, chip, units, rows, subtiles) if _fits(g, chip)]
+        room.sort(key=_division_cost)
+        found += room[: most - len(found)]
+        shapes += bool(room)
+        if len(found) >= most or shapes == 2:
+            break
+    return found
+
+
+def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[int, int, int]]:
+    """Units of a block, rows and sub-tiles of a group: the cheapest first."""
+    found = {}
+    for rows, subtiles in ((8, 1), (16, 1), (16, 2)):
+        group_rows = rows * subtiles
+        if rows > 8 and group_rows >= 2 * batch:
+            continue
+        groups = -(-batch // group_rows) * directions
+        for blocks in {max(1, chip.multiprocessors // groups), chip.multiprocessors}:
+            least = max(8, -(-kind.padded // blocks // 8) * 8)
+            for units in range(least, least + 24, 8):
+                even = -(-kind.padded // -(-kind.padded // units) // 8) * 8
+                cost = step_cost(kind, even, group_rows, batch, directions, chip)
+                found[even, rows, subtiles] = cost
+    return sorted(found, key=lambda shape: found[shape])
+
+
+def _fits(geometry: Geometry, chip: Chip) -> bool:
+    return geometry.blocks <= chip.multiprocessors
+
+
+def _division_cost(geometry: Geometry) -> tuple[int, int, int]:
+    """What was seen to be fast comes first.
+
+    Weights on the chip, eight warps, and in a forward words that all of them gather together.
+    """
+    warps = geometry.tile_warps * geometry.k_warps
+    return (
+        geometry.k_streamed,
+        abs(warps - 8) + 4 * (geometry.k_shared > geometry.k_registers),
+        -geometry.tile_warps if geometry.staged and not geometry.kind.backward else 0,
+    )

@@ -1,0 +1,105 @@
+"""How does a kernel come from its sources? Constants of its geometry in front, then the parts."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from dnnffi.backends.own.recurrent.geometry import Geometry
+from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
+from dnnffi.errors import UnsupportedError
+
+_PARTS = ("numbers", "cells", "geometry", "exchange", "weights", "product", "ring", "recurrence")
+
+
+def source(geometry: Geometry) -> str:
+    """The source of a geometry's kernel, ``recurrent_forward`` or ``recurrent_backward``."""
+    last = "backward" if geometry.kind.backward else "forward"
+    return _constants(geometry.constants()) + "\n".join(map(_text, (*_PARTS, last)))
+
+
+def source_of_bias(geometry: Geometry) -> str:
+    """The source of ``bias_gradients``, which adds up what the kernel of a backward leaves."""
+    return _constants(geometry.constants()) + "\n".join(
+        map(_text, ("numbers", "cells", "geometry", "bias"))
+    )
+
+
+def source_of_rows(piece: str) -> str:
+    """The source of ``gather_rows`` and ``scatter_rows``, which copy pieces of a C type."""
+    return f"#define PIECE {piece}\n{_text('rows')}"
+
+
+def _constants(values: dict[str, int]) -> str:
+    lines = [f"#define {name} {value}" for name, value in values.items()]
+    return "\n".join([*lines, "#define DEVICE __device__ __forceinline__", ""])
+
+
+@cache
+def _text(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.cuh").read_text(encoding="utf-8")
+
+
+def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
+    """The kernel of a geometry on the current device; compiled once for all who ask.
+
+    `UnsupportedError` where there is no compiler, or none that can.
+    """
+    name = "recurrent_backward" if geometry.kind.backward else "recurrent_forward"
+    shared_bytes = geometry.shared_bytes
+    try:
+        return memory.kernel(source(geometry), name, cooperative=True, shared_bytes=shared_bytes)
+    except Exception as error:  # CuPy's have no class in common
+        raise UnsupportedError(
+            "dnnffi", "", f"our own kernels cannot be compiled: {type(error).__name__}: {error}"
+        ) from error
+
+
+class LayerKernel:
+    """A compiled geometry: runs all groups of a layer, as many at once as the device has room for.
+
+    Raises what the compiler or the device says where it cannot run, and `UnsupportedError` where
+    not even one group fits.
+    """
+
+    def __init__(self, geometry: Geometry, memory: MemoryWithGraphs) -> None:
+        self.geometry = geometry
+        self._kernel = compile_kernel(geometry, memory)
+        self.most_groups: int = (
+            memory.blocks_at_once(self._kernel, geometry.threads, geometry.shared_bytes)
+            // geometry.blocks
+        )
+        if not self.most_groups:
+            raise UnsupportedError(
+                "dnnffi",
+                "",
+                f"our own kernels need {geometry.blocks} blocks of {geometry.threads} threads and "
+                f"{geometry.shared_bytes} bytes of shared memory at once, which this device has "
+                f"no room for",
+            )
+
+    def groups(self, batch: int, directions: int) -> int:
+        """Groups of a layer."""
+        return self.geometry.groups(batch) * directions
+
+    def run(
+        self,
+        launch: Launch,
+        batch: int,
+        directions: int,
+        arguments: tuple[int, ...],
+        bounds: tuple[float, float],
+    ) -> None:
+        """Enqueue all groups."""
+        geometry = self.geometry
+        of_direction = geometry.groups(batch)
+        groups = of_direction * directions
+        for first in range(0, groups, self.most_groups):
+            count = min(self.most_groups, groups - first)
+            self._kernel(
+                (count * geometry.blocks,),
+                (geometry.threads,),
+                (*arguments, of_direction, first, *bounds),
+                stream=launch.stream,
+                shared_mem=geometry.shared_bytes,
+            )

@@ -1,0 +1,90 @@
+"""Where do an executor's arrays lie? In the flat weights, the workspace and the reserve space."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.weights import weight_layout
+
+_ALIGNMENT = 256
+
+
+class Buffer:
+    """A buffer whose parts are laid out one behind the other; ``nbytes`` is its size so far."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def add(self, nbytes: int) -> int:
+        """The offset of a new part."""
+        at = self.nbytes
+        self.nbytes += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        return at
+
+
+class LayerWeights(NamedTuple):
+    """Bytes from the flat weights to those of a layer: of its first direction, and to the next.
+
+    Of biases that are not there all is 0.
+    """
+
+    w_ih: int
+    w_hh: int
+    b_ih: int
+    b_hh: int
+    matrix_stride: int
+    bias_stride: int
+
+
+def layer_weights(spec: RNNSpec) -> list[LayerWeights]:
+    """The weights of each layer, in cuDNN's layout without projections."""
+    size, each = ITEM_SIZES[spec.dtype], spec.arrays_per_direction
+    offsets = [block.offset * size for block in weight_layout(spec, "cudnn").blocks()]
+    found = []
+    for first in range(0, len(offsets), each * spec.num_directions):
+        # The arrays of a direction are in order in both parts, matrices and biases.
+        here = (*offsets[first : first + each], 0, 0)[:4]
+        there = (*offsets[first + each : first + 2 * each], 0, 0)[:4]
+        strides = (there[1] - here[1], there[3] - here[3]) if spec.bidirectional else (0, 0)
+        found.append(LayerWeights._make((*here, *strides)))
+    return found
+
+
+class LayerArrays(NamedTuple):
+    """Offsets of what one layer leaves, in bytes; its directions lie behind each other.
+
+    gates : [D, positions, columns, padded]: the products of x, then what a training forward saves,
+        then the gradients of the gates
+    c_before, h_before : [D, positions, padded]: the state before each step; in training
+    y : [positions, D * H], where it is not the caller's array
+    bias_sums : float32 [D * parts, columns, padded]: what a backward leaves of the biases
+    """
+
+    gates: int
+    c_before: int = 0
+    h_before: int = 0
+    y: int = 0
+    bias_sums: int = 0
+
+
+class ArraySizes(NamedTuple):
+    """Bytes of the arrays of one layer: of one direction, but for y, x and dx."""
+
+    gates: int
+    state: int
+    y: int
+    x: int
+
+    @classmethod
+    def of(cls, spec: RNNSpec, kind: Kind, positions: int) -> ArraySizes:
+        """Those of a problem with so many positions."""
+        size = ITEM_SIZES[spec.dtype]
+        state = positions * kind.padded * size
+        columns = kind.saved if kind.training else kind.gates
+        width = spec.hidden_size * spec.num_directions
+        return cls(
+            columns * state, state, positions * width * size, positions * spec.input_size * size
+        )

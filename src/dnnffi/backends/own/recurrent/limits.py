@@ -1,0 +1,42 @@
+"""What do our own recurrent kernels not have?"""
+
+from __future__ import annotations
+
+from dnnffi.backends.vendor.limits import Limit, Limits
+from dnnffi.spec.problem import RNNProblem
+
+_MOST_POSITIONS = 2**31 - 1
+
+LIMITS: Limits[RNNProblem] = (
+    Limit(
+        lambda problem: problem.spec.dtype == "float64",
+        "our own kernels take float16, bfloat16 and float32; got float64",
+        "use another algorithm",
+    ),
+    Limit(
+        lambda problem: problem.spec.dtype == "float32" and problem.options.math == "strict",
+        "our own kernels multiply float32 in TF32, which math 'strict' forbids",
+        "use another algorithm",
+    ),
+    Limit(
+        lambda problem: bool(problem.spec.proj_size),
+        "our own kernels have no projection; got proj_size {asked.spec.proj_size}",
+        "use standard",
+    ),
+    Limit(
+        lambda problem: problem.drops,
+        "our own kernels do not drop; got dropout {asked.dropout}",
+        "use another algorithm",
+    ),
+    Limit(
+        lambda problem: min(problem.row_lengths) < problem.steps,
+        "our own kernels take rows of equal length",
+        "use standard",
+    ),
+    Limit(
+        lambda problem: problem.steps * problem.batch > _MOST_POSITIONS,
+        f"our own kernels take at most {_MOST_POSITIONS} rows of all steps; got "
+        "{asked.steps} * {asked.batch}",
+        "use standard",
+    ),
+)

@@ -1,0 +1,127 @@
+/* How are numbers stored, rounded and multiplied? By dtype: float16, bfloat16, or float32 with
+   products in TF32. No header is needed, so that NVRTC compiles it wherever it is. */
+
+typedef unsigned int u32;
+
+enum { FLOAT16, BFLOAT16, FLOAT32 };
+
+#if DTYPE == 2
+typedef float Element;
+#else
+typedef unsigned short Element;
+#endif
+
+/* A word is 16 bytes: what one access of a thread moves at once. */
+constexpr int WORD = 16 / (int)sizeof(Element); /* elements */
+
+DEVICE float bits_to_float(u32 bits)
+{
+    union { u32 bits; float value; } both;
+    both.bits = bits;
+    return both.value;
+}
+
+#ifdef __CUDACC__
+
+DEVICE float real(Element stored)
+{
+#if DTYPE == 0
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored));
+    return value;
+#elif DTYPE == 1
+    return bits_to_float((u32)stored << 16);
+#else
+    return stored;
+#endif
+}
+
+DEVICE Element rounded(float value)
+{
+#if DTYPE == 0
+    Element stored;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
+    return stored;
+#elif DTYPE == 1
+    Element stored;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(stored) : "f"(value));
+    return stored;
+#else
+    return value;
+#endif
+}
+
+/* The 11 bits of mantissa that a product in TF32 reads: rounded, since it would cut the others. */
+DEVICE u32 to_tf32(u32 bits)
+{
+    u32 result;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(bits_to_float(bits)));
+    return result;
+}
+
+/* sums[16 x 8] += factors[16 x K] other[K x 8], where K elements are 32 bytes. */
+DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 second)
+{
+#if DTYPE == 0
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+#elif DTYPE == 1
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+#endif
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(factors.x), "r"(factors.y), "r"(factors.z), "r"(factors.w), "r"(first),
+                   "r"(second));
+}
+
+/* The approximations err by less than the dtype's rounding: 2^-11 with 16 bits, 2^-22 else. */
+DEVICE float sigmoid(float a)
+{
+#if DTYPE == 2
+    float power, result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-1.4426950408889634f * a));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power));
+    return result;
+#else
+    float result;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(0.5f * a));
+    return fmaf(0.5f, result, 0.5f);
+#endif
+}
+
+DEVICE float tanh_of(float a)
+{
+#if DTYPE == 2
+    float power, result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-2.885390081777927f * a));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + power));
+    return fmaf(2.0f, result, -1.0f);
+#else
+    float result;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(a));
+    return result;
+#endif
+}
+
+#else /* on the host, for tests: cells and words in exact arithmetic */
+
+DEVICE float sigmoid(float a) { return 1.0f / (1.0f + expf(-a)); }
+DEVICE float tanh_of(float a) { return tanhf(a); }
+#if DTYPE == 2
+DEVICE u32 to_tf32(u32 bits)
+{
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffffffu : (bits + 0x1000u) & ~0x1fffu;
+}
+#endif
+
+#endif
+
+DEVICE uint4 as_factors(uint4 word)
+{
+#if DTYPE == 2
+    return make_uint4(to_tf32(word.x), to_tf32(word.y), to_tf32(word.z), to_tf32(word.w));
+#else
+    return word;
+#endif
+}

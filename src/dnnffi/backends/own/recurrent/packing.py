@@ -1,0 +1,58 @@
+"""How do rows of unequal length get to our kernels and back? Copied by tables on the device."""
+
+from __future__ import annotations
+
+from dnnffi.backends.own.recurrent.kernels import source_of_rows
+from dnnffi.backends.own.recurrent.rows import Tables
+from dnnffi.device.interface import Array, Kernel, Launch, MemoryWithGraphs
+
+_THREADS = 256
+_MOST_BLOCKS = 2**16
+_WHOLE = 16  # bytes that are moved at once where everything is aligned
+_PIECES = {_WHOLE: "uint4", 4: "unsigned int", 2: "unsigned short"}
+
+
+class Packing:
+    """The tables of packed rows on the device, and what copies rows into packed ones and back.
+
+    ``addresses`` are those of the tables that kernels read: offsets, lengths, order.
+    ``copies`` says whether the caller's arrays have to be copied: they are not packed.
+    """
+
+    def __init__(self, tables: Tables, size: int, memory: MemoryWithGraphs) -> None:
+        self._memory = memory
+        self._size = size
+        arrays = [memory.constant(table) for table in tables[:3]]
+        self.addresses = tuple(array.data.ptr for array in arrays)
+        self._kept: list[Array] = arrays
+        self.copies = tables.where is not None
+        if tables.where is None:
+            return
+        self._count = tables.where.size
+        self._kept.append(memory.constant(tables.where))
+        self._where = self._kept[-1].data.ptr
+        self._kernels: dict[tuple[str, int], Kernel] = {
+            (what, nbytes): memory.kernel(source_of_rows(_PIECES[nbytes]), f"{what}_rows")
+            for nbytes in (_WHOLE, size)
+            for what in ("gather", "scatter")
+        }
+
+    def gather(self, launch: Launch, source: int, packed: int, width: int) -> None:
+        """Rows of ``width`` elements from the caller's array to packed ones."""
+        self._move("gather", launch, source, packed, width)
+
+    def scatter(self, launch: Launch, packed: int, target: int, width: int, positions: int) -> None:
+        """The other way, into an array of so many positions; zeros past the ends of rows."""
+        self._memory.clear(target, positions * width * self._size, launch.stream)
+        self._move("scatter", launch, packed, target, width)
+
+    def _move(self, what: str, launch: Launch, source: int, target: int, width: int) -> None:
+        nbytes = width * self._size
+        piece = self._size if (source | target | nbytes) % _WHOLE else _WHOLE
+        count = self._count * nbytes // piece
+        self._kernels[what, piece](
+            (min(-(-count // _THREADS), _MOST_BLOCKS),),
+            (_THREADS,),
+            (source, target, self._where, self._count, nbytes // piece),
+            stream=launch.stream,
+        )

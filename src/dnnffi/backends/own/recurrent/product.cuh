@@ -1,0 +1,198 @@
+/* How is the recurrent product of a step computed? Gates x rows, summed over what was exchanged:
+   each warp takes the words of its part of k as they come. */
+
+constexpr int AT_ONCE = 8; /* words of a thread that are on their way together */
+
+struct Sums
+{
+    float of[WARP_TILES][COLUMNS][4];
+
+    DEVICE void clear()
+    {
+#pragma unroll
+        for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++)
+                of[m][j][0] = of[m][j][1] = of[m][j][2] = of[m][j][3] = 0;
+    }
+
+    DEVICE void add(const Weights &weights, int s, const uint4 *words)
+    {
+#pragma unroll
+        for (int m = 0; m < WARP_TILES; m++) {
+            const Fragments factors = weights.of(s, m);
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++)
+                multiply_add(of[m][j], factors.first, words[j].x, words[j].y);
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++)
+                multiply_add(of[m][j], factors.second, words[j].z, words[j].w);
+        }
+    }
+};
+
+/* Reads words again until they have their tag; `late` once they never had. */
+template <int COUNT, class Load>
+DEVICE void wait_for(uint4 *words, u32 tag, bool &late, Load load)
+{
+    u32 polls = 0;
+    bool all;
+    do {
+        all = true;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (!has_tag(words[i], tag)) {
+                if (late) words[i] = lost(tag);
+                else {
+                    words[i] = load(i);
+                    all = false;
+                }
+            }
+        if (++polls > MOST_POLLS) late = true;
+    } while (!all);
+}
+
+/* All threads gather a step's words into shared memory; `meanwhile` runs while the first come. */
+template <class Meanwhile>
+DEVICE void gather_staged(
+    Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
+    Meanwhile meanwhile)
+{
+    constexpr int LOADS = (SLOT_WORDS + THREADS - 1) / THREADS;
+    constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
+    const int thread = threadIdx.x, lane = thread % 32, row = lane / 4, k = lane % 4;
+#pragma unroll
+    for (int first = 0; first < LOADS; first += COUNT) {
+        uint4 words[COUNT];
+        const auto load = [&](int i) {
+            const int at = thread + (first + i) * THREADS;
+            const bool there = first + i < LOADS && (SLOT_WORDS % THREADS == 0 || at < SLOT_WORDS);
+            return there ? load_word(slot + at) : make_uint4(0, 0, 0, tag);
+        };
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) words[i] = load(i);
+        if (first == 0) meanwhile();
+        wait_for<COUNT>(words, tag, late, load);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int at = thread + (first + i) * THREADS, word = at / ROWS, n = at % ROWS;
+            /* Rows are mixed, so that the four words of a step of k lie in different banks. */
+            if (first + i < LOADS && (SLOT_WORDS % THREADS == 0 || at < SLOT_WORDS))
+                staged[word * ROWS + (n ^ (word % 4 * 2))] = untagged(words[i]);
+        }
+    }
+    __syncthreads();
+    const int begin = thread / 32 / TILE_WARPS * WARP_K * 4 + k;
+#pragma unroll
+    for (int s = 0; s < WARP_K; s++) {
+        uint4 words[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            words[j] = make_uint4(0, 0, 0, 0);
+            if (WHOLE || begin + 4 * s < EXCHANGED)
+                words[j] = staged[(begin + 4 * s) * ROWS + j * 8 + (row ^ (k * 2))];
+        }
+        sums.add(weights, s, words);
+    }
+}
+
+/* Each warp gathers the words of its part of k into registers, a few steps ahead of the product. */
+template <class Meanwhile>
+DEVICE void gather(
+    Sums &sums, const Weights &weights, const uint4 *slot, u32 tag, bool &late, Meanwhile meanwhile)
+{
+    constexpr int FITTING = AT_ONCE / COLUMNS < 1 ? 1 : AT_ONCE / COLUMNS;
+    constexpr int STEPS = FITTING < WARP_K ? FITTING : WARP_K;
+    constexpr int COUNT = STEPS * COLUMNS, CHUNKS = (WARP_K + STEPS - 1) / STEPS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int begin = warp / TILE_WARPS * WARP_K * 4 + lane % 4;
+    uint4 words[2][COUNT];
+    const auto load_of = [&](int chunk) {
+        return [&, chunk](int i) {
+            const int s = chunk * STEPS + i / COLUMNS, word = begin + 4 * s;
+            const bool there = s < WARP_K && (WHOLE || word < EXCHANGED);
+            const int n = i % COLUMNS * 8 + lane / 4;
+            return there ? load_word(slot + word * ROWS + n) : make_uint4(0, 0, 0, tag);
+        };
+    };
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) words[0][i] = load_of(0)(i);
+    meanwhile();
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        wait_for<COUNT>(words[chunk & 1], tag, late, load_of(chunk));
+        __syncwarp();
+        if (chunk + 1 < CHUNKS) {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) words[(chunk + 1) & 1][i] = load_of(chunk + 1)(i);
+        }
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            if (chunk * STEPS + i < WARP_K) {
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    words[chunk & 1][i * COLUMNS + j] = untagged(words[chunk & 1][i * COLUMNS + j]);
+                sums.add(weights, chunk * STEPS + i, words[chunk & 1] + i * COLUMNS);
+            }
+    }
+}
+
+/* The partial sums of the warps, in shared memory: what one warp writes, another one adds up. */
+struct Partials
+{
+    float *at;
+
+    DEVICE void write(const Sums &sums, int warp, int lane)
+    {
+        const int first = warp % TILE_WARPS * WARP_TILES, k = warp / TILE_WARPS;
+#pragma unroll
+        for (int m = 0; m < WARP_TILES; m++) {
+            const int tile = first + m;
+            if (TILES % TILE_WARPS != 0 && tile >= TILES) continue;
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    if constexpr (FOURFOLD) {
+                        if (m % 2 == 0) {
+                            const float *low = sums.of[m][j], *high = sums.of[m + 1][j];
+                            fourfold(k, tile / 2, j, e, lane) =
+                                make_float4(low[e], low[2 + e], high[e], high[2 + e]);
+                        }
+                    } else {
+                        single(k, 2 * tile, j, e, lane) = sums.of[m][j][e];
+                        if (2 * TILES == HALVES || 2 * tile + 1 < HALVES)
+                            single(k, 2 * tile + 1, j, e, lane) = sums.of[m][j][2 + e];
+                    }
+                }
+        }
+    }
+
+    /* The sums over k of an octet's gates, for row e of two of the lane's in column tile j. */
+    DEVICE void add_up(float *sums, int octet, int j, int e, int lane) const
+    {
+#pragma unroll
+        for (int gate = 0; gate < OCTET_GATES; gate++) sums[gate] = 0;
+#pragma unroll
+        for (int k = 0; k < K_WARPS; k++) {
+            if constexpr (FOURFOLD) {
+                const float4 four = fourfold(k, octet, j, e, lane);
+                sums[0] += four.x, sums[1] += four.y, sums[2] += four.z, sums[3] += four.w;
+            } else {
+#pragma unroll
+                for (int gate = 0; gate < OCTET_GATES; gate++)
+                    sums[gate] += single(k, octet * OCTET_GATES + gate, j, e, lane);
+            }
+        }
+    }
+
+    DEVICE float &single(int k, int half, int j, int e, int lane) const
+    {
+        return at[(((k * 2 * TILES + half) * COLUMNS + j) * 2 + e) * 32 + lane];
+    }
+
+    DEVICE float4 &fourfold(int k, int octet, int j, int e, int lane) const
+    {
+        return ((float4 *)at)[(((k * (TILES / 2) + octet) * COLUMNS + j) * 2 + e) * 32 + lane];
+    }
+};

@@ -1,0 +1,82 @@
+/* Where are the recurrent weights? Read once from the flat buffer, as cuDNN lays it out: a matrix
+   [HIDDEN, HIDDEN] a gate, one behind the other. They become fragments of `mma`, which stay in
+   registers, in shared memory, or, for what does not fit, in device memory in the order in which a
+   warp reads them. A forward multiplies by rows of the matrices, a backward by their columns. */
+
+/* A word of 8 (4 in float32) values of k, for row `row` of half tile `half` of this block. */
+DEVICE uint4 weight_word(const Element *matrices, bool aligned, int rank, int half, int row, int k)
+{
+    union { Element values[WORD]; uint4 word; } found;
+    found.word = make_uint4(0, 0, 0, 0);
+    if (half < HALVES && k < EXCHANGED) {
+        const int unit = rank * UNITS + half / OCTET_GATES * 8 + row;
+        const int gate = BACKWARD ? k / WORDS : half % GATES, first = k % WORDS * WORD;
+        const long long matrix = (long long)gate * HIDDEN * HIDDEN;
+        if (unit < HIDDEN && !BACKWARD) {
+            const Element *from = matrices + matrix + (long long)unit * HIDDEN + first;
+            if (HIDDEN == PADDED && aligned) return as_factors(*(const uint4 *)from);
+            for (int e = 0; e < WORD; e++)
+                if (first + e < HIDDEN) found.values[e] = from[e];
+        } else if (unit < HIDDEN) {
+            const Element *from = matrices + matrix + (long long)first * HIDDEN + unit;
+            for (int e = 0; e < WORD; e++)
+                if (first + e < HIDDEN) found.values[e] = from[(long long)e * HIDDEN];
+        }
+    }
+    return as_factors(found.word);
+}
+
+/* The two fragments of a tile in a step of k. The k of a fragment may come in any order, as long as
+   the other factor's come in the same: here each thread holds one word of two rows. */
+struct Fragments
+{
+    uint4 first, second;
+};
+
+DEVICE Fragments fragments(
+    const Element *matrices, bool aligned, int rank, int tile, int row, int k)
+{
+    const uint4 low = weight_word(matrices, aligned, rank, 2 * tile, row, k);
+    const uint4 high = weight_word(matrices, aligned, rank, 2 * tile + 1, row, k);
+    return {make_uint4(low.x, high.x, low.y, high.y), make_uint4(low.z, high.z, low.w, high.w)};
+}
+
+struct Weights
+{
+    Fragments kept[K_REGISTERS ? K_REGISTERS : 1][WARP_TILES];
+    uint4 *shared, *streamed; /* this lane's, 32 lanes side by side */
+
+    DEVICE void read(
+        const Element *matrices, uint4 *in_shared, uint4 *in_memory, int rank, int warp, int lane)
+    {
+        const int tile = warp % TILE_WARPS * WARP_TILES, row = lane / 4;
+        const int k = warp / TILE_WARPS * WARP_K * 4 + lane % 4;
+        const bool aligned = ((unsigned long long)matrices & 15) == 0;
+        shared = in_shared + warp * (K_SHARED * WARP_TILES * 64) + lane;
+        streamed = in_memory + lane +
+                   ((long long)blockIdx.x * WARPS + warp) * (K_STREAMED * WARP_TILES * 64);
+#pragma unroll
+        for (int s = 0; s < K_REGISTERS; s++)
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++)
+                kept[s][m] = fragments(matrices, aligned, rank, tile + m, row, k + 4 * s);
+#pragma unroll 4
+        for (int i = 0; i < (WARP_K - K_REGISTERS) * WARP_TILES; i++) {
+            const int s = K_REGISTERS + i / WARP_TILES, m = i % WARP_TILES;
+            const Fragments found = fragments(matrices, aligned, rank, tile + m, row, k + 4 * s);
+            uint4 *at = i < K_SHARED * WARP_TILES ? shared + 64 * i
+                                                  : streamed + 64 * (i - K_SHARED * WARP_TILES);
+            at[0] = found.first;
+            at[32] = found.second;
+        }
+    }
+
+    DEVICE Fragments of(int s, int m) const
+    {
+        if (s < K_REGISTERS) return kept[s < K_REGISTERS ? s : 0][m];
+        const int i = (s - K_REGISTERS) * WARP_TILES + m;
+        const uint4 *at = i < K_SHARED * WARP_TILES ? shared + 64 * i
+                                                    : streamed + 64 * (i - K_SHARED * WARP_TILES);
+        return {at[0], at[32]};
+    }
+};
