@@ -1,0 +1,241 @@
+"""Which of our kernels are offered, and what is said where none is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from emulated_cuda import EmulatedMemory
+
+from dnnffi.backends.cublas import library as cublas_library
+from dnnffi.backends.own.recurrent import candidates
+from dnnffi.backends.own.recurrent.candidates import OwnCandidates
+from dnnffi.backends.own.recurrent.geometry import Geometry
+from dnnffi.backends.own.recurrent.limits import LIMITS
+from dnnffi.device.interface import Architecture, Launch
+from dnnffi.errors import UnsupportedError
+from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=5, hidden_size=24, dtype="float16")
+PROBLEM = RNNProblem.dense(SPEC, 5, 6, training=True, options=RNNOptions(algorithm="own"))
+ANY = PROBLEM._replace(options=RNNOptions())
+
+
+def with_options(problem, **options):
+    return problem._replace(options=problem.options._replace(**options))
+
+
+def with_spec(problem, **fields):
+    return problem._replace(spec=replace(problem.spec, **fields))
+
+
+class Vendor:
+    """What stands in for cuDNN."""
+
+    name, version = "cudnn", "cuDNN 1.0"
+
+    def offers(self, problem):
+        return "standard", "persist_static"
+
+    def make(self, problem, algorithm, launch, generator=None):
+        return self.name, algorithm
+
+
+@pytest.fixture
+def memory():
+    return EmulatedMemory()
+
+
+@pytest.fixture
+def own(memory, cublas, monkeypatch):
+    monkeypatch.setattr(cublas_library, "load", lambda: cublas)
+    return OwnCandidates(memory)
+
+
+def launch(memory):
+    return Launch(memory.current_stream(), 0)
+
+
+def refused(own, memory, problem, words):
+    """Nothing is offered, and whoever asks for it is told why."""
+    assert own.offers(problem) == ()
+    with pytest.raises(UnsupportedError, match=words):
+        own.make(problem, "1", launch(memory))
+
+
+def test_they_are_numbered(own):
+    found = own.offers(PROBLEM)
+    assert found == tuple(map(str, range(1, len(found) + 1)))
+    assert 1 <= len(found) <= 3
+
+
+def test_who_asks_for_an_algorithm_of_the_vendors_is_offered_none(own):
+    assert own.offers(with_options(PROBLEM, algorithm="standard")) == ()
+
+
+LIMITED = {
+    "got float64": with_spec(PROBLEM, dtype="float64"),
+    "in TF32, which math 'strict' forbids": with_options(
+        with_spec(PROBLEM, dtype="float32"), math="strict"
+    ),
+    "no projection; got proj_size 3": with_spec(PROBLEM, proj_size=3),
+    "do not drop; got dropout 0.5": with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
+    "take rows of equal length": PROBLEM._replace(lengths=(1, 2, 3, 4, 5, 5)),
+    r"at most 2147483647 rows of all steps; got 1048576 \* 4096": PROBLEM._replace(
+        steps=2**20, batch=2**12
+    ),
+}
+
+
+@pytest.mark.parametrize("words", LIMITED)
+def test_a_refusal_names_the_limit(own, memory, words):
+    refused(own, memory, LIMITED[words], words)
+
+
+def test_every_limit_is_told():
+    exceeded = [
+        [limit.exceeded(problem) for limit in LIMITS].index(True) for problem in LIMITED.values()
+    ]
+    assert exceeded == list(range(len(LIMITS)))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        PROBLEM,
+        with_spec(PROBLEM, dtype="float32"),
+        with_options(with_spec(PROBLEM, dtype="float32"), math="fast"),
+        with_options(PROBLEM, math="strict"),
+        PROBLEM._replace(dropout=0.5),
+        with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5, training=False),
+        PROBLEM._replace(steps=2**20, batch=2**11 - 1),
+    ],
+    ids=lambda problem: str(problem)[:50],
+)
+def test_what_is_just_within_the_limits_is_offered(own, problem):
+    assert own.offers(problem)
+
+
+@pytest.mark.parametrize(("major", "minor", "there"), [(7, 5, False), (8, 0, True), (9, 0, True)])
+def test_the_oldest_device(own, memory, monkeypatch, major, minor, there):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(major, minor, 132))
+    if there:
+        assert own.offers(PROBLEM)
+    else:
+        refused(own, memory, PROBLEM, r"compute capability 8\.0; this device has 7\.5")
+
+
+def test_a_process_without_cublas(own, memory, monkeypatch):
+    def load():
+        raise UnsupportedError("cuBLAS", "11.0", "is too old")
+
+    monkeypatch.setattr(cublas_library, "load", load)
+    refused(own, memory, PROBLEM, "need cuBLASLt: .* is too old")
+
+
+class WithoutKernels:
+    """Memory of arrays without CuPy."""
+
+    kind = "cuda"
+
+
+@pytest.mark.parametrize("of_amd", [False, True])
+def test_other_arrays(memory, of_amd):
+    if of_amd:
+        memory.kind = "rocm"
+    refused(
+        *(OwnCandidates(memory if of_amd else WithoutKernels()), memory, PROBLEM),
+        "CuPy arrays on CUDA only",
+    )
+
+
+def test_a_device_without_room_is_offered_nothing(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "shared_bytes", lambda device: 2000)
+    refused(own, memory, PROBLEM, "have no geometry for .* on this device")
+
+
+def test_one_that_is_not_offered_is_not_made(own, memory):
+    with pytest.raises(UnsupportedError, match="have no geometry"):
+        own.make(PROBLEM, "4", launch(memory))
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What executors were asked for: (name, forward, backward)."""
+    asked = []
+
+    def executor(problem, launch, memory, library, algorithm, forward, backward):
+        asked.append((algorithm, forward, backward))
+        return asked[-1]
+
+    monkeypatch.setattr(candidates, "OwnRNNExecutor", executor)
+    monkeypatch.setattr(candidates, "compile_kernel", lambda geometry, memory: None)
+    return asked
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_each_name_is_another_pair_of_kernels(own, memory, made, training):
+    problem = PROBLEM._replace(training=training)
+    names = own.offers(problem)
+    for name in names:
+        own.make(problem, name, launch(memory))
+    assert len(set(made)) == len(names)
+    for algorithm, forward, backward in made:
+        assert algorithm == "own"
+        assert isinstance(forward, Geometry)
+        assert forward.kind.training == training
+        assert not forward.kind.backward
+        assert (backward is not None) == training
+        assert backward is None or backward.kind == forward.kind._replace(backward=True)
+
+
+def test_who_names_none_gets_the_first(own, memory, made):
+    own.make(PROBLEM, None, launch(memory))
+    own.make(PROBLEM, "1", launch(memory))
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("problem", "clip"),
+    [
+        (PROBLEM, 0),
+        (with_options(PROBLEM, clip=(-1.0, 1.0)), 1),
+        (with_options(PROBLEM, clip=(-1.0, 1.0), clip_nan="clip"), 2),
+    ],
+)
+def test_kernels_are_of_the_kind_that_the_problem_is(own, memory, made, problem, clip):
+    own.make(problem, None, launch(memory))
+    ((_, forward, _),) = made
+    assert (forward.kind.packed, forward.kind.clip) == (False, clip)
+
+
+def test_own_asks_for_this_source_alone(own, memory, made):
+    both = CandidateSet(Vendor(), own)
+    names = tuple(f"own {name}" for name in own.offers(PROBLEM))
+    assert both.offers(PROBLEM) == names
+    assert both.oracle(PROBLEM) == "own 1"
+    assert both.make(PROBLEM, None, launch(memory))[0] == "own"
+    assert both.make(PROBLEM, names[1], launch(memory)) == made[1] != made[0]
+
+
+def test_who_asks_for_none_has_the_vendors_as_the_oracle(own, memory):
+    both = CandidateSet(Vendor(), own)
+    assert both.offers(ANY)[:2] == ("cudnn standard", "cudnn persist_static")
+    assert both.oracle(ANY) == "cudnn standard"
+    assert both.make(ANY, None, launch(memory)) == ("cudnn", None)
+
+
+def test_times_are_valid_for_these_kernels(own):
+    assert CandidateSet(Vendor(), own).version == f"cuDNN 1.0, kernels {candidates._VERSION}"
+
+
+def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
+    monkeypatch.setattr(candidates, "_MOST", 1)
+    executor = own.make(PROBLEM, "1", launch(memory))
+    assert (executor.problem, executor.algorithm, executor.closed) == (PROBLEM, "own", False)
+    executor.close()
+    assert executor.closed

@@ -1,0 +1,199 @@
+"""The words that blocks exchange: their tags, and what rounding for a tag does to a number."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from emulated_cuda import functions
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dnnffi.backends.own.recurrent.geometry import DTYPES
+from dnnffi.device.dtypes import dtype_object
+
+TAGS = {"float16": 0x10000, "bfloat16": 0x10000, "float32": 1}
+SIXTEEN = ("float16", "bfloat16")
+
+TEXT = """
+extern "C" {
+void tag_words(const uint4 *from, uint4 *to, long count, unsigned tag)
+{
+    for (long i = 0; i < count; i++) to[i] = tagged(as_factors(from[i]), tag);
+}
+void untag_words(const uint4 *from, uint4 *to, long count)
+{
+    for (long i = 0; i < count; i++) to[i] = untagged(from[i]);
+}
+void have_tag(const uint4 *from, bool *to, long count, unsigned tag)
+{
+    for (long i = 0; i < count; i++) to[i] = has_tag(from[i], tag);
+}
+void lost_word(uint4 *to, unsigned tag) { *to = lost(tag); }
+unsigned tag_of(unsigned first, unsigned second, int exchange)
+{
+    return Tags{{first, second}}.of(exchange);
+}
+}
+"""
+
+
+class Words:
+    """The functions of `exchange.cuh` for a dtype, on arrays [N, 4] of 32 bits."""
+
+    def __init__(self, dtype):
+        self.dtype, self.tag = dtype, TAGS[dtype]
+        self._library = functions({"DTYPE": DTYPES[dtype]}, ("numbers", "exchange"), TEXT)
+
+    def call(self, name, words, *arguments, out=None):
+        # C++ wants words of 16 bytes at multiples of that.
+        given = aligned(words)
+        out = aligned(np.zeros_like(words)) if out is None else out
+        getattr(self._library, name)(
+            *map(ctypes.c_void_p, (given.ctypes.data, out.ctypes.data)),
+            ctypes.c_long(len(words)),
+            *map(ctypes.c_uint, arguments),
+        )
+        return np.array(out)
+
+    def tagged(self, words, turned):
+        return self.call("tag_words", words, self.tag * turned)
+
+    def untagged(self, words):
+        return self.call("untag_words", words)
+
+    def has_tag(self, words, turned):
+        return self.call("have_tag", words, self.tag * turned, out=np.zeros(len(words), bool))
+
+    def lost(self, turned):
+        out = aligned(np.zeros((1, 4), "u4"))
+        self._library.lost_word(ctypes.c_void_p(out.ctypes.data), ctypes.c_uint(self.tag * turned))
+        return np.array(out)
+
+    def of(self, first, second, exchange):
+        return self._library.tag_of(first, second, exchange) // self.tag
+
+
+def aligned(values):
+    raw = np.empty(values.nbytes + 16, np.uint8)
+    first = -raw.ctypes.data % 16
+    copy = raw[first : first + values.nbytes].view(values.dtype).reshape(values.shape)
+    copy[...] = values
+    return copy
+
+
+@pytest.fixture(scope="module", params=list(DTYPES))
+def words(request):
+    return Words(request.param)
+
+
+@pytest.fixture(scope="module", params=SIXTEEN)
+def halves(request):
+    """The functions, and words whose last elements are all numbers of 16 bits."""
+    random = np.random.default_rng(0)
+    given = random.integers(0, 2**32, (2**16, 4), dtype="u4")
+    given[:, 3] = given[:, 3] & 0xFFFF | np.arange(2**16, dtype="u4") << 16
+    return Words(request.param), given
+
+
+def last(words, dtype):
+    """The last elements of words."""
+    return wide((words[:, 3] >> 16).astype("u2"), dtype)
+
+
+def wide(bits, dtype):
+    """Numbers of 16 bits as float64."""
+    with np.errstate(invalid="ignore"):
+        return bits.view(dtype_object(dtype)).astype("f8")
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+def test_of_16_bits_only_the_last_element_changes(halves, turned):
+    words, given = halves
+    found = words.tagged(given, turned)
+    np.testing.assert_array_equal(found[:, :3], given[:, :3])
+    np.testing.assert_array_equal(found[:, 3] & 0xFFFF, given[:, 3] & 0xFFFF)
+    assert (found[:, 3] >> 16 & 1 == turned).all()
+
+
+def test_of_16_bits_the_last_element_is_rounded_half_to_even(halves):
+    words, given = halves
+    before = last(given, words.dtype)
+    after = last(words.untagged(words.tagged(given, 0)), words.dtype)
+    np.testing.assert_array_equal(np.isnan(after), np.isnan(before))
+    infinite = np.isinf(before)
+    np.testing.assert_array_equal(after[infinite], before[infinite])
+    assert np.isfinite(after[np.isfinite(before)]).all()
+    # All finite numbers by size: those of one bit less are every second one, ties the others.
+    sizes = wide(np.arange(2**15, dtype="u2"), words.dtype)
+    sizes = sizes[np.isfinite(sizes)]
+    for number, size in enumerate(sizes):
+        if number % 2 == 0:
+            expected = size
+        elif number + 1 == len(sizes):
+            expected = sizes[number - 1]  # the largest is cut
+        else:
+            expected = sizes[number - 1 if (number - 1) % 4 == 0 else number + 1]
+        assert after[number] == expected
+        assert after[number + 2**15] == -expected
+
+
+def test_what_is_read_does_not_depend_on_the_tag(halves):
+    words, given = halves
+    both = [words.untagged(words.tagged(given, turned)) for turned in (0, 1)]
+    np.testing.assert_array_equal(*both)
+
+
+def test_a_word_has_its_tag_and_not_the_other(halves):
+    words, given = halves
+    for turned in (0, 1):
+        found = words.tagged(given, turned)
+        assert words.has_tag(found, turned).all()
+        assert not words.has_tag(found, 1 - turned).any()
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=4, max_size=4), st.integers(0, 1))
+def test_of_float32_a_tag_is_where_products_do_not_read(bits, turned):
+    words = Words("float32")
+    given = np.array([bits], "u4")
+    tagged = words.tagged(given, turned)
+    assert words.has_tag(tagged, turned).all()
+    assert not words.has_tag(tagged, 1 - turned).any()
+    found = words.untagged(tagged)
+    np.testing.assert_array_equal(found, words.untagged(words.tagged(given, 1 - turned)))
+    before, after = given.view("f4").ravel(), found.view("f4").ravel()
+    np.testing.assert_array_equal(np.isnan(after), np.isnan(before))
+    with np.errstate(over="ignore"):  # TF32's 10 bits of mantissa
+        expected = ((given.astype("u8") + 0x1000) & 0xFFFFE000).astype("u4").view("f4").ravel()
+    there = ~np.isnan(before)
+    np.testing.assert_array_equal(after[there], expected[there])
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+def test_a_lost_word_has_its_tag_and_ends_in_nan(words, turned):
+    found = words.lost(turned)
+    assert words.has_tag(found, turned).all()
+    values = words.untagged(found).view(dtype_object(words.dtype)).astype("f4").ravel()
+    assert np.isnan(values[-1])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_a_tag_turns_with_every_word_that_is_written(launches):
+    words = Words("float16")
+    slots = [0, 0]
+    for exchanges in launches:
+        found = tuple(slots)
+        for e in range(exchanges):
+            tag = words.of(*found, e)
+            assert tag == 1 - slots[e % 2]
+            slots[e % 2] = tag
+
+
+@given(
+    st.integers(0, 2**31 - 1), st.integers(0, 1), st.integers(0, 1), st.sampled_from(list(DTYPES))
+)
+def test_the_tag_of_any_exchange(exchange, first, second, dtype):
+    # The formula that the test of the protocol has.
+    before = (first, second)[exchange & 1]
+    assert Words(dtype).of(first, second, exchange) == before ^ 1 ^ (exchange >> 1 & 1)

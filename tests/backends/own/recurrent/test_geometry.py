@@ -1,0 +1,185 @@
+"""How layers are divided: the same sums as in the kernels' source; what is offered fits."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+
+import pytest
+from emulated_cuda import compiled
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dnnffi.backends.own.recurrent import kernels
+from dnnffi.backends.own.recurrent.geometry import (
+    DTYPES,
+    GATES,
+    MOST_WARPS,
+    Chip,
+    Geometry,
+    Kind,
+    choices,
+    divisions,
+    warp_k,
+)
+from dnnffi.spec.checks import ITEM_SIZES
+
+H200 = Chip(132, 232_448)
+SMALL = Chip(20, 101_376)
+
+KINDS = [
+    Kind(mode, 1, dtype, *phase)
+    for mode in GATES
+    for dtype in DTYPES
+    for phase in ((False, False), (True, False), (True, True))
+]
+
+# By name: what Python says, and the expression of C++.
+SUMS = {
+    "padded": "PADDED",
+    "exchanged": "EXCHANGED",
+    "word": "WORD",
+    "gates": "GATES",
+    "saved": "SAVED",
+    "plain": "PLAIN",
+    "blocks": "BLOCKS",
+    "group_rows": "ROWS * SUBTILES",
+    "threads": "THREADS",
+    "tiles": "TILES",
+    "warp_tiles": "WARP_TILES",
+    "warp_k": "WARP_K",
+    "k_streamed": "K_STREAMED",
+    "cells": "CELLS",
+    "streams": "STREAMS",
+    "base_shared_bytes": "PARTIAL_BYTES + RING_BYTES + STAGED_BYTES",
+    "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
+    "exchange_bytes": "SUBTILES * 2 * SLOT_WORDS * 16",
+    "bias_parts": "SUBTILES * COLUMNS * (3 - CELLS)",
+}
+
+
+@st.composite
+def kinds(draw, most=4096):
+    return draw(st.sampled_from(KINDS))._replace(hidden=draw(st.integers(1, most)))
+
+
+def any_geometry(dice):
+    """One that the source can be compiled with, sensible or not."""
+    kind = dice.choice(KINDS)._replace(hidden=dice.choice([1, 7, 8, 20, 64, 100, 513, 1024]))
+    tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
+    steps = warp_k(kind, k_warps)
+    registers = dice.randint(0, steps)
+    return Geometry(
+        *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), dice.randint(1, 2)),
+        *(tile_warps, k_warps, registers, dice.randint(0, steps - registers)),
+        *(dice.random() < 0.5, True, dice.random() < 0.5, dice.randint(2, 4)),
+    )
+
+
+def in_source(geometries):
+    """The sums of each geometry, as the compiler has them."""
+    parts = "\n".join(map(kernels._text, ("numbers", "cells", "geometry")))
+    text = '#include "cuda.h"\n#define DEVICE inline\n'
+    for number, one in enumerate(geometries):
+        names = one.constants()
+        text += "".join(f"#undef {name}\n#define {name} {value}\n" for name, value in names.items())
+        text += (
+            f"namespace g{number} {{\n{parts}\nlong long sums[] = {{{', '.join(SUMS.values())}}};"
+        )
+        text += f'\n}}\nextern "C" void find{number}(long long *to)\n'
+        text += f"{{ memcpy(to, g{number}::sums, sizeof g{number}::sums); }}\n"
+    library = compiled(text)
+    for number in range(len(geometries)):
+        sums = (ctypes.c_longlong * len(SUMS))()
+        library[f"find{number}"](sums)
+        yield list(sums)
+
+
+def test_the_sums_are_those_of_the_source():
+    dice = random.Random(0)
+    geometries = [any_geometry(dice) for _ in range(60)]
+    for one, found in zip(geometries, in_source(geometries), strict=True):
+        expected = {
+            name: int(getattr(one, name, None) if hasattr(one, name) else getattr(one.kind, name))
+            for name in SUMS
+        }
+        assert dict(zip(SUMS, found, strict=True)) == expected, one
+
+
+def check(found, kind, batch, chip):
+    """Every geometry can run on a chip, and has all of its work divided."""
+    assert len(set(found)) == len(found)
+    for one in found:
+        assert one.kind == kind
+        assert one.blocks <= chip.multiprocessors
+        assert one.shared_bytes <= chip.shared_bytes
+        assert one.k_streamed >= 0
+        assert one.k_registers >= 0
+        assert one.k_shared >= 0
+        assert 4 * 32 <= one.threads <= MOST_WARPS * 32
+        assert one.blocks * one.units >= kind.padded > (one.blocks - 1) * one.units
+        assert one.k_warps * one.warp_k * 4 >= kind.exchanged
+        assert one.tile_warps * one.warp_tiles >= one.tiles
+        assert (
+            one.groups(batch) * one.group_rows >= batch > (one.groups(batch) - 1) * one.group_rows
+        )
+        # What a thread keeps has registers, and cells of a warp have the words that they send.
+        assert one.k_registers * one.warp_tiles * 8 < 255
+        assert one.threads * (one.k_registers * one.warp_tiles * 8 + 40) <= 65536
+        assert 32 * one.cells % kind.word == 0
+
+
+@given(kinds(), st.integers(1, 4096), st.sampled_from([1, 2]), st.integers(1, 6))
+def test_what_is_offered_fits_on_an_h200(kind, batch, directions, most):
+    found = choices(kind, batch, directions, H200, most)
+    assert 1 <= len(found) <= most
+    check(found, kind, batch, H200)
+
+
+@given(
+    kinds(),
+    st.integers(1, 300),
+    st.sampled_from([1, 2]),
+    st.builds(Chip, st.integers(1, 140), st.integers(16_000, 233_000)) | st.just(SMALL),
+)
+def test_what_is_offered_fits_on_any_chip(kind, batch, directions, chip):
+    check(choices(kind, batch, directions, chip, 3), kind, batch, chip)
+
+
+def test_an_h200_has_something_for_every_hidden_size():
+    dice = random.Random(0)
+    for hidden, kind in zip(range(1, 4097), itertools.cycle(KINDS), strict=False):
+        batch, directions = dice.choice([1, 5, 64, 300]), dice.choice([1, 2])
+        assert choices(kind._replace(hidden=hidden), batch, directions, H200, 1), (hidden, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_small_chip_has_something_for_a_small_layer(kind):
+    assert choices(kind._replace(hidden=256), 16, 1, SMALL, 1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.gates == 4], ids=str)
+def test_a_chip_without_room_has_nothing(kind):
+    assert choices(kind._replace(hidden=4096), 64, 2, Chip(1, 50_000), 3) == []
+
+
+@given(kinds(), st.sampled_from([8, 16, 40]), st.sampled_from([(8, 1), (16, 1), (16, 2)]))
+def test_weights_go_to_registers_then_to_shared_memory_then_to_memory(kind, units, shape):
+    for one in divisions(kind, H200, units, *shape):
+        # A step of k more in shared memory would not fit, unless there is none left.
+        free = H200.shared_bytes - one.shared_bytes
+        assert one.k_streamed == 0 or free < one.shared_step_bytes
+        weights = one.warp_k * one.shared_step_bytes
+        kept = one.k_registers * one.shared_step_bytes
+        assert kept + one.k_shared * one.shared_step_bytes + one.streamed_bytes == weights
+        size = ITEM_SIZES[kind.dtype]
+        rows = one.units * (1 if kind.backward else kind.gates)
+        assert weights >= rows * kind.exchanged * kind.word * size
+
+
+def test_all_divisions_of_a_kind_are_distinct():
+    for kind in KINDS:
+        for units, (rows, subtiles) in itertools.product((8, 32), ((8, 1), (16, 2))):
+            found = list(divisions(kind._replace(hidden=200), H200, units, rows, subtiles))
+            assert len(set(found)) == len(found) > 0

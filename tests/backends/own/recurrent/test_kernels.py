@@ -1,0 +1,310 @@
+"""The kernels themselves on the host: whole networks against the reference.
+
+The sources are what a GPU gets, compiled as C++; the products of x are those of a libcublasLt that
+computes in loops. A seed says in which order threads go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import conformance
+import numpy as np
+import pytest
+from emulated_network import Network, geometry, kind_of
+
+from dnnffi.backends.own.recurrent import kernels
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, choices
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3}
+
+
+class Setup(NamedTuple):
+    """A pair of kernels, compiled once; ``forward`` and ``backward`` go to `geometry`."""
+
+    mode: str
+    dtype: str
+    hidden: int
+    forward: dict
+    backward: dict | None = None
+    packed: bool = False
+    clip: str = ""
+
+    def __str__(self):
+        words = [self.mode, self.dtype, f"H{self.hidden}"]
+        words += ["training" if self.backward else "inference", "packed" if self.packed else ""]
+        return "-".join(word for word in (*words, self.clip) if word)
+
+    def problem(self, rng, **fixed):
+        """One that these kernels are for."""
+        spec = RNNSpec(
+            mode=self.mode,
+            input_size=int(rng.integers(1, 10)),
+            hidden_size=self.hidden,
+            num_layers=int(rng.integers(1, 3)),
+            bidirectional=bool(rng.integers(2)),
+            bias=bool(rng.integers(4)),
+            dtype=self.dtype,
+        )
+        layouts = ("dense", "batch_first")
+        if self.packed:
+            layouts = ("packed", "lengths", "batch_first_lengths")
+        sizes = {"steps": int(rng.integers(1 + self.packed, 8)), "batch": int(rng.integers(1, 20))}
+        clip = {"clip": (-0.3, 0.2), "clip_nan": self.clip} if self.clip else {}
+        return conformance.problem_of(
+            *(spec, layouts[rng.integers(len(layouts))]),
+            **(sizes | fixed),
+            rng=rng,
+            training=self.backward is not None,
+            options=RNNOptions(**clip),
+        )
+
+    def network(self, cublas, problem, **how):
+        """The problem on these kernels."""
+        backward = self.backward and geometry(kind_of(problem, True), **self.backward)
+        return Network(cublas, problem, geometry(kind_of(problem), **self.forward), backward, **how)
+
+
+def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
+    """What `geometry` takes besides the kind."""
+    sizes = {"units": units, "rows": rows, "subtiles": subtiles, "warps": warps, "kept": kept}
+    return sizes | rest
+
+
+LATER = {"barrier_last": False, "poll_first": False}
+
+SETUPS = (
+    # One tile, whole words; weights in registers alone.
+    Setup("lstm", "float16", 24, way(), way(staged=False)),
+    # Two sub-tiles of 16 rows, several tiles a warp, weights everywhere, odd sizes.
+    Setup(
+        *("lstm", "bfloat16", 37),
+        way(16, 16, 2, (2, 2), (0, 1), staged=False),
+        way(24, 16, 2, (1, 4), (1, 0), ring=4),
+    ),
+    # Words that come in several chunks; warps without a tile.
+    Setup(
+        *("lstm", "float32", 19),
+        way(16, 8, 1, (2, 2), (1, 1)),
+        way(24, 16, 1, (4, 1), (2, 1), staged=False),
+    ),
+    Setup("lstm", "float16", 20, way(8, 8, 2, (2, 2), (0, 0)), way(16, 8, 2), packed=True),
+    Setup("lstm", "float32", 12, way(), way(staged=False), clip="propagate"),
+    Setup("lstm", "bfloat16", 16, way(16, staged=False), way(16), packed=True, clip="clip"),
+    Setup("gru", "float16", 29, way(8, 8, 1, (2, 2)), way(8, 8, 2, (1, 8), (0, 1))),
+    Setup(
+        *("gru", "float32", 22),
+        way(16, 16, 1, (3, 2), (1, 1), **LATER),
+        way(24, 8, 1, (1, 4), (0, 1), staged=False, **LATER),
+        packed=True,
+    ),
+    Setup("gru", "bfloat16", 40, way(16, 8, 2, (1, 4), poll_first=False), way(40, 8, 1, (3, 2))),
+    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1, **LATER), packed=True),
+    Setup("rnn_tanh", "float32", 7, way(staged=False), way()),
+    Setup("rnn_relu", "bfloat16", 17, way(8, 8, 2, **LATER), way(8, 8, 2, staged=False, **LATER)),
+    Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
+    # Without what a backward needs.
+    Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
+    Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2), **LATER), packed=True),
+    Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True),
+    Setup("rnn_tanh", "bfloat16", 1, way(barrier_last=False)),
+    Setup("rnn_relu", "float16", 50, way(32, 8, 1, (2, 2), (1, 1), staged=False)),
+    # More words than threads gather at once.
+    Setup("rnn_tanh", "float32", 264, way(136, 16, 1, (4, 1), (4, 2))),
+)
+
+
+def differs(one):
+    """What a kernel of a geometry does that others do not."""
+    kind = one.kind
+    columns, warps = one.rows // 8, one.tile_warps * one.k_warps
+    octet_gates = 1 if kind.backward else kind.gates
+    tasks = one.units // 8 * columns * (3 - one.cells)
+    yield "streams weights", one.k_streamed > 0
+    yield "has weights in shared memory", one.k_shared > 0
+    yield "sums four gates together", octet_gates == 4 and one.warp_tiles % 2 == 0
+    yield "has half a tile", one.units // 8 * octet_gates % 2 == 1
+    yield "has warps without a tile", one.tiles % one.tile_warps > 0
+    yield "has threads of one cell", one.cells == 1
+    yield "has several tasks a warp", tasks > warps
+    yield (
+        "gathers in several rounds",
+        (kind.exchanged * one.rows > 8 * one.threads if one.staged else one.warp_k * columns > 8),
+    )
+    yield "gathers a last word that is not there", kind.exchanged % (4 * one.k_warps) > 0
+    yield "pads units", kind.hidden % 8 > 0
+    yield "has a last block that is not full", kind.padded % one.units > 0
+    yield from zip(Geometry._fields[8:], one[8:], strict=True)
+
+
+def test_the_setups_have_all_that_kernels_do_differently():
+    found = set()
+    for setup in SETUPS:
+        kind = Kind(setup.mode, setup.hidden, setup.dtype, setup.backward is not None)
+        found.update(differs(geometry(kind, **setup.forward)))
+        if setup.backward is not None:
+            found.update(differs(geometry(kind._replace(backward=True), **setup.backward)))
+    names = {name for name, _ in found} - {"ring"}
+    assert [name for name in names if len({value for one, value in found if one == name}) < 2] == []
+
+
+def check(case, arrays, found):
+    """Results of a case against the reference."""
+    expected = conformance.expected(case, arrays)
+    allowed = ALLOWED[case.problem.spec.dtype]
+    for name, one in found._asdict().items():
+        other = getattr(expected, name)
+        if one is None:
+            continue
+        if name == "dweights":
+            one = np.concatenate([np.asarray(a, "f8").ravel() for a in one])
+            other = np.concatenate([a.ravel() for a in other])
+        error = conformance.deviation(one, other)
+        assert error <= allowed, f"{name} of {case}: off by {error:.3g}, allowed {allowed}"
+    for array in (found.y, found.dx):
+        if array is not None:
+            conformance.assert_padding_is_zero(case.problem, array)
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_a_network_gives_what_the_reference_gives(cublas, setup):
+    rng = np.random.default_rng(SETUPS.index(setup))
+    for number in range(4):
+        problem = setup.problem(rng)
+        case = conformance.Case(problem, bool(rng.integers(2)), number)
+        arrays = conformance.arrays_of(case)
+        room, offset = int(rng.integers(7, 30)), int(rng.integers(2)) * 4
+        how = {"room": room, "seed": number * 1000, "offset": offset}
+        with setup.network(cublas, problem, **how) as network:
+            check(case, arrays, network.results(arrays))
+
+
+@pytest.mark.parametrize("mode", conformance.MODES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("multiprocessors", [3, 10])
+def test_what_is_chosen_gives_what_the_reference_gives(cublas, mode, dtype, multiprocessors):
+    seed = conformance.MODES.index(mode) * 10 + multiprocessors
+    rng = np.random.default_rng(seed)
+    chip = Chip(multiprocessors, 100_000)
+    setup = Setup(mode, dtype, int(rng.integers(8, 70)), {}, {}, packed=bool(rng.integers(2)))
+    problem = setup.problem(rng, steps=3, batch=int(rng.integers(1, 40)))
+    shape = problem.batch, problem.spec.num_directions, chip, 3
+    forward = choices(kind_of(problem), *shape)[-1]
+    backward = choices(kind_of(problem, True), *shape)[-1]
+    case = conformance.Case(problem, True, seed)
+    arrays = conformance.arrays_of(case)
+    with Network(cublas, problem, forward, backward, room=multiprocessors) as network:
+        check(case, arrays, network.results(arrays))
+
+
+def flat(found):
+    """All results as bytes."""
+    arrays = [*found[:-1], *(found.dweights or [])]
+    return b"".join(np.asarray(one).tobytes() for one in arrays if one is not None)
+
+
+@pytest.mark.parametrize("number", [1, 3, 6, 7, 9, 11])
+def test_the_order_of_threads_does_not_matter(cublas, number):
+    setup = SETUPS[number]
+    problem = setup.problem(np.random.default_rng(number), steps=6, batch=11)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, number))
+    found = set()
+    for seed in range(8):
+        with setup.network(cublas, problem, seed=seed * 1000, room=9 + 3 * seed) as network:
+            found.add(flat(network.results(arrays)))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 6, 8, 9, 11])
+def test_nan_and_infinity_stay_in_their_rows(cublas, number):
+    setup = SETUPS[number]
+    problem = setup.problem(np.random.default_rng(number), steps=5, batch=19)
+    problem = problem._replace(spec=replace(problem.spec, num_layers=1))
+    case = conformance.Case(problem, True, number)
+    arrays = conformance.arrays_of(case)
+    with setup.network(cublas, problem) as network:
+        before = network.results(arrays)
+        arrays.h_0[:, 7] = np.nan
+        arrays.h_0[:, 15, 0] = np.inf
+        arrays.dh_n[:, 2] = np.nan
+        after = network.results(arrays)
+    expected = conformance.expected(case, arrays)
+    for name in ("y", "h_n", "c_n", "dx", "dh_0", "dc_0"):
+        one, other = getattr(after, name), getattr(expected, name)
+        if one is None:
+            continue
+        found = np.isnan(np.asarray(one, "f4"))
+        assert found.any()
+        np.testing.assert_array_equal(found, np.isnan(other), err_msg=name)
+    for name in ("h_n", "dh_0"):
+        kept = [row for row in range(19) if row not in (2, 7, 15)]
+        one, other = (np.asarray(getattr(found, name))[:, kept] for found in (before, after))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_gradients_are_added_to_those_before(cublas):
+    setup = SETUPS[6]
+    problem = setup.problem(np.random.default_rng(0), steps=4, batch=5)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
+    with setup.network(cublas, problem) as network:
+        alone = network.results(arrays).dweights
+        more = network.results(arrays, accumulate=arrays.weights).dweights
+    for one, held, both in zip(alone, arrays.weights, more, strict=True):
+        expected = np.asarray(one, "f8") + np.asarray(held, "f8")
+        np.testing.assert_allclose(np.asarray(both, "f8"), expected, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("number", [0, 3, 6])
+def test_a_gradient_that_is_not_there_counts_as_zero(cublas, number):
+    setup = SETUPS[number]
+    problem = setup.problem(np.random.default_rng(number))
+    case = conformance.Case(problem, True, number)
+    arrays = conformance.arrays_of(case)._replace(dh_n=None, dc_n=None)
+    with setup.network(cublas, problem) as network:
+        check(case, arrays, network.results(arrays))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, monkeypatch, number):
+    text = kernels._text
+
+    def impatient(name):
+        found = text(name)
+        return found.replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
+
+    monkeypatch.setattr(kernels, "_text", impatient)
+    setup = SETUPS[number]
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=setup.hidden, dtype=setup.dtype)
+    problem = RNNProblem.dense(spec, 5, 3, training=True)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
+    with setup.network(cublas, problem) as network:
+        network.executor._forward_kernel._kernel.absent = 1
+        found = network.results(arrays)
+    assert np.isnan(np.asarray(found.h_n, "f4")[..., :8]).all()
+
+
+def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
+    setup = SETUPS[0]
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=24, dtype="float16", bidirectional=True)
+    problem = RNNProblem.dense(spec, 2, 17, training=True)  # three groups of three blocks each way
+    launches = []
+    with setup.network(cublas, problem, room=8) as network:
+        kernel = network.executor._forward_kernel
+        kernel._kernel = lambda grid, threads, arguments, **_: launches.append(
+            (grid, threads, arguments[-4:])
+        )
+        kernel.run(network.launch, 17, 2, (), (-1.0, 1.0))
+    rest = (128,), 3, (-1.0, 1.0)
+    assert launches == [((6,), rest[0], (rest[1], first, *rest[2])) for first in (0, 2, 4)]
+
+
+def test_a_device_without_room_for_a_group_is_refused(cublas):
+    problem = SETUPS[0].problem(np.random.default_rng(0))
+    words = "3 blocks of 128 threads and [0-9]+ bytes of shared memory at once"
+    with pytest.raises(UnsupportedError, match=words):
+        SETUPS[0].network(cublas, problem, room=2)

@@ -1,0 +1,244 @@
+"""All interleavings of the blocks of a group, as `exchange.cuh` has them tell each other.
+
+A model of what the kernels do, line by line:
+
+- `forward.cuh` and `backward.cuh` ask for the tags of their own words when they begin (`tags_of`),
+  and no thread writes before a barrier behind that. All blocks begin after all of the launch before
+  have ended: launches on a stream are one after the other.
+- They send exchange 0 (the initial state; the gradients of the last step), and then, for each
+  exchange e, gather it (`product`), meet at a barrier (the one behind ``partials.write``) and send
+  exchange e + 1 into the slot ``(e + 1) & 1`` (`send`), but for the last one.
+- A thread gathers some of the words only (`gather`: those of its warp's part of k), and sends some
+  of its block's. Here two threads have a word each, and each gathers the words of some blocks, one
+  after the other in any order.
+- Stores are relaxed: each is seen at some time, those of different words in any order. Polls that
+  find an old tag change nothing.
+
+With more than two blocks a thread takes its words of an exchange in one step, when all have their
+tags. To take some of them earlier would change nothing that others see; and whether a word could be
+taken too early, or is overwritten before it was taken, is asked of all that is still to be taken.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+
+THREADS = 2
+
+
+class Op(NamedTuple):
+    """What a thread does: "begin", "send" or "gather" an exchange, or meet at a "barrier"."""
+
+    what: str
+    launch: int = 0
+    exchange: int = 0
+
+
+class Wrong(Exception):
+    """What an interleaving came to."""
+
+
+class Protocol:
+    """The protocol of so many blocks, or what is left of it without one of its rules."""
+
+    def __init__(self, blocks, launches, without="", at_once=None):
+        self.blocks, self.without = blocks, without
+        self.at_once = blocks > 2 if at_once is None else at_once
+        self.threads = range(blocks * THREADS)
+        self.program = self.compiled(launches)
+        self.gathered = {op[1:]: at for at, op in enumerate(self.program) if op.what == "gather"}
+
+    def compiled(self, launches):
+        """The operations of a thread, in launches of so many exchanges each."""
+        program = []
+        for launch, exchanges in enumerate(launches):
+            program += [Op("begin", launch), Op("send", launch, 0)]
+            for e in range(exchanges):
+                rest = [Op("gather", launch, e), Op("barrier")]
+                if self.without == "barrier":
+                    rest.pop()
+                if self.without == "gathering before sending":
+                    rest.reverse()
+                if e + 1 < exchanges:
+                    rest.insert(
+                        1 if self.without == "gathering before sending" else len(rest),
+                        Op("send", launch, e + 1),
+                    )
+                program += rest
+        return program
+
+    def slot(self, exchange):
+        return 0 if self.without == "second slot" else exchange & 1
+
+    def tag(self, found, exchange):
+        """As `Tags.of`."""
+        if self.without == "turning":
+            return 1 ^ found[self.slot(exchange)]
+        turns = exchange if self.without == "second slot" else exchange >> 1
+        return found[self.slot(exchange)] ^ 1 ^ (turns & 1)
+
+    def words(self, thread):
+        """The words that a thread gathers: all of the blocks of its part of k."""
+        part, last = thread % THREADS, self.blocks - 1
+        return frozenset(
+            word
+            for word in self.threads
+            if word // THREADS * THREADS // self.blocks == part
+            and not (self.without == "all words" and word // THREADS == last > thread // THREADS)
+        )
+
+    def explore(self):
+        """How many states there are; `Wrong` where one of them breaks a promise."""
+        memory = ((0, None),) * (2 * len(self.threads))  # tag and content; zeroed once
+        begin = (0, frozenset())  # the place in the program, and the words still to be taken
+        start = ((begin,) * len(self.threads), ((),) * len(self.threads), memory)
+        start = (*start, ((0, 0),) * self.blocks)
+        seen, left = {start}, [start]
+        while left:
+            state = left.pop()
+            following = list(self.after(state))
+            if not following:
+                places, pending, *_ = state
+                if any(pending) or any(at < len(self.program) for at, _ in places):
+                    raise Wrong("waits for ever")
+            for one in following:
+                if one not in seen:
+                    seen.add(one)
+                    left.append(one)
+        return len(seen)
+
+    def next(self, place):
+        return self.program[place] if place < len(self.program) else Op("end")
+
+    def after(self, state):
+        """All states that follow this one."""
+        places, pending = state[:2]
+        ops = [self.next(place) for place, _ in places]
+        for thread in self.threads:
+            yield from self.shown(state, thread)
+        beginning = {thread // THREADS for thread in self.threads if ops[thread].what == "begin"}
+        if self.without == "all blocks at once":
+            beginning &= {0} if 0 in beginning else beginning if ops[0].what == "end" else set()
+            if beginning:
+                yield self.begun(state, beginning)
+        elif len(beginning) == self.blocks and not any(pending):
+            yield self.begun(state, beginning)
+        for block in range(self.blocks):
+            mine = range(block * THREADS, block * THREADS + THREADS)
+            here = [ops[thread] for thread in mine]
+            if len({places[thread] for thread in mine}) == 1:
+                if here[0].what == "barrier":
+                    yield self.moved(state, mine)
+                ended = self.without == "end of a launch" and here[0].what == "begin"
+                if ended and not any(pending[thread] for thread in mine):
+                    yield self.begun(state, [block])
+            for thread, op in zip(mine, here, strict=True):
+                if op.what == "gather":
+                    yield from self.taken(state, thread, op)
+
+    def taken(self, state, thread, op):
+        """A thread finds the tag of one of its words, or of all, and takes what has it."""
+        places, pending, memory, found = state
+        expected = self.tag(found[thread // THREADS], op.exchange)
+        place, words = places[thread]
+        there = set()
+        for word in words:
+            tag, content = memory[self.slot(op.exchange) * len(self.threads) + word]
+            if tag != expected:
+                continue
+            if content != op[1:]:
+                raise Wrong("takes a word of another step")
+            there.add(word)
+        if there == words and (self.at_once or len(words) < 2):
+            yield self.moved(state, [thread])
+        elif not self.at_once:
+            for word in there:
+                now = (*places[:thread], (place, words - {word}), *places[thread + 1 :])
+                yield now, pending, memory, found
+
+    def begun(self, state, blocks):
+        """Blocks ask for the tags of their first words, and all their threads send."""
+        places, pending, memory, found = state
+        found = list(found)
+        for block in blocks:
+            at = block * THREADS
+            found[block] = tuple(memory[slot * len(self.threads) + at][0] for slot in (0, 1))
+            if self.without == "old tags":
+                found[block] = 0, 0
+        threads = [t for t in self.threads if t // THREADS in blocks]
+        return self.moved((places, pending, memory, tuple(found)), threads)
+
+    def moved(self, state, threads):
+        """Threads have done an operation; if they send then, nobody sees when they begin to."""
+        places, pending, memory, found = list(state[0]), list(state[1]), state[2], state[3]
+        for thread in threads:
+            place = places[thread][0] + 1
+            op = self.next(place)
+            if op.what == "send":
+                tag = self.tag(found[thread // THREADS], op.exchange)
+                pending[thread] += ((op, tag),)
+                place += 1
+            gathers = self.next(place).what == "gather"
+            places[thread] = place, self.words(thread) if gathers else frozenset()
+        return tuple(places), tuple(pending), memory, found
+
+    def shown(self, state, thread):
+        """A store of a thread is seen: the oldest into each slot may be the next."""
+        places, pending, memory, found = state
+        slots = set()
+        for number, (op, tag) in enumerate(pending[thread]):
+            slot = self.slot(op.exchange)
+            if slot in slots:
+                continue
+            slots.add(slot)
+            at = slot * len(self.threads) + thread
+            self.check_overwritten(places, thread, memory[at][1])
+            rest = pending[thread][:number] + pending[thread][number + 1 :]
+            yield (
+                places,
+                (*pending[:thread], rest, *pending[thread + 1 :]),
+                (*memory[:at], (tag, op[1:]), *memory[at + 1 :]),
+                found,
+            )
+
+    def check_overwritten(self, places, word, content):
+        if content is None:
+            return
+        for reader in self.threads:
+            place, words = places[reader]
+            begun = place == self.gathered[content]
+            if word in (words if begun else self.words(reader)) and place <= self.gathered[content]:
+                raise Wrong("overwrites what is still to be taken")
+
+
+@pytest.mark.parametrize("launches", list(product((1, 2, 3, 4), repeat=2)), ids=str)
+@pytest.mark.parametrize("blocks", [2, 3])
+def test_the_protocol_keeps_its_promises(blocks, launches):
+    Protocol(blocks, launches).explore()
+
+
+@pytest.mark.parametrize("launches", list(product((1, 2, 3), repeat=3)), ids=str)
+def test_the_tags_of_a_third_launch(launches):
+    Protocol(2, launches, at_once=True).explore()
+
+
+@pytest.mark.parametrize(
+    ("rule", "launches", "expected"),
+    [
+        ("barrier", (3,), "overwrites what is still to be taken"),
+        ("second slot", (2,), "overwrites what is still to be taken"),
+        ("turning", (3,), "takes a word of another step"),
+        ("old tags", (1, 1), "takes a word of another step"),
+        ("all words", (3,), "overwrites what is still to be taken"),
+        ("gathering before sending", (3,), "overwrites what is still to be taken"),
+        ("end of a launch", (1, 1), "overwrites what is still to be taken"),
+        ("all blocks at once", (1,), "waits for ever"),
+    ],
+)
+@pytest.mark.parametrize(("blocks", "at_once"), [(2, False), (2, True), (3, True)])
+def test_without_a_rule_it_is_wrong(rule, launches, expected, blocks, at_once):
+    with pytest.raises(Wrong, match=expected):
+        Protocol(blocks, launches, rule, at_once).explore()

@@ -1,0 +1,108 @@
+"""Where the weights of a block are: each number of the matrices once, and zeros around them."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from emulated_cuda import functions
+from emulated_network import geometry
+
+from dnnffi.backends.own.recurrent.geometry import Kind
+
+TEXT = """
+extern "C" void find_weights(
+    const Element *matrices, uint4 *in_shared, uint4 *in_memory, uint4 *found)
+{
+    for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
+        for (int warp = 0; warp < WARPS; warp++)
+            for (int lane = 0; lane < 32; lane++) {
+                Weights weights;
+                weights.read(matrices, in_shared, in_memory, blockIdx.x, warp, lane);
+                for (int s = 0; s < WARP_K; s++)
+                    for (int m = 0; m < WARP_TILES; m++) {
+                        const Fragments both = weights.of(s, m);
+                        *found++ = both.first;
+                        *found++ = both.second;
+                    }
+            }
+}
+"""
+PARTS = ("numbers", "cells", "geometry", "weights")
+
+
+def fragments(kind, made, matrices):
+    """What each lane multiplies by: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
+    library = functions(made.constants(), PARTS, TEXT)
+    shape = made.blocks, made.threads // 32, 32, made.warp_k, made.warp_tiles, 2, 4
+    out = np.zeros(int(np.prod(shape)) + 4, "u4")
+    out = out[-out.ctypes.data % 16 // 4 :][: int(np.prod(shape))].reshape(shape)
+    room = np.zeros(2 * out.nbytes + 16, "u1")
+    room = room[-room.ctypes.data % 16 :]
+    arrays = matrices, room, room[out.nbytes :], out
+    library.find_weights(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
+    return out
+
+
+def places(kind, made, found):
+    """{(row of a matrix, its column): weight} of all that is not zero; each place once.
+
+    As ``mma`` has it (PTX, m16n8k16 and m16n8k8): lane 4 g + t has rows g and g + 8, and of the
+    other factor the words that it gathered itself, word t of four. Registers 0 and 2 are of row g,
+    1 and 3 of row g + 8; 0 and 1 meet the first of two registers of the word, 2 and 3 the second.
+    """
+    dtype = np.dtype("f4" if kind.dtype == "float32" else "u2")
+    per_register = 4 // dtype.itemsize
+    words = kind.padded // kind.word
+    of_octet = 1 if kind.backward else kind.gates
+    where = {}
+    for block, warp, lane, s, m, product, register in np.ndindex(found.shape):
+        values = found[block, warp, lane, s, m, product, register : register + 1].view(dtype)
+        tile = warp % made.tile_warps * made.warp_tiles + m
+        half = 2 * tile + register % 2
+        word = (warp // made.tile_warps * made.warp_k + s) * 4 + lane % 4
+        in_word = (product * 2 + register // 2) * per_register
+        unit = block * made.units + half // of_octet * 8 + lane // 4
+        other = word % words * kind.word + in_word
+        for e, value in enumerate(values):
+            if not value:
+                continue
+            gate = word // words if kind.backward else half % of_octet
+            column = other + e
+            place = (gate, column, unit) if kind.backward else (gate, unit, column)
+            assert half < made.units // 8 * of_octet, "a row that no gate has"
+            assert place not in where, f"{place} is multiplied twice"
+            where[place] = int(value)
+    return where
+
+
+KINDS = (
+    (Kind("lstm", 24, "float16"), {"units": 16, "warps": (2, 2)}),
+    (Kind("lstm", 37, "bfloat16"), {"units": 24, "warps": (3, 2), "kept": (1, 1)}),
+    (Kind("lstm", 12, "float32"), {"warps": (2, 1), "kept": (1, 0)}),
+    (Kind("gru", 21, "float16"), {"units": 8, "warps": (2, 1), "kept": (0, 0)}),
+    (Kind("gru", 20, "float32"), {"units": 24, "warps": (1, 2), "kept": (1, 1)}),
+    (Kind("rnn_tanh", 43, "float32"), {"units": 32, "warps": (2, 2), "kept": (0, 2)}),
+    (Kind("rnn_relu", 1, "bfloat16"), {"warps": (1, 4)}),
+)
+
+
+@pytest.mark.parametrize("shifted", [False, True], ids=["aligned", "shifted"])
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(("kind", "how"), KINDS, ids=str)
+def test_each_weight_is_multiplied_once_and_nothing_else(kind, how, backward, shifted):
+    kind = kind._replace(backward=backward)
+    made = geometry(kind, **how)
+    size = kind.gates * kind.hidden**2
+    # A number of its own for each, which TF32 can tell apart; behind them what must not be read.
+    numbers = np.arange(1, size + 1) if kind.dtype != "float32" else np.arange(size) % 2047 + 1
+    dtype = "f4" if kind.dtype == "float32" else "u2"
+    raw = np.full(size + 40, 0x7FFF if dtype == "u2" else np.nan, dtype)
+    first = -raw.ctypes.data % 16 // raw.itemsize + shifted
+    matrices = raw[first : first + size]
+    matrices[:] = numbers
+    found = places(kind, made, fragments(kind, made, matrices))
+    shape = kind.gates, kind.hidden, kind.hidden
+    expected = dict(zip(np.ndindex(shape), map(int, numbers), strict=True))
+    assert found == expected

@@ -1,0 +1,287 @@
+"""Recurrent kernels of our own on a GPU: numbers, sizes, streams, threads, graphs, refusals."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import conformance
+import numpy as np
+import pytest
+from conformance import Backend, Case, Sizes, problem_of
+
+import dnnffi
+from dnnffi.backends.own.recurrent.candidates import OwnCandidates
+from dnnffi.device.cupy import cupy_memory
+from dnnffi.errors import UnsupportedError
+from dnnffi.rnn.executor import RNNExecutor
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+cupy = pytest.importorskip("cupy")
+
+OWN = Backend(
+    "cudnn",
+    dtypes=("float32", "float16", "bfloat16"),
+    projections=(False,),
+    algorithms=("own",),
+    maths=("default", "fast"),
+    sizes=Sizes(hidden=range(39, 41)),  # each is a kernel to compile
+)
+OPTIONS = RNNOptions(algorithm="own", tune="off")
+SIZES = (1, 2, 3, 5, 8, 9, 16, 31, 64, 65, 100, 127, 200, 264, 331, 512, 650, 1025, 1536, 2050)
+by_own = {"algorithm": "own", "tune": "off"}
+
+
+@pytest.fixture(autouse=True)
+def _able():
+    problem = RNNProblem.dense(RNNSpec(mode="lstm", input_size=1, hidden_size=1), 1, 1)
+    if not OwnCandidates(cupy_memory()).offers(problem):
+        pytest.skip("this device has none of our kernels")
+
+
+def case_of(spec, steps, batch, *, layout="dense", options=OPTIONS, seed=0):
+    rng = np.random.default_rng(seed)
+    problem = problem_of(spec, layout, steps, batch, rng, training=True, options=options)
+    return Case(problem, states=True, seed=seed)
+
+
+check = partial(conformance.check, asarray=cupy.asarray, backend=OWN)
+
+
+def even(case):
+    return min(case.problem.row_lengths) == case.problem.steps
+
+
+@pytest.mark.parametrize("case", list(filter(even, conformance.matrix(OWN))), ids=str)
+def test_matrix(case):
+    check(case, options={"tune": "off"})
+
+
+@pytest.mark.parametrize("hidden_size", SIZES)
+@pytest.mark.parametrize(
+    ("mode", "dtype"), [("lstm", "float16"), ("gru", "float32"), ("rnn_tanh", "bfloat16")]
+)
+def test_any_hidden_size(mode, dtype, hidden_size):
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
+    check(case_of(spec, 5, 11))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 8, 9, 16, 63, 65, 130, 700])
+@pytest.mark.parametrize("layout", ["dense", "lengths"])
+def test_any_batch(batch, layout):
+    spec = RNNSpec(mode="lstm", input_size=16, hidden_size=264, bidirectional=True, dtype="float16")
+    check(case_of(spec, 4, batch, layout=layout))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 50])
+@pytest.mark.parametrize("mode", conformance.MODES)
+def test_any_number_of_steps(mode, steps):
+    check(case_of(RNNSpec(mode=mode, input_size=8, hidden_size=72), steps, 5))
+
+
+@pytest.mark.parametrize("bounds", [(-0.25, 0.125), (0.0, 0.0)])
+@pytest.mark.parametrize("clip_nan", ["propagate", "clip"])
+def test_clipping(bounds, clip_nan):
+    options = OPTIONS._replace(clip=bounds, clip_nan=clip_nan)
+    spec = RNNSpec(mode="lstm", input_size=8, hidden_size=40, num_layers=2)
+    check(case_of(spec, 9, 5, options=options))
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.parametrize(("hidden_size", "batch"), [(512, 64), (512, 200), (72, 11), (1100, 30)])
+def test_every_candidate_agrees(mode, hidden_size, batch):
+    spec = RNNSpec(mode=mode, input_size=32, hidden_size=hidden_size, dtype="float16")
+    options = {"algorithm": "own", "tune": "now"}
+    plan = dnnffi.RNNPlan(spec, batch, 6, training=True, options=options)
+    own = {line.split(":")[0].strip() for line in plan.report().splitlines() if "  own " in line}
+    assert len(own) >= 2
+    assert "differ" not in plan.report()
+
+
+def arrays(spec, steps, batch, seed=0):
+    rng = np.random.default_rng(seed)
+    size = dnnffi.weight_layout(spec, "cudnn").size
+    bound = spec.hidden_size**-0.5
+    flat = cupy.asarray(rng.uniform(-bound, bound, size).astype(spec.dtype))
+    x = cupy.asarray(rng.standard_normal(spec.x_shape(steps, batch)).astype(spec.dtype))
+    return x, dnnffi.RNNWeights(flat, spec)
+
+
+SPEC = RNNSpec(mode="lstm", input_size=64, hidden_size=256, num_layers=2, dtype="float16")
+
+
+def step(x, weights):
+    y, _, ctx = dnnffi.lstm_forward(x, None, weights, options=by_own)
+    grads = ctx.backward(y)
+    return y, grads.x, grads.weights.flat
+
+
+def same(found, expected):
+    return all(bool((a == b).all()) for a, b in zip(found, expected, strict=True))
+
+
+def test_the_same_bits_in_every_run():
+    x, weights = arrays(SPEC, 20, 40)
+    first = step(x, weights)
+    for _ in range(200):
+        assert same(step(x, weights), first)
+
+
+def test_two_streams_at_once():
+    problems = [arrays(SPEC, 30, 8, seed) for seed in range(2)]
+    expected = [step(*problem) for problem in problems]
+    cupy.cuda.Device().synchronize()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in problems]
+    for _ in range(100):
+        found = []
+        for stream, problem in zip(streams, problems, strict=True):
+            with stream:
+                found.append(step(*problem))
+        cupy.cuda.Device().synchronize()
+        for one, other in zip(found, expected, strict=True):
+            assert same(one, other)
+
+
+def test_eight_threads():
+    wrong = []
+
+    def work(number):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            problem = arrays(SPEC, 5 + number, 3 + number, number)
+            first = step(*problem)
+            for _ in range(50):
+                found = step(*problem)
+                stream.synchronize()
+                if not same(found, first):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_graphs_side_by_side_with_other_work():
+    x, weights = arrays(SPEC, 25, 40)
+    expected = step(x, weights)
+    graphs = []
+    for _ in range(2):
+        plan = dnnffi.RNNPlan(SPEC, 40, 25, training=True, options=by_own)
+
+        def train(plan=plan):
+            y, _ = plan.forward(x, None, weights)
+            (dx, _), gradient = plan.backward(y)
+            return y, dx, gradient.flat
+
+        graphs.append((plan, plan.capture(train)))
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+    a = cupy.ones((2048, 2048), "float32")
+    for _ in range(50):
+        with streams[2]:
+            a @ a
+        found = []
+        for (_, graph), stream in zip(graphs, streams, strict=False):
+            with stream:
+                found.append(graph.launch())
+        cupy.cuda.Device().synchronize()
+        for one in found:
+            assert same(one, expected)
+
+
+def test_launches_of_many_problems_in_turns():
+    problems = [
+        (mode, *arrays(RNNSpec(mode=mode, input_size=8, hidden_size=h, dtype=dtype), t, b))
+        for mode, h, dtype in (
+            ("lstm", 40, "float16"),
+            ("gru", 72, "float32"),
+            ("rnn_tanh", 33, "float16"),
+        )
+        for t, b in ((1, 1), (2, 9), (7, 17), (33, 5))
+    ]
+
+    def run(mode, x, weights):
+        return getattr(dnnffi, mode)(x, None, weights, options=by_own)[0]
+
+    first = [run(*problem) for problem in problems]
+    order = np.random.default_rng(0).integers(0, len(problems), 5000)
+    for number in order:
+        assert same([run(*problems[number])], [first[number]])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_stays_in_its_row(value):
+    x, weights = arrays(SPEC, 6, 5)
+    expected = dnnffi.lstm(x, None, weights, options=by_own)[0]
+    x[2, 3, 0] = value
+    found = dnnffi.lstm(x, None, weights, options=by_own)[0]
+    by_cudnn = dnnffi.lstm(x, None, weights, options={"algorithm": "standard"})[0]
+    others = [0, 1, 2, 4]
+    assert same([found[:, others]], [expected[:, others]])
+    assert same([found[:2]], [expected[:2]])
+    assert bool((cupy.isnan(found) == cupy.isnan(by_cudnn)).all())
+
+
+@pytest.mark.parametrize("offset", [1, 3])
+def test_arrays_that_begin_anywhere(offset):
+    x, weights = arrays(SPEC, 6, 5)
+    expected = step(x, weights)
+
+    def moved(array):
+        room = cupy.empty(array.size + offset, array.dtype)
+        room[offset:] = array.reshape(-1)
+        return room[offset:].reshape(array.shape)
+
+    found = step(moved(x), dnnffi.RNNWeights(moved(weights.flat), SPEC))
+    for one, other in zip(found, expected, strict=True):
+        deviation = conformance.deviation(one, cupy.asnumpy(other).astype(np.float64))
+        assert deviation <= 1e-3  # cuBLAS takes other algorithms there
+
+
+def test_gradients_are_added():
+    x, weights = arrays(SPEC, 6, 5)
+    with dnnffi.RNNPlan(SPEC, 5, 6, training=True, options=by_own) as plan:
+        y, _ = plan.forward(x, None, weights)
+        plan.backward_data(y)
+        once = cupy.asnumpy(plan.backward_weights().flat).astype(np.float64)
+        total = dnnffi.RNNWeights(cupy.zeros_like(weights.flat), SPEC)
+        for _ in range(3):
+            y, _ = plan.forward(x, None, weights)
+            plan.backward_data(y)
+            plan.backward_weights(total, accumulate=True)
+    assert conformance.deviation(total.flat, 3 * once) <= 2e-3
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "words"),
+    [
+        ({"dtype": "float64"}, {}, "float64"),
+        ({}, {"math": "strict"}, "TF32"),
+        ({"proj_size": 3}, {}, "projection"),
+        ({}, {"lengths": [3, 1]}, "equal length"),
+    ],
+)
+def test_refusals_name_the_limit(fields, options, words):
+    spec = RNNSpec(mode="lstm", input_size=4, hidden_size=8, **fields)
+    x, weights = arrays(spec, 3, 2)
+    options = dict(options)
+    lengths = options.pop("lengths", None)
+    with pytest.raises(UnsupportedError, match=words):
+        dnnffi.lstm(x, None, weights, lengths=lengths, options=by_own | options)
+
+
+def test_memory_beside_cudnns_standard_algorithm():
+    """Workspace and reserve space together; where cuDNN's own need is small, 32 MiB of cuBLAS."""
+    for dtype in ("float16", "float32"):
+        spec = RNNSpec(mode="lstm", input_size=512, hidden_size=512, dtype=dtype)
+        needed = {}
+        for algorithm in ("own", "standard"):
+            options = RNNOptions(algorithm=algorithm)
+            problem = RNNProblem.dense(spec, 100, 64, training=True, options=options)
+            executor = RNNExecutor(problem)
+            needed[algorithm] = executor.workspace_bytes + executor.reserve_bytes
+        assert needed["own"] <= 1.2 * needed["standard"] + 32 * 2**20, needed

@@ -1,0 +1,70 @@
+/* The words of CUDA that kernels use, in C++: stands in front of their source. */
+#include "device.h"
+
+/* No headers, which take longer to compile than a kernel. */
+extern "C" {
+float expf(float);
+float tanhf(float);
+float fmaf(float, float, float);
+float ldexpf(float, int);
+float nearbyintf(float);
+float fabsf(float);
+void *memcpy(void *, const void *, unsigned long);
+}
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
+{
+    return {x, y, z, w};
+}
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+static inline void __syncthreads() { device_barrier(); }
+static inline void nothing(void **) {}
+static inline void __syncwarp() { device_warp(nothing, nullptr); }
+
+struct Shuffle {
+    float *value;
+    int mask;
+};
+static void shuffle(void **lanes)
+{
+    float found[32];
+    for (int i = 0; i < 32; i++) {
+        const Shuffle *one = (const Shuffle *)lanes[i];
+        found[i] = *((const Shuffle *)lanes[i ^ one->mask])->value;
+    }
+    for (int i = 0; i < 32; i++) *((const Shuffle *)lanes[i])->value = found[i];
+}
+static inline float __shfl_xor_sync(unsigned, float value, int mask)
+{
+    Shuffle one{&value, mask};
+    device_warp(shuffle, &one);
+    return value;
+}
+
+/* A kernel's arguments, 8 bytes each, as a launch hands them over. */
+template <int... I> struct Indices {};
+template <int COUNT, int... I> struct Counted : Counted<COUNT - 1, COUNT - 1, I...> {};
+template <int... I> struct Counted<0, I...> {
+    typedef Indices<I...> type;
+};
+template <class... T, int... I>
+static void call(void (*kernel)(T...), const char *arguments, Indices<I...>)
+{
+    kernel(*(const T *)(arguments + 8 * I)...);
+}
+template <class... T> static void call(void (*kernel)(T...), const void *arguments)
+{
+    call(kernel, (const char *)arguments, typename Counted<sizeof...(T)>::type());
+}

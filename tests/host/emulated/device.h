@@ -1,0 +1,24 @@
+/* What kernels call instead of the device. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct index {
+    int x, y, z;
+};
+extern struct index threadIdx, blockIdx, blockDim, gridDim;
+
+typedef void collective(void **arguments_of_lanes);
+
+void *device_shared(void);
+void device_barrier(void);
+void device_warp(collective *what, void *argument);
+void device_load(void *value, const void *at);
+void device_store(void *at, const void *value);
+void device_copy(void *to, const void *from);
+void device_commit(void);
+void device_wait(int pending);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,133 @@
+"""A recurrent network on kernels of our own, all of it on the host."""
+
+from __future__ import annotations
+
+import conformance
+import numpy as np
+from emulated_cuda import EmulatedMemory
+
+from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
+from dnnffi.backends.own.recurrent.geometry import Geometry, Kind, warp_k
+from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.rnn_interface import (
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.device.interface import Launch
+from dnnffi.weights import RNNWeights
+
+NAN = 0xFF
+"""A byte of which NaN is made in every dtype."""
+
+
+def kind_of(problem, backward=False):
+    """The kind of kernel that a problem needs."""
+    spec, options = problem.spec, problem.options
+    return Kind(
+        *(spec.mode, spec.hidden_size, spec.dtype, problem.training, backward),
+        packed=rows_of(problem).tables is not None,
+        clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
+    )
+
+
+def geometry(
+    kind, units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), ring=3, staged=True, **flags
+):
+    """A geometry; ``kept`` are the steps of k in registers and in shared memory, at most."""
+    steps = warp_k(kind, warps[1])
+    registers = min(kept[0], steps)
+    shared = min(kept[1], steps - registers)
+    last, first = flags.get("barrier_last", True), flags.get("poll_first", True)
+    return Geometry(
+        *(kind, units, rows, subtiles, *warps, registers, shared, staged, last, first, ring)
+    )
+
+
+class Network:
+    """A problem's executor with its arrays on the host."""
+
+    def __init__(self, cublas, problem, forward, backward=None, *, room=12, seed=0, offset=0):
+        self.problem, self.spec = problem, problem.spec
+        self.memory = EmulatedMemory(room, seed, offset)
+        self.launch = Launch(self.memory.current_stream(), 0)
+        self.executor = OwnRNNExecutor(
+            problem, self.launch, self.memory, cublas, "own", forward, backward
+        )
+        aligned = EmulatedMemory()
+        self.aligned = aligned
+        self.workspace = aligned.empty((self.executor.workspace_bytes,), np.uint8)
+        self.reserve = aligned.empty((max(1, self.executor.reserve_bytes),), np.uint8)
+        self.reserve.fill(NAN)
+
+    def array(self, values):
+        return None if values is None else self.memory.array(values)
+
+    def new(self, shape):
+        return self.memory.empty(shape, self.memory.dtype(self.spec.dtype))
+
+    def results(self, arrays, accumulate=None):
+        """All results of a training step, or y, h_n and c_n of an inference."""
+        problem, spec = self.problem, self.spec
+        cell = spec.has_cell
+        x, h_0, c_0 = map(self.array, arrays[:3])
+        packed = RNNWeights.pack(arrays.weights, spec, backend="cudnn").flat
+        weights = self.array(packed)
+        y, h_n = self.new(problem.y_shape), self.new(problem.h_shape)
+        c_n = self.new(problem.c_shape) if cell else None
+        self.workspace.fill(NAN)  # nothing in it is there before a call, or outlives one
+        self.executor.forward(
+            self.launch,
+            ForwardAddresses(
+                *map(address, (x, y, h_0, h_n, c_0, c_n, weights)),
+                self.workspace.data.ptr,
+                self.reserve.data.ptr if problem.training else 0,
+            ),
+        )
+        none = [None] * 4
+        if not problem.training:
+            self.check()
+            return conformance.Results(y, h_n, c_n, *none)
+        dy, dh_n, dc_n = map(self.array, arrays[4:])
+        dx = self.new(problem.x_shape)
+        dh_0 = self.new(problem.h_shape) if arrays.h_0 is not None else None
+        dc_0 = self.new(problem.c_shape) if arrays.c_0 is not None else None
+        self.workspace.fill(NAN)
+        self.executor.backward_data(
+            self.launch,
+            BackwardDataAddresses(
+                *map(address, (y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0)),
+                self.workspace.data.ptr,
+                self.reserve.data.ptr,
+            ),
+        )
+        self.workspace.fill(NAN)
+        dweights = self.new((self.executor.weight_size,))
+        if accumulate is not None:
+            dweights[...] = RNNWeights.pack(accumulate, spec, backend="cudnn").flat
+        self.executor.backward_weights(
+            self.launch,
+            BackwardWeightsAddresses(
+                *map(address, (x, h_0, y, dweights)),
+                self.workspace.data.ptr,
+                self.reserve.data.ptr,
+            ),
+            accumulate is not None,
+        )
+        self.check()
+        unpacked = RNNWeights(np.array(dweights), spec, backend="cudnn").arrays()
+        return conformance.Results(y, h_n, c_n, dx, dh_0, dc_0, unpacked)
+
+    def check(self):
+        self.memory.check_margins()
+        self.aligned.check_margins()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        self.executor.close()
+
+
+def address(array):
+    return 0 if array is None else array.data.ptr
