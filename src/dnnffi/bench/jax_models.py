@@ -1,4 +1,4 @@
-"""The LSTM of ``jax.experimental.rnn``, compiled by ``jax.jit``. It has no other network."""
+"""JAX: cuDNN's LSTM, which is all that ``jax.experimental.rnn`` has, and an unrolled scan."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jax.experimental import rnn
 
 import dnnffi
 from dnnffi.bench.creator import Creator, Limits
+from dnnffi.bench.jax_scan import scan
 from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.rnn.functions import Gradients
@@ -68,4 +69,5 @@ CREATORS = (
         places=_PLACES,
         always=True,
     ),
+    Creator("jax scan", "jax", scan, Limits(lengths="refuses"), places=_PLACES),
 )

@@ -15,7 +15,7 @@ FUNCTIONS, CAPTURED = "dnnffi", "dnnffi plan captured"
 OURS = (FUNCTIONS, "dnnffi plan", CAPTURED)
 RAW = "cudnn raw"  # what the library reaches without dnnffi
 EAGER, GRAPH = "torch eager", "torch graph"
-PEERS = (EAGER, "torch benchmark", GRAPH, "jax")
+PEERS = (EAGER, "torch benchmark", GRAPH, "jax", "jax scan")
 OF_IMAGES = ("dnnffi tuned", "dnnffi captured")  # besides the functions
 PHASE_WORDS = {"inference": "inference", "training": "forward + backward"}
 

@@ -1,0 +1,16 @@
+"""JAX's unrolled scan against the reference, on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+from bench_models import SHAPES, check_against_the_reference
+
+jax = pytest.importorskip("jax")
+jax.config.update("jax_enable_x64", True)
+
+from dnnffi.bench.jax_scan import scan  # noqa: E402 - it imports JAX
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"lengths"}))
+def test_against_the_reference(name):
+    check_against_the_reference(scan, SHAPES[name])
