@@ -176,7 +176,7 @@ def test_a_generator_has_one_descriptor_for_a_probability(host):
     generator = Generator(host.library, 0, seed=1)
     points = points_of(lambda: generator.descriptor(0.5, launch.owner))
     for number in range(1, points + 1):
-        probability = number / (points + 1)
+        probability = number / (2 * points + 2)  # a new one each time
         of_handler = []
 
         def descriptor(probability=probability):
