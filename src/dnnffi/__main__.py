@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
-from dnnffi.cli import main
+from dnnffi.cli import script
 
 if __name__ == "__main__":
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A sample of text may hold characters that the terminal's encoding lacks.
-        sys.stdout.reconfigure(errors="replace")
-    sys.exit(main())
+    sys.exit(script("python -m dnnffi"))

@@ -182,18 +182,20 @@ def test_what_was_not_measured_is_said_with_its_reason():
 
 def test_plain_text_is_aligned(monkeypatch, capsys):
     monkeypatch.setattr(show, "find_spec", lambda name: None)
-    show.print_record(RECORD)
+    show.print_record(RECORD, "mode, steps")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Inference"
-    assert lines[1].startswith("shape  model")
-    assert lines[2].index("dnnffi") == lines[1].index("model")
+    assert lines[0] == "Shapes: mode, steps"
+    assert lines[1].startswith("Columns: ms ")
+    assert lines[3] == "Inference"
+    assert lines[4].startswith("shape  model")
+    assert lines[5].index("dnnffi") == lines[4].index("model")
     assert lines[-1].startswith("cudnn raw against torch graph")
 
 
 def test_a_table_of_rich_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
-    show.print_record(RECORD)
+    show.print_record(RECORD, "mode, steps")
     out = capsys.readouterr().out
     assert "torch eager" in out
     assert "│" in out

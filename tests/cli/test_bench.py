@@ -42,6 +42,7 @@ def test_bench_writes_its_record_and_picture(tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.json", "bench.png"]
     out = capsys.readouterr().out
+    assert f"Shapes: {RNN.naming}\n" in out
     assert "Forward + backward" in out
     assert f"Wrote {picture}" in out
 
@@ -76,6 +77,19 @@ def test_image_cnns_beside_torch(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "dnnffi against torch eager, forward + backward" in out
     assert "Not measured: dnnffi tuned (1 x needs a GPU)" in out
+
+
+@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+def test_each_part_of_a_name_is_explained(suite):
+    for shape in chain(*suite.sets.values()):
+        assert len(shape.name.split()) == len(suite.naming.split(", "))
+
+
+def test_help_explains_a_name(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "rnn", "--help"])
+    assert stop.value.code == 0
+    assert "as in 'lstm f32 100 64 512 512 1 uni'" in " ".join(capsys.readouterr().out.split())
 
 
 def test_models_can_be_picked(capsys):

@@ -3,10 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+import dnnffi
 from dnnffi.cli import demo, main, probe
 from dnnffi.cli.charmodel import CharModel
 
@@ -28,7 +31,40 @@ def run_demo(text: Path, output: Path, *more: str) -> int:
 
 def test_no_command_prints_help(capsys):
     assert main([]) == 0
-    assert "usage: python -m dnnffi" in capsys.readouterr().out
+    assert "usage: dnnffi [-h]" in capsys.readouterr().out
+
+
+def test_the_installed_command_is_this_one(monkeypatch, capsys):
+    with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        target = tomllib.load(file)["project"]["scripts"]["dnnffi"]
+    command = EntryPoint("dnnffi", target, "console_scripts").load()
+    monkeypatch.setattr(sys, "argv", ["dnnffi", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        command()
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"dnnffi {dnnffi.__version__}\n"
+
+
+def test_help_names_the_program_as_it_was_called():
+    command = [sys.executable, "-m", "dnnffi", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: python -m dnnffi [-h]")
+
+
+def help_of(capsys, *command: str) -> str:
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_speaks_of_both_families_and_of_the_reference(capsys):
+    for word in ("convolutions", "MIOpen", "DLPack", "reference"):
+        assert word in help_of(capsys)
+
+
+def test_help_of_the_demo_says_that_both_networks_run_on_either_backend(capsys):
+    words = "Both use cuDNN and CuPy if they find a GPU, and else the reference on NumPy."
+    assert words in help_of(capsys, "demo")
 
 
 def test_info_of_a_missing_library_names_the_install_command(tmp_path):
@@ -62,7 +98,7 @@ def test_info_shows_miopen(monkeypatch, capsys):
     monkeypatch.setattr(probe, "miopen_library", lambda: found)
     assert main(["info"]) == 0
     out = capsys.readouterr().out
-    assert "MIOpen 3.4.0, for RNNs of AMD GPUs" in out
+    assert "MIOpen 3.4.0, for RNNs and convolutions on AMD GPUs" in out
     assert "/somewhere/libMIOpen.so.1" in out
 
 
@@ -73,7 +109,7 @@ def test_info_of_a_missing_miopen_names_the_install_command(monkeypatch, capsys)
     out = capsys.readouterr().out
     assert "MIOpen: not found" in out
     assert "searched ROCM_PATH: not set" in out
-    assert f"MIOpen, for RNNs of AMD GPUs: {probe.INSTALL_MIOPEN}" in out
+    assert f"MIOpen, for RNNs and convolutions on AMD GPUs: {probe.INSTALL_MIOPEN}" in out
 
 
 def test_info_shows_devices(monkeypatch, capsys):
@@ -90,7 +126,7 @@ def test_info_survives_a_broken_package(monkeypatch, capsys):
     assert main(["info"]) == 0
     out = capsys.readouterr().out
     assert "libcublas.so: cannot open" in out
-    assert "CuPy, for arrays on a GPU: pip install" in out
+    assert "CuPy, for arrays on a GPU (calls with an allocator need none): pip install" in out
 
 
 def test_package_reports_one_that_fails_to_import(tmp_path, monkeypatch):

@@ -14,6 +14,12 @@ from dnnffi.device.arrays import in_layout
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
+NAMING = (
+    "network, dtype, pictures in a batch, their height and width, channels after the first "
+    "convolution, channels first or last in memory"
+)
+"""The parts of `ImageShape.name`, for those who read a table."""
+
 # What a block adds to its input is drawn smaller: without normalisation float16 would overflow.
 _ADDED = 0.25
 

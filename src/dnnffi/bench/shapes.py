@@ -16,6 +16,12 @@ from dnnffi.bench.model import Problem
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.rnn import RNNSpec
 
+NAMING = (
+    "mode, dtype, steps (shortest-longest where rows differ), batch, input size, hidden size, "
+    "layers, uni- or bidirectional"
+)
+"""The parts of `Shape.name`, for those who read a table."""
+
 SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 
 

@@ -38,8 +38,18 @@ def progress(total: int) -> Iterator[Callable[[str], object]]:
         yield lambda name: bar.update(task, completed=next(done), shape=name)
 
 
-def print_record(record: Record) -> None:
-    """Tables of both phases, what was not measured, and the comparisons."""
+COLUMNS = (
+    "ms of a call in a loop; x PEER, how many times as fast as the peer; host µs until a call "
+    "returns; peak MiB in use during a call"
+)
+
+
+def print_record(record: Record, naming: str) -> None:
+    """Tables of both phases, what was not measured, and the comparisons.
+
+    ``naming`` says what the parts of a shape's name are.
+    """
+    print(f"Shapes: {naming}\nColumns: {COLUMNS}\n")
     for phase, words in PHASE_WORDS.items():
         head, rows = table(record, phase)
         if rows:

@@ -14,6 +14,7 @@ class Suite:
     """Problems of one kind, in sets, and the modules of `dnnffi.bench` that make models of them.
 
     networks : what they are, in words
+    naming : what the parts of a name in ``sets`` are
     sets : a shape that several have is measured as the first of them has it
     on_gpu, on_cpu : the set that is measured where none is named
     models : modules of models without a peer
@@ -22,6 +23,7 @@ class Suite:
     """
 
     networks: str
+    naming: str
     sets: Mapping[str, tuple[Problem, ...]]
     on_gpu: str
     on_cpu: str
@@ -33,6 +35,7 @@ class Suite:
 SUITES = {
     "rnn": Suite(
         "recurrent networks",
+        shapes.NAMING,
         shapes.SETS,
         "performance",
         "tiny",
@@ -42,6 +45,7 @@ SUITES = {
     ),
     "cnn": Suite(
         "image CNNs",
+        images.NAMING,
         images.SETS,
         "imagenet",
         "tiny",

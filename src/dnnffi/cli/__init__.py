@@ -1,11 +1,13 @@
-"""The command line: ``python -m dnnffi info``, ``demo`` and ``bench``. Each command is a module."""
+"""The command line: ``dnnffi info``, ``demo`` and ``bench``. Each command is a module."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
+from dnnffi import __version__
 from dnnffi.cli import bench, demo, info
 from dnnffi.cli.command import INTERRUPTED, CommandError
 from dnnffi.errors import DnnffiError
@@ -13,15 +15,25 @@ from dnnffi.errors import DnnffiError
 _COMMANDS = (info, demo, bench)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
+def script(name: str = "dnnffi") -> int:
+    """Run the command line of this process, which was called as ``name``."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A sample of text may hold characters that the terminal's encoding lacks.
+        sys.stdout.reconfigure(errors="replace")
+    return main(name=name)
+
+
+def main(arguments: Sequence[str] | None = None, name: str = "dnnffi") -> int:
+    """Run one command and return its exit code; help calls the program ``name``.
 
     0 is success, 1 a failure, 2 a wrong argument, 130 an interruption (Ctrl-C).
     """
     parser = argparse.ArgumentParser(
-        prog="python -m dnnffi",
-        description="RNNs on CuPy arrays through cuDNN; they and convolutions on NumPy.",
+        prog=name,
+        description="RNNs and convolutions of cuDNN and MIOpen, on arrays of CuPy or of any "
+        "library with DLPack, and of a reference on NumPy arrays.",
     )
+    parser.add_argument("--version", action="version", version=f"dnnffi {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND")
     for command in _COMMANDS:
         subparser = subparsers.add_parser(

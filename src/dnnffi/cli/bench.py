@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for what, suite in SUITES.items():
         words = f"measure {suite.networks}"
-        _add_arguments(subparsers.add_parser(what, help=words, description=DESCRIPTION), suite)
+        naming = f"A shape is named by {suite.naming}, as in {suite.sets[suite.on_gpu][0].name!r}."
+        subparser = subparsers.add_parser(what, help=words, description=DESCRIPTION, epilog=naming)
+        _add_arguments(subparser, suite)
 
 
 def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
@@ -130,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
                     _write(options.json, record)
     except KeyboardInterrupt:
         interrupted = True
-    show.print_record(record)
+    show.print_record(record, suite.naming)
     if options.plot and record["rows"]:
         from dnnffi.bench.plot import plot
 

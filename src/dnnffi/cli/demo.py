@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 NAME = "demo"
 HELP = "train a character-level LSTM on real text, or a convolutional network on pictures"
 DESCRIPTION = (
-    "Train a character-level LSTM on text, by default the source of Python's standard library, "
-    "with cuDNN where it can be used and else with the reference. Writes the loss curve and a "
-    "sample of generated text. With --conv, a small convolutional network learns to tell shapes on "
-    "noisy pictures, on the reference; that writes the loss curve and pictures with its answers."
+    "Train a character-level LSTM on text, by default the source of Python's standard library. "
+    "Writes the loss curve and a sample of generated text. With --conv, train a small "
+    "convolutional network to tell shapes in noisy pictures. Writes the loss curve and pictures "
+    "with its answers. Both use cuDNN and CuPy if they find a GPU, and else the reference on NumPy."
 )
 PROMPT = "def "
 SAMPLE_LENGTH = 400
@@ -54,9 +54,9 @@ SIZES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("--conv", action="store_true", help="train on pictures, not on text")
+    parser.add_argument("--conv", action="store_true", help="a convolutional network on pictures")
     parser.add_argument("--text", type=Path, metavar="FILE", help="text to learn (UTF-8)")
-    parser.add_argument("--backend", choices=SIZES, help="default: cudnn where it can be used")
+    parser.add_argument("--backend", choices=SIZES, help="default: cudnn if there is a GPU for it")
     parser.add_argument(
         "--seconds", type=_positive(float), default=30.0, help="time to train (default: 30)"
     )

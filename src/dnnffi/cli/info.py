@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 NAME = "info"
 HELP = "show which libraries and devices are found, and what is missing"
 DESCRIPTION = (
-    "Show the versions of dnnffi and of what it stands on, the libraries cuDNN and MIOpen and how "
-    "each was found, the devices, and what is missing with the command that installs it."
+    "Show the versions of dnnffi and of the packages it uses, the libraries cuDNN and MIOpen and "
+    "how each was found, the devices, and what is missing with the command that installs it. The "
+    "reference needs NumPy alone."
 )
 
 
@@ -35,8 +36,18 @@ def report() -> Iterator[str]:
     # CuPy before cuDNN: a CuPy that brings its libraries into the process decides which is found.
     cupy = probe.package("cupy")
     libraries = [
-        ("cuDNN", "RNNs of NVIDIA GPUs", probe.cudnn_library(), probe.INSTALL_CUDNN),
-        ("MIOpen", "RNNs of AMD GPUs", probe.miopen_library(), probe.INSTALL_MIOPEN),
+        (
+            "cuDNN",
+            "NVIDIA GPUs",
+            probe.cudnn_library(),
+            probe.INSTALL_CUDNN,
+        ),
+        (
+            "MIOpen",
+            "AMD GPUs",
+            probe.miopen_library(),
+            probe.INSTALL_MIOPEN,
+        ),
     ]
     devices = probe.devices(cupy)
     missing = []
@@ -45,22 +56,24 @@ def report() -> Iterator[str]:
     yield from _table(
         [
             ("Python", f"{platform.python_version()} ({sys.executable})"),
-            ("NumPy", numpy.version or numpy.problem),
+            ("NumPy", f"{numpy.version or numpy.problem}, for the reference"),
             ("cffi", cffi.version or cffi.problem),
             ("CuPy", cupy.version or cupy.problem),
         ]
     )
     if cupy.problem:
-        missing.append(("CuPy, for arrays on a GPU", INSTALL_CUPY))
+        missing.append(
+            ("CuPy, for arrays on a GPU (calls with an allocator need none)", INSTALL_CUPY)
+        )
 
-    for vendor, purpose, library, install in libraries:
+    for vendor, gpus, library, install in libraries:
         yield ""
         if library.problem:
             yield f"{vendor}: {library.problem}"
             yield from (f"  searched {place}" for place in library.searched)
-            missing.append((f"{vendor}, for {purpose}", install))
+            missing.append((f"{vendor}, for RNNs and convolutions on {gpus}", install))
         else:
-            yield f"{vendor} {library.version}, for {purpose}"
+            yield f"{vendor} {library.version}, for RNNs and convolutions on {gpus}"
             yield from _table([("path", library.path), ("found via", library.found_via)])
 
     yield ""
