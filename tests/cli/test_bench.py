@@ -99,6 +99,20 @@ def test_models_can_be_picked(capsys):
     assert "array plain" not in out
 
 
+def test_on_a_cpu_everything_is_measured_on_one_thread(monkeypatch):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    seen = []
+
+    def rows(self, shape, creators):
+        seen.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
+        return []
+
+    monkeypatch.setattr(runner.Runner, "rows", rows)
+    with threadpoolctl.threadpool_limits(2):
+        assert main([*SHORT, "--only", ONE]) == 0
+    assert set(seen) == {1}
+
+
 def test_other_models_only_on_their_sets(monkeypatch):
     asked = {}
 

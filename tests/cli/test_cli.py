@@ -12,6 +12,7 @@ import pytest
 import dnnffi
 from dnnffi.cli import demo, main, probe
 from dnnffi.cli.charmodel import CharModel
+from dnnffi.cli.convmodel import ConvModel
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
 SMALL = ["--backend", "reference", "--hidden", "16", "--batch", "4", "--window", "16"]
@@ -126,7 +127,7 @@ def test_info_survives_a_broken_package(monkeypatch, capsys):
     assert main(["info"]) == 0
     out = capsys.readouterr().out
     assert "libcublas.so: cannot open" in out
-    assert "CuPy, for arrays on a GPU (calls with an allocator need none): pip install" in out
+    assert "CuPy, for arrays on a GPU (not with an allocator): pip install" in out
 
 
 def test_package_reports_one_that_fails_to_import(tmp_path, monkeypatch):
@@ -224,7 +225,7 @@ def test_demo_without_cudnn_refuses_to_use_it(monkeypatch, capsys):
 def test_demo_without_its_packages_names_the_install_command(monkeypatch, capsys):
     monkeypatch.setattr(probe, "absent", lambda *names: ["rich"])
     assert main(["demo"]) == 1
-    assert "needs rich. Install: pip install rich matplotlib" in failure(capsys)
+    assert "needs rich. Install: pip install rich matplotlib threadpoolctl" in failure(capsys)
 
 
 @pytest.mark.parametrize(
@@ -236,3 +237,36 @@ def test_demo_refuses_a_bad_number(argument, value, capsys):
         main(["demo", argument, value])
     assert stop.value.code == 2
     assert argument in capsys.readouterr().err
+
+
+def threads_of_numpy() -> set[int]:
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+
+
+@pytest.mark.parametrize("more", [[], ["--conv"]])
+def test_the_demo_computes_on_one_thread(more, tmp_path, monkeypatch):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    seen = []
+
+    def interrupted(*args):
+        seen.append(threads_of_numpy())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CharModel, "loss_and_gradients", interrupted)
+    monkeypatch.setattr(ConvModel, "loss_and_gradients", interrupted)
+    with threadpoolctl.threadpool_limits(2):
+        arguments = ["demo", "--backend", "reference", "--output", str(tmp_path), *more]
+        assert main(arguments) == 130
+        assert threads_of_numpy() == {2}
+    assert seen == [{1}]
+
+
+def test_without_threadpoolctl_the_demo_says_so_and_runs(text, tmp_path, monkeypatch, capsys):
+    absent = probe.absent
+    monkeypatch.setattr(
+        probe, "absent", lambda *names: [n for n in names if n == "threadpoolctl"] or absent(*names)
+    )
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    assert run_demo(text, tmp_path, "--steps", "1") == 0
+    assert "One is enough: pip install threadpoolctl" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnffi.bench.shapes import shapes_of
 from dnnffi.bench.suites import SUITES, Suite
-from dnnffi.cli.command import INTERRUPTED, CommandError, number
+from dnnffi.cli.command import INTERRUPTED, CommandError, number, one_thread
 
 if TYPE_CHECKING:
     from dnnffi.bench.creator import Creator
@@ -119,7 +119,9 @@ def run(options: argparse.Namespace) -> int:
     runner = Runner(place, settings)
     interrupted = False
     try:
-        with show.progress(len(chosen)) as begin:
+        # PyTorch too, which is imported by now.
+        threads = one_thread() if place == "cpu" else nullcontext()
+        with threads, show.progress(len(chosen)) as begin:
             for shape, sets in chosen.items():
                 begin(shape.name)
                 wanted = [

@@ -1,9 +1,10 @@
-"""What do the commands share? How they fail, and how they read numbers."""
+"""What do the commands share? How they fail, read numbers, and limit threads."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 INTERRUPTED = 130
@@ -16,6 +17,19 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """A context in which the libraries of BLAS and OpenMP loaded so far compute on one thread.
+
+    A network's products are small: where other programs use the cores too, waiting for the last of
+    several threads takes longer than the product. Without threadpoolctl the context does nothing.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    return threadpool_limits(limits=1)
 
 
 def number(kind: type, fits: Callable[[Any], bool], words: str) -> Callable[[str], Any]:

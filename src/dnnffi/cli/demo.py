@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import sysconfig
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnffi.cli import convdemo
-from dnnffi.cli.command import INTERRUPTED, CommandError, number
+from dnnffi.cli.command import INTERRUPTED, CommandError, number, one_thread
 from dnnffi.cli.training import Progress, follow, plot_losses
 
 if TYPE_CHECKING:
@@ -108,9 +109,12 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from error
     backend, xp = choose_backend(options.backend)
-    if options.conv:
-        return convdemo.run(options, backend, xp)
-    return _learn_text(options, backend, xp)
+    if backend == "reference" and probe.absent("threadpoolctl"):
+        print("Threads   as many as NumPy's BLAS takes, which is slow beside other programs.")
+        print(f"          One is enough: {probe.INSTALL_THREADS}")
+    learn = convdemo.run if options.conv else _learn_text
+    with one_thread() if backend == "reference" else nullcontext():
+        return learn(options, backend, xp)
 
 
 def _learn_text(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:

@@ -62,9 +62,7 @@ def report() -> Iterator[str]:
         ]
     )
     if cupy.problem:
-        missing.append(
-            ("CuPy, for arrays on a GPU (calls with an allocator need none)", INSTALL_CUPY)
-        )
+        missing.append(("CuPy, for arrays on a GPU (not with an allocator)", INSTALL_CUPY))
 
     for vendor, gpus, library, install in libraries:
         yield ""
@@ -96,8 +94,8 @@ def report() -> Iterator[str]:
         own = probe.own_kernels_problem() or "on the current device"
         yield f"Recurrent kernels of our own: {own}"
 
-    if absent := probe.absent("rich", "matplotlib"):
-        missing.append((f"{' and '.join(absent)}, for demo and bench", probe.INSTALL_DEMO))
+    if absent := probe.absent("rich", "matplotlib", "threadpoolctl"):
+        missing.append((f"{', '.join(absent)}, for demo and bench", probe.INSTALL_DEMO))
     if missing:
         yield ""
         yield "Missing"

@@ -16,7 +16,8 @@ from dnnffi.errors import LibraryNotFoundError
 
 INSTALL_CUDNN = cudnn.INSTALL
 INSTALL_MIOPEN = miopen.INSTALL
-INSTALL_DEMO = "pip install rich matplotlib"
+INSTALL_THREADS = "pip install threadpoolctl"
+INSTALL_DEMO = "pip install rich matplotlib threadpoolctl"
 
 
 @dataclass(frozen=True)
