@@ -118,16 +118,47 @@ def test_demo_interrupted_writes_what_it_has(steps, tmp_path, monkeypatch, capsy
     assert (tmp_path / "output" / "pictures.png").exists() is (steps == 4)
 
 
-def test_the_grid_shows_wrong_answers_first_and_takes_any_number(tmp_path):
-    pictures, numbers = draw_pictures(
-        convdemo.ROWS * convdemo.COLUMNS, 24, 0.1, np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("wrong", "title"),
+    [
+        (
+            0,
+            "40 of 40 new pictures are answered right (100.0%).\n"
+            "Shown: 32 of the 40 right answers (green)",
+        ),
+        (
+            3,
+            "37 of 40 new pictures are answered right (92.5%).\n"
+            "Shown: 3 of the 3 wrong answers (red, the truth in brackets), "
+            "then 29 of the 37 right answers (green)",
+        ),
+        (
+            20,
+            "20 of 40 new pictures are answered right (50.0%).\n"
+            "Shown: 16 of the 20 wrong answers (red, the truth in brackets), "
+            "then 16 of the 20 right answers (green)",
+        ),
+        (
+            40,
+            "0 of 40 new pictures are answered right (0.0%).\n"
+            "Shown: 32 of the 40 wrong answers (red, the truth in brackets)",
+        ),
+    ],
+)
+def test_the_grid_says_which_answers_it_shows(wrong, title, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, *args, **keys: figures.append(figure)
     )
-    for wrong in (0, 3, len(numbers)):
-        answers = numbers.copy()
-        answers[:wrong] = (answers[:wrong] + 1) % len(SHAPES)
-        path = tmp_path / f"{wrong}.png"
-        convdemo.plot_grid(path, pictures, numbers, answers)
-        assert path.read_bytes().startswith(b"\x89PNG")
+    pictures, numbers = draw_pictures(40, 24, 0.1, np.random.default_rng(0))
+    answers = numbers.copy()
+    answers[:wrong] = (answers[:wrong] + 1) % len(SHAPES)
+    convdemo.plot_grid(tmp_path / "grid.png", pictures, numbers, answers)
+    (figure,) = figures
+    assert figure.get_suptitle() == title
+    red = [axes.title.get_color() == "tab:red" for axes in figure.axes]
+    assert red == sorted(red, reverse=True)
+    assert sum(red) == {0: 0, 3: 3, 20: 16, 40: 32}[wrong]
 
 
 @pytest.mark.parametrize("argument", ["--text", "--hidden", "--layers", "--window"])

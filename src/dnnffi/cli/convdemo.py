@@ -76,7 +76,7 @@ def _losses(model: ConvModel, xp: ModuleType, batch: int, rng: Any) -> Iterator[
 
 
 def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
-    """Write pictures with their answers as PNG: wrong ones in front, at most half of all."""
+    """Write pictures with their answers as PNG: wrong ones first, in at most half of the cells."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -86,9 +86,21 @@ def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
     cells = ROWS * COLUMNS
     front = wrong[: max(cells // 2, cells - len(right))]
     shown = [*front, *right[: cells - len(front)]]
-    figure = Figure(figsize=(1.3 * COLUMNS, 1.5 * ROWS + 0.5))
-    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=0.9, wspace=0.05, hspace=0.2)
-    figure.suptitle("Answers: right ones in green, wrong ones in red with the truth behind")
+    parts = [
+        f"{count} of the {of} {what}"
+        for count, of, what in (
+            (len(front), len(wrong), "wrong answers (red, the truth in brackets)"),
+            (cells - len(front), len(right), "right answers (green)"),
+        )
+        if count
+    ]
+    figure = Figure(figsize=(1.3 * COLUMNS, 1.5 * ROWS + 0.8))
+    figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=0.86, wspace=0.05, hspace=0.2)
+    figure.suptitle(
+        f"{len(right)} of {len(answers)} new pictures are answered right "
+        f"({len(right) / len(answers):.1%}).\nShown: {', then '.join(parts)}",
+        fontsize=11,
+    )
     for axes, index in zip(figure.subplots(ROWS, COLUMNS).flat, shown, strict=True):
         answer, truth = SHAPES[answers[index]], SHAPES[numbers[index]]
         axes.imshow(pictures[index, 0], cmap="gray")

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+SHOWN_EVERY = 0.2
+"""Seconds after which new figures are shown, though few steps are new."""
+
 
 @dataclass
 class Progress:
@@ -71,8 +74,10 @@ def follow(
         try:
             for loss in losses:
                 pending.append(loss)
-                last = len(progress.losses) + len(pending) == steps
-                if last or len(pending) == 10:
+                done = len(progress.losses)
+                last = done + len(pending) == steps
+                late = time.perf_counter() - start - progress.seconds >= SHOWN_EVERY
+                if last or late or not done or len(pending) == 10:
                     collect(bar)
                     if last or progress.seconds >= seconds:
                         break
@@ -89,17 +94,30 @@ def plot_losses(path: Path, progress: Progress, items: str, unit: str) -> None:
     from matplotlib.figure import Figure
 
     losses = np.array(progress.losses)
-    read = np.linspace(0, progress.items, len(losses) + 1)[1:] / 1e6
-    width = max(1, len(losses) // 50)
-    smooth = np.convolve(losses, np.full(width, 1 / width), "valid")
+    scale, scale_word = _scale(progress.items)
+    read = np.linspace(0, progress.items, len(losses) + 1)[1:] / scale
+    width = len(losses) // 50
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(read, losses, color="0.75", linewidth=0.8)
-    axes.plot(read[width - 1 :], smooth, color="C0", label=f"mean of {width} steps")
-    axes.set_xlabel(f"{items} (millions)")
+    if width > 1:
+        smooth = np.convolve(losses, np.full(width, 1 / width), "valid")
+        axes.plot(read, losses, color="0.75", linewidth=0.8, label="each step")
+        axes.plot(read[width - 1 :], smooth, color="C0", label=f"mean of {width} steps")
+    else:  # few steps: a mean would hide what there is
+        axes.plot(read, losses, color="C0", marker=".", label="each step")
+    axes.set_xlabel(f"{items}{scale_word}")
     axes.set_ylabel(unit)
+    axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)
+
+
+def _scale(items: int) -> tuple[int, str]:
+    """What an axis that ends at ``items`` counts in, and the words for it."""
+    for scale, word in ((1_000_000, " (millions)"), (1000, " (thousands)")):
+        if items >= 2 * scale:
+            return scale, word
+    return 1, ""
