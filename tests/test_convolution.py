@@ -56,6 +56,21 @@ def test_a_number_stands_for_each_dimension():
         np.testing.assert_array_equal(dnnffi.conv(X, W, **keywords), y)
 
 
+def test_same_padding_is_that_of_numbers_in_every_function():
+    same, numbers = ({"padding": p, "groups": 2} for p in ("same", 1))
+    dy, up = normal(2, 6, 5, 6), normal(4, 3, 3, 3)
+    for function, *arguments in (
+        (dnnffi.conv, X, W),
+        (dnnffi.conv_backward_data, dy, W, X.shape),
+        (dnnffi.conv_backward_weights, dy, X, W.shape),
+        (dnnffi.conv_transpose, X, up),
+        (dnnffi.conv_transpose_backward_data, dy, up, X.shape),
+        (dnnffi.conv_transpose_backward_weights, dy, X, up.shape),
+    ):
+        found = function(*arguments, **same)
+        np.testing.assert_array_equal(found, function(*arguments, **numbers))
+
+
 def test_dimensions_may_differ():
     y = dnnffi.conv(X, W, stride=(1, 2), padding=(0, 2), dilation=(2, 1), groups=2)
     assert y.shape == (2, 6, 1, 4)

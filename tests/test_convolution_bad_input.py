@@ -105,7 +105,15 @@ EACH = {
     "negative padding": keyword(ValueError, r"^padding must be from 0 to .*; got -1$", padding=-1),
     "one negative padding": keyword(ValueError, r"^padding\[0\] must be from 0", padding=(-1, 1)),
     "padding of True": keyword(TypeError, r"^padding must be an integer; got bool$", padding=True),
-    "padding of text": keyword(TypeError, r"^padding must be an integer; got str", padding="same"),
+    "padding of text": keyword(
+        ValueError, r"^padding must be integers or 'same'; got 'valid'$", padding="valid"
+    ),
+    "same padding with a stride": keyword(
+        ValueError,
+        r"^padding='same' needs stride 1 and no output padding; got stride \(1, 2\), ",
+        padding="same",
+        stride=(1, 2),
+    ),
     "dilation 0": keyword(ValueError, r"^dilation must be from 1 to .*; got 0$", dilation=0),
     "dilation of a float": keyword(TypeError, r"^dilation must be an integer", dilation=1.0),
     "no groups": keyword(ValueError, r"^groups must be from 1 to .*; got 0$", groups=0),

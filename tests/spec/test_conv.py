@@ -36,6 +36,16 @@ def test_integers_of_numpy_become_pythons():
     assert type(found.in_channels) is type(found.stride[0]) is int
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_same_padding_leaves_the_sizes(transposed):
+    found = spec(kernel=(3, 5, 2), dilation=(1, 3, 2), padding="same", transposed=transposed)
+    assert found.padding == (1, 6, 1)
+    assert found.output_sizes((1, 4, 7)) == (1, 4, 7)
+    assert found == spec(
+        kernel=(3, 5, 2), dilation=(1, 3, 2), padding=(1, 6, 1), transposed=transposed
+    )
+
+
 SIZES = {  # kernel, stride, padding, dilation, input, output
     "plain": (3, 1, 0, 1, 7, 5),
     "same": (3, 1, 1, 1, 7, 7),
@@ -206,6 +216,26 @@ REFUSED = {
         {"output_padding": 3, "dilation": 3, "transposed": True},
         ValueError,
         r"^output_padding\[0\] must be smaller .*, 3; got 3$",
+    ),
+    "padding of text": (
+        {"padding": "valid"},
+        ValueError,
+        r"^padding must be integers or 'same'; got 'valid'$",
+    ),
+    "same padding with a stride": (
+        {"padding": "same", "stride": (1, 2)},
+        ValueError,
+        r"^padding='same' needs stride 1 and no output padding; got stride \(1, 2\), output",
+    ),
+    "same padding with an output padding": (
+        {"padding": "same", "dilation": 2, "output_padding": 1, "transposed": True},
+        ValueError,
+        r"^padding='same' needs stride 1 and no output padding; .*, output_padding \(1, 1\)$",
+    ),
+    "same padding of an even kernel": (
+        {"padding": "same", "kernel": (3, 4)},
+        ValueError,
+        r"^padding='same' puts as many .*; in spatial dimension 1 it covers 4\. Pad x instead$",
     ),
     "output padding below 0": (
         {"output_padding": -1, "transposed": True},

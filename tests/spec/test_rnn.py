@@ -9,7 +9,9 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -180,7 +182,35 @@ def test_flags_are_bools(name, value):
         make(**{name: value})
 
 
-@pytest.mark.parametrize("dtype", ["int32", "float", "double", None, 32, ["float32"], np.float32])
+class Written:
+    """A dtype that is known by how it is written, as those of PyTorch."""
+
+    def __repr__(self):
+        return "torch.float16"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (np.float32, "float32"),
+        (np.float64, "float64"),
+        (np.dtype("f2"), "float16"),
+        (ml_dtypes.bfloat16, "bfloat16"),
+        (np.dtype(ml_dtypes.bfloat16), "bfloat16"),
+        (SimpleNamespace(name="bfloat16"), "bfloat16"),
+        (Written(), "float16"),
+    ],
+)
+def test_dtypes_of_libraries_are_taken_by_their_name(dtype, name):
+    assert make(dtype=dtype) == make(dtype=name)
+    assert type(make(dtype=dtype).dtype) is str
+    conv = dnnffi.ConvSpec(in_channels=1, out_channels=1, kernel=(3,), dtype=dtype)
+    assert conv.dtype == name
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int32", "float", "double", None, 32, ["float32"], np.int32, float]
+)
 def test_dtype_is_one_of_four(dtype):
     with pytest.raises(ValueError, match=r"^dtype must be one of float16, bfloat16, float32, "):
         make(dtype=dtype)

@@ -25,7 +25,7 @@ from dnnffi.device.interface import AnyArray
 from dnnffi.execution.embedding import embeds, take_embedding, unwrap, wrapped
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
-from dnnffi.spec.conv import RANKS, ConvSpec, check_shape, per_dimension
+from dnnffi.spec.conv import RANKS, ConvSpec, Padding, check_shape, per_dimension
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, conv_options
 from dnnffi.spec.conv_problem import (
     ARGUMENTS,
@@ -47,7 +47,7 @@ def conv(
     /,
     *,
     stride: Sizes = 1,
-    padding: Sizes = 0,
+    padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
     activation: str | None = None,
@@ -69,6 +69,7 @@ def conv(
     w : [K, C/groups, ...], of the dtype of x, as all arrays
     bias : [K], or None
     stride, padding, dilation : one integer, or one a spatial dimension; zeros are put on both sides
+        of x; padding="same" gives y its sizes, with stride 1 where dilation*(kernel - 1) is even
     groups : divides C and K; with C groups the convolution is depthwise
     activation : "relu" or None
     residual : shape of y, or None
@@ -111,7 +112,7 @@ def conv_backward_data(
     /,
     *,
     stride: Sizes = 1,
-    padding: Sizes = 0,
+    padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
     backend: str | None = None,
@@ -143,7 +144,7 @@ def conv_backward_weights(
     /,
     *,
     stride: Sizes = 1,
-    padding: Sizes = 0,
+    padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
     backend: str | None = None,
@@ -202,7 +203,7 @@ def conv_transpose(
     /,
     *,
     stride: Sizes = 1,
-    padding: Sizes = 0,
+    padding: Padding = 0,
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
@@ -221,7 +222,7 @@ def conv_transpose(
     ----------
     w : [C, K/groups, ...]
     stride : step of the kernel over the output
-    padding : what is cut off the output on both sides
+    padding : what is cut off the output on both sides; "same" as of `conv`
     output_padding : positions more at the output's end, fewer than the larger of stride and
         dilation: with a stride, inputs of one size come from outputs of several
 
@@ -242,7 +243,7 @@ def conv_transpose_backward_data(
     /,
     *,
     stride: Sizes = 1,
-    padding: Sizes = 0,
+    padding: Padding = 0,
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
@@ -265,7 +266,7 @@ def conv_transpose_backward_weights(
     /,
     *,
     stride: Sizes = 1,
-    padding: Sizes = 0,
+    padding: Padding = 0,
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
@@ -360,7 +361,9 @@ def _checked(
     device = found.device_of(names[0], first)
     rank = _rank(names[0], first)
     sizes = tuple(
-        per_dimension(name, value, rank, least)
+        value
+        if name == "padding" and isinstance(value, str)  # the spec knows what it stands for
+        else per_dimension(name, value, rank, least)
         for value, (name, least) in zip(geometry, _GEOMETRY.items(), strict=True)
     )
     groups = check_integer("groups", groups)

@@ -27,7 +27,8 @@ def sign(
     """
     _, _, shape, geometry, groups, activation, alpha, backend = asked
     for value in geometry:
-        if value.__class__ is not int and not _plain(value):
+        kind = value.__class__
+        if kind is not int and kind is not str and not _plain(value):
             return None
     if groups.__class__ is not int or alpha.__class__ is not float:
         return None

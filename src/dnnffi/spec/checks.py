@@ -90,9 +90,16 @@ def as_float(name: str, value: Real) -> float:
 
 
 def check_dtype(value: object) -> str:
-    """The name of a dtype that specs know; ``value`` is a name or has one."""
-    name = getattr(value, "name", value)
-    if name not in tuple(ITEM_SIZES):  # a tuple asks for no hash of what came
+    """The name of a dtype that specs know; ``value`` is a name, or any library's dtype.
+
+    Dtypes of NumPy and ml_dtypes have a ``name``, their scalar types and those of JAX a
+    ``__name__``; those of PyTorch are written "torch.float32".
+    """
+    name = value
+    if not isinstance(value, str):
+        names = getattr(value, "name", None), getattr(value, "__name__", None)
+        name = next((one for one in names if isinstance(one, str)), str(value).rpartition(".")[2])
+    if name not in ITEM_SIZES:
         raise ValueError(f"dtype must be one of {', '.join(ITEM_SIZES)}; got {value!r}")
     return str(name)
 

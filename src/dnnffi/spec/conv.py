@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dnnffi.spec.checks import INT64_MAX, check_dtype, check_flag, check_range
 
 RANKS = (1, 2, 3)
 _TEXT = str | bytes | bytearray  # sequences, but not of sizes
+
+Padding = int | Sequence[int] | Literal["same"]
+SAME = "same"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -28,12 +32,14 @@ class ConvSpec:
     out_channels : K
     kernel : size of the kernel
     stride : step of the kernel over the input; of a transposed convolution, over the output
-    padding : zeros put before and behind the input; of a transposed one, cut off the output
+    padding : zeros put before and behind the input; of a transposed one, cut off the output. "same"
+        stands for as many as leave the output the size of the input: stride must be 1, and the
+        dilated kernel cover an odd number of positions
     dilation : distance of the kernel's elements
     groups : parts of the channels that are convolved each by itself; divides C and K
     transposed : the transposed convolution, which is backward data of the ordinary one
     output_padding : of a transposed convolution, positions more at the output's end
-    dtype : "float16", "bfloat16", "float32" or "float64"
+    dtype : "float16", "bfloat16", "float32" or "float64", or a library's own, as ``numpy.float32``
 
     Raises
     ------
@@ -59,7 +65,7 @@ class ConvSpec:
         out_channels: int,
         kernel: Sequence[int],
         stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
+        padding: Padding = 0,
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
         transposed: bool = False,
@@ -72,12 +78,14 @@ class ConvSpec:
         rank = len(kernel_sizes)
         if rank not in RANKS:
             raise ValueError(f"kernel must have 1, 2 or 3 sizes; got {rank}")
+        if not isinstance(padding, str):
+            padding = per_dimension("padding", padding, rank, 0)
         found: dict[str, object] = {
             "in_channels": check_range("in_channels", in_channels, 1),
             "out_channels": check_range("out_channels", out_channels, 1),
             "kernel": per_dimension("kernel", kernel_sizes, rank, 1),
             "stride": per_dimension("stride", stride, rank, 1),
-            "padding": per_dimension("padding", padding, rank, 0),
+            "padding": padding,
             "dilation": per_dimension("dilation", dilation, rank, 1),
             "groups": check_range("groups", groups, 1),
             "transposed": check_flag("transposed", transposed),
@@ -86,6 +94,8 @@ class ConvSpec:
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
+        if isinstance(padding, str):
+            object.__setattr__(self, "padding", self._same_padding(padding))
         for name, channels in (("input", self.in_channels), ("output", self.out_channels)):
             if channels % self.groups:
                 raise ValueError(
@@ -109,7 +119,7 @@ class ConvSpec:
         shape: Sequence[int],
         *,
         stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
+        padding: Padding = 0,
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
         transposed: bool = False,
@@ -155,6 +165,24 @@ class ConvSpec:
     def span(self) -> tuple[int, ...]:
         """What the dilated kernel covers in each dimension: dilation * (kernel - 1) + 1."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+    def _same_padding(self, asked: str) -> tuple[int, ...]:
+        """What "same" stands for."""
+        if asked != SAME:
+            raise ValueError(f"padding must be integers or {SAME!r}; got {asked!r}")
+        if set(self.stride) != {1} or any(self.output_padding):
+            raise ValueError(
+                f"padding={SAME!r} needs stride 1 and no output padding; got stride {self.stride}, "
+                f"output_padding {self.output_padding}"
+            )
+        for index, span in enumerate(self.span):
+            if span % 2 == 0:
+                raise ValueError(
+                    f"padding={SAME!r} puts as many zeros before as behind: the dilated kernel "
+                    f"must cover an odd number of positions; in spatial dimension {index} it "
+                    f"covers {span}. Pad x instead"
+                )
+        return tuple(span // 2 for span in self.span)
 
     @property
     def adjoint(self) -> ConvSpec:

@@ -46,7 +46,7 @@ class RNNSpec:
     bidirectional : D is 2 if true
     bias : two bias vectors a gate, or none
     proj_size : P, LSTM only, smaller than H; 0 for none
-    dtype : "float16", "bfloat16", "float32" or "float64"
+    dtype : "float16", "bfloat16", "float32" or "float64", or a library's own, as ``numpy.float32``
 
     Raises
     ------
