@@ -176,24 +176,29 @@ STATE = {
     "one array": (
         lambda a: a._replace(hx=a.hx[0]),
         TypeError,
-        r"^hx of an LSTM must be \(h_0, c_0\) or None",
+        r"^hx of an LSTM must be \(h_0, c_0\) or None; got ndarray of shape \(1, 3, 5\)$",
     ),
     "an array of two": (
         lambda a: a._replace(hx=np.stack(a.hx)),
         TypeError,
-        r"^hx of an LSTM must be \(h_0, c_0\) or None",
+        r"^hx of an LSTM must be \(h_0, c_0\) or None; got ndarray of shape \(2, 1, 3, 5\)$",
     ),
     "without c_0": (
         lambda a: a._replace(hx=a.hx[:1]),
         TypeError,
-        r"^hx of an LSTM must be \(h_0, c_0\) or None",
+        r"^hx of an LSTM must be \(h_0, c_0\) or None; got tuple of 1$",
+    ),
+    "a mapping": (
+        lambda a: a._replace(hx=dict(zip("hc", a.hx, strict=True))),
+        TypeError,
+        r"^hx of an LSTM must be \(h_0, c_0\) or None; got dict$",
     ),
     "c_0 None": (changed_state(1, None), TypeError, r"^c_0 must be an array; give hx=None for "),
     "h_0 None": (changed_state(0, None), TypeError, r"^h_0 must be an array; give hx=None for "),
     "of three": (
         lambda a: a._replace(hx=(*a.hx, a.hx[0])),
         TypeError,
-        r"^hx of an LSTM must be \(h_0, c_0\) or None",
+        r"^hx of an LSTM must be \(h_0, c_0\) or None; got tuple of 3$",
     ),
     "h_0 of no array": (changed_state(0, "zeros"), TypeError, f"^h_0 {NOT_AN_ARRAY}.*got str$"),
     "c_0 of no array": (changed_state(1, [0.0]), TypeError, f"^c_0 {NOT_AN_ARRAY}.*got list$"),

@@ -546,6 +546,7 @@ def test_without_a_state_the_device_has_its_own():
     assert (one != other).any()
 
 
+@pytest.mark.filterwarnings("ignore:dropout is between layers")
 @pytest.mark.parametrize("mode", MODES)
 def test_dropout_acts_between_layers_only(mode):
     problem, a = example(mode)

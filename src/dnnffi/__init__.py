@@ -110,7 +110,10 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'dnnffi' has no attribute {name!r}")
+        from difflib import get_close_matches
+
+        meant = "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, _HOME, 1))
+        raise AttributeError(f"module 'dnnffi' has no attribute {name!r}{meant}")
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -93,5 +93,13 @@ class ValidationError(DnnffiError, AssertionError):
         super().__init__(f"results differ from the reference; relative deviation: {rows}")
 
 
+def not_picklable(thing: object, advice: str) -> TypeError:
+    """The error of one who pickles or copies what belongs to a process."""
+    return TypeError(
+        f"{type(thing).__name__} cannot be pickled or copied: it is about memory and a library of "
+        f"this process. Instead {advice}"
+    )
+
+
 class PerformanceWarning(UserWarning):
     """The call is right but pays for something that the caller could avoid."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
 import dnnffi
 from dnnffi import RNNPlan, RNNSpec, RNNWeights
-from dnnffi.errors import ContextError
+from dnnffi.errors import ContextError, LibraryNotFoundError
+from dnnffi.rnn.backend import warn_of_dropout
+from dnnffi.rnn.context import Context
 
 STEPS, BATCH = 4, 2
 SPECS = {mode: RNNSpec(mode=mode, input_size=3, hidden_size=5) for mode in ("lstm", "gru")}
@@ -215,3 +220,87 @@ def test_a_closed_plan_refuses_each_call(call):
     assert plan.closed
     with pytest.raises(ValueError, match=r"^this plan is closed$"):
         call(plan)
+
+
+def conv_plan(**keywords):
+    spec = dnnffi.ConvSpec(in_channels=1, out_channels=1, kernel=(3,))
+    return dnnffi.ConvPlan(spec, (1, 1, 8), **keywords)
+
+
+def rnn_plan(**keywords):
+    return RNNPlan(SPECS["gru"], BATCH, STEPS, **keywords)
+
+
+NO_GPU = {
+    "no CuPy": lambda: ImportError("CuPy is needed"),
+    "no library": lambda: LibraryNotFoundError("libcudnn", ["a folder"], "pip install it"),
+    "no driver": lambda: RuntimeError("cudaErrorNoDevice"),
+}
+
+
+@pytest.mark.parametrize("make", [rnn_plan, conv_plan])
+@pytest.mark.parametrize("why", NO_GPU.values(), ids=NO_GPU)
+def test_a_plan_without_a_gpu_names_the_backend_that_needs_none(make, why, monkeypatch):
+    error = why()
+    said = str(error)
+
+    def missing(*args, **keywords):
+        raise error
+
+    monkeypatch.setattr("dnnffi.backends.resources.resources_of", missing)
+    with pytest.raises(type(error)) as raised:
+        make(backend="cudnn")
+    assert str(raised.value) == said
+    with pytest.raises(type(error)) as raised:
+        make()
+    words = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+    assert words == f'{said}\nWithout a GPU give backend="reference".'
+
+
+def context():
+    spec = SPECS["gru"]
+    return dnnffi.gru_forward(random(SHAPES["x"]), None, weights_of(spec))[-1]
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (context, "RNNContext .* Instead call backward where the forward ran, and pickle the grad"),
+        (lambda: rnn_plan(backend="reference"), "RNNPlan .* Instead pickle plan.problem and RNNW"),
+        (lambda: conv_plan(backend="reference"), "ConvPlan .* Instead pickle the ConvSpec and"),
+        (lambda: Context(None, 0), "Context .* Instead call the backwards in the process"),
+    ],
+)
+def test_what_belongs_to_a_process_says_what_can_be_pickled(make, advice, again):
+    with pytest.raises(TypeError, match=f"^{advice}"):
+        again(make())
+
+
+def test_what_is_to_be_pickled_instead_can_be():
+    plan = rnn_plan(backend="reference")
+    weights = weights_of(SPECS["gru"])
+    problem, copied = pickle.loads(pickle.dumps((plan.problem, weights)))
+    assert problem == plan.problem
+    np.testing.assert_array_equal(copied.flat, weights.flat)
+
+
+def dropped(layers):
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=5, num_layers=layers)
+    yield lambda: dnnffi.gru_forward(random(SHAPES["x"]), None, weights_of(spec), dropout=0.5)
+    yield lambda: RNNPlan(spec, BATCH, STEPS, training=True, dropout=0.5, backend="reference")
+
+
+@pytest.mark.parametrize("call", list(dropped(1)))
+def test_dropout_in_one_layer_is_said_once_to_do_nothing(call):
+    warn_of_dropout.cache_clear()
+    with pytest.warns(UserWarning, match=r"^dropout is between layers: with num_layers=1") as said:
+        call()
+    assert [one.filename for one in said] == [__file__]
+    call()  # a warning would be an error
+
+
+@pytest.mark.parametrize("call", list(dropped(2)))
+def test_dropout_between_layers_is_not_warned_of(call):
+    warn_of_dropout.cache_clear()
+    call()

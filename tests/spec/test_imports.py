@@ -86,5 +86,11 @@ def test_the_public_names_resolve_and_are_listed():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match=r"^module 'dnnffi' has no attribute 'convolve'$"):
-        dnnffi.convolve  # noqa: B018 - looking it up is what is tested
+    with pytest.raises(AttributeError, match=r"^module 'dnnffi' has no attribute 'pooling'$"):
+        dnnffi.pooling  # noqa: B018 - looking it up is what is tested
+
+
+@pytest.mark.parametrize(("name", "meant"), [("lsmt", "lstm"), ("RnnSpec", "RNNSpec")])
+def test_a_mistyped_name_is_told_the_one_that_was_meant(name, meant):
+    with pytest.raises(AttributeError, match=rf" no attribute '{name}'; did you mean '{meant}'\?$"):
+        getattr(dnnffi, name)

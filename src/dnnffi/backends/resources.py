@@ -123,6 +123,23 @@ class Backends(Generic[R, D]):
         """That of the backend of this name, cuDNN's for None, on arrays that need no allocator."""
         return self._of(named("cudnn" if name is None else name))
 
+    def on_device(self, name: str | None, device: int | None) -> tuple[R | D, int]:
+        """`of`, and ``device``, or where it is None the current one; for plans.
+
+        A user who named no backend and has no GPU is told of the one that needs none.
+        """
+        try:
+            found: Any = self.of(name)
+            return found, found.check_device(device)
+        except (ImportError, RuntimeError) as error:  # no library or CuPy; no driver
+            if name is None:
+                advice = 'Without a GPU give backend="reference".'
+                if isinstance(error, ImportError):
+                    error.msg = f"{error.msg}\n{advice}"
+                else:  # of CuPy, whose text is its own
+                    error.add_note(advice)
+            raise
+
     def for_call(self, name: object, x: Array) -> R | D:
         """That of a call: of the backend that is named, or the one that the array asks for."""
         record = backend_of(name, x)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray
+from dnnffi.errors import not_picklable
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import conv_options
@@ -33,7 +34,7 @@ class ConvPlan:
     activation, residual, alpha, bias : of a forward, which is
         ``activation(conv(x, w) + alpha * residual + bias)``; ``residual`` and ``bias`` say whether
         there is one
-    backend : "cudnn" (the default) or "reference"
+    backend : "cudnn" (the default) or "reference", which needs no GPU
     device : the GPU, by default the current one
     options : as of `dnnffi.conv`, without ``validate``
 
@@ -75,8 +76,8 @@ class ConvPlan:
         )
         if problem.options.validate:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
-        self._backend: ConvBackend = conv_backends.of(backend)
-        self._device = self._backend.check_device(device)
+        self._backend: ConvBackend
+        self._backend, self._device = conv_backends.on_device(backend, device)
         self._plan: ConvProblemPlan = self._backend.prepare(problem, self._device)
         self._names = ARGUMENTS[operation]
         wanted = zip(self._names, problem.argument_shapes, problem.present, strict=True)
@@ -159,6 +160,9 @@ class ConvPlan:
     def close(self) -> None:
         """Let go of everything. A second call does nothing."""
         self._plan.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(self, "pickle the ConvSpec and the arrays, and make the plan anew")
 
     def __enter__(self) -> Self:
         return self

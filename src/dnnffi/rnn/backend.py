@@ -6,6 +6,7 @@ import secrets
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from dnnffi.backends.backend import Backend
@@ -202,6 +203,16 @@ def _warn_of_packing() -> None:
             PerformanceWarning,
             stacklevel=_caller_level(),
         )
+
+
+@cache
+def warn_of_dropout() -> None:
+    """Say once that dropout does nothing in a network of one layer, as PyTorch says."""
+    warnings.warn(
+        "dropout is between layers: with num_layers=1 nothing is dropped (said once)",
+        UserWarning,
+        stacklevel=_caller_level(),
+    )
 
 
 def _caller_level() -> int:

@@ -91,7 +91,12 @@ def pair(
             )
         return value, None
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise TypeError(f"{name} of an LSTM must be ({', '.join(parts)}) or None")
+        count = f" of {len(value)}" if isinstance(value, (tuple, list)) else ""
+        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+        raise TypeError(
+            f"{name} of an LSTM must be ({', '.join(parts)}) or None; "
+            f"got {type(value).__name__}{count}{shape}"
+        )
     h, c = value
     if not partial and (h is None or c is None):
         part = parts[0] if h is None else parts[1]

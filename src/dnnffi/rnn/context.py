@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, NoReturn
 
-from dnnffi.errors import ContextError
+from dnnffi.errors import ContextError, not_picklable
 
 
 class Phase(Enum):
@@ -36,6 +36,9 @@ class Context:
         self.reserve = reserve
         self.owner = owner
         self._phase = [phase]
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(self, "call the backwards in the process whose memory it is about")
 
     @property
     def phase(self) -> Phase:

@@ -7,17 +7,17 @@ D directions, O = P or H, G gates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array, using
 from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import ContextError
+from dnnffi.errors import ContextError, not_picklable
 from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap, wrapped
 from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import validate
-from dnnffi.rnn.backend import RNNBackend, rnn_backends, weights_of
+from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.options import RNNOptions, rnn_options
@@ -53,6 +53,13 @@ class RNNContext:
         self._call = call
         self._plan = plan
         self._saved = saved
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(
+            self,
+            "call backward where the forward ran, and pickle the gradients; "
+            "or pickle x, hx and the RNNWeights, and call the forward again",
+        )
 
     def backward(
         self,
@@ -231,6 +238,8 @@ def _run_checked(
     generator = None
     if probability and spec.num_layers > 1:
         generator = found.generator(state, device)
+    elif probability:
+        warn_of_dropout()
     rest = batch_first, lengths, batch_sizes, checked, training, probability
     key = (spec, x.shape, device, *rest, generator)
     plan = found.plans.find(key)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
-from dnnffi.rnn.backend import RNNBackend, rnn_backends
+from dnnffi.errors import not_picklable
+from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag, check_integer
 from dnnffi.spec.options import rnn_options
@@ -34,7 +35,7 @@ class RNNPlan:
     lengths : one host integer a row, from 1 to T, in any order
     dropout : probability with which outputs between layers are dropped in training
     dropout_state : its random numbers; None for those of the device
-    backend : "cudnn" (the default), "miopen" or "reference"
+    backend : "cudnn" (the default), "miopen" or "reference", which needs no GPU
     device : the GPU, by default the current one
     options : as of `dnnffi.lstm`; ``tune`` is "auto" (after some calls), "now" or "off"
 
@@ -81,11 +82,13 @@ class RNNPlan:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
         if problem.dropout and not problem.training:
             raise ValueError("dropout acts in training alone; make the plan with training=True")
-        self._backend: RNNBackend = rnn_backends.of(backend)
-        self._device = self._backend.check_device(device)
+        self._backend: RNNBackend
+        self._backend, self._device = rnn_backends.on_device(backend, device)
         generator = None
         if problem.drops:
             generator = self._backend.generator(dropout_state, self._device)
+        elif problem.dropout:
+            warn_of_dropout()
         self._buffers = self._backend.buffer_plan(problem, self._device, generator)
         self._spec, self._has_cell = spec, spec.has_cell
         # Only its checks are used, which need none of the arrays.
@@ -221,6 +224,9 @@ class RNNPlan:
         """Let go of descriptors, graphs and memory. A second call does nothing."""
         self._known_out.clear()
         self._buffers.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(self, "pickle plan.problem and RNNWeights, and make the plan anew")
 
     def __enter__(self) -> Self:
         return self
