@@ -607,6 +607,17 @@ def test_geometry_of_one_number_or_of_tuples_is_known(host, monkeypatch):
     assert len(host.conv.plans) == 1
 
 
+def test_same_padding_is_known(host, monkeypatch):
+    arrays = Arrays(
+        host, spec=ConvSpec(in_channels=4, out_channels=6, kernel=(3, 5), padding="same")
+    )
+    for _ in range(2):
+        arrays.call(padding="same")
+    seen = checks(monkeypatch)
+    arrays.check(arrays.call(padding="same"))
+    assert seen == []
+
+
 def test_a_known_call_does_not_serve_another_layout(host):
     last = known(host, layout=CHANNELS_LAST)
     first = Arrays(host, layout=CHANNELS_FIRST)
