@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from os import PathLike
 from typing import Any, Self
 
 from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.execution.known_calls import KnownCalls
+from dnnffi.formats import files, torch
+from dnnffi.formats.network import Network
 from dnnffi.spec.checks import is_ordered
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Block, WeightLayout, weight_layout
@@ -109,6 +112,55 @@ class RNNWeights:
         for part, source in _parts(layout, packed.buffer, arrays):
             part[...] = source
         return packed
+
+    @classmethod
+    def _of(cls, network: Network, backend: str | None) -> Self:
+        return cls.pack(network.arrays, network.spec, backend=network.layout(backend))
+
+    @classmethod
+    def from_torch(
+        cls,
+        state_dict: Mapping[str, AnyArray],
+        mode: str,
+        *,
+        prefix: str = "",
+        backend: str | None = None,
+    ) -> Self:
+        """Copy weights under the names that ``torch.nn.LSTM``, ``GRU`` and ``RNN`` give them.
+
+        ``state_dict`` has ``weight_ih_l0`` [G*H, I], ``weight_hh_l0`` [G*H, O], and so on, in any
+        order; of a whole model's, those that begin with ``prefix``, as "encoder.". Layers,
+        directions, biases, projection and dtype are inferred; ``mode`` is "lstm", "gru",
+        "rnn_tanh" or "rnn_relu".
+
+        As in all methods from another format, the arrays are NumPy's, CuPy's or any that dnnffi
+        takes, and the buffer is made beside them, in the layout of ``backend``: "cudnn", "miopen",
+        "torch" or "reference" (PyTorch's order), or None for that of the arrays' device. Raises
+        ``TypeError`` or ``ValueError`` naming what is missing, unexpected or of a wrong shape.
+        """
+        return cls._of(torch.read(state_dict, mode, prefix), backend)
+
+    def to_torch(self, *, prefix: str = "") -> dict[str, AnyArray]:
+        """The arrays that `arrays` gives, under the names of ``torch.nn``."""
+        return torch.write(self.spec, self.arrays(), prefix)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a file with the arrays under PyTorch's names and the spec as metadata.
+
+        ``path`` ends in ".npz", or in ".safetensors", which needs the package safetensors (extra
+        ``weights``). A file that is there is replaced once the new one is written whole.
+        """
+        arrays = {name: to_host(array) for name, array in self.to_torch().items()}
+        files.save(path, self.spec, arrays)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, backend: str | None = None) -> Self:
+        """The weights in a file that `save` wrote, on the host, in the layout of ``backend``.
+
+        None is PyTorch's order. Nothing is unpickled. Raises ``ValueError`` naming the file if it
+        is damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
+        """
+        return cls._of(files.load(path), backend)
 
     def unpack(self, arrays: Sequence[AnyArray]) -> None:
         """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype."""

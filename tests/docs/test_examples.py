@@ -16,7 +16,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("tutorial", "tuning", "convolution", "notes", "errors")),
+    *(
+        f"docs/{name}.md"
+        for name in ("tutorial", "weights", "tuning", "convolution", "notes", "errors")
+    ),
 )
 BLOCK = re.compile(
     r"^(?:<!-- (?P<needs>[a-z ]+) -->\n)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL

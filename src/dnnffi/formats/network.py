@@ -1,0 +1,215 @@
+"""What do all formats share? Arrays by name, gates put into order, the network that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from dnnffi.device.arrays import array_module, as_array, device_of, is_external, kind, to_host
+from dnnffi.device.interface import AnyArray
+from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.rnn import GATES, RNNSpec
+
+LAYOUTS = {"host": "torch", "cuda": "cudnn", "rocm": "miopen"}
+"""The layout of the flat buffer that arrays in this memory ask for."""
+
+
+class Network(NamedTuple):
+    """A network in PyTorch's order: what `RNNWeights.pack` takes."""
+
+    spec: RNNSpec
+    arrays: list[AnyArray]
+
+    def layout(self, backend: object) -> Any:
+        """The name of the layout for ``backend``, or where it is None for the arrays."""
+        if backend is None:
+            return LAYOUTS[kind(self.arrays[0]) or "host"]
+        return "torch" if isinstance(backend, str) and backend == "reference" else backend
+
+
+class Cell(NamedTuple):
+    """One layer and direction: arrays in PyTorch's shapes and order of gates."""
+
+    w_ih: AnyArray
+    w_hh: AnyArray
+    b_ih: AnyArray | None = None
+    b_hh: AnyArray | None = None
+    w_hr: AnyArray | None = None
+
+
+def check_mode(mode: object, known: Sequence[str] = tuple(GATES)) -> str:
+    """``mode``, one of the ``known``; ``ValueError`` otherwise."""
+    if not isinstance(mode, str) or mode not in known:
+        raise ValueError(f"mode must be one of {', '.join(known)}; got {mode!r}")
+    return mode
+
+
+def named(name: str, value: object) -> AnyArray:
+    """``value`` as an array of a dtype that networks have; ``TypeError`` naming it otherwise.
+
+    Without CuPy an array on a device is copied to the host, where it can be computed with.
+    """
+    array = as_array(name, value)
+    if array.dtype.name not in ITEM_SIZES:
+        raise TypeError(
+            f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"
+        )
+    return to_host(array) if is_external(array.__class__) else array
+
+
+def check_shape(name: str, array: AnyArray, shape: tuple[int, ...]) -> None:
+    """``ValueError`` naming the array unless it has ``shape``; says so where it is transposed."""
+    found = tuple(array.shape)
+    if found != shape:
+        transposed = "; it is transposed" if len(shape) == 2 and found == shape[::-1] else ""
+        raise ValueError(f"{name} must have shape {shape}; got {found}{transposed}")
+
+
+def check_dims(name: str, array: AnyArray, dims: str) -> None:
+    """``ValueError`` naming the array unless it has the dimensions ``dims``, none of them 0."""
+    shape = tuple(array.shape)
+    if len(shape) != dims.count(",") + 1 or 0 in shape:
+        raise ValueError(f"{name} must have shape [{dims}]; got {shape}")
+
+
+def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) -> str:
+    """The mode of a format whose names do not tell it: by ``rows`` a hidden unit of an array.
+
+    ``mode`` is what the caller says, or None; it tells "rnn_relu" from "rnn_tanh".
+    """
+    modes = [one for one, gates in GATES.items() if rows == len(gates) * hidden]
+    if not modes:
+        raise ValueError(
+            f"{name}: {rows} is not 4 (LSTM), 3 (GRU) or 1 (RNN) times the hidden size {hidden}; "
+            f"got shape {tuple(array.shape)}"
+        )
+    if mode is None:
+        return modes[0]
+    if check_mode(mode) not in modes:
+        raise ValueError(f"mode is {mode!r}; {name} is that of {' or '.join(modes)}")
+    return str(mode)
+
+
+def reordered(array: AnyArray, order: Sequence[int], axis: int = 0) -> AnyArray:
+    """The blocks of ``array`` along an axis, one for each gate, in another order."""
+    if list(order) == sorted(order):
+        return array
+    xp = array_module(array)
+    blocks = xp.split(array, len(order), axis=axis)
+    return xp.concatenate([blocks[index] for index in order], axis=axis)
+
+
+def order_of(gates: str, mode: str) -> list[int]:
+    """Where a format that has ``gates`` one after the other keeps each of PyTorch's."""
+    return [gates.index(gate) for gate in GATES[mode]]
+
+
+def order_from(gates: str, mode: str) -> list[int]:
+    """The way back: where PyTorch keeps each gate of the format."""
+    return [GATES[mode].index(gate) for gate in gates]
+
+
+def zeros_like(array: AnyArray) -> AnyArray:
+    """Zeros of the same shape, dtype and device."""
+    return array_module(array).zeros_like(array)
+
+
+def network(mode: str, cells: Sequence[Sequence[Cell]]) -> Network:
+    """The network of ``cells``: for each layer, one for each direction.
+
+    Raises ``ValueError`` or ``TypeError`` where they do not fit together, naming layer and
+    direction. A cell's own arrays have been checked against each other.
+    """
+    directions = len(cells[0])
+    if directions not in (1, 2) or any(len(layer) != directions for layer in cells):
+        counts = ", ".join(str(len(layer)) for layer in cells)
+        raise ValueError(f"every layer must have one direction, or each two; got {counts}")
+    first = cells[0][0]
+    arrays: list[AnyArray] = []
+    biased = first.b_ih is not None
+    for at, layer in enumerate(cells):
+        for direction, cell in enumerate(layer):
+            where = f"layer {at}, direction {direction}"
+            if (cell.b_ih is not None) != biased:
+                raise ValueError(f"{where}: either all have biases or none")
+            for name, array in zip(Cell._fields, cell, strict=True):
+                if array is None:
+                    continue
+                if array.dtype != first.w_ih.dtype:
+                    raise TypeError(
+                        f"{where}: {name} must have the dtype of the first array, "
+                        f"{first.w_ih.dtype}; got {array.dtype}"
+                    )
+                if device_of(array) != device_of(first.w_ih):
+                    raise ValueError(
+                        f"{where}: {name} must be where the first array is, "
+                        f"{device_of(first.w_ih)}; it is on {device_of(array)}"
+                    )
+                arrays.append(array)
+    spec = RNNSpec(
+        mode=mode,
+        input_size=first.w_ih.shape[1],
+        hidden_size=first.w_ih.shape[0] // len(GATES[mode]),
+        num_layers=len(cells),
+        bidirectional=directions == 2,
+        bias=biased,
+        proj_size=0 if first.w_hr is None else first.w_hr.shape[0],
+        dtype=first.w_ih.dtype.name,
+    )
+    for parameter, array in zip(spec.parameter_shapes(), arrays, strict=True):
+        at, direction, name, shape = parameter
+        if tuple(array.shape) != shape:
+            raise ValueError(
+                f"layer {at}, direction {direction}: {name} must have shape {shape} in PyTorch's "
+                f"order to fit the layer before and the other direction; got {tuple(array.shape)}"
+            )
+    return Network(spec, arrays)
+
+
+def cells_of(spec: RNNSpec, arrays: Sequence[AnyArray]) -> list[list[Cell]]:
+    """The way back: ``arrays`` in PyTorch's order, layer by layer and direction by direction."""
+    cells: list[list[Cell]] = [[] for _ in range(spec.num_layers)]
+    each = spec.arrays_per_direction
+    for index in range(0, len(arrays), each):
+        part = [named("weights", array) for array in arrays[index : index + each]]
+        projection = part.pop() if spec.proj_size else None
+        w_ih, w_hh, b_ih, b_hh = part if spec.bias else (*part, None, None)
+        cells[index // each // spec.num_directions].append(Cell(w_ih, w_hh, b_ih, b_hh, projection))
+    return cells
+
+
+def refuse_projection(spec: RNNSpec, format_name: str) -> None:
+    """``ValueError`` for a projection where the format has none."""
+    if spec.proj_size:
+        raise ValueError(
+            f"{format_name} has no LSTM with a projection; proj_size is {spec.proj_size}"
+        )
+
+
+def layers_of(
+    name: str, value: object, is_cell: Callable[[Any], bool]
+) -> list[list[tuple[str, Any]]]:
+    """What a caller gave, as a list of layers of one or two named cells.
+
+    It is a cell, or a list of layers; a layer is a cell, or a list of two, one for each direction.
+    """
+    if is_cell(value):
+        return [[(name, value)]]
+    if not isinstance(value, list | tuple) or not value:
+        raise TypeError(
+            f"{name} must be one layer, or a list of layers or of pairs of directions; got "
+            f"{'an empty ' if isinstance(value, list | tuple) else ''}{type(value).__name__}"
+        )
+    layers = []
+    for index, layer in enumerate(value):
+        where = f"{name}[{index}]"
+        if is_cell(layer):
+            layers.append([(where, layer)])
+        elif isinstance(layer, list | tuple) and len(layer) == 2 and all(map(is_cell, layer)):
+            layers.append([(f"{where}[{d}]", one) for d, one in enumerate(layer)])
+        else:
+            raise TypeError(
+                f"{where} must be the arrays of a layer, or a pair of them, one for each "
+                f"direction; got {type(layer).__name__}"
+            )
+    return layers
