@@ -308,7 +308,7 @@ WEIGHTS = {
     "a dict": (
         lambda a: a._replace(weights=dict(enumerate(a.weights))),
         TypeError,
-        r"^weights must be a sequence of arrays or an RNNWeights; got dict$",
+        r"^weights must be a sequence of arrays or an RNNWeights; got dict; RNNWeights.from_torch",
     ),
     "one array": (
         lambda a: a._replace(weights=a.weights[0]),

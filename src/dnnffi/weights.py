@@ -11,7 +11,7 @@ from dnnffi.device.arrays import address, array_module, array_over, as_array, is
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.execution.known_calls import KnownCalls
-from dnnffi.formats import files, torch
+from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
 from dnnffi.formats.network import Network
 from dnnffi.spec.checks import is_ordered
 from dnnffi.spec.rnn import RNNSpec
@@ -139,6 +139,98 @@ class RNNWeights:
         ``TypeError`` or ``ValueError`` naming what is missing, unexpected or of a wrong shape.
         """
         return cls._of(torch.read(state_dict, mode, prefix), backend)
+
+    @classmethod
+    def from_keras(
+        cls,
+        weights: Sequence[Any],
+        mode: str,
+        *,
+        reset_after: bool = True,
+        backend: str | None = None,
+    ) -> Self:
+        """Copy weights as ``get_weights`` of Keras's LSTM, GRU and SimpleRNN lists them.
+
+        ``weights`` is [kernel [I, G*H], recurrent kernel [H, G*H], bias], the last [G*H], of a GRU
+        [2, 3*H], or left out with use_bias=False; for a Bidirectional layer these of both
+        directions, as it lists them or as a pair of lists; for more layers a list of such lists.
+        ``mode`` of a SimpleRNN is that of its activation. A GRU with ``reset_after=False`` is
+        another function and refused. Otherwise as `from_torch`.
+        """
+        return cls._of(keras.read(weights, mode, reset_after), backend)
+
+    def to_keras(self) -> list[Any]:
+        """What ``set_weights`` of Keras's layer takes, or a list of such lists for more layers.
+
+        The two biases of PyTorch become their sum, except in a GRU, where Keras has both. Raises
+        ``ValueError`` for a projection.
+        """
+        return keras.write(self.spec, self.arrays())
+
+    @classmethod
+    def from_onnx(
+        cls,
+        W: Any,  # ONNX's names
+        R: Any,
+        B: Any = None,
+        *,
+        mode: str | None = None,
+        linear_before_reset: int | None = None,
+        backend: str | None = None,
+    ) -> Self:
+        """Copy the weights of ONNX's operators LSTM, GRU and RNN.
+
+        Either the arrays of an operator and ``mode``: W [D, G*H, I], R [D, G*H, H] and B
+        [D, 2*G*H] or None, each a list for more layers. Of a GRU say ``linear_before_reset=1``:
+        with 0, which is ONNX's default, it is another function and refused. Or
+        ``from_onnx(node, initializers)``: a node of the graph, or a list of one for each layer, and
+        a mapping of names to arrays. Peepholes, clip, the direction "reverse" and other activations
+        are refused. Initial states are inputs of the node, and not read. Otherwise as `from_torch`.
+        """
+        if mode is None or isinstance(R, Mapping):
+            if B is not None or linear_before_reset is not None or not isinstance(R, Mapping):
+                raise TypeError(
+                    "from_onnx takes W, R, B and mode=, or a node and a mapping of initializers"
+                )
+            return cls._of(onnx.read_nodes(W, R, mode), backend)
+        return cls._of(onnx.read(W, R, B, mode, linear_before_reset), backend)
+
+    def to_onnx(self) -> tuple[Any, Any, Any]:
+        """W, R and B of an operator, or lists of these of several layers; B None without biases.
+
+        A GRU's node needs ``linear_before_reset=1``. Raises ``ValueError`` for a projection.
+        """
+        return onnx.write(self.spec, self.arrays())
+
+    @classmethod
+    def from_flax(cls, params: Any, mode: str | None = None, *, backend: str | None = None) -> Self:
+        """Copy the weights of a cell of Flax, linen's or nnx's: LSTM, GRU or SimpleCell.
+
+        ``params`` has the parameters by name, or is the cell of nnx itself; for more, a list of
+        layers, or of pairs of directions. ``mode`` is inferred, but for "rnn_relu" where the
+        parameters alone are given, without the activation. Otherwise as `from_torch`.
+        """
+        return cls._of(flax.read(params, mode), backend)
+
+    @classmethod
+    def from_equinox(cls, cell: Any, *, backend: str | None = None) -> Self:
+        """Copy the weights of an ``LSTMCell`` or ``GRUCell`` of Equinox, or of a mapping like it.
+
+        For more, a list of layers, or of pairs of directions. Otherwise as `from_torch`.
+        """
+        return cls._of(equinox.read(cell), backend)
+
+    @classmethod
+    def random(
+        cls, spec: RNNSpec, rng: Any, *, like: str = "torch", backend: str | None = None
+    ) -> Self:
+        """Weights as a framework begins with them, drawn by ``rng``, NumPy's generator or CuPy's.
+
+        ``like="torch"``: all uniform in [-1/sqrt(H), 1/sqrt(H)]. ``like="keras"``: input matrices
+        uniform in +-sqrt(6/(I + G*H)) (Glorot), recurrent matrices orthogonal, biases 0, and 1 at
+        an LSTM's forget gate; no projection. They are where ``rng`` draws.
+        """
+        return cls._of(initial.draw(spec, rng, like), backend)
 
     def to_torch(self, *, prefix: str = "") -> dict[str, AnyArray]:
         """The arrays that `arrays` gives, under the names of ``torch.nn``."""

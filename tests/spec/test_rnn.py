@@ -386,3 +386,55 @@ def test_a_spec_does_not_change():
         spec.other = 1
     with pytest.raises(ValueError, match="proj_size"):
         dataclasses.replace(spec, proj_size=9)
+
+
+# What was probably given instead
+
+
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [("gru", "lstm"), ("lstm", "gru"), ("rnn_tanh", "lstm"), ("lstm", "rnn_relu")],
+)
+def test_weights_of_another_mode_are_recognised(mode, given):
+    shapes = [p.shape for p in make(mode=given, hidden_size=12).parameter_shapes()]
+    with pytest.raises(ValueError, match=rf"; these are weights of mode .*'{given}'"):
+        infer(*shapes, mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_transposed_weights_are_recognised(mode):
+    shapes = [p.shape[::-1] for p in make(mode=mode, num_layers=2).parameter_shapes()]
+    with pytest.raises(ValueError, match=r"; they fit transposed: matrices are \[G\*H, I\]"):
+        infer(*shapes, mode=mode, num_layers=2)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_a_single_bias_is_recognised(mode):
+    parameters = make(mode=mode, bidirectional=True).parameter_shapes()
+    shapes = [p.shape for p in parameters if p.name != "b_hh"]
+    with pytest.raises(ValueError, match=r"; one bias vector is given where there are two: b_ih a"):
+        infer(*shapes, mode=mode, bidirectional=True)
+
+
+def test_weights_of_keras_are_recognised():
+    with pytest.raises(ValueError, match=r"transposed and with two bias vectors: .*from_keras$"):
+        infer((3, 20), (5, 20), (20,))
+
+
+@pytest.mark.parametrize("keywords", [{}, {"bidirectional": True}, {"num_layers": 3}])
+@pytest.mark.parametrize("fields", [{}, {"proj_size": 2}, {"bias": False, "proj_size": 2}])
+def test_the_order_of_sorted_names_is_recognised(keywords, fields):
+    parameters = make(**keywords, **fields).parameter_shapes()
+    kinds = {"w": "weight", "b": "bias"}
+    shapes = {}
+    for layer, direction, name, shape in parameters:
+        kind = f"{kinds[name[0]]}{name[1:]}"
+        shapes[f"{kind}_l{layer}{'_reverse' * direction}"] = shape
+    given = [shapes[name] for name in sorted(shapes)]
+    with pytest.raises(ValueError, match=r"; they fit in the alphabetical order of PyTorch's name"):
+        infer(*given, **keywords)
+
+
+def test_shapes_of_no_network_have_no_likely_cause():
+    with pytest.raises(ValueError, match=r"must have shape \(20, 5\); got \(20, 7\)$"):
+        infer((20, 3), (20, 7), (20,), (20,))

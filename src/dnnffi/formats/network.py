@@ -186,6 +186,12 @@ def refuse_projection(spec: RNNSpec, format_name: str) -> None:
         )
 
 
+def described(value: object) -> str:
+    """The type of an argument that is not what it should be, or that it is empty."""
+    empty = isinstance(value, list | tuple) and not value
+    return f"{'an empty ' if empty else ''}{type(value).__name__}"
+
+
 def layers_of(
     name: str, value: object, is_cell: Callable[[Any], bool]
 ) -> list[list[tuple[str, Any]]]:
@@ -198,7 +204,7 @@ def layers_of(
     if not isinstance(value, list | tuple) or not value:
         raise TypeError(
             f"{name} must be one layer, or a list of layers or of pairs of directions; got "
-            f"{'an empty ' if isinstance(value, list | tuple) else ''}{type(value).__name__}"
+            f"{described(value)}"
         )
     layers = []
     for index, layer in enumerate(value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -250,8 +250,10 @@ def weights_of(
             raise ValueError("bidirectional is True; the weights are for one direction")
         return spec, weights
     if not isinstance(weights, Sequence):
+        named = "; RNNWeights.from_torch takes one" if isinstance(weights, Mapping) else ""
         raise TypeError(
-            f"weights must be a sequence of arrays or an RNNWeights; got {type(weights).__name__}"
+            f"weights must be a sequence of arrays or an RNNWeights; got "
+            f"{type(weights).__name__}{named}"
         )
     arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(weights)]
     if not arrays:

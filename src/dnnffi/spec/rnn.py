@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from dnnffi.spec.checks import INT32_MAX, check_dtype, check_flag, check_range
+from dnnffi.spec.likely_cause import likely_cause
 
 GATES: dict[str, tuple[str, ...]] = {
     "lstm": ("i", "f", "g", "o"),
@@ -191,12 +192,41 @@ class RNNSpec:
         """Infer sizes, bias and projection from the shapes of the weight arrays.
 
         ``shapes`` are in PyTorch's order. Raises ``ValueError`` naming the array at fault: too
-        few or too many arrays, or a shape that does not fit the others.
+        few or too many arrays, or a shape that does not fit the others. Where the shapes would fit
+        in another way, transposed, as another mode, in another order or with another bias, it
+        says so.
         """
         directions = 2 if check_flag("bidirectional", bidirectional) else 1
         if mode not in tuple(GATES):
             raise ValueError(f"mode must be one of {', '.join(GATES)}; got {mode!r}")
         num_layers = check_range("num_layers", num_layers, 1, MOST_LAYERS)
+        dtype = check_dtype(dtype)
+        try:
+            return cls._of_shapes(mode, shapes, num_layers, directions, dtype)
+        except ValueError as error:
+
+            def fits(mode: str, shapes: Sequence[tuple[int, ...]]) -> bool:
+                try:
+                    cls._of_shapes(mode, shapes, num_layers, directions, dtype)
+                except ValueError:
+                    return False
+                return True
+
+            others = [other for other in GATES if other != mode]
+            found = likely_cause(mode, others, list(map(tuple, shapes)), num_layers, fits)
+            if found is None:
+                raise
+            raise ValueError(f"{error}; {found}") from None
+
+    @classmethod
+    def _of_shapes(
+        cls,
+        mode: str,
+        shapes: Sequence[tuple[int, ...]],
+        num_layers: int,
+        directions: int,
+        dtype: str,
+    ) -> RNNSpec:
         stacked = num_layers * directions
         per_direction, rest = divmod(len(shapes), stacked)
         allowed = (2, 3, 4, 5) if mode == "lstm" else (2, 4)
@@ -223,7 +253,7 @@ class RNNSpec:
             input_size=shapes[0][1],
             hidden_size=rows // gates,
             num_layers=num_layers,
-            bidirectional=bidirectional,
+            bidirectional=directions == 2,
             bias=per_direction >= 4,
             proj_size=shapes[1][1] if per_direction in (3, 5) else 0,
             dtype=dtype,

@@ -1,0 +1,73 @@
+"""Equinox's weights: LSTMCell and GRUCell, whose arrays are PyTorch's but for one bias."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dnnffi.device.arrays import array_module
+from dnnffi.device.interface import AnyArray
+from dnnffi.formats.network import (
+    Cell,
+    Network,
+    check_dims,
+    check_shape,
+    layers_of,
+    mode_of,
+    named,
+    network,
+    zeros_like,
+)
+
+MODES = ("lstm", "gru")
+
+
+def read(cells: object) -> Network:
+    """The network of a cell, or of a list of layers or of pairs of directions.
+
+    A cell is an object or a mapping with weight_ih [G*H, I], weight_hh [G*H, H], bias [G*H] or
+    None, and for a GRU bias_n [H] or None.
+    """
+    layers = layers_of("cell", cells, lambda value: not isinstance(value, list | tuple))
+    found = [[_cell(name, value) for name, value in layer] for layer in layers]
+    modes = [mode for layer in found for mode, _ in layer]
+    if len(set(modes)) > 1:
+        raise ValueError(f"cells must be of one mode; got {', '.join(modes)}")
+    return network(modes[0], [[cell for _, cell in layer] for layer in found])
+
+
+def _cell(name: str, cell: Any) -> tuple[str, Cell]:
+    arrays: dict[str, AnyArray] = {}
+    for field in ("weight_ih", "weight_hh", "bias", "bias_n"):
+        value = cell.get(field) if isinstance(cell, Mapping) else getattr(cell, field, None)
+        if value is not None:
+            arrays[field] = named(f"{name}.{field}", value)
+    missing = [field for field in ("weight_ih", "weight_hh") if field not in arrays]
+    if missing:
+        raise ValueError(
+            f"{name} must be a cell of Equinox; this {type(cell).__name__} has no "
+            f"{' and no '.join(missing)}"
+        )
+    w_ih, w_hh = arrays["weight_ih"], arrays["weight_hh"]
+    check_dims(f"{name}.weight_ih", w_ih, "G*H, I")
+    check_dims(f"{name}.weight_hh", w_hh, "G*H, H")
+    rows, hidden = w_hh.shape
+    mode = mode_of(f"{name}.weight_hh", w_hh, rows, hidden, None)
+    if mode not in MODES:
+        raise ValueError(f"{name}.weight_hh must be of an LSTM or a GRU; got shape {w_hh.shape}")
+    check_shape(f"{name}.weight_ih", w_ih, (rows, w_ih.shape[1]))
+    if "bias" not in arrays:
+        if "bias_n" in arrays:
+            raise ValueError(f"{name} has bias_n but no bias")
+        return mode, Cell(w_ih, w_hh)
+    bias = arrays["bias"]
+    check_shape(f"{name}.bias", bias, (rows,))
+    recurrent = zeros_like(bias)
+    if mode == "gru":
+        if "bias_n" not in arrays:
+            raise ValueError(f"{name} has bias but no bias_n")
+        check_shape(f"{name}.bias_n", arrays["bias_n"], (hidden,))
+        recurrent = array_module(bias).concatenate([recurrent[: 2 * hidden], arrays["bias_n"]])
+    elif "bias_n" in arrays:
+        raise ValueError(f"{name} has bias_n, which an LSTM has not")
+    return mode, Cell(w_ih, w_hh, bias, recurrent)

@@ -1,0 +1,85 @@
+"""Equinox's cells: their equations, layers and directions, and what is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from equations import check, equinox, run, x_of
+
+from dnnffi import RNNWeights
+
+GATES = {"lstm": 4, "gru": 3}
+H = 4
+
+
+def cell_of(mode, inputs=3, biased=True, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = GATES[mode] * H
+    shapes = {"weight_ih": (rows, inputs), "weight_hh": (rows, H)}
+    if biased:
+        shapes["bias"] = (rows,)
+    if biased and mode == "gru":
+        shapes["bias_n"] = (H,)
+    return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
+
+
+def expected(mode, layers, weights):
+    cells = [[equinox(mode)(cell) for cell in layer] for layer in layers]
+    return run(cells, x_of(weights.spec), H)
+
+
+@pytest.mark.parametrize("as_object", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("mode", GATES)
+def test_a_cell(mode, biased, as_object):
+    cell = cell_of(mode, biased=biased)
+    absent = {"bias": None, "bias_n": None, "use_bias": biased}
+    weights = RNNWeights.from_equinox(SimpleNamespace(**absent | cell) if as_object else cell)
+    assert (weights.spec.mode, weights.spec.bias) == (mode, biased)
+    check(weights, expected(mode, [[cell]], weights))
+
+
+@pytest.mark.parametrize("mode", GATES)
+def test_layers_of_two_directions(mode):
+    layers = [
+        [cell_of(mode, inputs, seed=seed + d) for d in (0, 1)]
+        for seed, inputs in ((0, 3), (5, 2 * H))
+    ]
+    weights = RNNWeights.from_equinox(layers)
+    assert (weights.spec.num_layers, weights.spec.num_directions) == (2, 2)
+    check(weights, expected(mode, layers, weights))
+
+
+def without(mode, *names):
+    return {name: array for name, array in cell_of(mode).items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (object(), "cell must be a cell of Equinox; this object has no weight_ih and no weight_hh"),
+        (without("gru", "weight_hh"), "cell must be .*; this dict has no weight_hh$"),
+        (without("gru", "bias"), "cell has bias_n but no bias$"),
+        (without("gru", "bias_n"), "cell has bias but no bias_n$"),
+        (cell_of("lstm") | {"bias_n": np.zeros(H)}, "cell has bias_n, which an LSTM has not$"),
+        (
+            cell_of("gru") | {"weight_ih": np.zeros((3, 12))},
+            r"cell.weight_ih must have shape \(12, 12\); got \(3, 12\)",
+        ),
+        (
+            cell_of("gru") | {"weight_hh": np.zeros((4, 12))},
+            "cell.weight_hh: 4 is not 4 .* times the hidden size 12",
+        ),
+        (cell_of("gru") | {"bias": np.zeros(3)}, r"cell.bias must have shape \(12,\); got \(3,\)$"),
+        (
+            {"weight_ih": np.zeros((4, 3)), "weight_hh": np.zeros((4, 4))},
+            "cell.weight_hh must be of an LSTM or a GRU; got shape",
+        ),
+        ([cell_of("gru"), cell_of("lstm", H)], "cells must be of one mode; got gru, lstm$"),
+    ],
+)
+def test_what_is_refused(cell, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_equinox(cell)

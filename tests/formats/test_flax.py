@@ -1,0 +1,196 @@
+"""Flax's cells, linen's and nnx's: their equations, names in any order, and what is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from equations import (
+    check,
+    flax_fused_gru,
+    flax_fused_lstm,
+    flax_simple,
+    flax_split_gru,
+    flax_split_lstm,
+    run,
+    x_of,
+)
+
+from dnnffi import RNNWeights
+
+H = 4
+
+
+def dense_of(rng, inputs, outputs, bias):
+    layer = {"kernel": rng.uniform(-0.5, 0.5, (inputs, outputs))}
+    return layer | ({"bias": rng.uniform(-0.5, 0.5, outputs)} if bias else {})
+
+
+def params_of(of_x, of_h, columns, inputs=3, seed=0):
+    """Dense layers by name; those whose name ends in + have a bias."""
+    rng = np.random.default_rng(seed)
+    return {
+        name.removesuffix("+"): dense_of(rng, size, columns, name.endswith("+"))
+        for names, size in ((of_x, inputs), (of_h, H))
+        for name in names.split()
+    }
+
+
+CELLS = {
+    "linen LSTMCell": ("lstm", flax_split_lstm, ("ii if ig io", "hi+ hf+ hg+ ho+", H)),
+    "nnx LSTMCell": ("lstm", flax_split_lstm, ("ii if_ ig io", "hi+ hf+ hg+ ho+", H)),
+    "nnx OptimizedLSTMCell": ("lstm", flax_fused_lstm, ("dense_i", "dense_h+", 4 * H)),
+    "linen GRUCell": ("gru", flax_split_gru, ("ir+ iz+ in+", "hr hz hn+", H)),
+    "nnx GRUCell": ("gru", flax_fused_gru, ("dense_i+", "dense_h", 3 * H)),
+    "linen SimpleCell": ("rnn_tanh", flax_simple("i", "h"), ("i+", "h", H)),
+    "nnx SimpleCell": ("rnn_tanh", flax_simple("dense_i", "dense_h"), ("dense_i+", "dense_h", H)),
+    "no bias": ("gru", flax_split_gru, ("ir iz in", "hr hz hn", H)),
+}
+each = pytest.mark.parametrize(("mode", "equations", "names"), CELLS.values(), ids=list(CELLS))
+
+
+def expected(equations, layers, weights):
+    cells = [[equations(cell) for cell in layer] for layer in layers]
+    return run(cells, x_of(weights.spec), H)
+
+
+@each
+def test_a_cell(mode, equations, names):
+    params = params_of(*names)
+    weights = RNNWeights.from_flax(params)
+    assert weights.spec.mode == mode
+    check(weights, expected(equations, [[params]], weights))
+
+
+@each
+def test_layers_of_two_directions_by_names_in_any_order(mode, equations, names):
+    layers = [
+        [params_of(*names, inputs=inputs, seed=seed + d) for d in (0, 1)]
+        for seed, inputs in ((0, 3), (5, 2 * H))
+    ]
+    shuffled = [[dict(sorted(cell.items(), reverse=True)) for cell in layer] for layer in layers]
+    weights = RNNWeights.from_flax(shuffled, mode)
+    assert (weights.spec.num_layers, weights.spec.num_directions) == (2, 2)
+    check(weights, expected(equations, layers, weights))
+
+
+def as_object(params, **more):
+    """A cell of nnx: attributes, and variables that hold the arrays."""
+    layers = {
+        name: SimpleNamespace(
+            **{"bias": None} | {k: SimpleNamespace(raw_value=v) for k, v in layer.items()}
+        )
+        for name, layer in params.items()
+    }
+    return SimpleNamespace(**layers, **more)
+
+
+def sigmoid():
+    raise AssertionError("only its name is looked at")
+
+
+def tanh():
+    raise AssertionError("only its name is looked at")
+
+
+def relu():
+    raise AssertionError("only its name is looked at")
+
+
+@each
+def test_an_object_with_its_functions(mode, equations, names):
+    params = params_of(*names)
+    gates = {} if mode.startswith("rnn") else {"gate_fn": sigmoid}
+    weights = RNNWeights.from_flax(as_object(params, activation_fn=tanh, residual=False, **gates))
+    check(weights, expected(equations, [[params]], weights))
+
+
+def test_relu_is_said_or_seen():
+    params = params_of("i+", "h", H)
+    assert RNNWeights.from_flax(params, "rnn_relu").spec.mode == "rnn_relu"
+    assert RNNWeights.from_flax(as_object(params, activation_fn=relu)).spec.mode == "rnn_relu"
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (
+            {"activation_fn": relu, "gate_fn": sigmoid},
+            "params.activation_fn must be tanh; got relu",
+        ),
+        ({"activation_fn": tanh, "gate_fn": relu}, "params.gate_fn must be sigmoid; got relu"),
+        ({"residual": True}, "params.residual must be False"),
+    ],
+)
+def test_other_functions_are_refused(functions, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_flax(as_object(params_of(*CELLS["nnx GRUCell"][2]), **functions))
+
+
+def test_the_params_of_linen_are_taken_with_their_collection():
+    params = params_of(*CELLS["linen GRUCell"][2])
+    found = RNNWeights.from_flax({"params": params})
+    np.testing.assert_array_equal(found.flat, RNNWeights.from_flax(params).flat)
+
+
+def changed(cell, layer, name, change):
+    params = params_of(*CELLS[cell][2])
+    params[layer][name] = change(params[layer][name])
+    return params
+
+
+GRU, FUSED = "linen GRUCell", "nnx OptimizedLSTMCell"
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"cell": {}}, "params must have the names of a cell of Flax .*; got cell$"),
+        ({"dense_i": {"kernel": 1}}, "params must have the names of a cell .*; got dense_i$"),
+        (params_of(*CELLS[GRU][2]) | {"dense": {}}, "params has unexpected names: dense$"),
+        (
+            changed(GRU, "ir", "kernel", lambda a: a[:, :3]),
+            r"params.ir.bias must have shape \(3,\)",
+        ),
+        (changed(GRU, "hz", "kernel", lambda a: a[0]), r"params.hz.kernel must have shape \[in, o"),
+        (changed(GRU, "iz", "kernel", np.transpose), r"params.iz.kernel .*; it is transposed$"),
+        (
+            changed(GRU, "hn", "bias", lambda a: a[:1]),
+            r"params.hn.bias must have shape \(4,\); got",
+        ),
+        (changed(FUSED, "dense_h", "kernel", lambda a: a[:3]), r"params: the kernel of dense_h: "),
+        (
+            changed(FUSED, "dense_i", "kernel", lambda a: a[:, :12]),
+            r"params: the kernel of dense_i ",
+        ),
+        (
+            [params_of(*CELLS[GRU][2]), params_of(*CELLS[FUSED][2])],
+            "params must be of one mode; got gru, lstm$",
+        ),
+    ],
+)
+def test_what_is_refused(params, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_flax(params)
+
+
+def test_a_dense_layer_has_a_kernel_and_a_bias():
+    params = params_of(*CELLS[GRU][2])
+    params["ir"]["scale"] = 1
+    with pytest.raises(ValueError, match=r"^params.ir has unexpected names: scale$"):
+        RNNWeights.from_flax(params)
+    params["ir"] = {"bias": np.zeros(H)}
+    with pytest.raises(ValueError, match=r"^params.ir must have a kernel$"):
+        RNNWeights.from_flax(params)
+
+
+def test_a_mode_that_it_is_not():
+    with pytest.raises(ValueError, match=r"^mode is 'lstm'; .* is that of gru$"):
+        RNNWeights.from_flax(params_of(*CELLS[GRU][2]), "lstm")
+
+
+@pytest.mark.parametrize("params", [[], [[{}, {}, {}]], ()])
+def test_lists_are_of_layers_or_pairs(params):
+    with pytest.raises(TypeError, match=r"^params(\[0\])? must be "):
+        RNNWeights.from_flax(params)

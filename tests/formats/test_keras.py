@@ -1,0 +1,172 @@
+"""Keras's arrays: its equations, there and back, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from equations import check, keras, run, x_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dnnffi
+from dnnffi import RNNSpec, RNNWeights, testing
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+MODES = tuple(GATES)
+H = 4
+
+
+def arrays_of(mode, inputs=3, biased=True, seed=0, dtype="float64"):
+    """What get_weights() of a layer lists."""
+    rng = np.random.default_rng(seed)
+    columns = GATES[mode] * H
+    bias = (2, columns) if mode == "gru" else (columns,)
+    shapes = [(inputs, columns), (H, columns), bias][: 2 + biased]
+    return [rng.uniform(-0.5, 0.5, shape).astype(dtype) for shape in shapes]
+
+
+def expected(mode, layers, weights):
+    cells = [[keras(mode)(*one) for one in layer] for layer in layers]
+    return run(cells, x_of(weights.spec), H)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_layer(mode, biased):
+    arrays = arrays_of(mode, biased=biased)
+    weights = RNNWeights.from_keras(arrays, mode)
+    assert weights.spec == RNNSpec(
+        mode=mode, input_size=3, hidden_size=H, bias=biased, dtype="float64"
+    )
+    check(weights, expected(mode, [[arrays]], weights))
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_layers_of_two_directions(mode, biased, pairs):
+    layers = [
+        [arrays_of(mode, inputs, biased, seed + d) for d in (0, 1)]
+        for seed, inputs in ((0, 3), (5, 2 * H), (9, 2 * H))
+    ]
+    given = layers if pairs else [[*one, *other] for one, other in layers]
+    weights = RNNWeights.from_keras(given, mode)
+    assert (weights.spec.num_layers, weights.spec.num_directions) == (3, 2)
+    check(weights, expected(mode, layers, weights))
+
+
+def test_a_bidirectional_layer_as_keras_lists_it():
+    pair = [arrays_of("gru"), arrays_of("gru", seed=1)]
+    weights = RNNWeights.from_keras([*pair[0], *pair[1]], "gru")
+    check(weights, expected("gru", [pair], weights))
+
+
+def test_layers_of_one_direction():
+    layers = [arrays_of("lstm"), arrays_of("lstm", H, seed=1)]
+    weights = RNNWeights.from_keras(layers, "lstm")
+    assert (weights.spec.num_layers, weights.spec.num_directions) == (2, 1)
+    check(weights, expected("lstm", [[one] for one in layers], weights))
+
+
+@given(testing.specs(dtypes=["float32", "float64"], projection=False), st.integers(0, 99))
+def test_there_and_back_is_the_same_function(spec, seed):
+    weights = RNNWeights.pack(testing.weights(spec, seed), spec)
+    back = RNNWeights.from_keras(weights.to_keras(), spec.mode)
+    assert back.spec == spec
+    x = x_of(spec).astype(spec.dtype)
+    function = getattr(dnnffi, spec.mode)
+    np.testing.assert_allclose(
+        function(x, None, back)[0], function(x, None, weights)[0], rtol=1e-4, atol=1e-6
+    )
+
+
+@given(st.sampled_from(MODES), st.booleans(), st.sampled_from(["cudnn", "miopen", "torch"]))
+def test_back_and_there_are_kerass_arrays(mode, biased, backend):
+    arrays = arrays_of(mode, biased=biased)
+    found = RNNWeights.from_keras(arrays, mode, backend=backend).to_keras()
+    for one, other in zip(found, arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_reset_after_false_is_refused_for_a_gru_alone():
+    with pytest.raises(
+        ValueError, match=r"^reset_after must be True: a GRU with reset_after=False"
+    ):
+        RNNWeights.from_keras(arrays_of("gru"), "gru", reset_after=False)
+    assert RNNWeights.from_keras(arrays_of("lstm"), "lstm", reset_after=False).spec.mode == "lstm"
+
+
+def test_the_bias_of_reset_after_false_is_recognised():
+    kernel, recurrent, bias = arrays_of("gru")
+    message = r"^weights: bias must have shape \(2, 12\); got \(12,\): a GRU with reset_after=False"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.from_keras([kernel, recurrent, bias[0]], "gru")
+
+
+def test_a_projection_has_no_place_in_keras():
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=4, proj_size=2)
+    weights = RNNWeights.pack(testing.weights(spec, 0), spec)
+    with pytest.raises(ValueError, match=r"^Keras has no LSTM with a projection; proj_size is 2$"):
+        weights.to_keras()
+
+
+def changed(index, change, mode="lstm"):
+    arrays = arrays_of(mode)
+    arrays[index] = change(arrays[index])
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("weights", "mode", "message"),
+    [
+        (
+            changed(0, np.transpose),
+            "lstm",
+            r"weights: kernel .*\(3, 16\); got .*; it is transposed",
+        ),
+        (changed(1, np.transpose), "lstm", r"weights: recurrent_kernel .*; it is transposed$"),
+        (changed(0, lambda a: a[:, :8]), "lstm", r"weights: kernel must have shape \(3, 16\); got"),
+        (changed(1, lambda a: a[0]), "lstm", r"weights: recurrent_kernel must have shape \[H, G"),
+        (changed(2, lambda a: a[:5]), "lstm", r"weights: bias must have shape \(16,\); got \(5,\)"),
+        (arrays_of("gru"), "lstm", r"weights: recurrent_kernel .*; it is that of mode 'gru'$"),
+        (arrays_of("lstm"), "gru", r"weights: recurrent_kernel .*; it is that of mode 'lstm'$"),
+        (arrays_of("lstm")[:1], "lstm", r"weights must have kernel, .*; got 1 arrays$"),
+        ([arrays_of("lstm"), arrays_of("lstm") * 3], "lstm", r"weights\[1\] must have .*; got 9"),
+        ([arrays_of("lstm"), arrays_of("lstm", 9)], "lstm", r"layer 1, direction 0: w_ih must ha"),
+        (
+            [arrays_of("lstm") * 2, arrays_of("lstm", 8)],
+            "lstm",
+            "every layer must have one direction, or each two; got 2, 1$",
+        ),
+        (
+            [arrays_of("lstm"), arrays_of("lstm", H, biased=False)],
+            "lstm",
+            "layer 1, direction 0: either all have biases or none$",
+        ),
+        (arrays_of("lstm"), "rnn", "mode must be one of"),
+    ],
+)
+def test_what_is_refused(weights, mode, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_keras(weights, mode)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros((3, 16)), "weights must be the list of a layer's arrays.*; got ndarray$"),
+        ([], "weights must be the list .*; got an empty list$"),
+        ({"kernel": 1}, "weights must be the list .*; got dict$"),
+        ([arrays_of("lstm"), 3], r"weights\[1\] must be a list of arrays; got int$"),
+        ([3, 4], "weights: kernel must be a NumPy or CuPy array"),
+        (changed(2, lambda a: a.astype("float32")), "layer 0, direction 0: b_ih must have the dty"),
+    ],
+)
+def test_what_is_no_list_of_arrays(weights, message):
+    with pytest.raises(TypeError, match=f"^{message}"):
+        RNNWeights.from_keras(weights, "lstm")
+
+
+def test_reset_after_is_a_flag():
+    with pytest.raises(TypeError, match=r"^reset_after must be True or False; got None$"):
+        RNNWeights.from_keras(arrays_of("gru"), "gru", reset_after=None)
