@@ -171,3 +171,22 @@ def test_sorted_names_are_not_read_in_their_order():
     expected, _ = dnnffi.lstm(x, None, list(state.values()))
     found, _ = dnnffi.lstm(x, None, by_name)
     np.testing.assert_array_equal(found, expected)
+
+
+class OfAnotherDtype:
+    """A tensor whose dtype NumPy does not take, as it refuses bfloat16."""
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, **keywords):
+        raise RuntimeError("Unsupported dtype in DLTensor.")
+
+
+def test_a_tensor_that_numpy_does_not_take_is_named():
+    state = lstm_state() | {"weight_hh_l0": OfAnotherDtype()}
+    message = (
+        r"^weight_hh_l0 cannot be seen as an array .*\(Unsupported dtype in DLTensor\.\); if it"
+    )
+    with pytest.raises(TypeError, match=message):
+        RNNWeights.from_torch(state, "lstm")

@@ -49,7 +49,14 @@ def named(name: str, value: object) -> AnyArray:
 
     Without CuPy an array on a device is copied to the host, where it can be computed with.
     """
-    array = as_array(name, value)
+    try:
+        array = as_array(name, value)
+    except (BufferError, RuntimeError) as error:
+        # NumPy takes no bfloat16 by DLPack, whose owner may have it all the same.
+        raise TypeError(
+            f"{name} cannot be seen as an array of NumPy or CuPy ({error}); if it is bfloat16, "
+            f"give it as float32"
+        ) from error
     if array.dtype.name not in ITEM_SIZES:
         raise TypeError(
             f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"

@@ -1,0 +1,39 @@
+"""Weights and results that other frameworks gave, recorded by `oracle_frameworks.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dnnffi
+from dnnffi import RNNWeights
+
+RECORD = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
+
+
+def decoded(value):
+    if isinstance(value, list):
+        return [decoded(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"shape", "elements"}:
+        return np.array(value["elements"], "float32").reshape(value["shape"])
+    return {name: decoded(one) for name, one in value.items()}
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "torch"])
+@pytest.mark.parametrize("case", RECORD["cases"], ids=lambda case: case["method"])
+def test_the_results_are_the_frameworks(case, backend):
+    arguments = decoded(case["arguments"])
+    keywords = arguments.pop() if case["method"] == "from_onnx" else {}
+    weights = getattr(RNNWeights, case["method"])(*arguments, backend=backend, **keywords)
+    y, _ = getattr(dnnffi, weights.spec.mode)(decoded(RECORD["x"]), None, weights)
+    np.testing.assert_allclose(y, decoded(case["y"]), rtol=0, atol=5e-7)
+
+
+def test_all_formats_were_recorded():
+    methods = {case["method"] for case in RECORD["cases"]}
+    assert methods == {f"from_{name}" for name in ("torch", "keras", "onnx", "flax", "equinox")}
