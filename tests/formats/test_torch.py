@@ -190,3 +190,12 @@ def test_a_tensor_that_numpy_does_not_take_is_named():
     )
     with pytest.raises(TypeError, match=message):
         RNNWeights.from_torch(state, "lstm")
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"), [("host", "torch"), ("cuda", "cudnn"), ("rocm", "miopen"), (None, "torch")]
+)
+def test_the_layout_is_that_of_the_memory(monkeypatch, kind, layout):
+    monkeypatch.setattr("dnnffi.formats.network.kind", lambda array: kind)
+    assert RNNWeights.from_torch(lstm_state(), "lstm").backend == layout
+    assert RNNWeights.from_torch(lstm_state(), "lstm", backend="torch").backend == "torch"
