@@ -175,20 +175,20 @@ class RNNWeights:
         B: Any = None,
         *,
         mode: str | None = None,
-        linear_before_reset: int | None = None,
+        linear_before_reset: int = 1,
         backend: str | None = None,
     ) -> Self:
         """Copy the weights of ONNX's operators LSTM, GRU and RNN.
 
         Either the arrays of an operator and ``mode``: W [D, G*H, I], R [D, G*H, H] and B
-        [D, 2*G*H] or None, each a list for more layers. Of a GRU say ``linear_before_reset=1``:
-        with 0, which is ONNX's default, it is another function and refused. Or
+        [D, 2*G*H] or None, each a list for more layers; ``linear_before_reset`` is a GRU's. Or
         ``from_onnx(node, initializers)``: a node of the graph, or a list of one for each layer, and
-        a mapping of names to arrays. Peepholes, clip, the direction "reverse" and other activations
-        are refused. Initial states are inputs of the node, and not read. Otherwise as `from_torch`.
+        a mapping of names to arrays. A GRU with ``linear_before_reset`` 0, which is the default of
+        a node, is another function and refused; so are peepholes, clip, the direction "reverse" and
+        other activations. Initial states are inputs of the node, and not read. Otherwise as `from_torch`.
         """
         if mode is None or isinstance(R, Mapping):
-            if B is not None or linear_before_reset is not None or not isinstance(R, Mapping):
+            if B is not None or linear_before_reset != 1 or not isinstance(R, Mapping):
                 raise TypeError(
                     "from_onnx takes W, R, B and mode=, or a node and a mapping of initializers"
                 )

@@ -121,7 +121,7 @@ def test_activations_that_are_the_usual_ones_may_be_named():
 
 
 @pytest.mark.parametrize("value", [None, 0])
-def test_a_gru_must_say_linear_before_reset(value):
+def test_a_gru_resets_behind_the_product(value):
     message = r"^linear_before_reset must be 1; with 0, which is ONNX's default, .*; got "
     with pytest.raises(ValueError, match=message):
         RNNWeights.from_onnx(*arrays_of("gru"), mode="gru", linear_before_reset=value)
