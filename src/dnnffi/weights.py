@@ -185,7 +185,8 @@ class RNNWeights:
         ``from_onnx(node, initializers)``: a node of the graph, or a list of one for each layer, and
         a mapping of names to arrays. A GRU with ``linear_before_reset`` 0, which is the default of
         a node, is another function and refused; so are peepholes, clip, the direction "reverse" and
-        other activations. Initial states are inputs of the node, and not read. Otherwise as `from_torch`.
+        other activations. Initial states are inputs of the node, and not read. Otherwise as
+        `from_torch`.
         """
         if mode is None or isinstance(R, Mapping):
             if B is not None or linear_before_reset != 1 or not isinstance(R, Mapping):
