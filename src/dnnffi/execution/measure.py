@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def median_time(
         for _ in range(count):
             call()
 
-    return sorted(memory.elapsed(calls) / count for _ in range(_BATCHES))[_BATCHES // 2]
+    return median(memory.elapsed(calls) / count for _ in range(_BATCHES))
 
 
 def ends(array: AnyArray) -> HostArrays:
