@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from weakref import getweakrefcount, ref
 
-from dnnffi.execution.remembered import MOST_REMEMBERED, Remembered
+from dnnffi.execution.remembered import Remembered
 
 
 class Array:
@@ -16,8 +16,8 @@ def identities(arrays):
     return tuple(map(id, arrays))
 
 
-def remembered(*sets, most=16):
-    made = Remembered(most)
+def remembered(*sets):
+    made = Remembered()
     for number, arrays in enumerate(sets):
         made.add(identities(arrays), arrays, number)
     return made
@@ -50,21 +50,12 @@ def test_a_set_is_forgotten_with_the_first_of_its_arrays_that_goes():
     assert made.find(key) is None
 
 
-def test_only_so_many_sets_are_remembered():
-    arrays = [Array() for _ in range(9)]
-    made = Remembered(4)
-    for number, array in enumerate(arrays):
-        made.add(identities((array,)), (array,), number)
-        assert 0 < len(made) <= 4
-        assert made.find(identities((array,))) == number
-
-
-def test_the_bound_holds_where_none_is_given():
-    made, x, others = Remembered(), Array(), [Array() for _ in range(3 * MOST_REMEMBERED)]
+def test_sixteen_sets_are_remembered():
+    made, x, others = Remembered(), Array(), [Array() for _ in range(48)]
     for number, y in enumerate(others):
         made.add(identities((x, y)), (x, y), number)
         assert made.find(identities((x, y))) == number
-        assert len(made) == number % MOST_REMEMBERED + 1
+        assert len(made) == number % 16 + 1
         assert getweakrefcount(x) == len(made)  # and nothing is left of those that went
 
 

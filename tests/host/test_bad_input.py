@@ -15,7 +15,6 @@ from dnnffi.backends.cudnn.dropout import Generator
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
-from dnnffi.execution.remembered import MOST_REMEMBERED
 from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -109,14 +108,14 @@ def test_executor_refuses_a_wrong_array_among_those_it_knows(host, setup, name):
     assert host.calls("cudnnRNNForward") == 1
 
 
-def test_an_executor_remembers_a_bounded_number_of_buffers(host, setup):
+def test_an_executor_remembers_sixteen_sets_of_buffers(host, setup):
     setup.prepare("forward")
     x, workspace = setup.buffers["x"], setup.buffers["workspace"]
-    buffers = [host.memory.empty((workspace.size,), "uint8") for _ in range(3 * MOST_REMEMBERED)]
+    buffers = [host.memory.empty((workspace.size,), "uint8") for _ in range(48)]
     for number, buffer in enumerate(buffers):
         setup.forward(workspace=buffer)
         # Each set that is remembered refers to each of its arrays.
-        assert getweakrefcount(x) == number % MOST_REMEMBERED + 1
+        assert getweakrefcount(x) == number % 16 + 1
 
 
 @pytest.mark.parametrize(("call", "name"), [(c, n) for c, names in NAMES.items() for n in names])

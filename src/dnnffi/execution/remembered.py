@@ -21,8 +21,7 @@ class Remembered(Generic[T]):
     another can have its identity, the set is forgotten.
     """
 
-    def __init__(self, most: int = MOST_REMEMBERED) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._found: dict[tuple[int, ...], T] = {}
         self._kept: dict[tuple[int, ...], list[ref[Any]]] = {}
         # The dictionary's own, because it is on the path of every call.
@@ -31,7 +30,7 @@ class Remembered(Generic[T]):
 
     def add(self, identities: tuple[int, ...], arrays: tuple[Any, ...], found: T) -> T:
         """Remember ``found`` of ``arrays``, of which some may be None."""
-        if len(self._found) >= self._most:
+        if len(self._found) >= MOST_REMEMBERED:
             self.clear()
         known, kept = self._found, self._kept
 
