@@ -10,7 +10,7 @@ import pytest
 from candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
 
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
-from dnnffi.rnn import tuning
+from dnnffi.rnn import staging, tuning
 from dnnffi.rnn.tuning import RNNTuner, RouteChoice, Times, choose, tune
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -347,6 +347,14 @@ def test_a_call_with_copies_is_measured_of_inference(monkeypatch):
     assert choice.times["standard"].staged > choice.times["standard"].replayed
     choice, _ = tuned(TRAINING, standard=Script(direct=3.0, replayed=1.0))
     assert choice.times["standard"].staged is None
+
+
+@pytest.mark.parametrize(("nbytes", "staged"), [(64 * 2**20, True), (64 * 2**20 + 1, False)])
+def test_copies_hold_at_most_64_mib(monkeypatch, nbytes, staged):
+    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", staging.MOST_STAGED_BYTES)
+    monkeypatch.setattr(tuning, "staged_bytes", lambda problem: nbytes)
+    choice, _ = tuned(standard=Script(direct=3.0, replayed=1.0))
+    assert (choice.times["standard"].staged is not None) == staged
 
 
 # Where a result is looked for

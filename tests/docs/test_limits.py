@@ -1,0 +1,51 @@
+"""The numbers that the pages give for what is held, measured and refused are those of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dnnffi.convolution import backend as conv
+from dnnffi.execution import replay, store, workspaces
+from dnnffi.rnn import backend, route, staging, tuning
+from dnnffi.spec import rnn, sequences
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def mib(nbytes):
+    return f"{nbytes / 2**20:.9g} MiB"
+
+
+# By page, what it says.
+SAID = {
+    "convolution.md": [
+        f"Graphs, up to {replay.MOST_GRAPHS} for each plan",
+        f"hold {mib(replay.MOST_BYTES)}, a new one",
+        f"Plans, up to {conv.MOST_PLANS} for a backend",
+    ],
+    "errors.md": [
+        f"more than {rnn.MOST_LAYERS:,} layers",
+        f"more than {sequences.MOST_ENTRIES:,} time steps",
+    ],
+    "tuning.md": [
+        f"| {replay.MOST_GRAPHS} for each operation of a problem",
+        f"all together hold {mib(replay.MOST_BYTES)} of device memory",
+        f"| {mib(staging.MOST_STAGED_BYTES)} for a problem",
+        f"the arrays take no more than {mib(staging.MOST_STAGED_BYTES)}",
+        f"at most {backend.MOST_PLANS} (`MOST_PLANS` in",
+        f"for {workspaces._MOST_STREAMS} of these, the oldest go",
+        f"larger than {mib(store.MOST_BYTES)}",
+        {0.5: "After half a second of measuring"}[tuning.BUDGET],
+        {8: "first seven calls of a problem run by"}[route.CALLS_BEFORE_TUNING],
+        {3600.0: "an hour later or more"}[store._ABANDONED],
+    ],
+}
+
+
+@pytest.mark.parametrize("page", SAID)
+def test_a_limit_is_what_the_page_says(page):
+    text = " ".join((DOCS / page).read_text(encoding="utf-8").split())
+    for said in SAID[page]:
+        assert said in text
