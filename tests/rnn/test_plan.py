@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -106,6 +108,14 @@ def test_arrays_of_out_have_the_shapes_of_the_results(mode, method):
             assert str(caught.value) == f"{name} must have shape {shape}; got {got}"
 
 
+def test_results_of_out_are_arrays():
+    y, (h_n, c_n) = zeros("lstm", "y")
+    with plan_of("lstm") as plan:
+        for wrong, name in (((y.tolist(), (h_n, c_n)), "y"), ((y, (h_n, c_n.tolist())), "c_n")):
+            with pytest.raises(TypeError, match=rf"^{name} must be a NumPy or CuPy array, .* list"):
+                called(plan, "lstm", "forward", wrong)
+
+
 def test_a_list_of_out_may_change_between_calls():
     with plan_of("gru") as plan:
         out = list(zeros("gru", "y"))
@@ -113,6 +123,38 @@ def test_a_list_of_out_may_change_between_calls():
         out[0] = np.zeros(SHAPES["y"], "f4")
         called(plan, "gru", "forward", out)
         assert out[0].any()
+
+
+def test_a_list_in_a_tuple_of_out_may_change_between_calls():
+    with plan_of("lstm") as plan:
+        y, (h_n, c_n) = zeros("lstm", "y")
+        out = y, [h_n, c_n]
+        called(plan, "lstm", "forward", out)
+        out[1][1] = np.zeros(SHAPES["h"], "f4")
+        called(plan, "lstm", "forward", out)
+        assert out[1][1].any()
+
+
+@pytest.mark.parametrize("mode", SPECS)
+def test_a_tuple_of_out_is_looked_at_once(mode, monkeypatch):
+    with plan_of(mode) as plan:
+        out = zeros(mode, "y")
+        expected = called(plan, mode, "forward")[0]
+        called(plan, mode, "forward", out)
+        monkeypatch.setattr("dnnffi.rnn.plan.pair", None)
+        called(plan, mode, "forward", out)
+        np.testing.assert_array_equal(out[0], expected)
+
+
+def test_a_closed_plan_keeps_no_array():
+    plan, out = plan_of("gru"), zeros("gru", "y")
+    x, weights = random(SHAPES["x"]), weights_of(SPECS["gru"])
+    kept = [ref(x), ref(weights.flat), *map(ref, out)]
+    plan.forward(x, None, weights, out=out)
+    plan.close()
+    del x, weights, out
+    gc.collect()
+    assert [array() is None for array in kept] == [True] * 4
 
 
 @pytest.mark.parametrize("mode", SPECS)
@@ -304,3 +346,10 @@ def test_dropout_in_one_layer_is_said_once_to_do_nothing(call):
 def test_dropout_between_layers_is_not_warned_of(call):
     warn_of_dropout.cache_clear()
     call()
+
+
+def test_the_reference_has_one_device():
+    for device in (None, 0):
+        assert plan_of("gru", device=device).device == 0
+    with pytest.raises(ValueError, match=r"^device: backend 'reference' has none but 0; got 1$"):
+        plan_of("gru", device=1)

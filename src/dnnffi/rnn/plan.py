@@ -223,6 +223,7 @@ class RNNPlan:
     def close(self) -> None:
         """Let go of descriptors, graphs and memory. A second call does nothing."""
         self._known_out.clear()
+        self._weights = None
         self._buffers.close()
 
     def __reduce__(self) -> NoReturn:
