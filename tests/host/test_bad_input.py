@@ -79,6 +79,11 @@ WRONG = {
 }
 
 
+def test_the_reference_has_no_executors():
+    with pytest.raises(ValueError, match=r"^backend 'reference' has no executors$"):
+        RNNExecutor(RNNProblem.dense(SPEC, 5, 2), backend="reference")
+
+
 @pytest.mark.parametrize(
     ("call", "name", "wrong", "error"),
     [

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi import testing
-from dnnffi.spec.options import ALGORITHMS, DEFAULTS, RNNOptions, rnn_options
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.options import (
+    ALGORITHMS,
+    DEFAULTS,
+    VENDOR_ALGORITHMS,
+    RNNOptions,
+    check_algorithm,
+    rnn_options,
+)
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -100,3 +108,20 @@ def test_bounds_are_in_order(clip):
 def test_only_an_lstm_is_clipped(mode, options):
     with pytest.raises(ValueError, match=rf"^options\['clip'\]: only an LSTM .*mode is '{mode}'"):
         rnn_options(options, mode)
+
+
+@pytest.mark.parametrize(
+    ("backend", "owner"), [("cudnn", "miopen"), ("miopen", "cudnn")], ids=["cudnn", "miopen"]
+)
+def test_an_algorithm_is_one_of_its_backends(backend, owner):
+    own = VENDOR_ALGORITHMS[backend]
+    for algorithm in ("auto", *own):
+        options = RNNOptions(algorithm=algorithm)
+        assert check_algorithm(backend, "Vendor", "1.0", options) == algorithm
+    for algorithm in VENDOR_ALGORITHMS[owner]:
+        message = (
+            rf"^Vendor 1.0: has no algorithm {algorithm!r}, which is one of backend {owner!r}; "
+            rf"it has auto, {', '.join(own)}$"
+        )
+        with pytest.raises(UnsupportedError, match=message):
+            check_algorithm(backend, "Vendor", "1.0", RNNOptions(algorithm=algorithm))

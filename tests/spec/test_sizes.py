@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi import ConvProblem, ConvSpec, DropoutState, RNNProblem, RNNSpec, weight_layout
-from dnnffi.spec.checks import INT64_MAX, check_number, check_range
+from dnnffi.spec.checks import INT64_MAX, check_number, check_range, shown
 from dnnffi.spec.conv import check_shape
 from dnnffi.spec.conv_options import conv_options
 from dnnffi.spec.options import rnn_options
@@ -143,6 +143,12 @@ def test_an_integer_that_python_does_not_write_is_refused_by_name(name, take, nu
     with pytest.raises(ValueError, match="an integer of 16610 bits") as caught:
         take(number)
     assert str(caught.value).startswith(name)
+
+
+def test_an_integer_of_up_to_128_bits_is_shown():
+    assert shown(2**128 - 1) == "340282366920938463463374607431768211455"
+    assert shown(-(2**128) + 1) == "-340282366920938463463374607431768211455"
+    assert shown(2**128) == "an integer of 129 bits"
 
 
 def test_a_workspace_limit_far_below_0_is_refused_by_name():
