@@ -93,6 +93,22 @@ def assert_same(found, expected):
 # Results
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["loose", "packed"])
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_not_said_is_one_layer_and_direction_with_time_first(mode, packed):
+    spec = network(mode)
+    a = testing.inputs(RNNProblem.dense(spec, 4, 3, training=True), 0)
+    expected = reference.forward(spec, a.x, a.h_0, a.c_0, a.weights)
+    weights = RNNWeights.pack(a.weights, spec) if packed else a.weights
+    y, state = getattr(dnnffi, mode)(a.x, a.hx, weights)
+    y_too, state_too, ctx = getattr(dnnffi, f"{mode}_forward")(a.x, a.hx, weights)
+    states = [expected.h_n, expected.c_n] if spec.has_cell else [expected.h_n]
+    for found in ([y, state], [y_too, state_too]):
+        arrays = [found[0], *(found[1] if spec.has_cell else found[1:])]
+        assert_same(arrays, [expected.y, *states])
+    assert ctx.backward(a.dy).x.shape == a.x.shape
+
+
 @given(testing.problems(with_options=True), seeds)
 def test_results_are_the_references(problem, seed):
     a = testing.inputs(problem, seed)
