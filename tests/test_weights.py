@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stress import user_arrays
+from stress.user_arrays import UserArray
 
 from dnnffi import RNNSpec, RNNWeights, UnsupportedError, testing, weight_layout
 from dnnffi.device.dtypes import dtype_object
@@ -458,6 +462,30 @@ def test_another_buffer_of_the_same_layout():
     assert (other.arrays()[5] == 1).all()
     with pytest.raises(ValueError, match=r"^flat must have shape"):
         weights.like(np.ones(3, np.float32))
+
+
+# Arrays on a device, without CuPy
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Makes a user's array of one of NumPy's."""
+    user_arrays.install(monkeypatch)
+    return partial(UserArray.of, lambda nbytes: (ctypes.c_char * nbytes)())
+
+
+def test_arrays_on_a_device_without_an_allocator_are_packed_on_the_host(on_device):
+    arrays = packed().arrays()
+    for those in ([on_device(a) for a in arrays], [*arrays[:1], *map(on_device, arrays[1:])]):
+        found = RNNWeights.pack(those, SPEC)
+        assert type(found.flat) is np.ndarray
+        np.testing.assert_array_equal(found.flat, packed().flat)
+
+
+def test_a_conversion_of_weights_on_a_device_is_on_the_host(on_device):
+    found = RNNWeights(on_device(packed().flat), SPEC).to("torch")
+    assert type(found.flat) is np.ndarray
+    np.testing.assert_array_equal(found.flat, packed().to("torch").flat)
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["fresh", "after arrays()"])

@@ -105,8 +105,7 @@ class RNNWeights:
                     f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
                 )
         if out is None:
-            if is_external(arrays[0].__class__):
-                arrays = [to_host(array) for array in arrays]
+            arrays = [to_host(one) if is_external(one.__class__) else one for one in arrays]
             out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
         for part, source in _parts(layout, packed.buffer, arrays):
