@@ -36,7 +36,8 @@ _NETWORKS = (
     *("tests/test_functional_bad_input.py", "tests/test_weights.py"),
     *("tests/host/test_rnn_calls.py", "tests/test_functional_reference.py", "tests/rnn"),
     *("tests/host/test_matrix.py", "tests/host/test_bad_input.py"),
-    *("tests/host/test_plans.py", "tests/host/test_rnn.py"),
+    *("tests/host/test_plans.py", "tests/host/test_rnn.py", "tests/host/test_rnn_embedding.py"),
+    "tests/docs/test_limits.py",
 )
 _CONVOLUTIONS = (
     *("tests/test_convolution.py", "tests/test_convolution_bad_input.py"),

@@ -1,0 +1,154 @@
+"""Networks with an allocator, on the stand-in: what a call takes, refuses and returns."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from stress import user_arrays
+from stress.user_arrays import UserArray
+
+import dnnffi
+from dnnffi import RNNSpec, RNNWeights
+from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.device.external import DeviceArray
+
+STEPS, BATCH = 5, 2
+SPECS = {
+    mode: RNNSpec(mode=mode, input_size=3, hidden_size=4, dtype="float64")
+    for mode in ("lstm", "gru")
+}
+
+
+@pytest.fixture(autouse=True)
+def arrays_of_users(monkeypatch):
+    user_arrays.install(monkeypatch)
+
+
+class User:
+    """Whose library has arrays of its own: arguments in its memory, results by its allocator."""
+
+    def __init__(self, host):
+        self._allocate = host.memory._allocate
+        self.made = []
+        self.keywords = {"backend": "cudnn", "options": {"allocator": self}}
+
+    def __call__(self, shape, dtype):
+        self.made.append(UserArray(self._allocate, shape, dtype))
+        return self.made[-1]
+
+    def random(self, shape, seed=0):
+        values = np.random.default_rng(seed).uniform(-0.5, 0.5, shape)
+        return UserArray.of(self._allocate, values)
+
+    def arguments(self, mode):
+        """x, the arrays of a state, weights."""
+        spec = SPECS[mode]
+        states = [self.random(spec.h_shape(BATCH), 1), self.random(spec.h_shape(BATCH), 2)]
+        flat = self.random((dnnffi.weight_layout(spec, "cudnn").size,), 3)
+        return self.random(spec.x_shape(STEPS, BATCH)), states, RNNWeights(flat, spec)
+
+
+@pytest.fixture
+def user(host):
+    made = User(host)
+    yield made
+    made.made.clear()  # pytest keeps it for longer than the stand-in
+    dnnffi.clear_plans()
+    close_handles(host.library.without_cupy())
+
+
+def of_mode(mode, states):
+    return tuple(states) if mode == "lstm" else states[0]
+
+
+def flat(result):
+    """All arrays of a result."""
+    if isinstance(result, tuple | list):
+        return [array for part in result for array in flat(part)]
+    return [] if result is None else [result]
+
+
+@pytest.mark.filterwarnings("ignore:weights given as separate arrays")
+@pytest.mark.parametrize("loose", [False, True], ids=["packed", "loose"])
+@pytest.mark.parametrize("mode", SPECS)
+def test_results_are_what_the_allocator_made(user, mode, loose):
+    x, states, weights = user.arguments(mode)
+    hx = of_mode(mode, states)
+    on_host = [np.array(array) for array in weights.to("torch").arrays()]
+    if loose:
+        weights = [UserArray.of(user._allocate, array) for array in on_host]
+    forward = getattr(dnnffi, f"{mode}_forward")
+    *found, ctx = forward(x, hx, weights, **user.keywords)
+    dy, dhx = user.random(found[0].shape, 4), of_mode(mode, [user.random(s.shape) for s in states])
+    gradients = ctx.backward(dy, dhx)
+    of_weights = gradients.weights if loose else gradients.weights.flat
+
+    *expected, ctx = forward(
+        np.array(x), of_mode(mode, list(map(np.array, states))), on_host, backend="reference"
+    )
+    right = ctx.backward(np.array(dy), of_mode(mode, list(map(np.array, flat([dhx])))))
+    all_found = flat([found, gradients.x, gradients.hx])
+    for one, other in zip(all_found, flat([expected, right.x, right.hx]), strict=True):
+        assert any(one is made for made in user.made)
+        np.testing.assert_allclose(np.array(one), other, rtol=1e-10, atol=1e-14)
+    if loose:
+        for one, other in zip(of_weights, right.weights, strict=True):
+            assert any(one is made for made in user.made)
+            np.testing.assert_allclose(np.array(one), other, rtol=1e-10, atol=1e-14)
+    else:
+        packed = RNNWeights.pack(right.weights, SPECS[mode])
+        np.testing.assert_allclose(np.array(of_weights), packed.flat, rtol=1e-10, atol=1e-14)
+
+
+def test_a_state_that_is_left_out_is_zeros(user):
+    x, (h_0, _), weights = user.arguments("gru")
+    zeros = UserArray.of(user._allocate, np.zeros(h_0.shape))
+    expected = dnnffi.gru(x, zeros, weights, **user.keywords)[0]
+    found = dnnffi.gru(x, None, weights, **user.keywords)[0]
+    np.testing.assert_array_equal(np.array(found), np.array(expected))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_state_of_an_lstm_is_two_arrays(user, kind, count):
+    x, (h, c), weights = user.arguments("lstm")
+    wrong = kind([h, c, c][:count])
+    got = f"got {kind.__name__} of {count}"
+    with pytest.raises(TypeError, match=rf"^hx of an LSTM must be \(h_0, c_0\) or None; {got}$"):
+        dnnffi.lstm(x, wrong, weights, **user.keywords)
+    _, _, ctx = dnnffi.lstm_forward(x, (h, c), weights, **user.keywords)
+    with pytest.raises(TypeError, match=rf"^dhx of an LSTM must be .* or None; {got}$"):
+        ctx.backward(None, wrong)
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_state_of_a_gru_is_one_array(user, kind):
+    x, states, weights = user.arguments("gru")
+    message = rf"^h_0 must be one array: gru has no cell state; got a {kind.__name__} of 2$"
+    with pytest.raises(TypeError, match=message):
+        dnnffi.gru(x, kind(states), weights, **user.keywords)
+
+
+@pytest.mark.parametrize("name", ["x", "h_0", "c_0", "weights[2]"])
+def test_an_array_of_the_host_is_refused_by_its_name(user, name):
+    x, states, weights = user.arguments("lstm")
+    weights = [UserArray.of(user._allocate, a) for a in weights.to("torch").arrays()]
+    places = {"x": x, "h_0": states[0], "c_0": states[1], "weights[2]": weights[2]}
+    wrong = np.array(places[name])
+    x, h, c = (wrong if at == name else places[at] for at in ("x", "h_0", "c_0"))
+    weights[2] = wrong if name == "weights[2]" else weights[2]
+    with pytest.raises(TypeError, match=rf"^{re.escape(name)} must be .*; .* is elsewhere"):
+        dnnffi.lstm(x, (h, c), weights, **user.keywords)
+
+
+def test_arrays_that_say_where_they_are_name_the_backend(user):
+    x, states, weights = user.arguments("gru")
+    address = x.__cuda_array_interface__["data"][0]
+    x = DeviceArray(x, "cuda", 0, address, x.shape, x.dtype)
+    options = {"allocator": user}
+    expected = partial(dnnffi.gru, backend="cudnn")(x, states[0], weights, options=options)[0]
+    found = dnnffi.gru(x, states[0], weights, options=options)[0]
+    np.testing.assert_array_equal(np.array(found), np.array(expected))
