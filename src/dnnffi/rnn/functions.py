@@ -251,7 +251,6 @@ def _run_checked(
         x = arrays.array("x", x, plan.x_shape)
         if isinstance(weights, list):
             arrays.check_weights()
-        signature = None
     h_0 = arrays.optional("h_0", h_0, plan.h_shape)
     c_0 = arrays.optional("c_0", c_0, plan.c_shape)
     arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0)
