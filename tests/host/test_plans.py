@@ -15,6 +15,7 @@ import conformance
 import numpy as np
 import pytest
 from conformance import Case, problem_of
+from host_memory import Stream
 
 import dnnffi
 from dnnffi import testing
@@ -27,8 +28,10 @@ from dnnffi.errors import (
     UnsupportedError,
 )
 from dnnffi.execution.replay import MOST_GRAPHS
+from dnnffi.execution.workspaces import PER_THREAD_STREAM
 from dnnffi.rnn import tuning
 from dnnffi.rnn.route import CALLS_BEFORE_TUNING
+from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, dtype="float64")
@@ -172,6 +175,34 @@ def test_arrays_for_copies_are_those_of_one_stream(host):
     host.memory.stream = host.memory.new_stream()
     kept += run_on_new_addresses(host, weights, 4)
     assert host.memory.copies == copies
+
+
+def test_the_stream_of_each_thread_has_no_arrays_for_copies(host):
+    # One address stands for the streams of all threads.
+    weights = weights_of(host)
+    host.memory.stream = Stream(PER_THREAD_STREAM, host.memory)
+    kept = run_on_new_addresses(host, weights, 4 * CALLS_BEFORE_TUNING)
+    assert the_plan(host).finder.choice.staged
+    copies = host.memory.copies
+    kept += run_on_new_addresses(host, weights, 4)
+    assert host.memory.copies == copies
+
+
+def test_where_memory_for_copies_is_short_a_call_runs_directly(host):
+    weights = weights_of(host)
+    inputs = [random(host, SPEC.x_shape(STEPS, BATCH), seed) for seed in range(4)]
+    with held(host, options={"tune": "now"}) as other:
+        out = other.forward(inputs[0], None, weights)  # and makes the workspace
+    copies = host.memory.copies
+    with held(host, options={"tune": "now"}) as plan:
+        host.memory.fail_allocation = 0
+        for x in inputs:
+            plan.forward(x, None, weights, out=out)
+            close(out[0], on_reference("lstm", x, None, weights)[0])
+            assert host.memory.fail_allocation is None
+            if x is inputs[0]:
+                assert dnnffi.held_memory()["cudnn"].copies == 0
+        assert host.memory.copies > copies
 
 
 def test_a_problem_too_large_for_copies_is_not_staged(host, monkeypatch):
@@ -404,9 +435,11 @@ def test_no_tuning_inside_a_capture_of_the_user(host):
     for _ in range(2 * CALLS_BEFORE_TUNING):
         lstm(x, None, weights)
     assert the_plan(host).finder.choice is None
+    assert the_plan(host).autotune() is False
     host.memory.capture_number = 0
     lstm(x, None, weights)
     assert the_plan(host).finder.choice is not None
+    assert the_plan(host).autotune() is True
 
 
 def test_inside_a_capture_of_the_user_calls_are_his(host):
@@ -425,6 +458,50 @@ def test_inside_a_capture_of_the_user_calls_are_his(host):
         expected = on_reference("lstm_forward", x, None, weights)[2].backward(np.array(y))
         np.testing.assert_allclose(ctx.backward(y).x, expected.x, rtol=1e-10, atol=1e-14)
     assert launches(host) == replayed
+
+
+def chosen(host, direct, replayed, staged=False):
+    """Let measurements find this."""
+    choice = RouteChoice(f"cudnn {direct}", f"cudnn {replayed}", {}, {}, staged=staged)
+    host.rnn.tuner.measure = lambda problem, device: choice
+
+
+def kept_for_users(host):
+    """The algorithms that captures of users keep alive, and how many handles."""
+    kept = host.rnn.resources.graphs.of_users
+    algorithms = sorted(one.algorithm for one in kept if hasattr(one, "algorithm"))
+    return algorithms, len(kept) - len(algorithms)
+
+
+def test_a_capture_of_the_user_has_and_keeps_what_is_fastest_in_a_graph(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.stream = host.memory.new_stream()
+    lstm(x, None, weights)
+    chosen(host, "standard", "persist_dynamic")
+    for captured, expected in ((0, ([], 0)), (17, (["persist_dynamic"], 1))):
+        host.memory.capture_number = captured
+        lstm(x, None, weights, options={"tune": "now"})
+        assert kept_for_users(host) == expected
+
+
+@pytest.mark.parametrize("what", ["forward", "backward_data", "backward_weights", "backward"])
+def test_a_capture_of_the_user_keeps_each_operation(host, what):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.stream = host.memory.new_stream()
+    lstm(x, None, weights)
+    chosen(host, "persist_dynamic", "persist_dynamic")
+    with held(host, training=True, options={"tune": "now"}) as plan:
+        out = plan.forward(x, None, weights)
+        for _ in range(2):  # run by the graph's executor from its capture on
+            plan.forward(x, None, weights, out=out)
+        if what == "backward_weights":
+            plan.backward_data()
+        assert kept_for_users(host) == ([], 0)
+        host.memory.capture_number = 17
+        plan.forward(x, None, weights) if what == "forward" else getattr(plan, what)()
+        assert kept_for_users(host) == (["persist_dynamic"], 1)
 
 
 def test_two_threads_that_would_tune_the_same_problem(host):
@@ -571,6 +648,31 @@ def test_a_buffers_plan_fills_given_arrays_and_is_replayed(host):
         report = plan.report()
         assert "measured in this process" in report
         assert "as a CUDA graph" in report
+
+
+def test_backwards_of_a_buffers_plan_into_the_same_arrays_are_replayed(host):
+    weights, out_weights = weights_of(host), weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    dy = random(host, SPEC.y_shape(STEPS, BATCH), 2)
+    state = [random(host, SPEC.h_shape(BATCH), seed) for seed in range(4)]
+    out = random(host, x.shape, 3), tuple(state[:2])
+    results = random(host, dy.shape, 4), tuple(state[2:])
+
+    def apart(plan):
+        plan.backward_data(dy, out=out)
+        plan.backward_weights(out_weights)
+
+    def together(plan):
+        plan.backward(dy, out=out, out_weights=out_weights)
+
+    with held(host, training=True, options={"tune": "now"}) as plan:
+        for backward, graphs in ((apart, 2), (together, 1)):
+            for _ in range(3):  # run, captured, replayed
+                plan.forward(x, None, weights, out=results)
+                before, allocations = launches(host), host.memory.allocations
+                backward(plan)
+            assert launches(host) - before == graphs
+            assert host.memory.allocations == allocations
 
 
 @pytest.mark.parametrize("tune", ["off", "now"])
@@ -1047,6 +1149,18 @@ def test_memory_of_all_plans_is_shown(host):
     dnnffi.clear_plans()
     gc.collect()
     assert dnnffi.held_memory()["cudnn"] == (0, 0, 0)
+
+
+def test_a_plan_that_is_closed_holds_no_memory(host):
+    weights, kept = weights_of(host), []
+    with held(host, options={"tune": "now"}) as plan:
+        for seed in range(4):  # on new addresses, through copies
+            x = random(host, SPEC.x_shape(STEPS, BATCH), seed)
+            kept.append((x, plan.forward(x, None, weights)))
+        found = dnnffi.held_memory()["cudnn"]
+        assert found.graphs > 0
+        assert found.copies > 0
+    assert dnnffi.held_memory()["cudnn"]._replace(workspaces=0) == (0, 0, 0)
 
 
 # What the plans do not hold yet
