@@ -177,6 +177,26 @@ def test_arrays_for_copies_are_those_of_one_stream(host):
     assert host.memory.copies == copies
 
 
+def test_arrays_for_copies_are_those_of_one_call(host):
+    weights = weights_of(host)
+    x, other = (random(host, SPEC.x_shape(STEPS, BATCH), seed) for seed in (101, 102))
+    copy, handlers, found = host.memory.copy, [], []
+
+    def copy_with_signals(*arguments):
+        if handlers:
+            handlers.pop()()
+        copy(*arguments)
+
+    host.memory.copy = copy_with_signals
+    kept = run_on_new_addresses(host, weights, 4 * CALLS_BEFORE_TUNING)
+    copies = host.memory.copies
+    handlers.append(lambda: found.append(lstm(other, None, weights)[0]))
+    kept.append(lstm(x, None, weights)[0])
+    close(kept[-1], on_reference("lstm", x, None, weights)[0])
+    close(found[0], on_reference("lstm", other, None, weights)[0])
+    assert host.memory.copies - copies == 4, "x, y, h_n and c_n of the call that was interrupted"
+
+
 def test_the_stream_of_each_thread_has_no_arrays_for_copies(host):
     # One address stands for the streams of all threads.
     weights = weights_of(host)
@@ -1267,11 +1287,12 @@ def test_a_plan_made_inside_a_capture_is_measured_behind_it(host):
     assert the_plan(host).finder.choice is not None
 
 
+@pytest.mark.parametrize("tune", ["auto", "off"])
 @pytest.mark.parametrize("what", ["backward_data", "backward_weights", "a new plan", "autotune"])
-def test_a_forked_child_is_told_so_whatever_it_does(host, what):
+def test_a_forked_child_is_told_so_whatever_it_does(host, what, tune):
     weights = weights_of(host)
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
-    with held(host, training=True) as plan:
+    with held(host, training=True, options={"tune": tune}) as plan:
         plan.forward(x, None, weights)
         if what == "backward_weights":
             plan.backward_data()
