@@ -212,7 +212,7 @@ def test_where_memory_for_copies_is_short_a_call_runs_directly(host):
     weights = weights_of(host)
     inputs = [random(host, SPEC.x_shape(STEPS, BATCH), seed) for seed in range(4)]
     with held(host, options={"tune": "now"}) as other:
-        out = other.forward(inputs[0], None, weights)  # and makes the workspace
+        out = other.forward(inputs[-1], None, weights)  # and makes the workspace
     copies = host.memory.copies
     with held(host, options={"tune": "now"}) as plan:
         host.memory.fail_allocation = 0
