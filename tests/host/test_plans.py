@@ -161,10 +161,12 @@ def test_new_addresses_in_every_call_are_replayed_through_copies_where_they_pay(
     assert plan.operations.graph_count == 2, "one with states, one without"
     assert plan.operations.staged_bytes > 0
     copies, replayed = host.memory.copies, launches(host)
+    calls = host.calls("cudnnRNNForward")
     kept += run_on_new_addresses(host, weights, 10)
     # x, y, h_n and c_n, and h_0 and c_0 in every second call
     assert host.memory.copies - copies == 10 * 4 + 5 * 2
     assert launches(host) - replayed == 10
+    assert host.calls("cudnnRNNForward") - calls == 10
     assert "through copies" in plan.report()
 
 
@@ -1200,6 +1202,23 @@ def larger(host, names, extra=1 << 16):
         return executor
 
     kernels.make = make_larger
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_runs_directly_may_need_more_workspace_than_what_is_captured(host, training):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    _, _, ctx = on_reference("lstm_forward", x, None, weights)
+    lstm(x, None, weights)
+    larger(host, ("cudnn standard",))
+    chosen(host, "standard", "persist_dynamic")
+    with held(host, training=training, options={"tune": "now"}) as plan:
+        y, _ = plan.forward(x, None, weights)
+        close(y, on_reference("lstm", x, None, weights)[0])
+        if training:
+            np.testing.assert_allclose(
+                plan.backward_data(y)[0], ctx.backward(np.array(y)).x, rtol=1e-10, atol=1e-14
+            )
 
 
 @pytest.mark.parametrize("function", ["lstm", "lstm_forward"])
