@@ -1,0 +1,81 @@
+"""What a plan tells of itself, word for word."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dnnffi.rnn.report import report_of
+from dnnffi.rnn.tuning import RouteChoice, Times
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+PROBLEM = RNNProblem.dense(RNNSpec(mode="lstm", input_size=3, hidden_size=4), 5, 2)
+TIMES = {"cudnn standard": Times(1.25, 0.5), "cudnn persist_static": Times(2.0)}
+CHOICE = RouteChoice("cudnn standard", "cudnn standard", TIMES, {"cudnn wide": "it is not right"})
+SIZES = "workspace 1,024 bytes, reserve 65,536 bytes\n2 graphs, 2,000 bytes"
+
+
+def report(problem=PROBLEM, choice=None, staged_bytes=0):
+    """Without its first line, which is the problem."""
+    route = SimpleNamespace(
+        main=SimpleNamespace(algorithm="standard"),
+        replayed=None if choice is None else choice.replayed,
+        staged=choice is not None and choice.staged,
+        workspace_bytes=1024,
+        reserve_bytes=65_536,
+    )
+    operations = SimpleNamespace(graph_count=2, graph_bytes=2000, staged_bytes=staged_bytes)
+    first, _, rest = report_of(
+        problem, SimpleNamespace(route=route, choice=choice), operations
+    ).partition("\n")
+    assert first == str(problem)
+    return rest
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (RNNOptions(), "'auto'; not measured yet"),
+        (RNNOptions(tune="off"), "'auto'; tuning is off"),
+        (RNNOptions(algorithm="standard"), "'standard'; not measured yet"),
+    ],
+)
+def test_a_problem_that_was_not_measured(options, said):
+    expected = f"algorithm standard, math default\npicked by the rule for {said}\n{SIZES}"
+    assert report(PROBLEM._replace(options=options)) == expected
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("source", ["measured", "disk"])
+def test_a_problem_that_was_measured(source, training):
+    where = {"measured": "measured in this process", "disk": "read from disk"}[source]
+    what = "forward and both backwards" if training else "forward"
+    choice = CHOICE._replace(replayed=None, source=source)
+    assert report(PROBLEM._replace(training=training), choice) == (
+        "algorithm standard, math default\n"
+        f"{where}, milliseconds of {what}:\n"
+        "  cudnn standard: 1.2500 directly, 0.5000 as graph\n"
+        "  cudnn persist_static: 2.0000 directly, not captured\n"
+        "  cudnn wide: it is not right\n"
+        f"{SIZES}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("staged", "elsewhere"),
+    [
+        (False, "cudnn standard called directly elsewhere"),
+        (True, "through copies to addresses that are known elsewhere"),
+    ],
+)
+def test_a_problem_that_is_replayed(staged, elsewhere):
+    assert report(choice=CHOICE._replace(staged=staged)).splitlines()[1] == (
+        "cudnn standard as a CUDA graph where the addresses of a call are known, " + elsewhere
+    )
+
+
+def test_memory_for_copies():
+    assert report(staged_bytes=4096).splitlines()[-1] == "4,096 bytes for copies"
