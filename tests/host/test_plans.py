@@ -1125,6 +1125,30 @@ def test_a_plan_of_another_device_refuses_arrays_of_this_one(host):
         plan.forward(x, None, weights)
 
 
+class StepGraph:
+    """A step of a user, and whether it was let go of."""
+
+    def __init__(self, memory, step):
+        self.device, self.result, self.closed = memory.device, step(), False
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_step_is_captured_on_the_device_of_its_plan_and_goes_with_it(host):
+    host.memory.devices = 2
+    with held(host, device=1) as plan:
+        with pytest.raises(UnsupportedError, match="captures on CuPy arrays on CUDA only"):
+            plan.capture(lambda: 3)
+        host.memory.capture_step = partial(StepGraph, host.memory)
+        graph = plan.capture(lambda: 3)
+        assert (graph.device, graph.result, graph.closed) == (1, 3, False)
+        host.memory.kind = "rocm"
+        with pytest.raises(UnsupportedError, match="captures on CuPy arrays on CUDA only"):
+            plan.capture(lambda: 3)
+    assert graph.closed
+
+
 def test_the_reference_captures_nothing(host):
     with held(host, backend="reference") as plan, pytest.raises(UnsupportedError, match="graphs"):
         plan.capture(lambda: None)
