@@ -464,6 +464,16 @@ def test_another_buffer_of_the_same_layout():
         weights.like(np.ones(3, np.float32))
 
 
+@pytest.mark.parametrize("made", [lambda w: w, lambda w: RNNWeights.of_result(w.flat, w.layout)])
+def test_sixty_four_calls_with_the_same_weights_are_known(made):
+    known, plan = made(packed()).known, np.empty(0)  # anything that may be referred to weakly
+    counts = []
+    for number in range(65):
+        known.add((number,), plan)
+        counts.append(len(known))
+    assert counts == [*range(1, 65), 1]
+
+
 # Arrays on a device, without CuPy
 
 

@@ -275,20 +275,24 @@ def test_every_candidate_is_tried_within_the_time():
     assert set(choice.times) == set(scripts)
 
 
-def test_a_candidate_without_hope_is_timed_once():
-    choice, candidates = tuned(standard=Script(1.0, 1.0), slow=Script(40.0, 30.0))
-    assert choice.times["slow"] == Times(40.0, 30.0)
+@pytest.mark.parametrize("slow", [3.25, 40.0])
+def test_a_candidate_without_hope_is_timed_once(slow):
+    choice, candidates = tuned(standard=Script(1.0, 1.0), slow=Script(slow, slow))
+    assert choice.times["slow"] == Times(slow, slow)
     assert candidates.runs["slow", "forward", "direct"] == 2  # the first run, and the timed one
     assert candidates.runs["slow", "forward", "replayed"] == 1
 
 
-def test_a_long_call_is_repeated_less_than_a_short_one():
-    _, candidates = tuned(long=Script(100.0, 100.0))
-    _, others = tuned(short=Script(0.01, 0.01))
-    long = candidates.runs["long", "forward", "direct"]
-    short = others.runs["short", "forward", "direct"]
-    assert long == 1 + 1 + 3  # the first run, the one that tells how many make a batch, batches
-    assert short == 1 + 1 + 3 * 20
+@pytest.mark.parametrize(("milliseconds", "calls"), [(100.0, 1), (0.5, 4), (0.01, 20)])
+def test_three_batches_are_timed_of_as_many_calls_as_fill_two_milliseconds(milliseconds, calls):
+    _, candidates = tuned(standard=Script(milliseconds, milliseconds))
+    # The first run, the one that tells how many make a batch, batches.
+    assert candidates.runs["standard", "forward", "direct"] == 1 + 1 + 3 * calls
+
+
+def test_a_candidate_with_hope_is_timed_as_often_as_the_best():
+    _, candidates = tuned(standard=Script(1.0, 1.0), slow=Script(2.75, 2.75))
+    assert candidates.runs["slow", "forward", "direct"] == 1 + 1 + 3
 
 
 def test_one_slow_call_does_not_decide():
