@@ -265,6 +265,23 @@ WEIGHT_SHAPES = {
 }
 
 
+def test_what_is_not_said_is_a_plain_convolution_in_float32():
+    expected = ConvSpec(
+        in_channels=4,
+        out_channels=6,
+        kernel=(3, 5),
+        stride=(1, 1),
+        padding=(0, 0),
+        dilation=(1, 1),
+        groups=1,
+        transposed=False,
+        output_padding=(0, 0),
+        dtype="float32",
+    )
+    assert ConvSpec(in_channels=4, out_channels=6, kernel=(3, 5)) == expected
+    assert ConvSpec.from_weight_shape((6, 4, 3, 5)) == expected
+
+
 @pytest.mark.parametrize(("shape", "message"), WEIGHT_SHAPES.values(), ids=list(WEIGHT_SHAPES))
 def test_wrong_weight_shapes_are_refused(shape, message):
     with pytest.raises(ValueError, match=message):
