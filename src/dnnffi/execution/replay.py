@@ -103,9 +103,10 @@ class GraphMemory:
             self._nbytes += held.nbytes
 
     def remove(self, replays: Replays, addresses: Addresses) -> None:
-        """Count a graph no more."""
+        """Count a graph no more that its operation has let go of."""
         with self._lock:
-            self._count_out((replays.weak, addresses))
+            if addresses not in replays.graphs:  # else another thread has captured it anew
+                self._count_out((replays.weak, addresses))
 
     def _count_out(self, key: tuple[ref[Replays], Addresses]) -> None:
         # Without a call, so that no signal handler comes in between.
