@@ -6,10 +6,12 @@ the kernels of recurrent layers ask of PTX.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import os
 import shlex
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -34,13 +36,20 @@ class EmulatorError(Exception):
 
 @cache
 def _folder():
-    return tempfile.TemporaryDirectory(prefix="emulated")
+    folder, process = Path(tempfile.mkdtemp(prefix="emulated")), os.getpid()
+
+    def remove():
+        if os.getpid() == process:  # and not in a forked child, as other tests make
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 @cache
 def compiled(source):
     """A source of C++ as a shared library that knows `device.c`."""
-    folder = Path(_folder().name)
+    folder = _folder()
     path = folder / f"kernels{next(_numbers)}.so"
     command = shlex.split(os.environ.get("CXX", "c++"))
     command += ["-O0", "-std=c++20", "-w", "-shared", "-fPIC", f"-I{HERE}", "-x", "c++", "-"]
@@ -53,7 +62,7 @@ def compiled(source):
 
 @cache
 def _device_path():
-    path = Path(_folder().name) / "libdevice.so"
+    path = _folder() / "libdevice.so"
     command = shlex.split(os.environ.get("CC", "cc"))
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run([*command, *flags, HERE / "device.c", "-o", path], check=True)

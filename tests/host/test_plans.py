@@ -124,7 +124,7 @@ def test_training_in_a_loop_is_replayed_and_stays_right(host, mode, layout):
         _, _, ctx = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, backend="cudnn", **keywords)
         ctx.backward(need="weights")
     assert launches(host) - before >= 2 * 4
-    assert 2 <= training.operations.graph_count <= 3 * MOST_GRAPHS
+    assert 1 <= training.operations.graph_count <= 3 * MOST_GRAPHS
     assert training.operations.graph_bytes == 1000 * training.operations.graph_count
 
 
