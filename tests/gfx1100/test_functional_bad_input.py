@@ -43,7 +43,12 @@ def arguments_of(miopen, arguments):
 def translated(message):
     """What is no array, or of another dtype, is refused in other words."""
     other = "must be (an array in device memory|in device memory; this)"
-    message = message.replace(host.NOT_AN_ARRAY, other).replace("got ndarray", "got DlpackArray")
+    message = message.replace(host.NOT_AN_ARRAY, other)
+    if message.startswith("^hx of an LSTM"):  # whose parts are known as arrays of a device by then
+        message = message.replace("got ndarray", "got DeviceArray")
+        if message.endswith("got dict$"):
+            return "^h_0 must be an array in device memory, .*; got dict$"
+    message = message.replace("got ndarray", "got DlpackArray")
     # The executor looks at arrays whose shape is right, and knows its dtype alone.
     return message.replace("the dtype of the weights, ", "(the dtype of the weights, |dtype )")
 
