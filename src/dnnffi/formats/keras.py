@@ -17,6 +17,7 @@ from dnnffi.formats.network import (
     described,
     named,
     network,
+    of_other_mode,
     order_from,
     order_of,
     refuse_projection,
@@ -80,8 +81,7 @@ def _cell(where: str, values: Sequence[Any], mode: str) -> Cell:
     gates = len(GATES[mode])
     hidden, columns = recurrent.shape
     if columns != gates * hidden:
-        modes = [one for one, other in GATES.items() if columns == len(other) * hidden]
-        cause = f"; it is that of mode {' or '.join(map(repr, modes))}" if modes else ""
+        cause = of_other_mode(columns, hidden)
         if hidden == gates * columns:
             cause = "; it is transposed"
         raise ValueError(

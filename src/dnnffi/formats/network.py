@@ -79,12 +79,22 @@ def check_dims(name: str, array: AnyArray, dims: str) -> None:
         raise ValueError(f"{name} must have shape [{dims}]; got {shape}")
 
 
+def _modes_with(rows: int, hidden: int) -> list[str]:
+    return [mode for mode, gates in GATES.items() if rows == len(gates) * hidden]
+
+
+def of_other_mode(rows: int, hidden: int) -> str:
+    """What an error adds about an array of so many rows: of which modes it is; empty of none."""
+    modes = _modes_with(rows, hidden)
+    return f"; it is that of mode {' or '.join(map(repr, modes))}" if modes else ""
+
+
 def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) -> str:
     """The mode of a format whose names do not tell it: by ``rows`` a hidden unit of an array.
 
     ``mode`` is what the caller says, or None; it tells "rnn_relu" from "rnn_tanh".
     """
-    modes = [one for one, gates in GATES.items() if rows == len(gates) * hidden]
+    modes = _modes_with(rows, hidden)
     if not modes:
         raise ValueError(
             f"{name}: {rows} is not 4 (LSTM), 3 (GRU) or 1 (RNN) times the hidden size {hidden}; "

@@ -16,6 +16,7 @@ from dnnffi.formats.network import (
     check_shape,
     named,
     network,
+    of_other_mode,
     order_from,
     order_of,
     refuse_projection,
@@ -105,8 +106,7 @@ def _layer(names: Sequence[str], values: Sequence[object], mode: str) -> list[Ce
     if directions not in (1, 2):
         raise ValueError(f"{names[1]} must have one or two directions; got shape {r.shape}")
     if rows != gates * hidden:
-        modes = [one for one, other in GATES.items() if rows == len(other) * hidden]
-        cause = f"; it is that of mode {' or '.join(map(repr, modes))}" if modes else ""
+        cause = of_other_mode(rows, hidden)
         if hidden == gates * rows:
             cause = "; it is transposed"
         raise ValueError(

@@ -15,6 +15,7 @@ from dnnffi.formats.network import (
     check_shape,
     named,
     network,
+    of_other_mode,
 )
 from dnnffi.spec.rnn import GATES, RNNSpec
 
@@ -114,8 +115,7 @@ def _check(cell: Cell, mode: str, names: Sequence[str]) -> None:
     hidden = (cell.w_hh if cell.w_hr is None else cell.w_hr).shape[1]
     gates = len(GATES[mode])
     if rows != gates * hidden:
-        modes = [one for one, other in GATES.items() if rows == len(other) * hidden]
-        cause = f"; it is that of mode {' or '.join(map(repr, modes))}" if modes else ""
+        cause = of_other_mode(rows, hidden)
         raise ValueError(
             f"{labels['w_ih']} must have {gates} times {hidden} rows (gates of {mode} times H); "
             f"got shape {tuple(cell.w_ih.shape)}{cause}"

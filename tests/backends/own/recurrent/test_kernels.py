@@ -298,7 +298,7 @@ def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
         kernel._kernel = lambda grid, threads, arguments, **_: launches.append(
             (grid, threads, arguments[-4:])
         )
-        kernel.run(network.launch, 17, 2, (), (-1.0, 1.0))
+        kernel.run(network.launch, (), (-1.0, 1.0))
     rest = (128,), 3, (-1.0, 1.0)
     assert launches == [((6,), rest[0], (rest[1], first, *rest[2])) for first in (0, 2, 4)]
 

@@ -57,17 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
     Weights weights;
     weights.read(matrices, kept, streamed, rank, warp, lane);
     const Ring<BackwardArrays> ring{slots, arrays, places, rank, first_row};
-    ring.clear();
-    __syncthreads();
-#pragma unroll
-    for (int s = 0; s < RING; s++)
-#pragma unroll
-        for (int sub = 0; sub < SUBTILES; sub++) {
-            if (s < last) ring.load(last - 1 - s, s, sub);
-            commit_copies();
-        }
-    wait_for_copies<(RING - 1) * SUBTILES>();
-    __syncthreads();
+    ring.begin(last);
 
     float dh[SUBTILES][WARP_TASKS][CELLS], dc[SUBTILES][WARP_TASKS][CELLS];
     float bias[SUBTILES][WARP_TASKS][SAVED];

@@ -17,7 +17,8 @@
    before anybody waits.
    Why a launch needs no zeroed memory: a block finds the tags of the launch before in its own
    words, which nobody else writes. Each launch on a buffer writes all of a group's words of a slot
-   equally often. The buffer is zeroed once, before the first launch. */
+   equally often. It has to be zeroed before the first launch only; here every call does so, since
+   workspaces are shared. */
 
 constexpr u32 TAG = DTYPE == FLOAT32 ? 1u : 0x10000u;
 

@@ -72,9 +72,11 @@ class OwnRNNExecutor:
         self.weight_size: int = weight_layout(spec, "cudnn").size
         self._packing = None if rows.tables is None else Packing(rows.tables, self._size, memory)
         self._copies = self._packing is not None and self._packing.copies
-        self._forward_kernel = LayerKernel(forward, memory)
-        self._backward_kernel = None if backward is None else LayerKernel(backward, memory)
+        of_layers = memory, rows.batch, spec.num_directions
+        self._forward_kernel = LayerKernel(forward, *of_layers)
+        self._backward_kernel = None
         if backward is not None:
+            self._backward_kernel = LayerKernel(backward, *of_layers)
             self._bias_kernel = memory.kernel(source_of_bias(backward), "bias_gradients")
         low, high = problem.options.clip or (0.0, 0.0)
         self._bounds = float(low), float(high)
@@ -129,9 +131,8 @@ class OwnRNNExecutor:
 
     def _room(self, workspace: Buffer, kernel: LayerKernel) -> _Room:
         geometry = kernel.geometry
-        groups = min(geometry.groups(self._rows.batch) * self._directions, kernel.most_groups)
-        nbytes = groups * geometry.exchange_bytes
-        streamed = groups * geometry.blocks * geometry.streamed_bytes
+        nbytes = kernel.groups_at_once * geometry.exchange_bytes
+        streamed = kernel.groups_at_once * geometry.blocks * geometry.streamed_bytes
         return _Room(workspace.add(nbytes), nbytes, workspace.add(streamed))
 
     @property
@@ -183,7 +184,7 @@ class OwnRNNExecutor:
                 weights.matrix_stride // self._size,
                 weights.bias_stride // self._size,
             )
-            self._run(launch, self._forward_kernel, arguments)
+            self._forward_kernel.run(launch, arguments, self._bounds)
             x = y
         if self._packing is not None and self._copies:
             width = spec.hidden_size * self._directions
@@ -213,7 +214,7 @@ class OwnRNNExecutor:
                 *self._places,
                 weights.matrix_stride // self._size,
             )
-            self._run(launch, self._backward_kernel, arguments)
+            self._backward_kernel.run(launch, arguments, self._bounds)
             dx = at.workspace + self._dy
             if layer == 0:
                 dx = at.workspace + self._packed_dx if self._copies else at.dx
@@ -263,9 +264,6 @@ class OwnRNNExecutor:
         """Clear what groups exchange; the addresses of that and of streamed weights."""
         self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
         return workspace + room.exchange, workspace + room.streamed
-
-    def _run(self, launch: Launch, kernel: LayerKernel, arguments: tuple[int, ...]) -> None:
-        kernel.run(launch, self._rows.batch, self._directions, arguments, self._bounds)
 
     def _state(self, array: int, layer: int) -> int:
         """A layer's part of the states of all layers, 0 where there are none."""

@@ -68,17 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
     Weights weights;
     weights.read(matrices, kept, streamed, rank, warp, lane);
     const Ring<ForwardArrays> ring{slots, arrays, places, rank, first_row};
-    ring.clear();
-    __syncthreads();
-#pragma unroll
-    for (int s = 0; s < RING; s++)
-#pragma unroll
-        for (int sub = 0; sub < SUBTILES; sub++) {
-            if (s < last) ring.load(s, s, sub);
-            commit_copies();
-        }
-    wait_for_copies<(RING - 1) * SUBTILES>();
-    __syncthreads();
+    ring.begin(last);
 
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
     float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */

@@ -18,7 +18,6 @@ SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
 WORD_BYTES = 16
 MOST_WARPS = 16
-RESERVED_SHARED_BYTES = 1024  # of a multiprocessor's, by the driver, for each block
 
 
 class Chip(NamedTuple):
@@ -242,9 +241,10 @@ def divisions(kind: Kind, chip: Chip, units: int, rows: int, subtiles: int) -> I
 def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip) -> float:
     """About how many microseconds a step takes, with so many units a block and rows a group.
 
-    Fitted to the best of 16 divisions for each of 90 shapes on an H200, within a third: an exchange
-    takes 0.66, 1000 words that a block gathers 0.28, a million products 1.52 (in TF32 twice that),
-    and 100 KB of weights that do not fit on the chip 1.51.
+    Fitted to the best of up to 16 divisions for each of 92 shapes on an H200, to 83 of them within
+    a third, to the worst within a factor of two: an exchange takes 0.66, 1000 words that a block
+    gathers 0.28, a million products 1.52 (in TF32 twice that), and 100 KB of weights that do not
+    fit on the chip 1.51.
     """
     blocks = -(-kind.padded // units)
     groups = -(-batch // rows) * directions

@@ -58,48 +58,41 @@ def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
 class LayerKernel:
     """A compiled geometry: runs all groups of a layer, as many at once as the device has room for.
 
-    Raises what the compiler or the device says where it cannot run, and `UnsupportedError` where
-    not even one group fits.
+    ``groups_at_once`` is how many. Raises `UnsupportedError` where there is no compiler, or no room
+    for even one group.
     """
 
-    def __init__(self, geometry: Geometry, memory: MemoryWithGraphs) -> None:
+    def __init__(
+        self, geometry: Geometry, memory: MemoryWithGraphs, batch: int, directions: int
+    ) -> None:
         self.geometry = geometry
         self._kernel = compile_kernel(geometry, memory)
-        self.most_groups: int = (
-            memory.blocks_at_once(self._kernel, geometry.threads, geometry.shared_bytes)
-            // geometry.blocks
-        )
-        if not self.most_groups:
+        self._threads = (geometry.threads,)
+        self._shared_bytes = geometry.shared_bytes
+        room = memory.blocks_at_once(self._kernel, geometry.threads, self._shared_bytes)
+        if room < geometry.blocks:
             raise UnsupportedError(
                 "dnnffi",
                 "",
                 f"our own kernels need {geometry.blocks} blocks of {geometry.threads} threads and "
-                f"{geometry.shared_bytes} bytes of shared memory at once, which this device has "
-                f"no room for",
+                f"{self._shared_bytes} bytes of shared memory at once, which this device has no "
+                f"room for",
             )
+        self._groups = geometry.groups(batch)
+        groups = self._groups * directions
+        self.groups_at_once = most = min(groups, room // geometry.blocks)
+        self._launches = [
+            ((min(most, groups - first) * geometry.blocks,), first)
+            for first in range(0, groups, most)
+        ]
 
-    def groups(self, batch: int, directions: int) -> int:
-        """Groups of a layer."""
-        return self.geometry.groups(batch) * directions
-
-    def run(
-        self,
-        launch: Launch,
-        batch: int,
-        directions: int,
-        arguments: tuple[int, ...],
-        bounds: tuple[float, float],
-    ) -> None:
+    def run(self, launch: Launch, arguments: tuple[int, ...], bounds: tuple[float, float]) -> None:
         """Enqueue all groups."""
-        geometry = self.geometry
-        of_direction = geometry.groups(batch)
-        groups = of_direction * directions
-        for first in range(0, groups, self.most_groups):
-            count = min(self.most_groups, groups - first)
+        for blocks, first in self._launches:
             self._kernel(
-                (count * geometry.blocks,),
-                (geometry.threads,),
-                (*arguments, of_direction, first, *bounds),
+                blocks,
+                self._threads,
+                (*arguments, self._groups, first, *bounds),
                 stream=launch.stream,
-                shared_mem=geometry.shared_bytes,
+                shared_mem=self._shared_bytes,
             )

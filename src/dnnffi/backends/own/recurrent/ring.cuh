@@ -99,10 +99,21 @@ template <class Arrays> struct Ring
     Places places;
     int rank, first_row; /* of the block: among its group, and of its first sub-tile */
 
-    DEVICE void clear() const
+    /* Clears the ring and asks for the first turns of `last`; those of the first one are there. */
+    DEVICE void begin(int last) const
     {
         for (int i = threadIdx.x; i < RING * SUBTILES * RING_WORDS; i += THREADS)
             slots[i] = make_uint4(0, 0, 0, 0);
+        __syncthreads();
+#pragma unroll
+        for (int turn = 0; turn < RING; turn++)
+#pragma unroll
+            for (int sub = 0; sub < SUBTILES; sub++) {
+                if (turn < last) load(BACKWARD ? last - 1 - turn : turn, turn, sub);
+                commit_copies();
+            }
+        wait_for_copies<(RING - 1) * SUBTILES>();
+        __syncthreads();
     }
 
     DEVICE uint4 *slot(int turn, int sub) const
