@@ -119,31 +119,6 @@ def test_a_cycle_longer_than_the_limit_keeps_its_graphs():
     assert min(graph.launches for graph in operation.graphs.values()) == 99
 
 
-def test_addresses_that_never_settle_are_captured_as_often_as_replays_pay_for():
-    """In turns four sets of addresses that come again, and one that comes twice and never again."""
-    operation = replays(most=1000, paid_by=10)
-    captured = 0
-    for turn in range(200):
-        for addresses in (1, 2, 3, 4, 1000 + turn, 1000 + turn):
-            captured += call(operation, (addresses,))
-        launches = sum(graph.launches for graph in operation.graphs.values())
-        assert captured <= 4 + launches / 10
-    assert captured >= 4 * 198 / 10  # each captured in vain was launched once, beside the four
-
-
-def test_launches_of_graphs_that_are_gone_have_paid():
-    operation = replays(most=16, paid_by=10)
-    for addresses in range(4):  # those that need not have been paid for
-        call(operation, (addresses,))
-        assert call(operation, (addresses,))
-    for _ in range(35):  # 39 launches, with those of captures
-        call(operation, (0,))
-    operation.drop((0,))
-    assert not any(call(operation, (9,)) for _ in range(3))
-    call(operation, (1,))
-    assert call(operation, (9,))
-
-
 def test_adding_what_is_there_changes_nothing():
     memory = GraphMemory()
     operation = replays(memory=memory)

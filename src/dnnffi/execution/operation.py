@@ -20,9 +20,8 @@ class Operation(Replays):
         graphs: GraphMemory,
         failed: Callable[[], object],
         captured_at: int = 2,
-        paid_by: int = 0,
     ) -> None:
-        super().__init__(graphs, captured_at=captured_at, paid_by=paid_by)
+        super().__init__(graphs, captured_at=captured_at)
         self._memory = memory
         self._launch_on = launch_on
         self._failed = failed

@@ -22,7 +22,6 @@ MOST_GRAPHS = 16
 MOST_BYTES = 256 * 2**20
 """Device memory of all graphs of a backend from which on a new one needs another's place."""
 
-_UNPAID = 4  # graphs of an operation that need not have been paid for
 _MOST_SEEN = 64  # sets of addresses that are counted before the count begins anew
 
 
@@ -130,21 +129,12 @@ class Replays:
     limits hold after the next `add`.
     """
 
-    def __init__(
-        self,
-        memory: GraphMemory,
-        most: int = MOST_GRAPHS,
-        captured_at: int = 2,
-        paid_by: int = 0,
-    ) -> None:
+    def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
         self.graphs: dict[Addresses, Graph] = {}
         self.weak = ref(self, memory.gone.append)
         self.graph_memory = memory
         self._most = most
         self._captured_at = captured_at
-        self._paid_by = paid_by
-        self._captured = 0
-        self._launched = 0  # graphs that are gone
         self._seen: dict[Addresses, int] = {}
 
     def due(self, addresses: Addresses) -> bool:
@@ -152,9 +142,7 @@ class Replays:
 
         On call ``captured_at`` with them; where the operation has all the graphs it may have, once
         they came more often than those of the graph that is launched least: a cycle of more sets
-        than there may be graphs keeps those it has. Beyond the first few, once each graph so far
-        was paid for by ``paid_by`` launches: where addresses never settle, capturing would take
-        longer than replays save. And if there is memory.
+        than there may be graphs keeps those it has. And if there is memory.
         """
         seen = self._seen
         if len(seen) >= _MOST_SEEN and addresses not in seen:
@@ -164,17 +152,11 @@ class Replays:
         graphs = list(self.graphs.values())
         if len(graphs) >= self._most:
             needed += 1 + min(graph.launches for graph in graphs)
-        if count < needed:
-            return False
-        launched = self._launched + sum(graph.launches for graph in graphs)
-        if self._captured >= _UNPAID and launched < self._captured * self._paid_by:
-            return False
-        return self.graph_memory.has_room()
+        return count >= needed and self.graph_memory.has_room()
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
         """Keep a graph; where there are too many, those that are launched least go."""
         self._seen.pop(addresses, None)
-        self._captured += 1
         if self.graphs.setdefault(addresses, graph) is not graph:
             return  # another thread was faster
         self.graph_memory.add(self, addresses, graph)
@@ -192,9 +174,7 @@ class Replays:
 
     def drop(self, addresses: Addresses) -> None:
         """Let go of one graph."""
-        graph = self.graphs.pop(addresses, None)
-        if graph is not None:
-            self._launched += graph.launches
+        self.graphs.pop(addresses, None)
         self.graph_memory.remove(self, addresses)
 
     def clear(self) -> None:

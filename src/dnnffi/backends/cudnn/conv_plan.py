@@ -42,10 +42,6 @@ CAPTURED_AT = 4
 save, so what comes two or three times by chance, while a pool grows, is not worth one.
 """
 
-PAID_BY = 32
-"""Replays that a capture takes as long as: 0.2 to 0.9 ms beside 13 µs that one saves (ResNet-50's
-training, H200)."""
-
 MOST_SHARED_WORKSPACE = 32 * 2**20
 """Bytes of workspace up to which a call of the functions takes the stream's own buffer."""
 
@@ -139,8 +135,7 @@ class CudnnConvPlan(ConvProblemPlan):
             raise executors.nothing()
         self._choice = executor.choice
         launch_on, stop = partial(self._launch, self.device), self._captures.stop
-        graphs = self._resources.graphs
-        operation = Operation(self.memory, launch_on, graphs, stop, CAPTURED_AT, PAID_BY)
+        operation = Operation(self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT)
         made = self._local.executors = _OfThread(executor, executors, operation)
         self._threads.add(made)
         return made
