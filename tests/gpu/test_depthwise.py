@@ -9,6 +9,7 @@ from conformance import deviation
 
 from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
+from dnnffi.backends.own.depthwise import pixels
 from dnnffi.backends.own.depthwise.gather import DepthwiseGather, tiles
 from dnnffi.backends.own.depthwise.weights import DepthwiseWeights
 from dnnffi.device.cupy import cupy_memory
@@ -16,7 +17,7 @@ from dnnffi.device.interface import Launch
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
-from dnnffi.spec.layouts import LAYOUTS
+from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 
 cupy = pytest.importorskip("cupy")
 
@@ -72,6 +73,7 @@ def test_the_gradient_by_the_weights(dtype, limit, channels, many, kernel, geome
         (240, (5, 5), {"stride": 2, "padding": 2}, (3, 28, 28)),
         (96, (7, 7), {"padding": 3}, (2, 56, 56)),
         (960, (3, 3), {"padding": 1}, (5, 7, 7)),
+        (705, (3, 3), {"padding": 1}, (3, 7, 7)),
         (32, (3, 3), {"padding": 1}, (2, 112, 112)),
         (1, (3, 3), {"padding": 1}, (7, 61, 43)),
         (5, (5, 2), {"stride": (1, 3), "padding": (0, 1), "dilation": (2, 1)}, (3, 20, 31)),
@@ -103,6 +105,17 @@ def test_forward_and_backward_data(dtype, layout, operation, channels, kernel, g
             found = [_run(problem, tile, given) for _ in range(2)]
             assert deviation(found[0], expected) <= conformance_conv.tolerance(problem)
             np.testing.assert_array_equal(found[0], found[1])  # the same bits in every run
+
+
+def test_several_tiles_of_a_thread(monkeypatch):
+    monkeypatch.setattr(pixels, "_BLOCKS", 2)
+    spec = ConvSpec(in_channels=64, out_channels=64, kernel=(3, 3), padding=1, groups=64)
+    problem = ConvProblem.of(FORWARD, spec, (4, 64, 31, 20), layout=CHANNELS_LAST)
+    arrays = testing.conv_inputs(problem, 0)
+    given = [_put(arrays.x, problem), _put(arrays.w, problem)]
+    for tile in tiles(problem):
+        found = _run(problem, tile, given)
+        assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
 
 
 def _put(array, problem):

@@ -16,7 +16,7 @@ from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
 from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, own_choices
-from dnnffi.backends.own.depthwise import faster
+from dnnffi.backends.own.depthwise import faster, pixels
 from dnnffi.backends.own.depthwise.gather import DepthwiseGather, has_kernel, tiles
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.convolution.backend import conv_backends
@@ -139,11 +139,20 @@ def test_what_follows_a_forward(host, layout, dtype, more, transposed):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("count", [256, 2112])
-def test_many_planes(host, layout, count):
-    # More than a block has, and not a multiple; more tiles than one for each thread.
-    problem = problem_of(sizes=(7, 7), channels=count // 2 - 1, padding=1, layout=layout)
+def test_many_planes(host, layout):
+    # No multiple of those of a block, of which there are several.
+    problem = problem_of(sizes=(7, 7), channels=705, batch=3, padding=1, layout=layout)
+    if layout == CHANNELS_FIRST:
+        assert 3 * 705 % tiles(problem)[0].many != 0
     for tile in tiles(problem):
+        check(host, problem, tile)
+
+
+def test_several_tiles_of_a_thread(host, monkeypatch):
+    # As in images that are too large for a test.
+    monkeypatch.setattr(pixels, "_BLOCKS", 2)
+    problem = problem_of(sizes=(31, 20), channels=64, padding=1, layout=CHANNELS_LAST)
+    for tile in tiles(problem)[:2]:
         check(host, problem, tile)
 
 
