@@ -15,6 +15,7 @@ _THREADS = 256
 _LANES = 32
 _BLOCKS = 8 * 132  # of which there should be more, before a thread has several tiles
 _MOST_TURNS = 8
+_SMALL = 14  # an image with no more rows: what counts is how many threads there are
 
 _SOURCE = """
 extern "C" __global__ void __launch_bounds__(BLOCK) depthwise(
@@ -147,11 +148,13 @@ class Pixels:
     def tiles(y: Axis, x: Axis, count: int, channels: int, item: int) -> list[Tile]:
         """Those worth measuring, what is likely best first."""
         across = fewest_idle(x, (7, 8, 6, 5, 4))
-        found = []
         few = y.kernel * x.kernel <= 9
-        for down, wanted in ((2, 2), (4, 2), (2, 4) if few else (2, 1), (1, 4) if few else (1, 2)):
-            many = next(n for n in (wanted, 2, 1) if n <= wanted and channels % n == 0)
-            tile = Tile(fewest_idle(y, (down,)), across, many)
-            if tile not in found:
-                found.append(tile)
-        return found
+        if y.outputs <= _SMALL:
+            wanted = [(1, 2), (2, 2), (1, 1), (1, 4) if few else (2, 1)]
+        else:
+            wanted = [(2, 2), (4, 2), (2, 4) if few else (2, 1), (1, 4) if few else (1, 2)]
+        found = [
+            Tile(fewest_idle(y, (down,)), across, next(n for n in (most, 2, 1) if not channels % n))
+            for down, most in wanted
+        ]
+        return list(dict.fromkeys(found))

@@ -16,6 +16,8 @@ SHARED_BYTES = 48 * 1024
 _ENOUGH_BYTES = 32 * 1024  # with more, too few blocks are on a multiprocessor at the same time
 _THREADS = 256
 _WARP = 32
+_AT_ONCE = 8  # reads of a thread that overlap
+_SMALL = 14  # an image with no more rows
 
 _SOURCE = """
 typedef struct __align__(FLOATS * 4) {{ float e[FLOATS]; }} Floats;
@@ -176,9 +178,11 @@ class Planes:
             first_row, rows = y.low(), y.base(tile.down * (band - 1)) + y.high(tile.down) + lead + 1
             self.shared_bytes = 4 * (cells(band) + weights)
         read = _together(16 // item, x.inputs)
-        block = min(_THREADS, _up(planes * band * tiles_x, _WARP))
         written = _together(16 // item, x.outputs, tile.across)
-        reads = -(-planes * rows * (x.inputs // read) // block)
+        reads = planes * rows * (x.inputs // read)
+        # Threads for all tiles, and so many that they read at once what the block has.
+        block = min(_THREADS, _up(max(planes * band * tiles_x, -(-reads // _AT_ONCE)), _WARP))
+        reads = -(-reads // block)
         self.constants: dict[str, int | str] = {
             "COUNT": count,
             "CHANNELS": channels,
@@ -186,7 +190,7 @@ class Planes:
             "BAND": band,
             "BLOCK": block,
             "READS": reads,
-            "AT_ONCE": min(8, reads),
+            "AT_ONCE": min(_AT_ONCE, reads),
             "ACROSS": x.inputs // read,
             "ROWS": rows,
             "FROM": f"({first_row})",
@@ -214,17 +218,20 @@ class Planes:
     def tiles(y: Axis, x: Axis, count: int, channels: int, item: int) -> list[Tile]:
         """Those worth measuring, what is likely best first."""
         # Four floats a row are one read, without a conflict between the banks.
-        acrosses = [4 * x.stride if not x.forward else max(1, 4 // x.stride)]
-        if x.forward and x.stride == 1 and x.outputs % 7 == 0 and x.outputs <= 14:
-            acrosses.append(7)
-        downs = [fewest_idle(y, (7, 6, 5, 8, 4)), fewest_idle(y, (4, 3, 2))]
-        found = []
-        for across in acrosses:
-            for down in downs:
-                tile = Tile(down, across, _planes(y, x, count, channels, item, down, across))
-                if tile not in found:
-                    found.append(tile)
-        return found
+        across = 4 * x.stride if not x.forward else max(1, 4 // x.stride)
+        large, middle = fewest_idle(y, (7, 6, 5, 8, 4)), fewest_idle(y, (4, 3))
+        wanted = [(large, across), (middle, across)]
+        if y.outputs <= _SMALL:
+            # What counts is how many threads there are.
+            small = fewest_idle(y, (2,))
+            wanted = [(small, across), (middle, across), (large, across)]
+            if y.kernel > 3:
+                wanted.insert(0, wanted.pop(1))
+            if x.forward and x.stride == 1 and x.outputs % 7 == 0:
+                wanted.append((small, 7))
+        return [
+            Tile(*one, _planes(y, x, count, channels, item, *one)) for one in dict.fromkeys(wanted)
+        ]
 
 
 def _planes(y: Axis, x: Axis, count: int, channels: int, item: int, down: int, across: int) -> int:
