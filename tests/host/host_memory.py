@@ -155,18 +155,23 @@ class HostMemory:
         return array
 
     def kernel(self, source, name, *, cooperative=False):
-        """A CUDA kernel that takes any number of threads a block, run with one."""
-        library = build.kernels(re.sub("#define THREADS .*", "#define THREADS 1", source))
-        function = library[name]
+        """A CUDA kernel; one whose number of THREADS is free is run with one."""
+        free = re.compile("#define THREADS .*")
+        library = build.kernels(free.sub("#define THREADS 1", source))
+        function = getattr(library, name)
+        is_free = free.search(source)
 
-        def work(grid, arguments):
+        def work(grid, threads, arguments):
             across, down = (*grid, 1)[:2]
+            given = (ctypes.c_longlong * build.MOST_ARGUMENTS)(*arguments)
             for x, y in itertools.product(range(across), range(down)):
-                library.set_block(x, y, across, down)
-                function(*map(ctypes.c_longlong, arguments))
+                sizes = (1 if is_free else threads[0], x, y, across, down)
+                assert library.run_block(build.STACKS, function, given, *sizes) == 0, (
+                    "a barrier is not for all"
+                )
             return 0
 
-        return lambda grid, threads, arguments, stream: self.enqueue(work, (grid, arguments))
+        return lambda *launch, stream: self.enqueue(work, launch)
 
     def _allocate(self, size):
         raw = (ctypes.c_char * size)()

@@ -29,7 +29,9 @@ from dnnffi.backends.cudnn.graph.plans import (
     Refusal,
 )
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.own.depthwise import DepthwiseWeights, has_kernel
+from dnnffi.backends.own.depthwise import gather, weights
+from dnnffi.backends.own.depthwise.faster import is_faster
+from dnnffi.backends.own.depthwise.tile import Tile
 from dnnffi.backends.own.epilogue import EpilogueKernel
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
@@ -73,9 +75,9 @@ class EngineChoice(NamedTuple):
         return cls(bool(fused), int(engine), tuple(named))
 
     def __str__(self) -> str:
-        if self.engine == OWN:
-            return "dnnffi's kernel"
         knobs = "".join(f" {knob}={value}" for knob, value in self.knobs)
+        if self.engine == OWN:
+            return f"dnnffi's kernel{knobs}"
         return f"engine {self.engine}{knobs}{'' if self.fused else ' and a kernel more'}"
 
 
@@ -90,11 +92,34 @@ class EngineExecutor(ConvExecutor, Protocol):
         """What a report says of it."""
 
 
-class OwnExecutor(DepthwiseWeights):
-    """A kernel of dnnffi's, which is a candidate where candidates are measured."""
+class OwnWeights(weights.DepthwiseWeights):
+    """A kernel of dnnffi's for backward weights."""
 
     fused = True
     choice = EngineChoice(True, OWN, ())
+
+
+class OwnGather(gather.DepthwiseGather):
+    """A kernel of dnnffi's for forward and backward data."""
+
+    fused = True
+
+    def __init__(
+        self, problem: ConvProblem, memory: MemoryWithGraphs, choice: EngineChoice
+    ) -> None:
+        super().__init__(problem, memory, Tile(*(value for _, value in choice.knobs)))
+        self.choice = choice
+
+
+def own_choices(problem: ConvProblem) -> list[EngineChoice]:
+    """The kernels of dnnffi's for a problem, what is likely best first."""
+    if weights.has_kernel(problem):
+        return [OwnWeights.choice]
+    if not gather.has_kernel(problem):
+        return []
+    return [
+        EngineChoice(True, OWN, tuple(tile._asdict().items())) for tile in gather.tiles(problem)
+    ]
 
 
 class GraphExecutor:
@@ -143,8 +168,9 @@ class ConvExecutors:
 
     First those that compute everything in one graph, then, where something follows the convolution,
     those of the convolution alone and a kernel of dnnffi's. They are made with the handle of
-    ``launch``. ``to_measure`` asks for all that cuDNN knows, and for our own. ``refused`` says what
-    was left out so far and why.
+    ``launch``. Before them comes a kernel of our own that is known to be faster. ``to_measure``
+    asks for all that cuDNN knows, and first for all of our own, for which there is always time.
+    ``refused`` says what was left out so far and why.
     """
 
     def __init__(
@@ -171,6 +197,10 @@ class ConvExecutors:
         return next(self._executors)
 
     def _all(self) -> Iterator[EngineExecutor]:
+        own = own_choices(self._problem)
+        if not self._to_measure:
+            own = own[:1] if own and is_faster(self._problem) else []
+        yield from map(self._own, own)
         for fused in (True, False) if self._problem.epilogue else (False,):
             try:
                 graph = self._graph(fused)
@@ -181,8 +211,6 @@ class ConvExecutors:
             asked = self._handle, graph, self._allowed
             for candidate in Candidates(*asked, modes=modes, first=first, refused=self.refused):
                 yield self._by_graph(graph, candidate)
-        if self._to_measure and has_kernel(self._problem):
-            yield self._own()
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
         alone = self._problem.epilogue and not graph.fused
@@ -192,8 +220,10 @@ class ConvExecutors:
     def _epilogue(self) -> EpilogueKernel:
         return EpilogueKernel(self._problem, self._device, self._memory)
 
-    def _own(self) -> OwnExecutor:
-        return OwnExecutor(self._problem, self._device, self._memory)
+    def _own(self, choice: EngineChoice) -> EngineExecutor:
+        if choice.knobs:
+            return OwnGather(self._problem, self._memory, choice)
+        return OwnWeights(self._problem, self._device, self._memory)
 
     def made_again(self, choice: EngineChoice) -> EngineExecutor:
         """The executor of a choice made before.
@@ -201,9 +231,9 @@ class ConvExecutors:
         Raises `CudnnError`, `UnsupportedError`; ``ValueError`` for a knob that is not known.
         """
         if choice.engine == OWN:
-            if not has_kernel(self._problem):
+            if choice not in own_choices(self._problem):
                 raise ValueError(f"{choice} is not for {self._problem}")
-            return self._own()
+            return self._own(choice)
         graph = self._graph(choice.fused and bool(self._problem.epilogue))
         if wrong := known_wrong(graph, choice.engine):
             raise self._library.unsupported(wrong)

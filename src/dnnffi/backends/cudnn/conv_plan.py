@@ -21,7 +21,7 @@ from dnnffi.backends.conv_interface import (
     ConvSource,
     addresses_of,
 )
-from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
+from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, EngineExecutor
 from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
 from dnnffi.device.arrays import aligned
 from dnnffi.device.interface import AnyArray, Array, Stream
@@ -324,7 +324,9 @@ class CudnnConvPlan(ConvProblemPlan):
             where = "in the same graph" if executor.fused else "one kernel more"
             lines.append(f"{what}: {where}")
         if self.tuning is None:
-            lines.append("picked by cuDNN's heuristics; not measured")
+            own = executor.choice.engine == OWN
+            by = "by a record of such layers" if own else "by cuDNN's heuristics"
+            lines.append(f"picked {by}; not measured")
         else:
             here = self.tuning.source == "measured"
             lines.append(f"{'measured in this process' if here else 'read from disk'}, ms:")

@@ -39,6 +39,12 @@ extern "C" __global__ void epilogue(
 """
 
 
+def bits_of(number: float) -> int:
+    """A float64 as the integer that a kernel takes for it."""
+    (bits,) = struct.unpack("q", struct.pack("d", number))
+    return int(bits)
+
+
 class EpilogueKernel:
     """What follows the convolution of a forward, over a result that is there."""
 
@@ -49,8 +55,8 @@ class EpilogueKernel:
         count = prod(problem.y_shape)
         most = _BLOCKS * memory.architecture(device).multiprocessors
         self._grid = (min(-(-count // _THREADS), most),)
-        (alpha,) = struct.unpack("q", struct.pack("d", problem.alpha))
         inner = 1 if problem.channels_last else prod(sizes)
+        alpha = bits_of(problem.alpha)
         self._rest = alpha, int(problem.activation is not None), count, channels, inner
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:

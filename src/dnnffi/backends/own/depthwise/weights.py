@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.own.depthwise.axis import plane
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem
@@ -90,17 +91,12 @@ class DepthwiseWeights:
 
     def __init__(self, problem: ConvProblem, device: int, memory: MemoryWithGraphs) -> None:
         spec = problem.spec
-        rank = len(spec.kernel)
-        high, wide = (1,) * (2 - rank) + spec.kernel
+        high, wide = plane(spec.kernel, 1)
         source = _SOURCE.format(real=_TYPES[spec.dtype], high=high, wide=wide, threads=_THREADS)
         self._sum = memory.kernel(source, "depthwise_weights")
         self._sum_parts = memory.kernel(source, "sum_parts")
         n, channels, *output = problem.y_shape
-
-        def plane(values: tuple[int, ...], missing: int) -> tuple[int, ...]:
-            return (missing,) * (2 - rank) + values
-
-        self._geometry = (
+        self._geometry: tuple[int, ...] = (
             *(n, channels, channels // spec.groups),
             *plane(problem.sizes, 1),
             *plane(tuple(output), 1),

@@ -1,0 +1,1 @@
+"""What computes a depthwise convolution beside the vendor? Kernels of our own."""

@@ -1,0 +1,106 @@
+"""Which inputs does an output of a depthwise convolution need? Along one dimension at a time.
+
+Forward and backward data are both gathers, so that nothing is added by several threads and the
+bits are the same in every run. A forward's output ``o`` needs the inputs
+
+    i = stride*o + dilation*tap - padding
+
+of all taps. Of backward data, ``dx`` is the output and ``dy`` the input, and the same equation
+holds with both exchanged: an output needs those inputs for which it has a whole solution. Which
+these are depends on the output modulo the stride alone, so that a tile of outputs that begins at a
+multiple of the stride has the same taps everywhere: they are constants of the source.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dnnffi.spec.conv_problem import FORWARD, ConvProblem
+
+
+class Axis(NamedTuple):
+    """One dimension: sizes of what is read and written, and the ordinary convolution."""
+
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int
+    padding: int
+    dilation: int
+    forward: bool
+
+    @property
+    def span(self) -> int:
+        """How far apart the first and the last tap are."""
+        return self.dilation * (self.kernel - 1)
+
+    def fits(self, tile: int) -> bool:
+        """Whether all tiles of so many outputs have the same taps."""
+        return self.forward or tile % self.stride == 0
+
+    def base(self, output: int) -> int:
+        """Where the inputs of a tile are counted from, which begins at an output."""
+        return output * self.stride if self.forward else output // self.stride
+
+    def low(self) -> int:
+        """The first input that a tile needs, from its base."""
+        if self.forward:
+            return -self.padding
+        return -((self.span - self.padding) // self.stride)
+
+    def high(self, tile: int) -> int:
+        """The last input that a tile of so many outputs needs, from its base."""
+        if self.forward:
+            return self.stride * (tile - 1) + self.span - self.padding
+        return (tile - 1 + self.padding) // self.stride
+
+    @property
+    def beyond(self) -> int:
+        """How many positions behind the last input the outputs need."""
+        return max(0, self.high(self.outputs) - (self.inputs - 1))
+
+    def source(self, name: str, tile: int) -> str:
+        """C: constants that end in ``name``, the base of a tile, and the tap of an input.
+
+        ``TAP_*`` is for an input counted from the base and an output of the tile; it is a multiple
+        of the dilation where there is a tap, of which ``TAKES_*`` tells.
+        """
+        forward = f"(in) + {self.padding} - (out) * {self.stride}"
+        backward = f"(out) + {self.padding} - (in) * {self.stride}"
+        return f"""
+#define INPUTS_{name} {self.inputs}
+#define OUTPUTS_{name} {self.outputs}
+#define TILE_{name} {tile}
+#define TILES_{name} {-(-self.outputs // tile)}
+#define LOW_{name} ({self.low()})
+#define HIGH_{name} ({self.high(tile)})
+#define BASE_{name}(out) ((out) {"*" if self.forward else "/"} {self.stride})
+#define TAP_{name}(in, out) ({forward if self.forward else backward})
+#define TAKES_{name}(tap) ((tap) >= 0 && (tap) <= {self.span} && (tap) % {self.dilation} == 0)
+#define OF_{name}(tap) ((tap) / {self.dilation})
+"""
+
+
+def plane(values: tuple[int, ...], missing: int) -> tuple[int, int]:
+    """The values of two dimensions, where there may be one."""
+    first, second = (missing,) * (2 - len(values)) + values
+    return first, second
+
+
+def axes_of(problem: ConvProblem) -> tuple[Axis, Axis]:
+    """The two dimensions of a forward or backward data; one dimension is the second of two."""
+    spec = problem.spec
+    forward = (problem.operation == FORWARD) != spec.transposed
+    y, x = (
+        Axis(inputs, outputs, kernel, stride, padding, dilation, forward)
+        for inputs, outputs, kernel, stride, padding, dilation in zip(
+            plane(problem.argument_shapes[0][2:], 1),
+            plane(problem.result_shape[2:], 1),
+            plane(spec.kernel, 1),
+            plane(spec.stride, 1),
+            plane(spec.padding, 0),
+            plane(spec.dilation, 1),
+            strict=True,
+        )
+    )
+    return y, x

@@ -1,0 +1,149 @@
+"""What computes forward and backward data of a depthwise convolution? A kernel for each layout.
+
+All that a problem fixes is a constant of the source, so that each has a kernel of its own. What
+follows the convolution of a forward is in it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.own.depthwise.axis import axes_of
+from dnnffi.backends.own.depthwise.pixels import Pixels
+from dnnffi.backends.own.depthwise.planes import SHARED_BYTES, Planes
+from dnnffi.backends.own.depthwise.tile import Tile
+from dnnffi.backends.own.epilogue import bits_of
+from dnnffi.backends.own.numbers import conversions
+from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_MOST_TAPS = 49
+_MOST_SPAN = 14  # from the first tap to the last: what lies between is in registers too
+_MOST_STRIDE = 4
+_MOST_ELEMENTS = 2**30  # of an image, with its channels, or positions of all: counted by ints
+
+_COMMON = """
+#define BIAS {bias}
+#define RESIDUAL {residual}
+#define RELU {relu}
+
+static __device__ float factor(long long bits)
+{{
+    union {{ long long bits; double value; }} wide;
+    wide.bits = bits;
+    return (float)wide.value;
+}}
+
+/* NaN stays. */
+static __device__ float activated(float value) {{ return RELU && value < 0 ? 0 : value; }}
+"""
+
+
+_PACK = """
+/* {count} elements that are read or written at once. */
+typedef struct __align__({count} * sizeof(STORED)) {{ STORED e[{count}]; }} {name};
+static __device__ float get_{name}({name} pack, int at) {{ return real(pack.e[at]); }}
+static __device__ void set_{name}({name} *pack, int at, float value)
+{{
+    pack->e[at] = rounded(value);
+}}
+"""
+
+_PACK_OF_PAIRS = """
+/* {count} elements that are read or written at once: words, which compilers leave whole. */
+typedef struct __align__({count} * 2) {{ unsigned e[{count} / 2]; }} {name};
+static __device__ float get_{name}({name} pack, int at)
+{{
+    return real((STORED)(pack.e[at / 2] >> at % 2 * 16));
+}}
+static __device__ void set_{name}({name} *pack, int at, float value)
+{{
+    /* The first of two is set first. */
+    const unsigned bits = rounded(value);
+    pack->e[at / 2] = at % 2 ? pack->e[at / 2] | bits << 16 : bits;
+}}
+"""
+
+
+class DepthwiseGather:
+    """Runs one problem, where it `has_kernel`, by one of its `tiles`. The same bits in every run.
+
+    ``workspace_bytes`` is what `run` needs.
+    """
+
+    workspace_bytes = 0
+
+    def __init__(
+        self, problem: ConvProblem, memory: MemoryWithGraphs, tile: Tile | None = None
+    ) -> None:
+        self.tile = tiles(problem)[0] if tile is None else tile
+        made = _made(problem, self.tile)
+        defines = "".join(f"#define {name} {value}\n" for name, value in made.constants.items())
+        follows = {
+            "bias": int(problem.bias),
+            "residual": int(problem.residual),
+            "relu": int(problem.activation is not None),
+        }
+        dtype = problem.spec.dtype
+        packs = _pack("Read", made.read, dtype) + _pack("Written", made.written, dtype)
+        source = conversions(dtype) + defines + packs + _COMMON.format(**follows)
+        self._kernel = memory.kernel(source + made.source, "depthwise")
+        self._grid, self._threads = made.grid, (made.threads,)
+        self._alpha = bits_of(problem.alpha)
+
+    def run(self, launch: Launch, at: ConvAddresses) -> None:
+        """Enqueue it."""
+        arguments = (at.first, at.second, at.bias, at.residual, at.result, self._alpha)
+        self._kernel(self._grid, self._threads, arguments, stream=launch.stream)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __str__(self) -> str:
+        down, across, many = self.tile
+        return f"a kernel of dnnffi's, tiles of {down} by {across}, {many} together; no workspace"
+
+
+def _pack(name: str, count: int, dtype: str) -> str:
+    pairs = ITEM_SIZES[dtype] == 2 and count % 2 == 0
+    return (_PACK_OF_PAIRS if pairs else _PACK).format(name=name, count=count)
+
+
+def _made(problem: ConvProblem, tile: Tile) -> Planes | Pixels:
+    channels, item = problem.spec.in_channels, ITEM_SIZES[problem.spec.dtype]
+    y, x = axes_of(problem)
+    if problem.channels_last:
+        return Pixels(y, x, problem.batch, channels, item, tile)
+    return Planes(y, x, problem.batch * channels, channels, item, tile)
+
+
+def tiles(problem: ConvProblem) -> list[Tile]:
+    """The tiles worth measuring for a problem that `has_kernel`, what is likely best first."""
+    channels, item = problem.spec.in_channels, ITEM_SIZES[problem.spec.dtype]
+    y, x = axes_of(problem)
+    if problem.channels_last:
+        return Pixels.tiles(y, x, problem.batch, channels, item)
+    return Planes.tiles(y, x, problem.batch * channels, channels, item)
+
+
+def has_kernel(problem: ConvProblem) -> bool:
+    """Whether `DepthwiseGather` can run a problem."""
+    spec = problem.spec
+    if not (
+        problem.operation != BACKWARD_WEIGHTS
+        and spec.groups == spec.in_channels == spec.out_channels
+        and spec.dtype in _DTYPES
+        and len(spec.kernel) <= 2
+        and prod(spec.kernel) <= _MOST_TAPS
+        and max(spec.stride) <= _MOST_STRIDE
+        and all(axis.padding <= axis.span <= _MOST_SPAN for axis in axes_of(problem))
+    ):
+        return False
+    for shape in (problem.x_shape, problem.y_shape):
+        batch, channels, *sizes = shape
+        if max(channels * prod(sizes), batch * max(channels, prod(sizes))) > _MOST_ELEMENTS:
+            return False
+    return all(_made(problem, tile).shared_bytes <= SHARED_BYTES for tile in tiles(problem))

@@ -1,0 +1,322 @@
+"""The kernels for forward and data of depthwise convolutions, their CUDA source run as C."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import conformance_conv
+import numpy as np
+import pytest
+from conformance import deviation
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dnnffi import testing
+from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
+from dnnffi.backends.cudnn import conv_tuning
+from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, own_choices
+from dnnffi.backends.own.depthwise import faster, pixels
+from dnnffi.backends.own.depthwise.gather import DepthwiseGather, has_kernel, tiles
+from dnnffi.backends.vendor.handle import current_launch
+from dnnffi.convolution.backend import conv_backends
+from dnnffi.device.interface import Launch
+from dnnffi.execution import store
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_options import ConvOptions
+from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
+from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS
+
+DTYPES = ("float32", "float16", "bfloat16")
+GATHERS = (FORWARD, BACKWARD_DATA)
+
+
+def problem_of(operation=FORWARD, sizes=(9, 7), channels=4, batch=2, kernel=(3, 3), **more):
+    """``more`` is of the specification and of the problem."""
+    of_problem = ("layout", "activation", "residual", "alpha", "bias")
+    rest = {name: more.pop(name) for name in of_problem if name in more}
+    spec = ConvSpec(
+        **{"in_channels": channels, "out_channels": channels, "groups": channels, **more},
+        kernel=kernel,
+    )
+    return ConvProblem.of(operation, spec, (batch, spec.in_channels, *sizes), **rest)
+
+
+def put(host, array, *, last):
+    """An array of the host, without gaps in the layout, and its elements in the order of memory."""
+    if array is None:
+        return None
+    if last and array.ndim > 1:
+        array = np.moveaxis(array, 1, -1)
+    return host.asarray(np.ascontiguousarray(array))
+
+
+def run(host, problem, tile, seed=0):
+    """(found, expected); what no thread writes is not a number."""
+    arrays = testing.conv_inputs(problem, seed)
+    last = problem.channels_last
+    given = [put(host, one, last=last) for one in conformance_conv.arguments(problem, arrays)]
+    n, channels, *sizes = problem.result_shape
+    shape = (n, *sizes, channels) if last else problem.result_shape
+    guard = 64  # elements behind the result
+    room = host.memory.empty((int(np.prod(shape)) + guard,), given[0].dtype)
+    room.view(np.uint8)[...] = 0xFF
+    kernel = DepthwiseGather(problem, host.memory, tile)
+    assert kernel.workspace_bytes == 0
+    at = ConvAddresses(*addresses_of(given), room.data.ptr)
+    kernel.run(Launch(host.memory.current_stream(), 0), at)
+    assert (np.array(room[-guard:]).view(np.uint8) == 0xFF).all()
+    found = np.array(room[:-guard]).reshape(shape)
+    if last:
+        found = np.moveaxis(found, -1, 1)
+    return found, conformance_conv.expected(problem, arrays)
+
+
+def check(host, problem, tile, seed=0):
+    found, expected = run(host, problem, tile, seed)
+    assert deviation(found, expected) <= conformance_conv.tolerance(problem)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", GATHERS)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    ("kernel", "sizes"), [((3, 3), (14, 14)), ((5, 5), (9, 28)), ((7, 7), (7, 7))]
+)
+def test_layers_of_networks(host, dtype, layout, operation, stride, kernel, sizes):
+    padding = tuple(size // 2 for size in kernel)
+    problem = problem_of(
+        operation, sizes, kernel=kernel, stride=stride, padding=padding, dtype=dtype, layout=layout
+    )
+    # The tiles have nothing to do with the type, but for one or two channels of a thread.
+    for tile in tiles(problem) if dtype == "float32" else tiles(problem)[:1]:
+        check(host, problem, tile)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", GATHERS)
+@pytest.mark.parametrize(
+    ("sizes", "geometry"),
+    [
+        ((37,), {"kernel": (5,), "padding": 2, "stride": 3, "channels": 33}),
+        ((1, 1), {"kernel": (7, 7), "padding": 3, "batch": 1}),
+        ((11, 13), {"kernel": (2, 6), "padding": (0, 5), "stride": (2, 1), "channels": 3}),
+        ((13, 10), {"kernel": (3, 3), "padding": 4, "dilation": (2, 3), "stride": 2}),
+        ((12, 9), {"kernel": (1, 1), "stride": (3, 4), "channels": 1}),
+        ((60, 50), {"kernel": (3, 3), "padding": 1, "channels": 2}),
+        ((100, 8), {"kernel": (3, 3), "padding": 1, "stride": 2, "channels": 1}),
+        ((4, 200), {"kernel": (3, 3), "padding": 1, "stride": 2, "channels": 1}),
+        ((5, 5), {"kernel": (3, 3), "padding": 1, "channels": 70, "batch": 1}),
+        ((6, 5), {"kernel": (3, 3), "padding": 1, "transposed": True, "stride": 2}),
+        ((6, 5), {"kernel": (4, 3), "transposed": True, "stride": 3, "output_padding": (2, 1)}),
+    ],
+    ids=str,
+)
+def test_other_geometry(host, layout, operation, sizes, geometry):
+    problem = problem_of(operation, sizes, layout=layout, **geometry)
+    for tile in tiles(problem):
+        check(host, problem, tile)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"bias": True},
+        {"residual": True, "alpha": -0.3},
+        {"activation": "relu"},
+        {"bias": True, "residual": True, "activation": "relu"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_follows_a_forward(host, layout, dtype, more, transposed):
+    problem = problem_of(layout=layout, dtype=dtype, padding=1, transposed=transposed, **more)
+    for tile in tiles(problem):
+        check(host, problem, tile)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_many_planes(host, layout):
+    # No multiple of those of a block, of which there are several.
+    problem = problem_of(sizes=(7, 7), channels=705, batch=3, padding=1, layout=layout)
+    if layout == CHANNELS_FIRST:
+        assert 3 * 705 % tiles(problem)[0].many != 0
+    for tile in tiles(problem):
+        check(host, problem, tile)
+
+
+def test_several_tiles_of_a_thread(host, monkeypatch):
+    # As in images that are too large for a test.
+    monkeypatch.setattr(pixels, "_BLOCKS", 2)
+    problem = problem_of(sizes=(31, 20), channels=64, padding=1, layout=CHANNELS_LAST)
+    for tile in tiles(problem)[:2]:
+        check(host, problem, tile)
+
+
+@st.composite
+def problems(draw):
+    """Any that there is a kernel for, with small images."""
+    rank = draw(st.integers(1, 2))
+
+    def each(least, most):
+        return tuple(draw(st.integers(least, most)) for _ in range(rank))
+
+    kernel, stride, dilation = each(1, 7), each(1, 3), each(1, 2)
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    padding = tuple(draw(st.integers(0, span - 1)) for span in spans)
+    sizes = [
+        max(1, span - 2 * p) + draw(st.integers(0, 12))
+        for span, p in zip(spans, padding, strict=True)
+    ]
+    operation = draw(st.sampled_from(GATHERS))
+    more = {}
+    if operation == FORWARD:
+        more = {
+            "bias": draw(st.booleans()),
+            "residual": draw(st.booleans()),
+            "activation": draw(st.sampled_from([None, "relu"])),
+        }
+    return problem_of(
+        operation,
+        sizes,
+        channels=draw(st.integers(1, 9)),
+        batch=draw(st.integers(1, 3)),
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        dtype=draw(st.sampled_from(DTYPES)),
+        layout=draw(st.sampled_from(LAYOUTS)),
+        **more,
+    )
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_problem(host, data):
+    problem = data.draw(problems())
+    tile = data.draw(st.sampled_from(tiles(problem)))
+    check(host, problem, tile, data.draw(st.integers(0, 2**16)))
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        problem_of(BACKWARD_WEIGHTS),
+        problem_of(dtype="float64"),
+        problem_of(out_channels=8),
+        problem_of(groups=2),
+        problem_of(sizes=(5, 5, 5), kernel=(2, 2, 2)),
+        problem_of(sizes=(12, 12), kernel=(5, 10)),
+        problem_of(sizes=(20, 20), dilation=8),
+        problem_of(stride=5),
+        problem_of(padding=(0, 3)),
+        problem_of(sizes=(8, 5000), layout=CHANNELS_FIRST),
+        problem_of(sizes=(2**15, 2**15), padding=1, layout=CHANNELS_LAST),
+        problem_of(sizes=(2**10, 2**10), batch=2**10 + 1, layout=CHANNELS_LAST),
+    ],
+    ids=str,
+)
+def test_what_it_is_not_for(problem):
+    assert not has_kernel(problem)
+
+
+# Where it is offered
+
+
+@pytest.fixture
+def no_record(tmp_path, monkeypatch):
+    """What is measured is kept in a folder of the test's."""
+    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+
+
+def executors_of(host, problem, **more):
+    return ConvExecutors(host.library, problem, current_launch(host.library), **more)
+
+
+@pytest.mark.parametrize("operation", GATHERS)
+def test_every_tile_is_a_candidate_and_used_where_it_is_fastest(
+    host, no_record, monkeypatch, operation
+):
+    problem = problem_of(operation, padding=1)._replace(options=ConvOptions(tune=True))
+    choices = own_choices(problem)
+    assert len(choices) == len(tiles(problem)) > 1
+    # The second of them is the fastest by far.
+    order = itertools.count()
+    times = {1: 1.0}
+    monkeypatch.setattr(conv_tuning, "_time", lambda *_: times.get(next(order), 4.0))
+    arrays = testing.conv_inputs(problem, 0)
+    given = [put(host, one, last=False) for one in conformance_conv.arguments(problem, arrays)]
+    backend = conv_backends.of("cudnn")
+    for source in ("measured", "disk"):
+        plan = backend.plan(problem, 0)
+        assert plan.tuning.source == source
+        assert plan.tuning.choice == choices[1]
+        assert {str(choice) for choice in choices} <= set(plan.tuning.times)
+        assert f"tiles of {choices[1].knobs[0][1]} by" in plan.report()
+        found = plan.run(*given)
+        assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+        plan.close()
+        backend.clear()
+
+
+def test_cudnn_is_asked_where_nothing_was_measured(host):
+    executor = next(executors_of(host, problem_of(padding=1)))
+    assert executor.choice.engine != OWN
+    executor.close()
+    host.control.standin_reset()
+
+
+def test_it_runs_without_measuring_where_a_record_says_that_it_is_faster(host, monkeypatch):
+    problem = problem_of(padding=1, batch=faster.LEAST_BATCH)
+    row = faster.Measured(FORWARD, CHANNELS_FIRST, "float32", 3, 1)
+    monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (7, 9)))
+    arrays = testing.conv_inputs(problem, 0)
+    plan = conv_backends.of("cudnn").plan(problem, 0)
+    assert "picked by a record of such layers; not measured" in plan.report()
+    found = plan.run(host.asarray(arrays.x), host.asarray(arrays.w), None, None)
+    assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+    plan.close()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"sizes": (9, 10)},
+        {"sizes": (6, 7)},
+        {"channels": 5},
+        {"channels": 3},
+        {"batch": faster.LEAST_BATCH - 1},
+        {"padding": 2},
+        {"kernel": (3, 5), "padding": (1, 2)},
+        {"stride": (1, 2)},
+        {"dilation": 2},
+        {"layout": CHANNELS_LAST},
+        {"dtype": "float16"},
+        {"operation": BACKWARD_DATA},
+        {"transposed": True},
+    ],
+    ids=str,
+)
+def test_a_record_is_of_such_layers_alone(monkeypatch, more):
+    row = faster.Measured(FORWARD, CHANNELS_FIRST, "float32", 3, 1)
+    monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (7, 9)))
+    usual = {"padding": 1, "batch": faster.LEAST_BATCH}
+    assert faster.is_faster(problem_of(**usual))
+    assert not faster.is_faster(problem_of(**usual | more))
+
+
+def test_a_tile_on_disk_that_is_none_of_the_problems(host):
+    problem = problem_of(padding=1)
+    choice = own_choices(problem)[0]
+    again = EngineChoice.read(json.loads(json.dumps(choice)))
+    assert again == choice
+    other = choice._replace(knobs=(("down", 3), ("across", 3), ("many", 3)))
+    executors = executors_of(host, problem)
+    assert executors.made_again(again).choice == choice
+    with pytest.raises(ValueError, match="dnnffi's kernel down=3 across=3 many=3 is not for"):
+        executors.made_again(other)
+    host.control.standin_reset()
