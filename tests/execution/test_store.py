@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import threading
 import warnings
@@ -361,24 +361,28 @@ def test_without_platformdirs_nothing_is_kept(monkeypatch):
 # Several at once
 
 
-def keep_writing(number, rounds):
-    """Another process: writes and reads one key; the values that it saw."""
-    one = Store("rnn")
-    seen = set()
-    for _ in range(rounds):
-        one.write(KEY, [number] * 2000)
-        seen.add(tuple(one.read(KEY)))
-    return seen
+KEEP_WRITING = """
+import json, sys
+from dnnffi.execution.store import Store
+key, value = json.loads(sys.argv[1])
+one, seen = Store("rnn"), set()
+for _ in range(40):
+    one.write(key, value)
+    seen.add(json.dumps(one.read(key)))
+print("\\n".join(seen))
+"""
 
 
 def test_processes_that_write_at_once_leave_whole_files(folder):
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        found = pool.starmap(keep_writing, [(number, 40) for number in range(3)])
-    whole = {(number,) * 2000 for number in range(3)}
-    for seen in found:
-        assert seen
-        assert seen <= whole
-    assert tuple(Store("rnn").read(KEY)) in whole
+    values = [[number] * 2000 for number in range(3)]
+    commands = [[sys.executable, "-c", KEEP_WRITING, json.dumps([KEY, one])] for one in values]
+    writers = [subprocess.Popen(one, stdout=subprocess.PIPE, text=True) for one in commands]
+    whole = set(map(json.dumps, values))
+    for writer in writers:
+        seen, _ = writer.communicate()
+        assert writer.returncode == 0
+        assert set(seen.split("\n")[:-1]) <= whole
+    assert json.dumps(Store("rnn").read(KEY)) in whole
     path_of(folder)  # the only file
 
 
