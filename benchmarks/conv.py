@@ -3,6 +3,7 @@
     python benchmarks/conv.py [--quick] [--sets resnet50 ...] [--configs f16 ...] [--json FILE]
     python benchmarks/conv.py --only "14 5x5, f32 backward_weights" --report
     python benchmarks/conv.py --join PART PART ... --json FILE
+    python benchmarks/conv.py --untuned [--json FILE]
 
 With several GPUs the sets may be measured in parts, one on each GPU; `--join` makes one record of
 the parts' kernels, and takes the rest from the first.
@@ -13,6 +14,9 @@ since a kernel may take a fifth longer on other addresses. In strict float32 the
 recorded too: how far results are from one in float64, relative to its norm. Host: until a call
 returns, on a drained device. First calls: of problems that the process has not seen, heuristics
 only, with the libraries warm; who is first may have to load a kernel, so they take turns in that.
+
+``--untuned``: depthwise layers, forward and backward data, by plans that were not tuned, by what
+cuDNN's heuristics choose, and by PyTorch without a search: layers that are called a few times.
 """
 
 from __future__ import annotations
@@ -22,21 +26,23 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cupy
 from call_overhead import host_times
-from conv_layers import QUICK, SETS, Layer
+from conv_layers import DEPTHWISE, QUICK, SETS, Layer
 
 import dnnffi
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.cudnn import library
-from dnnffi.backends.cudnn.conv_executor import ConvExecutors
+from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.cli.machine import machine
 from dnnffi.device.arrays import in_layout
+from dnnffi.device.dtypes import dtype_object
 
 try:
     import torch
@@ -49,7 +55,14 @@ CONFIGS = {
     "tf32": ("float32", "channels_first", "default"),
     "f32": ("float32", "channels_first", "strict"),
 }
+UNTUNED_CONFIGS = {
+    "f32 first": ("float32", "channels_first", "default"),
+    "f16 last": ("float16", "channels_last", "default"),
+    "bf16 last": ("bfloat16", "channels_last", "default"),
+    "f16 first": ("float16", "channels_first", "default"),
+}
 OPERATIONS = ("forward", "backward_data", "backward_weights")
+UNTUNED_OPERATIONS = OPERATIONS[:2]
 CALLS = 10  # in a graph
 PLACES = 3  # sets of arrays
 TURNS = 3  # with each
@@ -61,12 +74,13 @@ class Problem:
 
     def __init__(self, layer: Layer, config: str) -> None:
         self.layer = layer
-        dtype, self.layout, self.math = CONFIGS[config]
+        dtype, self.layout, self.math = (CONFIGS | UNTUNED_CONFIGS)[config]
+        self.tuned = config in CONFIGS
         self.spec = spec = layer.spec(dtype)
         random = cupy.random.default_rng(0)
 
         def made(shape: tuple[int, ...]) -> Any:
-            array = random.standard_normal(shape, dtype="float32").astype(dtype)
+            array = random.standard_normal(shape, dtype="float32").astype(dtype_object(dtype))
             return in_layout(array, channels_last=self.layout == "channels_last")
 
         n, _, *sizes = layer.x_shape
@@ -132,27 +146,49 @@ class Captured(NamedTuple):
 
 
 def dnnffi_graph(problem: Problem, operation: str) -> tuple[Captured, list[str]]:
-    """Tuned calls, and the plan's report."""
-    plan = problem.plan(operation, tune=True)
+    """Calls of dnnffi's, and the plan's report."""
+    plan = problem.plan(operation, tune=problem.tuned)
     given = problem.given(operation)
     out = plan.run(*given)
+    graph = captured(lambda: plan.run(*given, out=out), out)
+    return graph, plan.report().splitlines()
+
+
+def captured(call: Callable[[], Any], result: Any) -> Captured:
+    """Ten calls on CuPy's arrays in a graph, which keeps what they need."""
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream:
-        plan.run(*given, out=out)
+        call()
         pool = cupy.cuda.MemoryPool()
         with cupy.cuda.using_allocator(pool.malloc):
             stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
             for _ in range(CALLS):
-                plan.run(*given, out=out)
+                call()
             graph = stream.end_capture()
-    kept = (plan, given, out, pool, stream)
-    return Captured(lambda kept=kept: graph.launch(), out), plan.report().splitlines()
+    kept = (call, result, pool, stream)
+    return Captured(lambda kept=kept: graph.launch(), result)
+
+
+def heuristics_graph(problem: Problem, operation: str) -> Captured:
+    """Calls of what cuDNN's heuristics choose."""
+    first, second = problem.given(operation)
+    with problem.plan(operation, tune=False) as plan:
+        asked, out = plan.problem, plan.run(first, second)
+    executors = ConvExecutors(library.load(), asked, current_launch(library.load()))
+    runner = next(one for one in executors if one.choice.engine != OWN)
+    workspace = cupy.empty(max(runner.workspace_bytes, 1), "uint8")
+    at = ConvAddresses(
+        *(first.data.ptr, second.data.ptr, 0, 0, out.data.ptr),
+        workspace.data.ptr if runner.workspace_bytes else 0,
+    )
+    arrays = problem, workspace
+    return captured(lambda arrays=arrays: runner.run(current_launch(library.load()), at), out)
 
 
 def torch_graph(problem: Problem, operation: str) -> Captured:
-    """Calls of PyTorch, searched for."""
-    with torch_math(problem.math, benchmark=True):
+    """Calls of PyTorch's."""
+    with torch_math(problem.math, benchmark=problem.tuned):
         call = problem.torch_call(operation)
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
@@ -203,6 +239,8 @@ def measured(problems: list[Problem], operation: str, report: bool) -> tuple[dic
         graph, about = dnnffi_graph(problem, operation)
         row["engine"] = about[1]
         graphs = {"dnnffi": graph}
+        if not problem.tuned:
+            graphs["cudnn"] = heuristics_graph(problem, operation)
         if torch is not None:
             graphs["torch"] = torch_graph(problem, operation)
         for name, found in kernel_times(graphs).items():
@@ -214,9 +252,38 @@ def measured(problems: list[Problem], operation: str, report: bool) -> tuple[dic
     return row | {name: statistics.median(values) for name, values in times.items()}, about
 
 
+def compiled(sets: dict[str, list[Layer]], only: str) -> None:
+    """Make the kernels that `--untuned` will find in CuPy's cache, several at once."""
+    cases = {
+        (layer._replace(name=""), config, operation)
+        for set_name, layers in sets.items()
+        for layer in layers
+        for config in UNTUNED_CONFIGS
+        for operation in UNTUNED_OPERATIONS
+        if only in name_of(named(set_name, layer, config) | {"operation": operation})
+    }
+
+    def plan(case: tuple[Layer, str, str]) -> None:
+        layer, config, operation = case
+        dtype, layout, math = UNTUNED_CONFIGS[config]
+        options = {"math": math, "tune": False}
+        dnnffi.ConvPlan(
+            layer.spec(dtype), layer.x_shape, operation=operation, layout=layout, options=options
+        ).close()
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(plan, cases))
+
+
+def named(set_name: str, layer: Layer, config: str) -> dict[str, Any]:
+    """What a row is of."""
+    return {"set": set_name, "layer": layer.name, "config": config}
+
+
 def kernels(
     sets: dict[str, list[Layer]],
     configs: list[str],
+    operations: tuple[str, ...],
     only: str,
     write: Callable[[], None],
     rows: list,
@@ -226,13 +293,13 @@ def kernels(
     for set_name, layers in sets.items():
         for layer in layers:
             for config in configs:
-                named = {"set": set_name, "layer": layer.name, "config": config}
-                wanted = [one for one in OPERATIONS if only in name_of(named | {"operation": one})]
+                of_row = named(set_name, layer, config)
+                wanted = [one for one in operations if only in name_of(of_row | {"operation": one})]
                 if not wanted:
                     continue
                 problems = [Problem(layer, config) for _ in range(PLACES)]
                 for operation in wanted:
-                    row = named | {"operation": operation}
+                    row = of_row | {"operation": operation}
                     about: list[str] = []
                     try:
                         figures, about = measured(problems, operation, report)
@@ -362,6 +429,9 @@ def main() -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     parser.add_argument("--join", nargs="+", metavar="PART", help="records of one machine")
+    parser.add_argument(
+        "--untuned", action="store_true", help="depthwise layers, by plans that were not tuned"
+    )
     arguments = parser.parse_args()
     if arguments.join and not arguments.json:
         parser.error("--join needs --json")
@@ -377,13 +447,18 @@ def main() -> None:
             with open(arguments.json, "w") as file:
                 json.dump(record, file, indent=1)
 
-    record["host"], record["first"] = ([], []) if arguments.only else (host(), first_calls())
+    only, operations = arguments.only or "", OPERATIONS
+    if not arguments.only and not arguments.untuned:
+        record["host"], record["first"] = host(), first_calls()
     record["kernels"] = rows = []
     sets = {name: SETS[name] for name in arguments.sets}
     configs = arguments.configs
     if arguments.quick:
         sets, configs = {"quick": QUICK}, ["f16"]
-    kernels(sets, configs, arguments.only or "", write, rows, arguments.report)
+    if arguments.untuned:
+        sets, configs, operations = DEPTHWISE, list(UNTUNED_CONFIGS), UNTUNED_OPERATIONS
+        compiled(sets, only)
+    kernels(sets, configs, operations, only, write, rows, arguments.report)
     write()
     for config in configs:
         ratios = [

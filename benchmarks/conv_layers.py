@@ -76,6 +76,14 @@ def _mobilenet_v2() -> list[Layer]:
     ]
 
 
+def _depthwise(network: str, *shapes: tuple[int, int, int, int]) -> list[Layer]:
+    """Depthwise convolutions: channels, height and width, kernel, stride."""
+    return [
+        Layer(f"{network} {c} {size} {k}x{k} /{stride}", 32, c, size, size, c, k, stride, k // 2, c)
+        for c, size, k, stride in shapes
+    ]
+
+
 def _vgg16() -> list[Layer]:
     shapes = (
         *((3, 64, 224), (64, 64, 224), (64, 128, 112), (128, 128, 112), (128, 256, 56)),
@@ -112,3 +120,27 @@ SETS: dict[str, list[Layer]] = {
 }
 
 QUICK = [SETS["resnet50"][7], SETS["resnet50"][13], SETS["mobilenet_v2"][4]]
+
+DEPTHWISE: dict[str, list[Layer]] = {
+    "mobilenet_v2": _mobilenet_v2(),
+    "mobilenet_v3": _depthwise(
+        "large",
+        *((16, 112, 3, 1), (64, 112, 3, 2), (72, 56, 3, 1), (72, 56, 5, 2), (120, 28, 5, 1)),
+        *((240, 28, 3, 2), (200, 14, 3, 1), (184, 14, 3, 1), (480, 14, 3, 1), (672, 14, 3, 1)),
+        *((672, 14, 5, 2), (960, 7, 5, 1)),
+    )
+    + _depthwise(
+        "small",
+        *((16, 112, 3, 2), (72, 56, 3, 2), (88, 28, 3, 1), (96, 28, 5, 2), (240, 14, 5, 1)),
+        *((120, 14, 5, 1), (144, 14, 5, 1), (288, 14, 5, 2), (576, 7, 5, 1)),
+    ),
+    "efficientnet_b0": _depthwise(
+        "b0",
+        *((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (144, 56, 5, 2), (240, 28, 5, 1)),
+        *((240, 28, 3, 2), (480, 14, 3, 1), (480, 14, 5, 1), (672, 14, 5, 1), (672, 14, 5, 2)),
+        *((1152, 7, 5, 1), (1152, 7, 3, 1)),
+    ),
+    "convnext_t": _depthwise(
+        "tiny", (96, 56, 7, 1), (192, 28, 7, 1), (384, 14, 7, 1), (768, 7, 7, 1)
+    ),
+}

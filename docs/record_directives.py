@@ -28,6 +28,7 @@ from records import (
     PLAN_HEAD,
     RECORDS,
     TARGET_HEAD,
+    UNTUNED_HEAD,
     bench_rows,
     conv_aims,
     conv_layers,
@@ -39,6 +40,7 @@ from records import (
     overhead_rows,
     plan_rows,
     target_rows,
+    untuned_rows,
 )
 from sphinx.util.docutils import SphinxDirective
 from support_table import HEAD, RECORD_FILES, support_rows
@@ -214,6 +216,19 @@ class ConvBench(Record):
         return [nodes.paragraph(text="Not measured yet.")]
 
 
+class DepthwiseBench(ConvBench):
+    """``depthwise-bench``."""
+
+    file = "bench_depthwise.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(untuned_rows(record), UNTUNED_HEAD),
+            nodes.paragraph(text=measured_on(record, source_hash())),
+        ]
+
+
 class WrongEngines(SphinxDirective):
     """``wrong-engines``: the data that the code checks."""
 
@@ -259,6 +274,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("bench-record", BenchRecord)
     app.add_directive("bench-images", BenchImages)
     app.add_directive("conv-bench", ConvBench)
+    app.add_directive("depthwise-bench", DepthwiseBench)
     app.add_directive("wrong-engines", WrongEngines)
     app.add_directive("bench-plans", BenchPlans)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -221,6 +221,24 @@ def conv_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
     return [(*texts, "yes" if reached else "no") for *texts, reached in rows]
 
 
+UNTUNED_HEAD = ("Arrays", "Operation", "Layers", "PyTorch", "cuDNN's heuristics")
+
+
+def untuned_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """How many times as fast as the others plans are that were not tuned, on depthwise layers."""
+    by_what: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in record["kernels"]:
+        by_what.setdefault((row["config"], row["operation"]), []).append(row)
+    rows = []
+    for (config, operation), found in by_what.items():
+        cells = [config, operation.replace("_", " "), str(len(found))]
+        for peer in ("torch", "cudnn"):
+            ratios = [row[peer] / row["dnnffi"] for row in found]
+            cells.append(f"{geometric_mean(ratios):.2f}; {min(ratios):.2f}")
+        rows.append(tuple(cells))
+    return rows
+
+
 _OPERATIONS = {"forward": "y", "backward_data": "dx", "backward_weights": "dw"}
 
 

@@ -33,6 +33,7 @@ RECORD_FILES = (
     "bench_rnn.json",
     "bench_cnn.json",
     "bench_conv.json",
+    "bench_depthwise.json",
 )
 ROOM = re.compile(
     r"`((?:backends|bench|cli|convolution|device|execution|reference|rnn|spec|testing)/[\w./]*)`"
@@ -408,6 +409,19 @@ def test_strict_convolutions_are_shown_with_the_errors_of_both():
         (f"{ratio}, lowest where both are precise", ">= 0.95", "0.96", "yes"),
         ("error, largest, f32", "<= 1e-04", "4e-06; PyTorch 8e-04", "yes"),
     ]
+
+
+def test_layers_that_were_not_tuned_in_a_table():
+    row = {"config": "f32 first", "operation": "backward_data", "dnnffi": 2.0}
+    record = {"kernels": [row | {"torch": 4.0, "cudnn": 2.0}, row | {"torch": 16.0, "cudnn": 8.0}]}
+    (cells,) = records["untuned_rows"](record)
+    assert dict(zip(records["UNTUNED_HEAD"], cells, strict=True)) == {
+        "Arrays": "f32 first",
+        "Operation": "backward data",
+        "Layers": "2",
+        "PyTorch": "4.00; 2.00",
+        "cuDNN's heuristics": "2.00; 1.00",
+    }
 
 
 def test_a_benchmark_in_a_table():

@@ -15,6 +15,7 @@ _THREADS = 256
 _LANES = 32
 _BLOCKS = 8 * 132  # of which there should be more, before a thread has several tiles
 _MOST_TURNS = 8
+_MOST_TAPS_OF_TALL = 25  # with which four rows of outputs at once are likely best
 _SMALL = 14  # an image with no more rows: what counts is how many threads there are
 
 _SOURCE = """
@@ -153,6 +154,8 @@ class Pixels:
             wanted = [(1, 2), (2, 2), (1, 1), (1, 4) if few else (2, 1)]
         else:
             wanted = [(2, 2), (4, 2), (2, 4) if few else (2, 1), (1, 4) if few else (1, 2)]
+            if y.kernel * x.kernel <= _MOST_TAPS_OF_TALL:
+                wanted[:2] = wanted[1::-1]
         found = [
             Tile(fewest_idle(y, (down,)), across, next(n for n in (most, 2, 1) if not channels % n))
             for down, most in wanted
