@@ -74,10 +74,10 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
 
 
 def _measured(problem: RNNProblem, backend: DeviceRNNBackend) -> RouteChoice:
-    """What each algorithm takes, as a graph: measured as a plan does, but without a limit."""
+    """What cuDNN's algorithms take, as graphs: measured as a plan does, but without a limit."""
     memory = backend.memory
     device, launch_on = memory.current_device(), backend.resources.launch
-    found = tune(backend.candidates, problem, device, memory, launch_on, budget=inf)
+    found = tune(backend.candidates.of_vendor, problem, device, memory, launch_on, budget=inf)
     if found is None:
         raise RuntimeError(f"cuDNN's standard algorithm does not run {problem}")
     return found

@@ -26,6 +26,11 @@ class CandidateSet:
         """What times that were measured are valid for, with the device and the problem."""
         return ", ".join(source.version for source in self._sources.values())
 
+    @property
+    def of_vendor(self) -> CandidateSet:
+        """The vendor's alone."""
+        return CandidateSet(self._vendor)
+
     def oracle(self, problem: RNNProblem) -> str:
         """The candidate whose results are right."""
         source = self._sources.get(problem.options.algorithm, self._vendor)

@@ -83,7 +83,6 @@ LIMITED = {
     ),
     "no projection; got proj_size 3": with_spec(PROBLEM, proj_size=3),
     "do not drop; got dropout 0.5": with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
-    "take rows of equal length": PROBLEM._replace(lengths=(1, 2, 3, 4, 5, 5)),
     r"at most 2147483647 rows of all steps; got 1048576 \* 4096": PROBLEM._replace(
         steps=2**20, batch=2**12
     ),
@@ -112,6 +111,7 @@ def test_every_limit_is_told():
         PROBLEM._replace(dropout=0.5),
         with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5, training=False),
         PROBLEM._replace(steps=2**20, batch=2**11 - 1),
+        PROBLEM._replace(lengths=(1, 2, 3, 4, 5, 5)),
     ],
     ids=lambda problem: str(problem)[:50],
 )
@@ -223,9 +223,15 @@ def test_own_asks_for_this_source_alone(own, memory, made):
 
 def test_who_asks_for_none_has_the_vendors_as_the_oracle(own, memory):
     both = CandidateSet(Vendor(), own)
-    assert both.offers(ANY)[:2] == ("cudnn standard", "cudnn persist_static")
+    ours = tuple(f"own {name}" for name in own.offers(PROBLEM))
+    assert both.offers(ANY) == ("cudnn standard", "cudnn persist_static", *ours)
     assert both.oracle(ANY) == "cudnn standard"
     assert both.make(ANY, None, launch(memory)) == ("cudnn", None)
+
+
+def test_the_vendors_alone(own):
+    alone = CandidateSet(Vendor(), own).of_vendor
+    assert alone.offers(ANY) == ("cudnn standard", "cudnn persist_static")
 
 
 def test_times_are_valid_for_these_kernels(own):

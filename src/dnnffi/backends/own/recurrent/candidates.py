@@ -39,8 +39,7 @@ class OwnCandidates:
         self.version = f"kernels {_VERSION}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        # By its name alone so far: the suite has to run on a GPU with it first.
-        if problem.options.algorithm != OWN or self._why_not(problem):
+        if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):
             return ()
         return tuple(str(number + 1) for number in range(len(self._pairs(problem))))
 

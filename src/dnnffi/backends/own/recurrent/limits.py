@@ -29,11 +29,6 @@ LIMITS: Limits[RNNProblem] = (
         "use another algorithm",
     ),
     Limit(
-        lambda problem: min(problem.row_lengths) < problem.steps,
-        "our own kernels take rows of equal length",
-        "use standard",
-    ),
-    Limit(
         lambda problem: problem.steps * problem.batch > _MOST_POSITIONS,
         f"our own kernels take at most {_MOST_POSITIONS} rows of all steps; got "
         "{asked.steps} * {asked.batch}",
