@@ -53,11 +53,11 @@ def _run_on(record: dict[str, Any], source: str) -> tuple[str, str]:
 
 
 def memcheck_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
-    """The record of a run under memcheck, likewise."""
+    """The record of runs under compute-sanitizer, likewise."""
     runs = record["runs"]
     return [
         ("Errors found", f"{sum(run['errors'] for run in runs):,}"),
-        *(("Tests", f"{run['result']} ({' '.join(run['tests'])})") for run in runs),
+        *((f"Tests, {run['tool']}", f"{run['result']} ({' '.join(run['tests'])})") for run in runs),
         *_environment_rows(record, source),
     ]
 

@@ -123,14 +123,14 @@ def test_a_record_of_other_sources_says_so():
 
 def test_a_record_under_memcheck_in_words():
     runs = [
-        {"errors": 0, "result": "12 passed", "tests": ["tests/gpu/test_rnn.py", "-k", "lstm"]},
-        {"errors": 2, "result": "3 passed", "tests": ["tests/gpu/test_dropout.py"]},
+        {"tool": "memcheck", "errors": 0, "result": "12 passed", "tests": ["a.py", "-k", "lstm"]},
+        {"tool": "racecheck", "errors": 2, "result": "3 passed", "tests": ["b.py"]},
     ]
     found = records["memcheck_rows"](RECORD | {"runs": runs}, "abc")
     assert found[:3] == [
         ("Errors found", "2"),
-        ("Tests", "12 passed (tests/gpu/test_rnn.py -k lstm)"),
-        ("Tests", "3 passed (tests/gpu/test_dropout.py)"),
+        ("Tests, memcheck", "12 passed (a.py -k lstm)"),
+        ("Tests, racecheck", "3 passed (b.py)"),
     ]
     rows = dict(found)
     assert rows["Device"] == "Some GPU, 1 in the machine"

@@ -1,9 +1,10 @@
-"""Runs the GPU tests under compute-sanitizer's memcheck and records the outcome.
+"""Runs the GPU tests under compute-sanitizer and records the outcome.
 
     python tests/gpu/memcheck.py [pytest arguments]
 
-Writes docs/verification/memcheck.json: where it ran, which tests, how many errors were found. With
-arguments it runs just those tests and records nothing else.
+Writes docs/verification/memcheck.json: where it ran, which tests under which of the sanitizer's
+tools, how many errors were found. With arguments it runs just those tests under memcheck and
+records nothing else.
 """
 
 from __future__ import annotations
@@ -30,23 +31,31 @@ MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 # The whole matrices, in parts that run side by side: the sanitizer's work is the host's. Sequences
 # of 65,535 steps and a full device take too long this way.
-PARTS = [
-    ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
-    for mode, dtype in itertools.product(MODES, DTYPES)
-] + [
+MEMCHECK = [
+    *(
+        ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
+        for mode, dtype in itertools.product(MODES, DTYPES)
+    ),
     *(["tests/gpu/test_conv.py::test_matrix", f"-k-{dtype}-"] for dtype in DTYPES),
     ["tests/gpu/test_conv.py", "-k", "gradient_of_a_bias"],
     ["tests/gpu/test_depthwise.py"],
     ["tests/gpu/test_dropout.py"],
+    *(["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}-"] for mode in MODES),
+]
+# What threads of our recurrent kernels have in common: shared memory and barriers.
+OTHER_TOOLS = ("racecheck", "synccheck")
+PARTS = [("memcheck", tests) for tests in MEMCHECK] + [
+    (tool, ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}- and L2-bi-bias"])
+    for tool, mode in itertools.product(OTHER_TOOLS, MODES)
 ]
 
 
 def main(arguments: list[str]) -> int:
-    parts = [arguments] if arguments else PARTS
+    parts = [("memcheck", arguments)] if arguments else PARTS
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
-        runs = [run for run in pool.map(memcheck, parts) if run is not None]
+        runs = [run for run in pool.map(sanitized, *zip(*parts, strict=True)) if run is not None]
     if len(runs) < len(parts):
-        print("memcheck did not come to its end; nothing recorded")
+        print("compute-sanitizer did not come to its end; nothing recorded")
         return 1
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     record = environment() | {"src_sha256": source_hash(), "runs": runs}
@@ -56,25 +65,28 @@ def main(arguments: list[str]) -> int:
     return int(any(run["errors"] or "failed" in run["result"] for run in runs))
 
 
-def memcheck(tests: list[str]) -> dict[str, object] | None:
-    """What one process under memcheck found, or None where it did not come to its end."""
+def sanitized(tool: str, tests: list[str]) -> dict[str, object] | None:
+    """What one process under a tool found, or None where it did not come to its end."""
     command = [
-        *("compute-sanitizer", "--tool", "memcheck", "--target-processes", "all"),
+        *("compute-sanitizer", "--tool", tool, "--target-processes", "all"),
         *(sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:benchmark"),
         *("-p", "no:cacheprovider", "-q", *tests),
     ]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    errors = [int(count) for count in re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)]
+    errors = [
+        int(count)
+        for count in re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)", done.stdout)
+    ]
     counts = re.search(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+", done.stdout, re.MULTILINE)
     if not errors or counts is None:
         print(*tests, done.stdout[-4000:], sep="\n", flush=True)
         return None
     if done.returncode:
         print(*tests, done.stdout[-4000:], sep="\n")
-    print(f"{' '.join(tests)}: {counts[1]}, {sum(errors)} errors", flush=True)
-    return {"tests": tests, "result": counts[1], "errors": sum(errors)}
+    print(f"{tool} {' '.join(tests)}: {counts[1]}, {sum(errors)} errors", flush=True)
+    return {"tool": tool, "tests": tests, "result": counts[1], "errors": sum(errors)}
 
 
 if __name__ == "__main__":

@@ -74,6 +74,21 @@ def network(mode="lstm", dtype="float32", size=64, layers=2):
     return spec, dnnffi.RNNWeights(cupy.asarray(flat), spec), cupy.asarray(x)
 
 
+def test_graphs_that_are_garbage_are_not_destroyed_in_a_capture():
+    memory, array = cupy_memory(), cupy.ones(4)
+    array += 1
+
+    def record(stream):
+        array.__iadd__(1)
+        for_the_collector = [[] for _ in range(10 * gc.get_threshold()[0])]
+        del for_the_collector
+
+    garbage = [memory.capture(record)]
+    garbage.append(garbage)
+    del garbage
+    memory.capture(record)  # CuPy would say that it could not destroy the first one
+
+
 @pytest.mark.usefixtures("replayed")
 @pytest.mark.parametrize("null_stream", [True, False])
 def test_a_loop_is_tuned_captured_and_stays_right(null_stream):

@@ -14,7 +14,7 @@ import numpy as np
 
 from dnnffi.device.driver import capture_id
 from dnnffi.device.dtypes import dtype_object
-from dnnffi.device.graphs import CudaGraph, NullStream, StepGraph
+from dnnffi.device.graphs import CudaGraph, NullStream, StepGraph, uncollected
 from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Stream
 
 INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
@@ -134,7 +134,7 @@ class CupyMemory:
         stream = getattr(self._local, "capture_stream", None)
         if stream is None or stream.device_id != self.current_device():
             stream = self._local.capture_stream = self._cupy.cuda.Stream(non_blocking=True)
-        with stream:
+        with stream, uncollected():
             try:
                 stream.begin_capture(runtime.streamCaptureModeThreadLocal)
                 record(stream)

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dnnffi.device.interface import Stream
+
+_captures: list[None] = []  # one for each that is in progress
+_collecting = False  # whether the collector ran before the first of them
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep Python's garbage collector from running in any thread.
+
+    The driver refuses to destroy a graph in a thread that captures. CuPy's graphs among the garbage
+    would be lost, each with a warning. No lock: a signal handler may capture in the middle of this.
+    """
+    global _collecting
+    _captures.append(None)
+    try:
+        if gc.isenabled():
+            _collecting = True
+            gc.disable()
+        yield
+    finally:
+        _captures.pop()
+        if _collecting and not _captures:
+            _collecting = False
+            gc.enable()
 
 
 class NullStream:
