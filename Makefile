@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 
-# The vendors and versions of check-headers; empty for all.
+# The vendors and versions of check-headers, and the versions of test-package; empty for all.
 VENDORS ?=
 VERSIONS ?=
 
@@ -35,7 +35,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test stress test-gpu test-gpu-memcheck test-miopen test-miopen-record mutate lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test stress test-gpu test-gpu-memcheck test-miopen test-miopen-record test-package mutate lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debo
 
 test-miopen-record: PYTEST_ARGS += --record
 test-miopen-record: test-miopen ## The same, and write docs/verification/miopen.json
+
+test-package: $(dev) ## Build wheel and sdist, and use both in empty environments (VERSIONS="3.12 3.14")
+	$(run) tests/package/check.py $(VERSIONS)
 
 mutate: $(dev) ## Change the code in single places and see whether the tests notice
 	$(run) tests/mutation.py $(MUTATE_ARGS)

@@ -13,6 +13,7 @@ import pytest
 import verification
 from conformance import CUDNN, MIOPEN
 
+import dnnffi
 from dnnffi.backends.cudnn import conv_limits as cudnn
 from dnnffi.backends.miopen import conv_limits as miopen
 from dnnffi.backends.registry import BACKENDS
@@ -79,6 +80,10 @@ def test_make_targets_that_are_named_are_there(page):
     makefile = read("Makefile")
     for names in TARGET.findall(read(page).replace("`make\n", "`make ")):
         assert re.search(rf"^{''.join(names)}:", makefile, re.MULTILINE), names
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {dnnffi.__version__}\n" in read("CITATION.cff")
 
 
 def test_versions_of_the_support_table_are_those_checked():
