@@ -1,4 +1,4 @@
-"""The examples on a GPU: a step as one graph learns what the same step learns call by call."""
+"""The examples on a GPU: they learn and compute what they do on the host, and call by call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from dnnffi.cli.charmodel import Alphabet, windows
 
 cupy = pytest.importorskip("cupy")
 
-EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "char_graph.py"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLE, SIGPY, THINC = (
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    for name in ("char_graph", "sigpy_conv", "thinc_lstm")
+)
 TEXT = Path(__file__).read_text(encoding="utf-8") * 4
 
 
@@ -58,3 +62,35 @@ def test_steps_as_a_graph_learn_as_steps_without():
     # The capture itself has trained on the first window, and says nothing of its loss.
     np.testing.assert_allclose(graph[:-1], eager[1:], rtol=2e-2)
     assert graph[-1] < graph[0] - 0.3
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize(("mode", "strides"), [("full", (1, 1)), ("valid", (2, 1))])
+def test_the_convolution_of_sigpy_is_that_of_scipy(mode, strides, dtype):
+    rng = np.random.default_rng(0)
+    data, filt = (
+        (rng.standard_normal((*shape, 2)) @ (1, 1j)).astype(dtype) for shape in ((37, 30), (5, 4))
+    )
+    expected = SIGPY["by_scipy"](data, filt, mode, strides)
+    found = SIGPY["by_dnnffi"](cupy.asarray(data), cupy.asarray(filt), mode, strides)
+    tolerance = 1e-5 if dtype == "complex64" else 1e-12  # no TF32, whose error is 1e-3
+    for one, two in zip(found, expected, strict=True):
+        assert one.dtype == dtype
+        assert np.linalg.norm(one.get() - two) <= tolerance * np.linalg.norm(two)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_the_lstm_of_thinc_is_that_of_its_definition(directions):
+    *arrays, sizes = THINC["problem"](np.random.default_rng(0), 6, 16, 2, directions, [9, 7, 7, 2])
+    expected = THINC["by_loop"](*arrays, sizes)
+    there = [cupy.asarray(array) for array in arrays]
+    y, state = THINC["lstm_forward_training"](*there, sizes)
+    np.testing.assert_allclose(y.get(), expected, atol=5e-3)
+    inferred = THINC["lstm_forward_inference"](*there, sizes)
+    np.testing.assert_allclose(inferred.get(), expected, atol=5e-3)
+
+    dx, dparams = THINC["backprop_lstm"](cupy.ones_like(y), sizes, there[0], state)
+    y, state = THINC["lstm_forward_training"](*arrays, sizes)
+    on_host = THINC["backprop_lstm"](np.ones_like(y), sizes, arrays[0], state)
+    for one, two in zip((dx, dparams), on_host, strict=True):
+        assert np.linalg.norm(one.get() - two) <= 1e-2 * np.linalg.norm(two)
