@@ -18,7 +18,7 @@ PAGES = (
     "README.md",
     *(
         f"docs/{name}.md"
-        for name in ("tutorial", "weights", "tuning", "convolution", "notes", "errors")
+        for name in ("tutorial", "weights", "tuning", "convolution", "notes", "errors", "from_cupy")
     ),
 )
 BLOCK = re.compile(
