@@ -35,7 +35,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test stress test-gpu test-gpu-memcheck test-miopen test-miopen-record test-package mutate lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test stress test-gpu test-gpu-memcheck test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -47,7 +47,7 @@ info: $(demo) ## Show which libraries and devices are found, and what is missing
 	$(run) -m dnnffi info
 
 test: $(dev) ## Run the tests that need no GPU
-	$(run) -m pytest -n 2 -m "not gpu and not gfx1100" tests $(PYTEST_ARGS)
+	$(run) -m pytest -n 2 -m "not gpu and not gfx1100 and not browser" tests $(PYTEST_ARGS)
 
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
 	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)
@@ -91,6 +91,9 @@ check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDOR
 
 docs: $(docs) ## Build the documentation, warnings as errors
 	$(run) -m sphinx -W --keep-going -b html docs docs/_build
+
+test-docs: docs $(dev) ## Look at the built documentation with a headless Chromium
+	$(run) -m pytest -m browser tests/docs/test_browser.py $(PYTEST_ARGS)
 
 bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) benchmarks/call_overhead.py --json docs/verification/call_overhead.json

@@ -40,6 +40,8 @@ autodoc_type_aliases = {
 autodoc_mock_imports = [] if find_spec("hypothesis") else ["hypothesis"]
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_title = f"dnnffi {release}"
 html_show_copyright = False
 

@@ -5,23 +5,28 @@
 ``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
 call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
 ``bench-plans`` the host cost of its calls, ``bench-images`` the times of image CNNs,
-``text-record`` a file as it is. Where there is no record they say so. ``rnn-table``, ``conv-table``
-and ``wrong-engines`` show data of the code.
+``text-record`` a file as it is, ``speed-figure`` a picture of the benchmark, which README.md shows
+too. Where there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show
+data of the code, ``loss-figure`` the losses that the code of its page computes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import conv_table
+import figures
 import rnn_table
 from docutils import nodes
 from records import (
     BENCH_HEAD,
     BENCH_MODELS,
     CONV_HEAD,
+    DOCS,
     IMAGE_HEAD,
     IMAGE_MODELS,
     OVERHEAD_HEAD,
@@ -229,6 +234,44 @@ class DepthwiseBench(ConvBench):
         ]
 
 
+class SpeedFigure(Record):
+    """``speed-figure``, drawn anew where the record has changed."""
+
+    file = "bench_rnn.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        drawn = figures.speed(json.loads(text))
+        if drawn is None:
+            return self.missing(self.file)
+        _write(DOCS / "speed.svg", drawn)
+        alt = "Bars: milliseconds of a call of dnnffi beside PyTorch, by network and phase"
+        return [nodes.image(uri="speed.svg", alt=alt)]
+
+
+class LossFigure(SphinxDirective):
+    """``loss-figure``: runs the blocks above it on NumPy, and draws their ``losses``."""
+
+    final_argument_whitespace = True
+    required_arguments = 1  # the title
+
+    def run(self) -> list[nodes.Node]:
+        path = Path(self.get_source_info()[0])
+        above = path.read_text(encoding="utf-8").partition("{loss-figure}")[0]
+        names: dict[str, Any] = {}
+        for code in re.findall(r"^```python\n(.*?)^```$", above, re.MULTILINE | re.DOTALL):
+            exec(compile(code, str(path), "exec"), names)
+        name = f"_generated/loss_{path.stem}.svg"
+        title = self.arguments[0]
+        _write(DOCS / name, figures.curve(names["losses"], title))
+        return [nodes.image(uri=name, alt=f"A curve: {title}")]
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
 class WrongEngines(SphinxDirective):
     """``wrong-engines``: the data that the code checks."""
 
@@ -247,9 +290,10 @@ class WrongEngines(SphinxDirective):
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.table:
     """A table of plain text."""
-    columns = len(rows[0])
-    group = nodes.tgroup(cols=columns)
-    group += [nodes.colspec(colwidth=1) for _ in range(columns)]
+    longest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    group = nodes.tgroup(cols=len(longest))
+    # A name of a shape is not to take six lines beside columns of short numbers.
+    group += [nodes.colspec(colwidth=min(max(length, 9), 30)) for length in longest]
     if head:
         group += nodes.thead("", _row(head))
     group += nodes.tbody("", *(_row(row) for row in rows))
@@ -277,4 +321,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("depthwise-bench", DepthwiseBench)
     app.add_directive("wrong-engines", WrongEngines)
     app.add_directive("bench-plans", BenchPlans)
+    app.add_directive("speed-figure", SpeedFigure)
+    app.add_directive("loss-figure", LossFigure)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

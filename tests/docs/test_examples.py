@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
+    "docs/index.md",
     *(
         f"docs/{name}.md"
         for name in ("tutorial", "weights", "tuning", "convolution", "notes", "errors", "from_cupy")

@@ -1,0 +1,151 @@
+"""What a headless Chromium sees of the built pages: nothing leads nowhere, nothing is cut off.
+
+``make test-docs`` builds the pages first. Where there is no Chromium, the tests fail.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+BUILD = Path(__file__).parents[2] / "docs" / "_build"
+PAGES = sorted(
+    path.relative_to(BUILD).as_posix()
+    for path in BUILD.rglob("*.html")
+    if "_modules" not in path.parts
+)
+DESKTOP, PHONE = (1280, 900), (390, 844)
+NEEDED = "the tests of the pages need a browser: apt-get install chromium chromium-driver"
+
+LOOK = """
+const clipped = [...document.querySelectorAll('article *')].filter(e =>
+    e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1 &&
+    getComputedStyle(e).overflowX != 'visible');
+return {
+    clipped: clipped.map(e => `${e.tagName} ${e.scrollWidth} of ${e.clientWidth} px: ` +
+        e.textContent.trim().slice(0, 60)),
+    beyond: document.documentElement.scrollWidth - window.innerWidth,
+    broken: [...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src),
+    unnamed: [...document.images].filter(i => !i.alt).map(i => i.src),
+    links: [...document.links].map(a => a.href),
+};
+"""
+
+
+class Seen(NamedTuple):
+    """A page at a width: what `LOOK` finds, and what the browser complains of."""
+
+    found: dict
+    said: list
+
+
+@pytest.fixture(scope="module")
+def browser():
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.fail(NEEDED)
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    # Root has no sandbox, and a container little shared memory.
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    with webdriver.Chrome(options=options, service=Service(driver)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def look(browser):
+    seen = {}
+
+    def at(page, size):
+        if (page, size) not in seen:
+            width, height = size
+            device = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
+            browser.get((BUILD / page).as_uri())
+            found = browser.execute_script(LOOK)
+            said = [one["message"] for one in browser.get_log("browser")]
+            seen[page, size] = Seen(found, said)
+        return seen[page, size]
+
+    return at
+
+
+def test_the_pages_are_built():
+    assert "index.html" in PAGES, "make docs"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everything_fits_its_column(look, page):
+    assert look(page, DESKTOP).found["clipped"] == []
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_is_wider_than_the_window(look, page, size):
+    assert look(page, size).found["beyond"] <= 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_images_are_there_and_say_what_they_show(look, page):
+    found = look(page, DESKTOP).found
+    assert found["broken"] == []
+    assert found["unnamed"] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_browser_complains_of_nothing(look, page):
+    assert look(page, DESKTOP).said == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_what_is_there(look, page):
+    for link in set(look(page, DESKTOP).found["links"]):
+        address, fragment = urldefrag(link)
+        if not address.startswith("file:"):
+            assert address.startswith("https://"), link
+            continue
+        target = Path(unquote(address.removeprefix("file://")))
+        assert target.is_relative_to(BUILD), link
+        assert target.is_file(), link
+        if fragment:
+            assert unquote(fragment) in anchors(target), link
+
+
+def anchors(path, known={}):  # noqa: B006 - pages do not change in between
+    if path not in known:
+        known[path] = set(re.findall(r'\bid="([^"]+)"', path.read_text(encoding="utf-8")))
+    return known[path]
+
+
+def test_the_first_page_has_contents_of_two_levels(browser, look):
+    look("index.html", DESKTOP)
+    browser.get((BUILD / "index.html").as_uri())
+
+    def count(selector):
+        return browser.execute_script(
+            "return document.querySelectorAll(arguments[0]).length", selector
+        )
+
+    assert count("article .toctree-wrapper ul ul") > 5
+    assert count("article .toctree-wrapper ul ul ul") == 0
+
+
+@pytest.mark.parametrize(("page", "images"), [("index.html", 1), ("tutorial.html", 1)])
+def test_figures_are_shown(look, browser, page, images):
+    look(page, DESKTOP)
+    browser.get((BUILD / page).as_uri())
+    shown = "return document.querySelectorAll('article img').length"
+    assert browser.execute_script(shown) == images
