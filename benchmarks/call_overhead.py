@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
-    rows = []
+    rows, reports = [], []
     for mode, steps, batch, size, dtype in (
         ("lstm", 20, 8, 128, "float16"),
         ("lstm", 25, 16, 512, "float16"),
@@ -134,6 +134,7 @@ def main() -> None:
     ):
         name = f"{mode} {dtype} T{steps} B{batch} H{size}"
         rows.append({"problem": name, **problem(mode, steps, batch, size, dtype)})
+        reports.append(dnnffi.cached_plans()[-1].report())  # docs/tuning.md shows the first
     found = machine("gpu", ("torch",) if find_spec("torch") else ())
     print(", ".join(f"{key} {value}" for key, value in found.items()))
     print(
@@ -149,7 +150,7 @@ def main() -> None:
         )
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"machine": found, "rows": rows}, file, indent=2)
+            json.dump({"machine": found, "rows": rows, "reports": reports}, file, indent=2)
 
 
 if __name__ == "__main__":

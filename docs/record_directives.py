@@ -3,11 +3,12 @@
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
 ``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
 ``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
-call, ``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
-``bench-plans`` the host cost of its calls, ``bench-images`` the times of image CNNs,
-``text-record`` a file as it is, ``speed-figure`` a picture of the benchmark, which README.md shows
-too. Where there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show
-data of the code, ``loss-figure`` the losses that the code of its page computes.
+call, ``tuning-report`` what was measured for one of these calls, ``bench-targets`` and
+``bench-record`` those of the benchmark of networks beside their aims, ``bench-plans`` the host cost
+of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file as it is,
+``speed-figure`` a picture of the benchmark, which README.md shows too. Where there is no record
+they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data of the code,
+``loss-figure`` the losses that the code of its page computes.
 """
 
 from __future__ import annotations
@@ -152,6 +153,25 @@ class CallOverhead(Record):
             table(overhead_rows(record), OVERHEAD_HEAD),
             nodes.paragraph(text=measured_on(record, source_hash())),
         ]
+
+
+class TuningReport(Record):
+    """``tuning-report``: what `report()` said of a problem that the host cost was measured of."""
+
+    file = "call_overhead.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        if not record.get("reports"):
+            return self.missing(self.file)
+        said = record["reports"][0]
+        return [
+            nodes.literal_block(said, said, language="text"),
+            nodes.paragraph(text=measured_on(record, source_hash())),
+        ]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [nodes.paragraph(text="The record in this checkout holds no report.")]
 
 
 class BenchTargets(Record):
@@ -314,6 +334,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("rnn-table", RNNTable)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
+    app.add_directive("tuning-report", TuningReport)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)
     app.add_directive("bench-images", BenchImages)
