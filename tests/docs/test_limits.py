@@ -35,7 +35,7 @@ SAID = {
         f"| {mib(staging.MOST_STAGED_BYTES)} for a problem",
         f"the arrays take no more than {mib(staging.MOST_STAGED_BYTES)}",
         f"at most {backend.MOST_PLANS} (`MOST_PLANS` in",
-        f"for {workspaces._MOST_STREAMS} of these, the oldest go",
+        f"for {workspaces._MOST_STREAMS} of these, the oldest are dropped",
         f"larger than {mib(store.MOST_BYTES)}",
         {0.5: "After half a second of measuring"}[tuning.BUDGET],
         {8: "first seven calls of a problem run by"}[route.CALLS_BEFORE_TUNING],
