@@ -72,7 +72,7 @@ test-package: $(dev) ## Build wheel and sdist, and use both in empty environment
 mutate: $(dev) ## Change the code in single places and see whether the tests notice
 	$(run) tests/mutation.py $(MUTATE_ARGS)
 
-lint: $(dev) ## Check style, format and which room imports which
+lint: $(dev) ## Check style, format and which package imports which
 	$(run) -m ruff check
 	$(run) -m ruff format --check
 	$(run) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
