@@ -94,7 +94,7 @@ class ValidationError(DnnffiError, AssertionError):
 
 
 def not_picklable(thing: object, advice: str) -> TypeError:
-    """The error of one who pickles or copies what belongs to a process."""
+    """The error for pickling or copying what belongs to a process."""
     return TypeError(
         f"{type(thing).__name__} cannot be pickled or copied: it is about memory and a library of "
         f"this process. Instead {advice}"

@@ -56,7 +56,7 @@ class _Network:
     def gradients(self, saved: _Saved, dy: NDArray) -> list[NDArray]:
         """Of sum(dy * scores), with respect to the weights and biases in their order.
 
-        For one call: what a block has saved is let go of behind it.
+        For one call: what a block has saved is dropped after it.
         """
         found: list[Any] = [None] * len(self.weights)
         d_scores = dy.reshape(*dy.shape, 1, 1)
@@ -105,7 +105,7 @@ class _Network:
     ) -> list[NDArray]:
         """The terms of the gradient of the block's input, from those of its output.
 
-        The first block's input are the pictures, whose gradient nobody asks for.
+        The first block's input are the pictures, whose gradient is not needed.
         """
         dy = added = relu_backward(self._xp, maps[-1], *terms)
         dx: Any = None

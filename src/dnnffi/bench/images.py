@@ -18,7 +18,7 @@ NAMING = (
     "network, dtype, pictures in a batch, their height and width, channels after the first "
     "convolution, channels first or last in memory"
 )
-"""The parts of `ImageShape.name`, for those who read a table."""
+"""The parts of `ImageShape.name`, for readers of a table."""
 
 # What a block adds to its input is drawn smaller: without normalisation float16 would overflow.
 _ADDED = 0.25

@@ -20,7 +20,7 @@ NAMING = (
     "mode, dtype, steps (shortest-longest where rows differ), batch, input size, hidden size, "
     "layers, uni- or bidirectional"
 )
-"""The parts of `Shape.name`, for those who read a table."""
+"""The parts of `Shape.name`, for readers of a table."""
 
 SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 

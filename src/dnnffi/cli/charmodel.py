@@ -61,7 +61,7 @@ def _code_points(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 
 def windows(numbers: NDArray, batch: int, steps: int) -> Iterator[tuple[NDArray, NDArray, bool]]:
-    """Walk through the text for ever, in windows of ``steps`` characters.
+    """Walk through the text endlessly, in windows of ``steps`` characters.
 
     The text is cut into ``batch`` rows that are read side by side, so that the state after a
     window is where the next one begins. Yields the characters [T, B], those that follow them

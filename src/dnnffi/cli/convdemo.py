@@ -63,7 +63,7 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
 
 
 def _losses(model: ConvModel, xp: ModuleType, batch: int, rng: Any) -> Iterator[Any]:
-    """Train on new pictures for ever; the loss of each step."""
+    """Train on new pictures endlessly; the loss of each step."""
     from dnnffi.cli.learning import Adam
     from dnnffi.cli.pictures import draw_pictures
 

@@ -78,7 +78,7 @@ class ConvModel:
             dy = dy * (y > 0)  # through the ReLU, and of the shape of y
             dw = dnnffi.conv_backward_weights(dy, x, w.shape, **self._keywords(layer))
             gradients = [dw, dnnffi.conv_backward_bias(dy), *gradients]
-            if layer:  # nobody asks for the gradient of the pictures
+            if layer:  # the gradient of the pictures is not needed
                 dy = dnnffi.conv_backward_data(dy, w, x.shape, **self._keywords(layer))
         return loss, gradients
 

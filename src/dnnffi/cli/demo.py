@@ -211,7 +211,7 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _losses(model: CharModel, numbers: Any, sizes: Sizes) -> Iterator[Any]:
-    """Train on the text for ever; the loss of each step."""
+    """Train on the text endlessly; the loss of each step."""
     from dnnffi.cli.charmodel import windows
     from dnnffi.cli.learning import Adam, clip_by_norm
 

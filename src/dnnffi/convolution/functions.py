@@ -404,7 +404,7 @@ def _checked(
     return found.plans.get(key, lambda: found.prepare(problem, device)), arrays
 
 
-_layout_of = lru_cache(maxsize=1024)(memory_layout)  # for who comes here in every call
+_layout_of = lru_cache(maxsize=1024)(memory_layout)  # asked in every call
 
 
 def _rank(name: str, array: AnyArray) -> int:

@@ -25,7 +25,7 @@ class Once(Generic[K, T]):
         """The object for a key, or None."""
 
     def get(self, key: K, make: Callable[[], T]) -> T:
-        """The object for ``key``, made by ``make()`` if there is none: the same for everybody."""
+        """The object for ``key``, made by ``make()`` if there is none: the same for all callers."""
         found = self._made.get(key)
         return self._made.setdefault(key, make()) if found is None else found
 

@@ -3,7 +3,7 @@
 A signal handler runs in the main thread, in the middle of anything, and may call dnnffi. So every
 lock is `new_lock`'s, and is held by these rules:
 
-- One thread may take it again: a handler that interrupts who holds it does not wait for itself.
+- One thread may take it again: a handler that interrupts the holder does not wait for itself.
 - It is taken by ``with`` on the lock itself. Between ``acquire()`` and ``try:``, or in an
   ``__enter__`` written in Python, Ctrl-C would leave it locked.
 - Nothing is made, dropped or waited for while it is held, another lock least of all: the thread
@@ -50,7 +50,7 @@ class Turn:
         self._taken: ref[Any] | None = None
 
     def take(self) -> object | None:
-        """What the caller keeps for as long as it is his turn; None where it is another's.
+        """What the caller keeps during its turn; None if it is another caller's.
 
         To be kept in a local variable: however the function ends, the turn ends with it.
         """

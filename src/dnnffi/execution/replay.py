@@ -35,15 +35,15 @@ class _Held(NamedTuple):
 class GraphMemory:
     """The graphs of all plans of one backend and the memory that they hold.
 
-    Whoever is to be captured asks `has_room`: where there is none, only a graph that was not
-    launched for a while makes room. So a network with more graphs than fit keeps those that it has,
-    instead of replacing one by the other in every step.
+    Before a capture, `has_room` is asked: if there is none, only a graph that was not launched for
+    a while makes room. So a network with more graphs than fit keeps those that it has, instead of
+    replacing one by the other in every step.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
-        # Executors that users have captured. Kept for good: nobody tells when such a graph is
-        # gone, and it may need their kernels.
+        # Executors that users have captured. Kept for good: such a graph may need their kernels,
+        # and there is no way to know when it is gone.
         self.of_users: set[object] = set()
         self.gone: list[ref[Replays]] = []
         """Operations that were collected, which may be in the middle of anything; see `_settle`."""
@@ -60,7 +60,7 @@ class GraphMemory:
             return self._nbytes
 
     def has_room(self) -> bool:
-        """Whether another graph may be captured; lets go of those that make room for it."""
+        """Whether another graph may be captured; drops those that make room for it."""
         while (oldest := self._oldest()) is not None:
             replays, addresses, in_use = oldest
             if in_use:
@@ -102,7 +102,7 @@ class GraphMemory:
             self._nbytes += held.nbytes
 
     def remove(self, replays: Replays, addresses: Addresses) -> None:
-        """Count a graph no more that its operation has let go of."""
+        """Stop counting a graph that its operation has dropped."""
         with self._lock:
             if addresses not in replays.graphs:  # else another thread has captured it anew
                 self._count_out((replays.weak, addresses))

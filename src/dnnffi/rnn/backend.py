@@ -68,7 +68,7 @@ class RNNBackend:
         return ReferenceRNNPlan(problem, generator)
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        """A new plan for one who keeps it and his buffers."""
+        """A new plan for a caller that keeps it with its buffers."""
         return ReferenceBufferPlan(ReferenceRNNPlan(problem, generator))
 
     def generator(self, state: DropoutState | None, device: int) -> Any:

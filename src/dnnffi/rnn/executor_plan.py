@@ -144,8 +144,8 @@ class ExecutorPlan:
     def workspace(self, nbytes: int, stream: Stream, own: bool) -> Array:
         """A workspace: the stream's own, always at the same address, or a new one.
 
-        The stream's own for what a graph may replay or whose caller wants to be known again. In
-        the caller's capture a new one: his graph outlives the call.
+        The stream's own for what a graph may replay, and for calls that are to be recognised. A
+        new one during a capture of the caller's, because that graph outlives the call.
         """
         if own:
             return self._stream_workspace(self.device, stream.ptr, nbytes)

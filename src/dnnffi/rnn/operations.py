@@ -28,8 +28,9 @@ from dnnffi.spec.problem import RNNProblem
 class Operations:
     """The operations of one plan, on checked addresses.
 
-    ``stream`` is the caller's, and ``captured`` whether he is capturing it: then calls go into his
-    graph, and what they use must be his. ``failed`` is told of a capture that fails.
+    ``stream`` is the caller's, and ``captured`` whether the caller is capturing it: then calls are
+    recorded into the caller's graph, which has to own what they use. ``failed`` is told of a
+    capture that fails.
     """
 
     def __init__(

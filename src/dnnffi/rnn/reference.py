@@ -1,4 +1,4 @@
-"""A problem on the NumPy reference, behind the same doors as a vendor's plan."""
+"""A problem on the NumPy reference, with the interface of a vendor's plan."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class ReferenceRNNPlan:
 
 
 class ReferenceBufferPlan:
-    """A plan of the reference behind the doors of a vendor's `BufferPlan`."""
+    """A plan of the reference with the interface of a vendor's `BufferPlan`."""
 
     def __init__(self, plan: ReferenceRNNPlan) -> None:
         self.plan = plan

@@ -41,7 +41,7 @@ def staged_bytes(problem: RNNProblem) -> int:
 
 
 class Staging:
-    """Arrays in the place of a caller's x, y and states. Weights and workspace are his own."""
+    """Arrays that replace the caller's x, y and states. Weights and workspace are the caller's."""
 
     def __init__(self, problem: RNNProblem, memory: MemoryWithGraphs) -> None:
         self._copy = memory.copy

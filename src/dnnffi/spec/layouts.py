@@ -25,7 +25,7 @@ def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ..
 
 
 def is_packed(shape: tuple[int, ...], strides: tuple[int, ...], channels_last: bool) -> bool:
-    """Whether there are no gaps. Strides of dimensions of 1, which nobody steps, may be any."""
+    """Whether there are no gaps. Strides of dimensions of size 1 do not matter."""
     packed = packed_strides(shape, channels_last)
     return all(
         size == 1 or stride == wanted

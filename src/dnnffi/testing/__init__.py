@@ -3,7 +3,7 @@
 They draw whatever `dnnffi.RNNSpec`, `dnnffi.RNNProblem`, `dnnffi.ConvSpec` and `dnnffi.ConvProblem`
 allow, small enough for thousands of examples, and what backends get wrong: sizes of one and odd
 ones, rows that end early in any order, no row that reaches T; inputs that the last step of a kernel
-leaves unread, dilated kernels, as many groups as channels. A test of one's own wrapper against the
+leaves unread, dilated kernels, as many groups as channels. A test of a wrapper of yours against the
 reference::
 
     from hypothesis import given, strategies as st

@@ -243,7 +243,7 @@ class CudnnConvPlan(ConvProblemPlan):
                 if size and not captured and (shared or size <= MOST_SHARED_WORKSPACE):
                     workspace = self._stream_workspace(self.device, stream.ptr, size)
                 elif size:
-                    # New: it is large, or the caller captures, whose graph's must be his.
+                    # New: it is large, or the caller captures and their graph has to own it.
                     workspace = self.memory.empty((size,), self._bytes)
                 key = (*addresses, 0 if workspace is None else workspace.data.ptr)
                 graph = None if captured else own.operation.graphs.get(key)

@@ -1,4 +1,4 @@
-"""MIOpen's two sets of RNN functions behind the same doors.
+"""MIOpen's two sets of RNN functions with one interface.
 
 Packed problems go through the older functions, which take a tensor descriptor for each step, dense
 ones through the newer, which take sequences. Both were made once for a problem; a call gives

@@ -104,7 +104,7 @@ class MiopenConvPlan(ConvProblemPlan):
             return bool(after)
 
     def _search(self, launch: Launch, at: ConvAddresses) -> None:
-        """Measure, if nobody has; of threads that do at once, the first to be ready is believed."""
+        """Measure unless that was done; if several threads do, the first result counts."""
         found = self._searches.get(
             self._search_key(), lambda: self.executor.search(launch, at, self._allocate)
         )

@@ -53,7 +53,7 @@ def launch_on(library: VendorLibrary, device: int, stream: Stream) -> Launch:
 
 
 def current_launch(library: VendorLibrary) -> Launch:
-    """A launch on the current device and stream, for those who begin there."""
+    """A launch on the current device and stream, for callers that begin there."""
     memory = library.memory
     return launch_on(library, memory.current_device(), memory.current_stream())
 

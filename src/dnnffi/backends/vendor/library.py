@@ -81,7 +81,7 @@ class VendorLibrary(ABC):
     def without_cupy(self) -> Self:
         """The same library on the arrays of `dnnffi.device.external`, with handles of its own.
 
-        To whom holds a library it is another one: calls on CuPy's arrays know nothing of it.
+        It is a separate library object: calls on CuPy's arrays do not know about it.
         """
         opened = self.lib, self.path, self.found_via
         found: Self = self._without_cupy.get(

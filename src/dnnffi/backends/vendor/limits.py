@@ -23,7 +23,7 @@ class Limit(NamedTuple, Generic[Asked]):
     instead: str = ""
 
     def told(self, asked: Asked) -> str:
-        """The limit in words, to one who asked for more."""
+        """The limit in words, for a caller that asked for more."""
         words = self.words.format(asked=asked)
         return f"{words}; {self.instead}" if self.instead else words
 

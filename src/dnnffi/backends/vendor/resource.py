@@ -14,8 +14,8 @@ class Resource:
 
     ``create`` is the library's function that writes the native pointer to ``out[0]``, out of
     ``arguments``, which are ``out`` alone if none are given; ``destroy`` the one that ends it.
-    Destroying does not raise: a finalizer has nobody to tell. Raises what the library's ``error``
-    makes of a status.
+    Destroying does not raise: nothing would catch the error of a finalizer. Creating raises what
+    the library's ``error`` makes of a status.
     """
 
     _pointer: Any = None

@@ -229,7 +229,7 @@ def _from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
     stream = current_stream()
     # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
     capsule = value.__dlpack__(stream=stream or (1 if kind == "cuda" else 0))
-    # Not consumed: dropping the capsule lets go of the tensor, and the owner has the memory.
+    # Not consumed: dropping the capsule releases the tensor, and the owner has the memory.
     tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None

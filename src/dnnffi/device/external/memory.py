@@ -1,4 +1,4 @@
-"""Memory of a user's allocator, behind the same doors as CuPy's."""
+"""Memory of a user's allocator, with the interface of CuPy's."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class _Attempt:
         self._values = values
 
     def __str__(self) -> str:
-        # Which handle it was tells nobody anything.
+        # Which handle it was is of no use.
         shown = (
             f"{name}={value!r}"
             for name, value in self._values.items()
@@ -86,7 +86,7 @@ class BackendDescriptor(Resource):
         return made
 
     def close(self) -> None:
-        """Destroy the descriptor and let go of what it pointed to. A second call does nothing."""
+        """Destroy the descriptor and release what it pointed to. A second call does nothing."""
         super().close()
         self._kept = None
 

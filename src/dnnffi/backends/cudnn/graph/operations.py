@@ -36,7 +36,7 @@ class Convolution(BackendDescriptor):
     _kind = "CONVOLUTION"
     _attributes = table(
         dtype=attribute("CONVOLUTION_COMP_TYPE", DATA_TYPE),
-        # cuDNN 9.19 gives it back only to those who call it a data type.
+        # cuDNN 9.19 returns it only if it is called a data type.
         mode=attribute("CONVOLUTION_CONV_MODE", CONVOLUTION_MODE, readable=False),
         spatial_dims=attribute("CONVOLUTION_SPATIAL_DIMS", INT64),
         stride=attribute("CONVOLUTION_FILTER_STRIDES", INT64, many=True),
