@@ -317,7 +317,7 @@ def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.tabl
     if head:
         group += nodes.thead("", _row(head))
     group += nodes.tbody("", *(_row(row) for row in rows))
-    return nodes.table("", group)
+    return nodes.table("", group, classes=["colwidths-given"])
 
 
 def _row(texts: Iterable[str]) -> nodes.row:
