@@ -29,7 +29,9 @@ class RNNWeights:
     of MIOpen for an LSTM or GRU, where they are copies.
     """
 
-    __slots__ = ("_arrays", "buffer", "known", "layout", "spec")
+    # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, and
+    # the calls that these weights know.
+    __slots__ = ("_arrays", "_buffer", "_known", "layout", "spec")
 
     def __init__(self, flat: AnyArray, spec: RNNSpec, *, backend: str = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
@@ -44,18 +46,18 @@ class RNNWeights:
             raise ValueError(f"flat must have shape ({layout.size},); got {tuple(flat.shape)}")
         if not flat.flags.c_contiguous:
             raise ValueError("flat must be contiguous")
-        self.buffer: AnyArray = flat
+        self._buffer: AnyArray = flat
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
-        self.known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
+        self._known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
 
     @classmethod
-    def of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
+    def _of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
         """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
         made = cls.__new__(cls)
-        made.buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
-        made.known = KnownCalls(MOST_CALLS)
+        made._buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
+        made._known = KnownCalls(MOST_CALLS)
         return made
 
     @property
@@ -64,7 +66,7 @@ class RNNWeights:
 
         Without CuPy it is the object that was given for it.
         """
-        buffer = self.buffer
+        buffer = self._buffer
         return buffer.owner if is_external(buffer.__class__) else buffer
 
     @flat.setter
@@ -108,7 +110,7 @@ class RNNWeights:
             arrays = [to_host(one) if is_external(one.__class__) else one for one in arrays]
             out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
-        for part, source in _parts(layout, packed.buffer, arrays):
+        for part, source in _parts(layout, packed._buffer, arrays):
             part[...] = source
         return packed
 
@@ -256,7 +258,7 @@ class RNNWeights:
 
     def unpack(self, arrays: Sequence[AnyArray]) -> None:
         """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype."""
-        for part, target in _parts(self.layout, self.buffer, arrays):
+        for part, target in _parts(self.layout, self._buffer, arrays):
             target[...] = part
 
     @classmethod
@@ -300,7 +302,7 @@ class RNNWeights:
             blocks = self.layout.find_blocks()
             if blocks is None:
                 return self.to("torch").arrays()
-            self._arrays = tuple(_view(self.buffer, block) for block in blocks)
+            self._arrays = tuple(_view(self._buffer, block) for block in blocks)
         return list(self._arrays)
 
     def to(self, backend: str) -> Self:
@@ -312,7 +314,7 @@ class RNNWeights:
         layout = weight_layout(self.spec, backend)
         if backend == self.backend:
             return self
-        buffer = self.buffer
+        buffer = self._buffer
         if is_external(buffer.__class__):
             buffer = to_host(buffer)
         flat = array_module(buffer).empty(layout.size, buffer.dtype)

@@ -148,15 +148,15 @@ class DeviceRNNBackend(RNNBackend):
                     f"weights are in the layout of {weights.backend!r}; backend {self.name!r} "
                     f"needs its own: weights.to({self.name!r})"
                 )
-            return weights.buffer
+            return weights._buffer
         viewed = RNNWeights.view_of(weights, spec, backend=self.name)
         if viewed is not None:
-            return viewed.buffer
+            return viewed._buffer
         _warn_of_packing()
         memory = self.memory
         with memory.use(weights[0].data.device_id):
             flat = memory.empty((weight_layout(spec, self.name).size,), memory.dtype(spec.dtype))
-            return RNNWeights.pack(weights, spec, backend=self.name, out=flat).buffer
+            return RNNWeights.pack(weights, spec, backend=self.name, out=flat)._buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
         made = ExecutorPlan(problem, device, self.candidates, self.resources, generator, self.tuner)
@@ -170,7 +170,7 @@ class DeviceRNNBackend(RNNBackend):
         if not self.resources.external:
             return super().separate(packed)
         empty: Any = self.memory.empty
-        arrays = [empty(p.shape, packed.buffer.dtype) for p in packed.spec.parameter_shapes()]
+        arrays = [empty(p.shape, packed._buffer.dtype) for p in packed.spec.parameter_shapes()]
         packed.unpack(arrays)
         return [array.owner for array in arrays]
 

@@ -188,7 +188,7 @@ def _run_known(
     x: AnyArray, hx: Any, weights: RNNWeights, training: bool, signature: Signature
 ) -> tuple[Any, ...] | None:
     """`_run` of a call that was made before; None where it has to be looked at closely."""
-    known = weights.known.find(signature)
+    known = weights._known.find(signature)
     plan = None if known is None else known.plan()
     if known is None or plan is None or plan.forgotten:
         return None
@@ -200,7 +200,7 @@ def _run_known(
         h_0, c_0 = hx
         if h_0 is None or c_0 is None:
             return None
-    if buffer is not weights.buffer or not plan.takes_all(x, h_0, c_0):
+    if buffer is not weights._buffer or not plan.takes_all(x, h_0, c_0):
         return None
     done = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
     if not training:
@@ -258,8 +258,8 @@ def _run_checked(
     *results, saved = plan.forward(x, h_0, c_0, native)
     if checked.validate:
         validate.check_forward(arrays, plan.problem, results)
-    elif signature is not None and native is weights.buffer:
-        weights.known.add(signature, plan, (found, native))
+    elif signature is not None and native is weights._buffer:
+        weights._known.add(signature, plan, (found, native))
     return (*results, RNNContext(arrays, plan, saved) if training else None)
 
 
