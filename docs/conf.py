@@ -36,8 +36,8 @@ autodoc_member_order = "bysource"
 autodoc_type_aliases = {
     name: name for name in ("AnyArray", "Array", "CellState", "State", "Weights")
 }
-# dnnffi.testing needs Hypothesis, the rest of the documentation does not.
-autodoc_mock_imports = [] if find_spec("hypothesis") else ["hypothesis"]
+# dnnffi.testing needs Hypothesis and dnnffi.torch needs PyTorch; the documentation needs neither.
+autodoc_mock_imports = [name for name in ("hypothesis", "torch") if not find_spec(name)]
 
 html_theme = "furo"
 html_title = f"dnnffi {release}"

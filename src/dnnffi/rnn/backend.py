@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,7 +15,7 @@ from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import PerformanceWarning
+from dnnffi.errors import PerformanceWarning, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
 from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
@@ -201,7 +200,7 @@ def _warn_of_packing() -> None:
             "weights given as separate arrays are packed on every call; "
             "dnnffi.RNNWeights.pack once and pass that to save it (said once)",
             PerformanceWarning,
-            stacklevel=_caller_level(),
+            stacklevel=caller_level(),
         )
 
 
@@ -211,16 +210,8 @@ def warn_of_dropout() -> None:
     warnings.warn(
         "dropout is between layers: with num_layers=1 nothing is dropped (said once)",
         UserWarning,
-        stacklevel=_caller_level(),
+        stacklevel=caller_level(),
     )
-
-
-def _caller_level() -> int:
-    """``stacklevel`` of the first frame outside dnnffi, seen from the function that asks."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "dnnffi":
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def weights_of(
