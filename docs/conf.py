@@ -34,7 +34,8 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_type_aliases = {
-    name: name for name in ("AnyArray", "Array", "CellState", "State", "Weights")
+    name: name
+    for name in ("AnyArray", "Array", "CellState", "DTypeLike", "LayoutName", "Mode", "Weights")
 }
 # dnnffi.testing needs Hypothesis and dnnffi.torch needs PyTorch; the documentation needs neither.
 autodoc_mock_imports = [name for name in ("hypothesis", "torch") if not find_spec(name)]

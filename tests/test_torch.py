@@ -202,6 +202,7 @@ def test_results_are_gone_with_their_last_name():
         ({"hx": 3}, r"^hx of an LSTM must be \(h_0, c_0\) or None; got int"),
         ({"hx": (3, None)}, r"^h_0 must be a torch.Tensor; got int"),
         ({"weights": [1]}, r"^weights\[0\] must be a torch.Tensor; got int"),
+        ({"weights": 3}, r"^weights must be a sequence.*; got int without spec"),
         ({"weights": "flat"}, r"^weights must be a sequence of tensors, or one flat tensor with"),
         ({"lenghts": [1]}, r"unexpected keyword argument 'lenghts'"),
     ],

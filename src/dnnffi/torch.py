@@ -9,9 +9,9 @@ without CuPy; convolutions go through CuPy, on that stream too. Gradients are th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 try:
     import torch
@@ -22,13 +22,31 @@ from torch import Tensor
 from dnnffi.convolution import functions as convolutions
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import device_array, using
+from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.rnn import functions as networks
 from dnnffi.spec.conv import Padding
+from dnnffi.spec.conv_options import ConvOptionsDict
+from dnnffi.spec.names import BackendName, Integers, LayoutName
+from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.weights import RNNWeights
 
 Sizes = int | Sequence[int]
+
+
+class RNNKeywords(TypedDict, total=False):
+    """Keywords of a network's call."""
+
+    num_layers: int
+    bidirectional: bool
+    batch_first: bool
+    lengths: Integers | None
+    batch_sizes: Integers | None
+    dropout: float
+    dropout_state: DropoutState | None
+    backend: BackendName | None
+    options: RNNOptionsDict | None
 
 
 def lstm(
@@ -39,7 +57,7 @@ def lstm(
     *,
     spec: RNNSpec | None = None,
     retain: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """`dnnffi.lstm_forward` on tensors: ``y, (h_n, c_n)``, which autograd goes back through.
 
@@ -78,7 +96,7 @@ def gru(
     *,
     spec: RNNSpec | None = None,
     retain: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
     """`dnnffi.gru_forward` on tensors: ``y, h_n``. Otherwise as `lstm`."""
     y, h_n = _network("gru", x, h_0, weights, spec, retain, keywords)
@@ -93,7 +111,7 @@ def rnn_tanh(
     *,
     spec: RNNSpec | None = None,
     retain: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
     """`dnnffi.rnn_tanh_forward` on tensors: ``y, h_n``. Otherwise as `lstm`."""
     y, h_n = _network("rnn_tanh", x, h_0, weights, spec, retain, keywords)
@@ -108,7 +126,7 @@ def rnn_relu(
     *,
     spec: RNNSpec | None = None,
     retain: bool = False,
-    **keywords: Any,
+    **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
     """`dnnffi.rnn_relu_forward` on tensors: ``y, h_n``. Otherwise as `lstm`."""
     y, h_n = _network("rnn_relu", x, h_0, weights, spec, retain, keywords)
@@ -125,8 +143,8 @@ def conv(
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
 ) -> Tensor:
     """`dnnffi.conv` on tensors, which autograd goes back through to x, w and bias.
 
@@ -151,8 +169,8 @@ def conv_transpose(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
 ) -> Tensor:
     """`dnnffi.conv_transpose` on tensors. Otherwise as `conv`."""
     _check(x=x, w=w, bias=bias)
@@ -171,7 +189,7 @@ class _Call(NamedTuple):
     mode: str
     spec: RNNSpec | None
     retain: bool
-    keywords: dict[str, Any]
+    keywords: RNNKeywords
 
     def run(
         self, suffix: str, x: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor]
@@ -182,13 +200,13 @@ class _Call(NamedTuple):
         if all(state is None for state in h):
             hx = None
         if x.is_cuda:
-            embedded = {"allocator": _allocate, "stream": _stream}
+            embedded: RNNOptionsDict = {"allocator": _allocate, "stream": _stream}
             keywords = {**keywords, "options": {**embedded, **(keywords.get("options") or {})}}
         given: Any = taken if self.spec is None else self._packed(taken[0], self.spec)
         return getattr(networks, self.mode + suffix)(_plain(x), hx, given, **keywords)
 
     def _packed(self, flat: Tensor, spec: RNNSpec) -> RNNWeights:
-        layout = "miopen" if flat.is_cuda and torch.version.hip else "cudnn"
+        layout: LayoutName = "miopen" if flat.is_cuda and torch.version.hip else "cudnn"
         if not flat.is_cuda:
             return RNNWeights(flat, spec, backend=layout)
         with using(_allocate, _stream):
@@ -202,15 +220,16 @@ def _network(
     weights: Sequence[Tensor] | Tensor,
     spec: RNNSpec | None,
     retain: bool,
-    keywords: dict[str, Any],
+    keywords: RNNKeywords,
 ) -> tuple[Tensor, ...]:
     """(y, h_n) or (y, h_n, c_n)."""
-    if isinstance(weights, Tensor) == (spec is None):
+    is_flat = isinstance(weights, Tensor)
+    if is_flat == (spec is None) or not isinstance(weights, Iterable):
         raise TypeError(
             "weights must be a sequence of tensors, or one flat tensor with spec=; got "
             f"{type(weights).__name__} {'without' if spec is None else 'and'} spec"
         )
-    given = [weights] if isinstance(weights, Tensor) else list(weights)
+    given = [weights] if is_flat else list(weights)
     states = _states(mode, hx)
     _check(x=x, **dict(zip(("h_0", "c_0"), states, strict=False)))
     _check(**{f"weights[{index}]": weight for index, weight in enumerate(given)})
@@ -219,7 +238,9 @@ def _network(
     tracked = any(one is not None and one.requires_grad for one in (x, *states, *given))
     if (tracked and torch.is_grad_enabled()) or dropout != (0.0, None):
         return _Network.apply(call, len(states), x, *states, *given)
-    inference = {name: keywords[name] for name in keywords if not name.startswith("dropout")}
+    inference = keywords.copy()
+    inference.pop("dropout", None)
+    inference.pop("dropout_state", None)
     with _device_of(x):
         results = call._replace(keywords=inference).run("", x, states, given)
     return tuple(map(_tensor, _flattened(results)))

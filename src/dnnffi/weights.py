@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Generic, Literal, Self
 
 from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
 from dnnffi.device.dtypes import dtype_object
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.execution.known_calls import KnownCalls
 from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
 from dnnffi.formats.network import Network
 from dnnffi.spec.checks import is_ordered
+from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Block, WeightLayout, weight_layout
+
+LayoutOf = LayoutName | Literal["reference"] | None
+"""A backend whose layout is asked for, PyTorch's order, or None for that of the arrays' device."""
 
 MOST_CALLS = 64
 """Calls with the same weights that are known before they are forgotten all at once."""
 
 
-class RNNWeights:
+class RNNWeights(Generic[ArrayT]):
     """The weights of an RNN in one flat buffer, in the layout that a backend reads.
 
     Passing it to a call costs nothing, while loose arrays are packed on every call. Writing to
@@ -33,20 +37,20 @@ class RNNWeights:
     # the calls that these weights know.
     __slots__ = ("_arrays", "_buffer", "_known", "layout", "spec")
 
-    def __init__(self, flat: AnyArray, spec: RNNSpec, *, backend: str = "cudnn") -> None:
+    def __init__(self, flat: ArrayT, spec: RNNSpec, *, backend: LayoutName = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
 
         Raises ``TypeError`` or ``ValueError`` naming what does not fit.
         """
         layout = weight_layout(spec, backend)
-        flat = as_array("flat", flat)
-        if flat.dtype.name != spec.dtype:
-            raise TypeError(f"flat must have dtype {spec.dtype}; got {flat.dtype.name}")
-        if tuple(flat.shape) != (layout.size,):
-            raise ValueError(f"flat must have shape ({layout.size},); got {tuple(flat.shape)}")
-        if not flat.flags.c_contiguous:
+        buffer: AnyArray = as_array("flat", flat)
+        if buffer.dtype.name != spec.dtype:
+            raise TypeError(f"flat must have dtype {spec.dtype}; got {buffer.dtype.name}")
+        if tuple(buffer.shape) != (layout.size,):
+            raise ValueError(f"flat must have shape ({layout.size},); got {tuple(buffer.shape)}")
+        if not buffer.flags.c_contiguous:
             raise ValueError("flat must be contiguous")
-        self._buffer: AnyArray = flat
+        self._buffer = buffer
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
@@ -61,7 +65,7 @@ class RNNWeights:
         return made
 
     @property
-    def flat(self) -> AnyArray:
+    def flat(self) -> ArrayT:
         """The buffer [layout.size], of the spec's dtype: written to in place, not replaced.
 
         Without CuPy it is the object that was given for it.
@@ -70,24 +74,24 @@ class RNNWeights:
         return buffer.owner if is_external(buffer.__class__) else buffer
 
     @flat.setter
-    def flat(self, value: AnyArray) -> None:
+    def flat(self, value: ArrayT) -> None:
         # What ``weights.flat -= step`` assigns is the buffer again.
         if value is not self.flat:
             raise AttributeError("flat is written to in place, not replaced")
 
     @property
-    def backend(self) -> str:
+    def backend(self) -> LayoutName:
         """Whose layout it is: "cudnn", "miopen" or "torch"."""
         return self.layout.name
 
     @classmethod
     def pack(
         cls,
-        arrays: Sequence[AnyArray],
+        arrays: Sequence[ArrayT],
         spec: RNNSpec,
         *,
-        backend: str = "cudnn",
-        out: AnyArray | None = None,
+        backend: LayoutName = "cudnn",
+        out: ArrayT | None = None,
     ) -> Self:
         """Copy arrays in PyTorch's order into one buffer: ``out``, or a new one beside them.
 
@@ -99,33 +103,33 @@ class RNNWeights:
         layout = weight_layout(spec, backend)
         if not is_ordered(arrays):
             raise TypeError(f"arrays must be a sequence of arrays; got {type(arrays).__name__}")
-        arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
-        spec.check_weight_shapes([tuple(array.shape) for array in arrays])
-        for index, array in enumerate(arrays):
+        given = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
+        spec.check_weight_shapes([tuple(array.shape) for array in given])
+        for index, array in enumerate(given):
             if array.dtype.name != spec.dtype:
                 raise TypeError(
                     f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
                 )
         if out is None:
-            arrays = [to_host(one) if is_external(one.__class__) else one for one in arrays]
-            out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
+            given = [to_host(one) if is_external(one.__class__) else one for one in given]
+            out = array_module(given[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
-        for part, source in _parts(layout, packed._buffer, arrays):
+        for part, source in _parts(layout, packed._buffer, given):
             part[...] = source
         return packed
 
     @classmethod
-    def _of(cls, network: Network, backend: str | None) -> Self:
+    def _of(cls, network: Network, backend: LayoutOf) -> Self:
         return cls.pack(network.arrays, network.spec, backend=network.layout(backend))
 
     @classmethod
     def from_torch(
         cls,
-        state_dict: Mapping[str, AnyArray],
-        mode: str,
+        state_dict: Mapping[str, Any],
+        mode: Mode,
         *,
         prefix: str = "",
-        backend: str | None = None,
+        backend: LayoutOf = None,
     ) -> Self:
         """Copy weights under the names that ``torch.nn.LSTM``, ``GRU`` and ``RNN`` give them.
 
@@ -145,10 +149,10 @@ class RNNWeights:
     def from_keras(
         cls,
         weights: Sequence[Any],
-        mode: str,
+        mode: Mode,
         *,
         reset_after: bool = True,
-        backend: str | None = None,
+        backend: LayoutOf = None,
     ) -> Self:
         """Copy weights as ``get_weights`` of Keras's LSTM, GRU and SimpleRNN lists them.
 
@@ -175,9 +179,9 @@ class RNNWeights:
         R: Any,
         B: Any = None,
         *,
-        mode: str | None = None,
+        mode: Mode | None = None,
         linear_before_reset: int = 1,
-        backend: str | None = None,
+        backend: LayoutOf = None,
     ) -> Self:
         """Copy the weights of ONNX's operators LSTM, GRU and RNN.
 
@@ -205,7 +209,7 @@ class RNNWeights:
         return onnx.write(self.spec, self.arrays())
 
     @classmethod
-    def from_flax(cls, params: Any, mode: str | None = None, *, backend: str | None = None) -> Self:
+    def from_flax(cls, params: Any, mode: Mode | None = None, *, backend: LayoutOf = None) -> Self:
         """Copy the weights of a cell of Flax, linen's or nnx's: LSTM, GRU or SimpleCell.
 
         ``params`` has the parameters by name, or is the cell of nnx itself; for more, a list of
@@ -215,7 +219,7 @@ class RNNWeights:
         return cls._of(flax.read(params, mode), backend)
 
     @classmethod
-    def from_equinox(cls, cell: Any, *, backend: str | None = None) -> Self:
+    def from_equinox(cls, cell: Any, *, backend: LayoutOf = None) -> Self:
         """Copy the weights of an ``LSTMCell`` or ``GRUCell`` of Equinox, or of a mapping like it.
 
         For more, a list of layers, or of pairs of directions. Otherwise as `from_torch`.
@@ -224,7 +228,12 @@ class RNNWeights:
 
     @classmethod
     def random(
-        cls, spec: RNNSpec, rng: Any, *, like: str = "torch", backend: str | None = None
+        cls,
+        spec: RNNSpec,
+        rng: Any,
+        *,
+        like: Literal["torch", "keras"] = "torch",
+        backend: LayoutOf = None,
     ) -> Self:
         """Weights as a framework begins with them, drawn by ``rng``, NumPy's generator or CuPy's.
 
@@ -234,7 +243,7 @@ class RNNWeights:
         """
         return cls._of(initial.draw(spec, rng, like), backend)
 
-    def to_torch(self, *, prefix: str = "") -> dict[str, AnyArray]:
+    def to_torch(self, *, prefix: str = "") -> dict[str, ArrayT]:
         """The arrays that `arrays` gives, under the names of ``torch.nn``."""
         return torch.write(self.spec, self.arrays(), prefix)
 
@@ -248,7 +257,7 @@ class RNNWeights:
         files.save(path, self.spec, arrays)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, backend: str | None = None) -> Self:
+    def load(cls, path: str | PathLike[str], *, backend: LayoutOf = None) -> Self:
         """The weights in a file that `save` wrote, on the host, in the layout of ``backend``.
 
         None is PyTorch's order. Nothing is unpickled. Raises ``ValueError`` naming the file if it
@@ -256,13 +265,15 @@ class RNNWeights:
         """
         return cls._of(files.load(path), backend)
 
-    def unpack(self, arrays: Sequence[AnyArray]) -> None:
+    def unpack(self, arrays: Sequence[ArrayT]) -> None:
         """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype."""
         for part, target in _parts(self.layout, self._buffer, arrays):
             target[...] = part
 
     @classmethod
-    def view_of(cls, arrays: Sequence[AnyArray], spec: RNNSpec, *, backend: str) -> Self | None:
+    def view_of(
+        cls, arrays: Sequence[ArrayT], spec: RNNSpec, *, backend: LayoutName
+    ) -> Self | None:
         """An `RNNWeights` over ``arrays`` that already lie in one buffer, or None.
 
         The arrays must be contiguous and at the offsets of the layout from the first one on, as
@@ -290,7 +301,7 @@ class RNNWeights:
         flat = array_over(arrays, start, layout.size)
         return None if flat is None else cls(flat, spec, backend=backend)
 
-    def arrays(self) -> list[AnyArray]:
+    def arrays(self) -> list[ArrayT]:
         """The weights as arrays in PyTorch's order.
 
         They are views into the buffer, so that writing to one changes the weights. MIOpen's layout
@@ -305,7 +316,7 @@ class RNNWeights:
             self._arrays = tuple(_view(self._buffer, block) for block in blocks)
         return list(self._arrays)
 
-    def to(self, backend: str) -> Self:
+    def to(self, backend: LayoutName) -> Self:
         """The same weights in the layout of another backend, in a new buffer beside this one.
 
         ``backend`` is "cudnn", "miopen" or "torch". In its own layout it is the object itself.
@@ -322,7 +333,7 @@ class RNNWeights:
             flat[target : target + size] = buffer[source : source + size]
         return type(self)(flat, self.spec, backend=backend)
 
-    def like(self, flat: AnyArray) -> Self:
+    def like(self, flat: ArrayT) -> Self:
         """Another buffer of the same layout, as a gradient is."""
         return type(self)(flat, self.spec, backend=self.layout.name)
 
@@ -334,7 +345,9 @@ class RNNWeights:
         return f"RNNWeights({self.spec}, backend={self.backend!r}, size={self.layout.size})"
 
 
-def _rebuilt(cls: type[RNNWeights], flat: AnyArray, spec: RNNSpec, backend: str) -> RNNWeights:
+def _rebuilt(
+    cls: type[RNNWeights], flat: AnyArray, spec: RNNSpec, backend: LayoutName
+) -> RNNWeights:
     return cls(flat, spec, backend=backend)
 
 

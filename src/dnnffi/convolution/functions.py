@@ -21,12 +21,12 @@ from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import device_array, using
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.execution.embedding import embeds, take_embedding, unwrap, wrapped
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, Padding, check_shape, per_dimension
-from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, conv_options
+from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.conv_problem import (
     ARGUMENTS,
     BACKWARD_DATA,
@@ -36,26 +36,27 @@ from dnnffi.spec.conv_problem import (
     check_activation,
 )
 from dnnffi.spec.layouts import CHANNELS_FIRST, memory_layout
+from dnnffi.spec.names import Activation, BackendName
 
 Sizes = int | Sequence[int]
 
 
 def conv(
-    x: AnyArray,
-    w: AnyArray,
-    bias: AnyArray | None = None,
+    x: ArrayT,
+    w: ArrayT,
+    bias: ArrayT | None = None,
     /,
     *,
     stride: Sizes = 1,
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
+    activation: Activation | None = None,
+    residual: ArrayT | None = None,
     alpha: float = 1.0,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Convolve: ``activation(conv(x, w) + alpha * residual + bias)``.
 
     The kernel is not flipped, as everywhere in deep learning. With zeros around x, output channel k
@@ -106,8 +107,8 @@ def conv(
 
 
 def conv_backward_data(
-    dy: AnyArray,
-    w: AnyArray,
+    dy: ArrayT,
+    w: ArrayT,
     x_shape: Sequence[int],
     /,
     *,
@@ -115,9 +116,9 @@ def conv_backward_data(
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv(x, w))`` by x.
 
     The keywords are those of `conv`, and so are the errors.
@@ -138,8 +139,8 @@ def conv_backward_data(
 
 
 def conv_backward_weights(
-    dy: AnyArray,
-    x: AnyArray,
+    dy: ArrayT,
+    x: ArrayT,
     w_shape: Sequence[int],
     /,
     *,
@@ -147,9 +148,9 @@ def conv_backward_weights(
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv(x, w))`` by w.
 
     The keywords are those of `conv`, and so are the errors.
@@ -170,8 +171,8 @@ def conv_backward_weights(
 
 
 def conv_backward_bias(
-    dy: AnyArray, /, *, backend: str | None = None, options: dict[str, Any] | None = None
-) -> AnyArray:
+    dy: ArrayT, /, *, backend: BackendName | None = None, options: ConvOptionsDict | None = None
+) -> ArrayT:
     """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
 
     The sum over all but the channels, where dy is, whatever the backend: by kernels of dnnffi's own
@@ -181,11 +182,11 @@ def conv_backward_bias(
     """
     if embeds(options):
         return _embedded(("dy",), (dy,), backend, options, _backward_bias)
-    dy = as_array("dy", dy)
-    backend_of(backend, dy)
-    if is_external(dy.__class__):
+    taken = as_array("dy", dy)
+    backend_of(backend, taken)
+    if is_external(taken.__class__):
         import_cupy()  # says that there has to be an allocator
-    return _backward_bias((dy,), conv_bias if kind(dy) == "cuda" else reference, options)
+    return _backward_bias((taken,), conv_bias if kind(taken) == "cuda" else reference, options)
 
 
 def _backward_bias(arrays: tuple[AnyArray, ...], summing: Any, options: object) -> AnyArray:
@@ -197,9 +198,9 @@ def _backward_bias(arrays: tuple[AnyArray, ...], summing: Any, options: object) 
 
 
 def conv_transpose(
-    x: AnyArray,
-    w: AnyArray,
-    bias: AnyArray | None = None,
+    x: ArrayT,
+    w: ArrayT,
+    bias: ArrayT | None = None,
     /,
     *,
     stride: Sizes = 1,
@@ -207,12 +208,12 @@ def conv_transpose(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
+    activation: Activation | None = None,
+    residual: ArrayT | None = None,
     alpha: float = 1.0,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Transposed convolution: ``activation(conv_transpose(x, w) + alpha * residual + bias)``.
 
     It is backward data of the convolution with the same weights that goes from K to C channels.
@@ -237,8 +238,8 @@ def conv_transpose(
 
 
 def conv_transpose_backward_data(
-    dy: AnyArray,
-    w: AnyArray,
+    dy: ArrayT,
+    w: ArrayT,
     x_shape: Sequence[int],
     /,
     *,
@@ -247,9 +248,9 @@ def conv_transpose_backward_data(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by x.
 
     As `conv_backward_data`, with w [C, K/groups, ...].
@@ -260,8 +261,8 @@ def conv_transpose_backward_data(
 
 
 def conv_transpose_backward_weights(
-    dy: AnyArray,
-    x: AnyArray,
+    dy: ArrayT,
+    x: ArrayT,
     w_shape: Sequence[int],
     /,
     *,
@@ -270,9 +271,9 @@ def conv_transpose_backward_weights(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by w.
 
     As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].

@@ -8,13 +8,14 @@ from typing import Any, NoReturn, Self
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.device.arrays import as_array
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.errors import not_picklable
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.conv import ConvSpec, check_shape
-from dnnffi.spec.conv_options import conv_options
+from dnnffi.spec.conv_options import ConvOptionsDict, conv_options
 from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, RESULTS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST
+from dnnffi.spec.names import Activation, BackendName, MemoryLayout, Operation
 
 
 class ConvPlan:
@@ -51,15 +52,15 @@ class ConvPlan:
         spec: ConvSpec,
         x_shape: Sequence[int],
         *,
-        operation: str = FORWARD,
-        layout: str = CHANNELS_FIRST,
-        activation: str | None = None,
+        operation: Operation = FORWARD,
+        layout: MemoryLayout = CHANNELS_FIRST,
+        activation: Activation | None = None,
         residual: bool = False,
         alpha: float = 1.0,
         bias: bool = False,
-        backend: str | None = None,
+        backend: BackendName | None = None,
         device: int | None = None,
-        options: dict[str, Any] | None = None,
+        options: ConvOptionsDict | None = None,
     ) -> None:
         if not isinstance(spec, ConvSpec):
             raise TypeError(f"spec must be a ConvSpec; got {type(spec).__name__}")
@@ -94,7 +95,7 @@ class ConvPlan:
         """Where it runs."""
         return self._device
 
-    def run(self, *arrays: AnyArray | None, out: AnyArray | None = None) -> AnyArray:
+    def run(self, *arrays: ArrayT | None, out: ArrayT | None = None) -> ArrayT:
         """The result of the operation, in ``out`` or a new array.
 
         A forward takes x, w, bias, residual (None or nothing for what the problem has not),

@@ -23,6 +23,7 @@ from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
 from dnnffi.rnn.tuning import RNNTuner
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
+from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
@@ -51,6 +52,7 @@ class RNNBackend:
 
     def __init__(self, record: Backend) -> None:
         self.name = record.name
+        self.layout: LayoutName = record.layout
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self._default_states: Once[int, DropoutState] = Once()
 
@@ -142,20 +144,20 @@ class DeviceRNNBackend(RNNBackend):
 
     def _native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> AnyArray:
         if isinstance(weights, RNNWeights):
-            if weights.layout.name != self.name:
+            if weights.layout.name != self.layout:
                 raise ValueError(
                     f"weights are in the layout of {weights.backend!r}; backend {self.name!r} "
                     f"needs its own: weights.to({self.name!r})"
                 )
             return weights._buffer
-        viewed = RNNWeights.view_of(weights, spec, backend=self.name)
+        viewed = RNNWeights.view_of(weights, spec, backend=self.layout)
         if viewed is not None:
             return viewed._buffer
         _warn_of_packing()
         memory = self.memory
         with memory.use(weights[0].data.device_id):
-            flat = memory.empty((weight_layout(spec, self.name).size,), memory.dtype(spec.dtype))
-            return RNNWeights.pack(weights, spec, backend=self.name, out=flat)._buffer
+            flat = memory.empty((weight_layout(spec, self.layout).size,), memory.dtype(spec.dtype))
+            return RNNWeights.pack(weights, spec, backend=self.layout, out=flat)._buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
         made = ExecutorPlan(problem, device, self.candidates, self.resources, generator, self.tuner)
@@ -215,7 +217,7 @@ def warn_of_dropout() -> None:
 
 
 def weights_of(
-    mode: str,
+    mode: Mode,
     weights: object,
     num_layers: int,
     bidirectional: bool,

@@ -61,7 +61,7 @@ class CallArrays(NamedTuple):
             return gradient
         if isinstance(self.weights, RNNWeights):
             return RNNWeights._of_result(gradient, self.weights.layout)
-        layout = weight_layout(self.spec, self.backend.name)
+        layout = weight_layout(self.spec, self.backend.layout)
         return self.backend.separate(RNNWeights._of_result(gradient, layout))
 
     def _check_device(self, name: str, array: AnyArray) -> None:

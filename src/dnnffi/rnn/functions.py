@@ -7,11 +7,11 @@ D directions, O = P or H, G gates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array, using
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap, wrapped
@@ -20,25 +20,25 @@ from dnnffi.rnn import validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag
-from dnnffi.spec.options import RNNOptions, rnn_options
+from dnnffi.spec.names import BackendName, GradientName, Integers
+from dnnffi.spec.options import RNNOptions, RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
 from dnnffi.weights import RNNWeights
 
-Weights = RNNWeights | Sequence[AnyArray]
-State = AnyArray | None
-CellState = tuple[AnyArray, AnyArray] | None
+Weights = RNNWeights[ArrayT] | Sequence[ArrayT]
+CellState = tuple[ArrayT, ArrayT] | None
 
 
-class Gradients(NamedTuple):
+class Gradients(NamedTuple, Generic[ArrayT]):
     """What `RNNContext.backward` returns; what was not needed is None.
 
     ``x`` has the shape of x; ``hx`` the structure of hx (None where hx was None); ``weights`` the
     form that the weights had: a list in the same order, or an `RNNWeights` of the same layout.
     """
 
-    x: AnyArray | None
+    x: ArrayT | None
     hx: Any
     weights: Any
 
@@ -46,7 +46,7 @@ class Gradients(NamedTuple):
 _GRADIENTS = frozenset(Gradients._fields)
 
 
-class RNNContext:
+class RNNContext(Generic[ArrayT]):
     """What a training forward keeps for its backward."""
 
     def __init__(self, call: CallArrays, plan: Any, saved: Any) -> None:
@@ -63,12 +63,12 @@ class RNNContext:
 
     def backward(
         self,
-        dy: AnyArray | None = None,
+        dy: ArrayT | None = None,
         dhx: Any = None,
         *,
-        need: Iterable[str] = ("x", "hx", "weights"),
+        need: Iterable[GradientName] = ("x", "hx", "weights"),
         retain: bool = False,
-    ) -> Gradients:
+    ) -> Gradients[ArrayT]:
         """Gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
 
         Parameters
@@ -123,7 +123,7 @@ class RNNContext:
         )
 
 
-Request = tuple[str, bool, Any, Any, Any, Any, Any, Any]
+Request = tuple[Any, bool, Any, Any, Any, Any, Any, Any]
 """What a call is asked beside arrays, dropout and options: mode, training, num_layers,
 bidirectional, batch_first, lengths, batch_sizes, backend."""
 
@@ -282,7 +282,7 @@ def _run_embedded(
     return (*map(unwrap, results), context)
 
 
-class _EmbeddedContext(RNNContext):
+class _EmbeddedContext(RNNContext[Any]):
     """The context of a call with an allocator, which backward uses too."""
 
     def __init__(self, context: RNNContext, embedding: Embedding, kind: str) -> None:
@@ -292,12 +292,12 @@ class _EmbeddedContext(RNNContext):
 
     def backward(
         self,
-        dy: AnyArray | None = None,
+        dy: ArrayT | None = None,
         dhx: Any = None,
         *,
-        need: Iterable[str] = ("x", "hx", "weights"),
+        need: Iterable[GradientName] = ("x", "hx", "weights"),
         retain: bool = False,
-    ) -> Gradients:
+    ) -> Gradients[ArrayT]:
         with using(*self._embedding):
             dy = wrapped(("dy",), dy, self._kind)
             dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
@@ -310,8 +310,8 @@ def _problem(
     spec: RNNSpec,
     x: AnyArray,
     batch_first: bool,
-    lengths: object,
-    batch_sizes: object,
+    lengths: Integers | None,
+    batch_sizes: Integers | None,
     options: RNNOptions,
     training: bool,
     dropout: float,
@@ -353,19 +353,19 @@ def _checked(dropout: object, state: object) -> Dropout:
 
 
 def lstm(
-    x: AnyArray,
-    hx: CellState,
-    weights: Weights,
+    x: ArrayT,
+    hx: CellState[ArrayT],
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, tuple[AnyArray, AnyArray]]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, tuple[ArrayT, ArrayT]]:
     """LSTM inference: ``y, (h_n, c_n)``. Drops nothing and keeps nothing for backward.
 
     Parameters
@@ -421,21 +421,21 @@ def lstm(
 
 
 def lstm_forward(
-    x: AnyArray,
-    hx: CellState,
-    weights: Weights,
+    x: ArrayT,
+    hx: CellState[ArrayT],
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, tuple[AnyArray, AnyArray], RNNContext]:
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, tuple[ArrayT, ArrayT], RNNContext[ArrayT]]:
     """LSTM training forward: ``y, (h_n, c_n), ctx``; ``ctx.backward`` gives the gradients.
 
     As `lstm`, and:
@@ -451,19 +451,19 @@ def lstm_forward(
 
 
 def gru(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT]:
     """GRU inference: ``y, h_n``.
 
     The reset-after form, ``n = tanh(W x + b + r * (R h + b'))``, gates r z n. As `lstm`, with one
@@ -475,21 +475,21 @@ def gru(
 
 
 def gru_forward(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray, RNNContext]:
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
     """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`."""
     call = "gru", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
@@ -497,19 +497,19 @@ def gru_forward(
 
 
 def rnn_tanh(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT]:
     """RNN inference with tanh: ``y, h_n``.
 
     ``h = tanh(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
@@ -521,21 +521,21 @@ def rnn_tanh(
 
 
 def rnn_tanh_forward(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray, RNNContext]:
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`."""
     call = "rnn_tanh", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
@@ -543,19 +543,19 @@ def rnn_tanh_forward(
 
 
 def rnn_relu(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT]:
     """RNN inference with ReLU: ``y, h_n``.
 
     ``h = relu(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
@@ -567,21 +567,21 @@ def rnn_relu(
 
 
 def rnn_relu_forward(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray, RNNContext]:
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
     """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`."""
     call = "rnn_relu", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from dnnffi.device.arrays import as_array
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import not_picklable
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag, check_integer
-from dnnffi.spec.options import rnn_options
+from dnnffi.spec.names import BackendName, Integers
+from dnnffi.spec.options import RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.weights import RNNWeights
@@ -55,12 +56,12 @@ class RNNPlan:
         *,
         training: bool = False,
         batch_first: bool = False,
-        lengths: object = None,
+        lengths: Integers | None = None,
         dropout: float = 0.0,
         dropout_state: DropoutState | None = None,
-        backend: str | None = None,
+        backend: BackendName | None = None,
         device: int | None = None,
-        options: dict[str, Any] | None = None,
+        options: RNNOptionsDict | None = None,
     ) -> None:
         if not isinstance(spec, RNNSpec):
             raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
@@ -107,7 +108,9 @@ class RNNPlan:
         """The GPU that it runs on."""
         return self._device
 
-    def forward(self, x: AnyArray, hx: Any, weights: RNNWeights, out: Any = None) -> Any:
+    def forward(
+        self, x: ArrayT, hx: Any, weights: RNNWeights[ArrayT], out: Any = None
+    ) -> tuple[ArrayT, Any]:
         """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
 
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
@@ -121,7 +124,9 @@ class RNNPlan:
         self._weights = weights
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
-    def backward_data(self, dy: AnyArray | None = None, dhx: Any = None, out: Any = None) -> Any:
+    def backward_data(
+        self, dy: AnyArray | None = None, dhx: Any = None, out: Any = None
+    ) -> tuple[Any, Any]:
         """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
 
         ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a

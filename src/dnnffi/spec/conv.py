@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dnnffi.spec.checks import INT64_MAX, check_dtype, check_flag, check_range
+from dnnffi.spec.names import DType, DTypeLike
 
 RANKS = (1, 2, 3)
 _TEXT = str | bytes | bytearray  # sequences, but not of sizes
@@ -56,7 +57,7 @@ class ConvSpec:
     groups: int
     transposed: bool
     output_padding: tuple[int, ...]
-    dtype: str
+    dtype: DType
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class ConvSpec:
         groups: int = 1,
         transposed: bool = False,
         output_padding: int | Sequence[int] = 0,
-        dtype: str = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         kernel_sizes: object = kernel
         if isinstance(kernel_sizes, _TEXT) or not isinstance(kernel_sizes, Sequence):
@@ -124,7 +125,7 @@ class ConvSpec:
         groups: int = 1,
         transposed: bool = False,
         output_padding: int | Sequence[int] = 0,
-        dtype: str = "float32",
+        dtype: DTypeLike = "float32",
         name: str = "w",
     ) -> ConvSpec:
         """Take channels and kernel from the shape of the weights, the argument called ``name``."""

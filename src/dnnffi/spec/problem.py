@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from dnnffi.spec.checks import check_bytes, check_integer, check_number, shown
+from dnnffi.spec.names import Integers
 from dnnffi.spec.options import DEFAULTS, RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import (
@@ -45,7 +46,7 @@ class RNNProblem(NamedTuple):
         batch: int,
         *,
         batch_first: bool = False,
-        lengths: object = None,
+        lengths: Integers | None = None,
         training: bool = False,
         dropout: float = 0.0,
         options: RNNOptions = DEFAULTS,
@@ -71,7 +72,7 @@ class RNNProblem(NamedTuple):
     def packed(
         cls,
         spec: RNNSpec,
-        batch_sizes: object,
+        batch_sizes: Integers,
         total: int | None = None,
         *,
         training: bool = False,

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import check_bytes
+from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
 
 
@@ -65,7 +66,7 @@ class WeightLayout:
     """A flat weight buffer: ``size`` in elements and the ``parameters`` in buffer order."""
 
     spec: RNNSpec
-    name: str
+    name: LayoutName
     size: int
     parameters: tuple[Parameter, ...]
 
@@ -92,7 +93,7 @@ class WeightLayout:
         return _moves(self, other)
 
 
-def weight_layout(spec: RNNSpec, backend: str) -> WeightLayout:
+def weight_layout(spec: RNNSpec, backend: LayoutName) -> WeightLayout:
     """The layout of the flat weight buffer of ``spec``, predicted without any library.
 
     ``backend`` is "cudnn" (the buffer that ``cudnnRNNForward`` reads), "miopen" (the one that
@@ -115,7 +116,7 @@ def weight_layout(spec: RNNSpec, backend: str) -> WeightLayout:
 
 
 @lru_cache(maxsize=256)
-def _layout(spec: RNNSpec, name: str) -> WeightLayout:
+def _layout(spec: RNNSpec, name: LayoutName) -> WeightLayout:
     parameters = []
     offset = 0
     for layer, direction, array, gate, shape in _ORDERS[name](spec):
@@ -189,7 +190,7 @@ def _cudnn_order(spec: RNNSpec) -> Iterator[_Entry]:
                 yield from _gates(spec, layer, direction, name)
 
 
-_MIOPEN_GATES = {"lstm": ("i", "f", "o", "g"), "gru": ("z", "r", "n")}
+_MIOPEN_GATES: dict[str, tuple[str, ...]] = {"lstm": ("i", "f", "o", "g"), "gru": ("z", "r", "n")}
 
 
 def _miopen_order(spec: RNNSpec) -> Iterator[_Entry]:
@@ -201,7 +202,7 @@ def _miopen_order(spec: RNNSpec) -> Iterator[_Entry]:
                     yield from _gates(spec, layer, direction, name, order)
 
 
-_ORDERS: dict[str, Callable[[RNNSpec], Iterator[_Entry]]] = {
+_ORDERS: dict[LayoutName, Callable[[RNNSpec], Iterator[_Entry]]] = {
     "cudnn": _cudnn_order,
     "miopen": _miopen_order,
     "torch": _torch_order,
