@@ -56,6 +56,8 @@ def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines:
     They look like numpydoc's, but say shape and meaning in a sentence behind ``x :``, where
     Napoleon would take it for a type.
     """
+    at = lines.index("Examples") if "Examples" in lines else len(lines)
+    examples, lines[at:] = lines[at:][2:], []
     starts = (n for n, line in enumerate(lines) if _SECTION.match(line) or _FIELD.match(line))
     start = next(starts, len(lines))
     result = lines[:start]
@@ -71,6 +73,8 @@ def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines:
             result.append(f"    * {marked}: {text}".rstrip())
         elif not line:
             result.append(line)
+    if examples:
+        result += ["", ".. rubric:: Examples", "", *examples]
     lines[:] = result
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import gc
+import inspect
 import subprocess
 import sys
 import warnings
@@ -256,6 +258,18 @@ def test_a_second_derivative_of_a_convolution_is_refused():
 def test_a_wrong_argument_of_a_convolution_is_named():
     with pytest.raises(TypeError, match=r"^w must be a torch.Tensor; got NoneType"):
         dnnffi.torch.conv(draw(2, 4, 6), None)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", [*MODES, "conv", "conv_transpose"])
+def test_the_example_of_a_docstring_runs(name):
+    torch.manual_seed(0)
+    text = inspect.getdoc(getattr(dnnffi.torch, name))
+    example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+    said = []
+    doctest.DocTestRunner(verbose=False).run(example, out=said.append)
+    assert example.examples
+    assert not "".join(said)
 
 
 # What is detached

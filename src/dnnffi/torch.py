@@ -83,6 +83,16 @@ def lstm(
         In backward, for a second time without ``retain``.
     UnsupportedError
         In backward, for a second derivative.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> module = torch.nn.LSTM(3, 4)
+    >>> y, (h_n, c_n) = dnnffi.torch.lstm(torch.ones(5, 2, 3), None, list(module.parameters()))
+    >>> y.square().sum().backward()
+    >>> module.weight_ih_l0.grad.shape
+    torch.Size([16, 3])
     """
     y, h_n, c_n = _network("lstm", x, hx, weights, spec, retain, keywords)
     return y, (h_n, c_n)
@@ -98,7 +108,19 @@ def gru(
     retain: bool = False,
     **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
-    """`dnnffi.gru_forward` on tensors: ``y, h_n``. Otherwise as `lstm`."""
+    """`dnnffi.gru_forward` on tensors: ``y, h_n``. Otherwise as `lstm`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> flat = torch.full((dnnffi.weight_layout(spec, "cudnn").size,), 0.1, requires_grad=True)
+    >>> y, h_n = dnnffi.torch.gru(torch.ones(5, 2, 3), None, flat, spec=spec)
+    >>> h_n.sum().backward()
+    >>> flat.grad.shape
+    torch.Size([108])
+    """
     y, h_n = _network("gru", x, h_0, weights, spec, retain, keywords)
     return y, h_n
 
@@ -113,7 +135,18 @@ def rnn_tanh(
     retain: bool = False,
     **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
-    """`dnnffi.rnn_tanh_forward` on tensors: ``y, h_n``. Otherwise as `lstm`."""
+    """`dnnffi.rnn_tanh_forward` on tensors: ``y, h_n``. Otherwise as `lstm`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> module = torch.nn.RNN(3, 4, num_layers=2)
+    >>> weights = list(module.parameters())
+    >>> y, h_n = dnnffi.torch.rnn_tanh(torch.ones(5, 2, 3), None, weights, num_layers=2)
+    >>> h_n.shape
+    torch.Size([2, 2, 4])
+    """
     y, h_n = _network("rnn_tanh", x, h_0, weights, spec, retain, keywords)
     return y, h_n
 
@@ -128,7 +161,19 @@ def rnn_relu(
     retain: bool = False,
     **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
-    """`dnnffi.rnn_relu_forward` on tensors: ``y, h_n``. Otherwise as `lstm`."""
+    """`dnnffi.rnn_relu_forward` on tensors: ``y, h_n``. Otherwise as `lstm`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> one, x = torch.ones(1, 1), torch.ones(3, 1, 1, requires_grad=True)
+    >>> y, h_n = dnnffi.torch.rnn_relu(x, None, [one, one], retain=True)
+    >>> y.sum().backward(retain_graph=True)
+    >>> y.sum().backward()
+    >>> x.grad.ravel().tolist()
+    [6.0, 4.0, 2.0]
+    """
     y, h_n = _network("rnn_relu", x, h_0, weights, spec, retain, keywords)
     return y, h_n
 
@@ -150,6 +195,16 @@ def conv(
 
     Arguments and errors are those of `dnnffi.conv`, without what it fuses: write
     ``torch.relu(conv(x, w, bias) + residual)``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> w = torch.tensor([[[1.0, 2.0, 3.0]]], requires_grad=True)
+    >>> y = dnnffi.torch.conv(torch.ones(1, 1, 5), w)
+    >>> y.sum().backward()
+    >>> w.grad.tolist()
+    [[[3.0, 3.0, 3.0]]]
     """
     _check(x=x, w=w, bias=bias)
     keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
@@ -172,7 +227,16 @@ def conv_transpose(
     backend: BackendName | None = None,
     options: ConvOptionsDict | None = None,
 ) -> Tensor:
-    """`dnnffi.conv_transpose` on tensors. Otherwise as `conv`."""
+    """`dnnffi.conv_transpose` on tensors. Otherwise as `conv`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> x, w = torch.tensor([[[1.0, 2.0]]]), torch.ones(1, 1, 2)
+    >>> dnnffi.torch.conv_transpose(x, w, stride=2)
+    tensor([[[1., 1., 2., 2.]]])
+    """
     _check(x=x, w=w, bias=bias)
     keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     keywords["output_padding"] = output_padding

@@ -31,6 +31,17 @@ class RNNWeights(Generic[ArrayT]):
     Passing it to a call costs nothing, while loose arrays are packed on every call. Writing to
     ``flat`` changes the weights, and so does writing to one of ``arrays()``, except in the layout
     of MIOpen for an LSTM or GRU, where they are copies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights(np.zeros(108, np.float32), spec)
+    >>> w_ih, w_hh, b_ih, b_hh = weights.arrays()
+    >>> b_ih[:] = 1  # in the buffer
+    >>> float(weights.flat.sum())
+    12.0
     """
 
     # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, and
@@ -99,6 +110,15 @@ class RNNWeights(Generic[ArrayT]):
         b_ih and b_hh [G*H] if there are biases, then w_hr [P, H] if there is a projection; all of
         the spec's dtype. For ``backend="miopen"`` the gates are put into MIOpen's order. Raises
         ``TypeError`` or ``ValueError`` naming the array at fault.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> arrays = [np.ones(array.shape, np.float32) for array in spec.parameter_shapes()]
+        >>> dnnffi.RNNWeights.pack(arrays, spec).flat.shape
+        (108,)
         """
         layout = weight_layout(spec, backend)
         if not is_ordered(arrays):
@@ -142,6 +162,17 @@ class RNNWeights(Generic[ArrayT]):
         takes, and the buffer is made beside them, in the layout of ``backend``: "cudnn", "miopen",
         "torch" or "reference" (PyTorch's order), or None for that of the arrays' device. Raises
         ``TypeError`` or ``ValueError`` naming what is missing, unexpected or of a wrong shape.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> state_dict = {  # as module.state_dict() of torch.nn.GRU(3, 4, bias=False)
+        ...     "weight_hh_l0": np.ones((12, 4), np.float32),
+        ...     "weight_ih_l0": np.ones((12, 3), np.float32),
+        ... }
+        >>> dnnffi.RNNWeights.from_torch(state_dict, "gru").spec.input_size
+        3
         """
         return cls._of(torch.read(state_dict, mode, prefix), backend)
 
@@ -161,6 +192,15 @@ class RNNWeights(Generic[ArrayT]):
         directions, as it lists them or as a pair of lists; for more layers a list of such lists.
         ``mode`` of a SimpleRNN is that of its activation. A GRU with ``reset_after=False`` is
         another function and refused. Otherwise as `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> kernel, recurrent, bias = np.ones((3, 16)), np.ones((4, 16)), np.ones(16)  # LSTM(4)
+        >>> weights = dnnffi.RNNWeights.from_keras([kernel, recurrent, bias], "lstm")
+        >>> [array.shape for array in weights.arrays()]
+        [(16, 3), (16, 4), (16,), (16,)]
         """
         return cls._of(keras.read(weights, mode, reset_after), backend)
 
@@ -169,6 +209,15 @@ class RNNWeights(Generic[ArrayT]):
 
         The two biases of PyTorch become their sum, except in a GRU, where Keras has both. Raises
         ``ValueError`` for a projection.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> [array.shape for array in weights.to_keras()]
+        [(3, 12), (4, 12), (2, 12)]
         """
         return keras.write(self.spec, self.arrays())
 
@@ -192,6 +241,14 @@ class RNNWeights(Generic[ArrayT]):
         a node, is another function and refused; so are peepholes, clip, the direction "reverse" and
         other activations. Initial states are inputs of the node, and not read. Otherwise as
         `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> W, R, B = np.ones((1, 16, 3)), np.ones((1, 16, 4)), np.zeros((1, 32))
+        >>> dnnffi.RNNWeights.from_onnx(W, R, B, mode="lstm").spec.hidden_size
+        4
         """
         if mode is None or isinstance(R, Mapping):
             if B is not None or linear_before_reset != 1 or not isinstance(R, Mapping):
@@ -205,6 +262,15 @@ class RNNWeights(Generic[ArrayT]):
         """W, R and B of an operator, or lists of these of several layers; B None without biases.
 
         A GRU's node needs ``linear_before_reset=1``. Raises ``ValueError`` for a projection.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> [array.shape for array in weights.to_onnx()]
+        [(1, 12, 3), (1, 12, 4), (1, 24)]
         """
         return onnx.write(self.spec, self.arrays())
 
@@ -215,6 +281,17 @@ class RNNWeights(Generic[ArrayT]):
         ``params`` has the parameters by name, or is the cell of nnx itself; for more, a list of
         layers, or of pairs of directions. ``mode`` is inferred, but for "rnn_relu" where the
         parameters alone are given, without the activation. Otherwise as `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> params = {  # of flax.linen.SimpleCell(4)
+        ...     "i": {"kernel": np.ones((3, 4)), "bias": np.zeros(4)},
+        ...     "h": {"kernel": np.ones((4, 4))},
+        ... }
+        >>> dnnffi.RNNWeights.from_flax(params).spec.mode
+        'rnn_tanh'
         """
         return cls._of(flax.read(params, mode), backend)
 
@@ -223,6 +300,16 @@ class RNNWeights(Generic[ArrayT]):
         """Copy the weights of an ``LSTMCell`` or ``GRUCell`` of Equinox, or of a mapping like it.
 
         For more, a list of layers, or of pairs of directions. Otherwise as `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> cell = {  # of equinox.nn.LSTMCell(3, 4)
+        ...     "weight_ih": np.ones((16, 3)), "weight_hh": np.ones((16, 4)), "bias": np.zeros(16)
+        ... }
+        >>> dnnffi.RNNWeights.from_equinox(cell).spec.mode
+        'lstm'
         """
         return cls._of(equinox.read(cell), backend)
 
@@ -240,11 +327,30 @@ class RNNWeights(Generic[ArrayT]):
         ``like="torch"``: all uniform in [-1/sqrt(H), 1/sqrt(H)]. ``like="keras"``: input matrices
         uniform in +-sqrt(6/(I + G*H)) (Glorot), recurrent matrices orthogonal, biases 0, and 1 at
         an LSTM's forget gate; no projection. They are where ``rng`` draws.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0), like="keras")
+        >>> bool(weights.to_torch()["bias_ih_l0"].any())
+        False
         """
         return cls._of(initial.draw(spec, rng, like), backend)
 
     def to_torch(self, *, prefix: str = "") -> dict[str, ArrayT]:
-        """The arrays that `arrays` gives, under the names of ``torch.nn``."""
+        """The arrays that `arrays` gives, under the names of ``torch.nn``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> list(weights.to_torch(prefix="encoder."))[:2]
+        ['encoder.weight_ih_l0', 'encoder.weight_hh_l0']
+        """
         return torch.write(self.spec, self.arrays(), prefix)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -252,6 +358,16 @@ class RNNWeights(Generic[ArrayT]):
 
         ``path`` ends in ".npz", or in ".safetensors", which needs the package safetensors (extra
         ``weights``). A file that is there is replaced once the new one is written whole.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> weights.save("net.npz")
+        >>> dnnffi.RNNWeights.load("net.npz").spec == spec
+        True
         """
         arrays = {name: to_host(array) for name, array in self.to_torch().items()}
         files.save(path, self.spec, arrays)
@@ -262,11 +378,33 @@ class RNNWeights(Generic[ArrayT]):
 
         None is PyTorch's order. Nothing is unpickled. Raises ``ValueError`` naming the file if it
         is damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> weights.save("net.npz")
+        >>> dnnffi.RNNWeights.load("net.npz", backend="cudnn").backend
+        'cudnn'
         """
         return cls._of(files.load(path), backend)
 
     def unpack(self, arrays: Sequence[ArrayT]) -> None:
-        """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype."""
+        """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> arrays = [np.empty(array.shape, np.float32) for array in spec.parameter_shapes()]
+        >>> weights.unpack(arrays)
+        >>> bool((arrays[0] == weights.arrays()[0]).all())
+        True
+        """
         for part, target in _parts(self.layout, self._buffer, arrays):
             target[...] = part
 
@@ -281,6 +419,20 @@ class RNNWeights(Generic[ArrayT]):
         The buffer may go on behind the last array: PyTorch's holds zero biases where the network
         has none (an LSTM with projection: three arrays of five). Always None where the layout
         keeps no array together: MIOpen's for an LSTM or GRU.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> flat = np.zeros(108, np.float32)
+        >>> arrays = dnnffi.RNNWeights(flat, spec).arrays()
+        >>> viewed = dnnffi.RNNWeights.view_of(arrays, spec, backend="cudnn")
+        >>> np.shares_memory(viewed.flat, flat)
+        True
+        >>> copies = [array.copy() for array in arrays]
+        >>> dnnffi.RNNWeights.view_of(copies, spec, backend="cudnn") is None
+        True
         """
         layout = weight_layout(spec, backend)
         blocks = layout.find_blocks()
@@ -308,6 +460,16 @@ class RNNWeights(Generic[ArrayT]):
         has the gates of an LSTM and of a GRU in another order than PyTorch's, so that no array is
         there in one piece: there they are copies, made by each call. Without CuPy, views are
         `dnnffi.foreign.DeviceArray` and copies are on the host.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> w_ih, w_hh, b_ih, b_hh = weights.arrays()
+        >>> w_ih.shape, np.shares_memory(w_ih, weights.flat)
+        ((12, 3), True)
         """
         if self._arrays is None:
             blocks = self.layout.find_blocks()
@@ -321,6 +483,15 @@ class RNNWeights(Generic[ArrayT]):
 
         ``backend`` is "cudnn", "miopen" or "torch". In its own layout it is the object itself.
         Raises `UnsupportedError` for a projection in MIOpen's layout.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> weights.backend, weights.to("miopen").backend
+        ('torch', 'miopen')
         """
         layout = weight_layout(self.spec, backend)
         if backend == self.backend:
@@ -334,7 +505,18 @@ class RNNWeights(Generic[ArrayT]):
         return type(self)(flat, self.spec, backend=backend)
 
     def like(self, flat: ArrayT) -> Self:
-        """Another buffer of the same layout, as a gradient is."""
+        """Another buffer of the same layout, as a gradient is.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> momentum = weights.like(np.zeros_like(weights.flat))
+        >>> momentum.backend
+        'torch'
+        """
         return type(self)(flat, self.spec, backend=self.layout.name)
 
     def __reduce__(self) -> tuple[object, ...]:

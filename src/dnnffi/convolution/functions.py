@@ -100,6 +100,17 @@ def conv(
         There is no such library; it failed.
     ValidationError
         With ``validate``, where the result differs from the reference's beyond rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> x = np.array([[[0.0, 0.0, 1.0, 0.0, 0.0]]])  # N, C and one spatial dimension
+    >>> w = np.array([[[1.0, 2.0, 3.0]]])
+    >>> dnnffi.conv(x, w, padding="same").tolist()
+    [[[0.0, 3.0, 2.0, 1.0, 0.0]]]
+    >>> dnnffi.conv(x, w, np.array([-1.0]), stride=2, padding=1, activation="relu").tolist()
+    [[[0.0, 1.0, 0.0]]]
     """
     geometry = stride, padding, dilation, 0
     asked = FORWARD, False, None, geometry, groups, activation, alpha, backend
@@ -132,6 +143,16 @@ def conv_backward_data(
     Returns
     -------
     dx : of ``x_shape``, channels last in memory where those of dy are
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, w = np.array([[[1.0, 0.0]]]), np.array([[[1.0, 2.0, 3.0]]])
+    >>> dnnffi.conv_backward_data(dy, w, (1, 1, 5), stride=2).tolist()
+    [[[1.0, 2.0, 3.0, 0.0, 0.0]]]
+    >>> dnnffi.conv_backward_data(dy, w, (1, 1, 6), stride=2).shape  # as large a y comes from it
+    (1, 1, 6)
     """
     geometry = stride, padding, dilation, 0
     asked = BACKWARD_DATA, False, x_shape, geometry, groups, None, 1.0, backend
@@ -164,6 +185,14 @@ def conv_backward_weights(
     Returns
     -------
     dw : of ``w_shape``, channels last in memory where those of dy are
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, x = np.array([[[1.0, 0.0, 1.0]]]), np.array([[[1.0, 2.0, 3.0, 4.0]]])
+    >>> dnnffi.conv_backward_weights(dy, x, (1, 1, 2)).tolist()
+    [[[4.0, 6.0]]]
     """
     geometry = stride, padding, dilation, 0
     asked = BACKWARD_WEIGHTS, False, w_shape, geometry, groups, None, 1.0, backend
@@ -179,6 +208,13 @@ def conv_backward_bias(
     on CUDA, by array code elsewhere. The two types of 16 bits are summed in float32 or higher. With
     ``options["allocator"]`` MIOpen sums, in float16 or float32
     (``miopenConvolutionBackwardBias``).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dnnffi.conv_backward_bias(np.ones((2, 3, 4, 5))).tolist()
+    [40.0, 40.0, 40.0]
     """
     if embeds(options):
         return _embedded(("dy",), (dy,), backend, options, _backward_bias)
@@ -231,6 +267,16 @@ def conv_transpose(
     -------
     y : [N, K, ...], sizes (size - 1)*stride - 2*padding + dilation*(kernel - 1) + 1 +
         output_padding, in the memory layout of x
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> x, w = np.array([[[1.0, 2.0]]]), np.array([[[1.0, 1.0]]])
+    >>> dnnffi.conv_transpose(x, w, stride=2).tolist()  # each value twice
+    [[[1.0, 1.0, 2.0, 2.0]]]
+    >>> dnnffi.conv_transpose(x, w, stride=2, output_padding=1).shape
+    (1, 1, 5)
     """
     geometry = stride, padding, dilation, output_padding
     asked = FORWARD, True, None, geometry, groups, activation, alpha, backend
@@ -254,6 +300,14 @@ def conv_transpose_backward_data(
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by x.
 
     As `conv_backward_data`, with w [C, K/groups, ...].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, w = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[1.0, 1.0]]])
+    >>> dnnffi.conv_transpose_backward_data(dy, w, (1, 1, 2), stride=2).tolist()
+    [[[3.0, 7.0]]]
     """
     geometry = stride, padding, dilation, output_padding
     asked = BACKWARD_DATA, True, x_shape, geometry, groups, None, 1.0, backend
@@ -277,6 +331,14 @@ def conv_transpose_backward_weights(
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by w.
 
     As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, x = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[1.0, 10.0]]])
+    >>> dnnffi.conv_transpose_backward_weights(dy, x, (1, 1, 2), stride=2).tolist()
+    [[[31.0, 42.0]]]
     """
     geometry = stride, padding, dilation, output_padding
     asked = BACKWARD_WEIGHTS, True, w_shape, geometry, groups, None, 1.0, backend

@@ -45,6 +45,18 @@ class ConvPlan:
         Naming the argument, what came and what was expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
         As `dnnffi.conv`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=1, kernel=(3,), padding="same")
+    >>> x, w = np.arange(5.0, dtype=np.float32).reshape(1, 1, 5), np.ones((1, 1, 3), np.float32)
+    >>> with dnnffi.ConvPlan(spec, x.shape, backend="reference") as plan:
+    ...     y = np.empty_like(x)
+    ...     plan.autotune()  # on a GPU it measures what there is
+    ...     plan.run(x, w, out=y).tolist()
+    [[[1.0, 3.0, 6.0, 9.0, 7.0]]]
     """
 
     def __init__(
@@ -101,6 +113,16 @@ class ConvPlan:
         A forward takes x, w, bias, residual (None or nothing for what the problem has not),
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
         has no gaps. Stands on ``cudnnBackendExecute``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=2, kernel=(1,))
+        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3), bias=True, backend="reference")
+        >>> x, w, bias = (np.ones(shape, np.float32) for shape in ((1, 1, 3), (2, 1, 1), (2,)))
+        >>> plan.run(x, w, bias).tolist()
+        [[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]]
         """
         if out is not None and self._plan.again(arrays, out):
             return out
@@ -150,7 +172,19 @@ class ConvPlan:
         self._plan.autotune()
 
     def report(self) -> str:
-        """Which engine runs, what is fused, and why; times of the candidates."""
+        """Which engine runs, what is fused, and why; times of the candidates.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=2, kernel=(1,))
+        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3), backend="reference")
+        >>> "forward" in plan.report()
+        True
+        >>> plan.close()
+        >>> plan.closed
+        True
+        """
         return self._plan.report()
 
     @property

@@ -87,6 +87,22 @@ class RNNContext(Generic[ArrayT]):
             Naming the argument, what came and what was expected.
         CudnnError, MiopenError
             From the library's backward data or backward weights.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> one = np.array([[1.0]])
+        >>> x, h_0 = np.array([1.0, 2.0]).reshape(2, 1, 1), np.zeros((1, 1, 1))
+        >>> y, h_n, ctx = dnnffi.rnn_relu_forward(x, h_0, [one, one])
+        >>> grads = ctx.backward(dy=np.ones_like(y), retain=True)
+        >>> grads.x.ravel().tolist(), grads.hx.item()
+        ([2.0, 1.0], 2.0)
+        >>> dw_ih, dw_hh = grads.weights
+        >>> dw_ih.item(), dw_hh.item()
+        (4.0, 1.0)
+        >>> ctx.backward(dhx=h_n, need="x").hx is None
+        True
         """
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
@@ -414,6 +430,18 @@ def lstm(
         ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
     ValidationError
         With ``validate``, where the results differ from the reference's beyond rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x = np.ones((5, 2, 3), np.float32)  # T, B, I
+    >>> y, (h_n, c_n) = dnnffi.lstm(x, None, weights)
+    >>> y.shape, h_n.shape, c_n.shape
+    ((5, 2, 4), (1, 2, 4), (1, 2, 4))
+    >>> y, hx = dnnffi.lstm(x, (h_n, c_n), weights)  # goes on where the first call ended
     """
     call = "lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, c_n, _ = _run(x, hx, weights, call, options)
@@ -444,6 +472,16 @@ def lstm_forward(
     ----------
     dropout : probability, from 0 to 1, that an output of a layer is dropped before the next one
     dropout_state : random numbers of the dropout; None for the device's own, seeded by chance
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> y, (h_n, c_n), ctx = dnnffi.lstm_forward(np.ones((5, 2, 3), np.float32), None, weights)
+    >>> grads = ctx.backward(dy=2 * y)  # of the sum of y * y
+    >>> weights.flat -= 0.1 * grads.weights.flat
     """
     call = "lstm", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, c_n, ctx = _run(x, hx, weights, call, options, _checked(dropout, dropout_state))
@@ -468,6 +506,19 @@ def gru(
 
     The reset-after form, ``n = tanh(W x + b + r * (R h + b'))``, gates r z n. As `lstm`, with one
     state ``h_0`` [L*D, B, H] or None, weights of 3*H rows, and neither projection nor clipping.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, bidirectional=True)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x = np.ones((2, 5, 3), np.float32)  # B, T, I
+    >>> y, h_n = dnnffi.gru(x, None, weights, batch_first=True, lengths=[5, 2])
+    >>> y.shape, h_n.shape
+    ((2, 5, 8), (2, 2, 4))
+    >>> bool(y[1, 2:].any())  # past the length of the second row
+    False
     """
     call = "gru", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
@@ -490,7 +541,20 @@ def gru_forward(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
-    """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`."""
+    """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x = np.ones((5, 2, 3), np.float32)
+    >>> state = dnnffi.DropoutState(seed=0)
+    >>> y, h_n, ctx = dnnffi.gru_forward(x, None, weights, dropout=0.5, dropout_state=state)
+    >>> ctx.backward(dhx=np.ones_like(h_n), need=("x",)).x.shape
+    (5, 2, 3)
+    """
     call = "gru", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
@@ -514,6 +578,16 @@ def rnn_tanh(
 
     ``h = tanh(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
     weights of H rows, and neither projection nor clipping.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> w_ih, w_hh = np.array([[1.0]]), np.array([[0.5]])
+    >>> x = np.array([1.0, 0.0, 0.0]).reshape(3, 1, 1)
+    >>> y, h_n = dnnffi.rnn_tanh(x, None, [w_ih, w_hh])
+    >>> y.ravel().round(3).tolist()
+    [0.762, 0.363, 0.18]
     """
     call = "rnn_tanh", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
@@ -536,7 +610,19 @@ def rnn_tanh_forward(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
-    """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`."""
+    """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> w_ih, w_hh = np.array([[1.0]]), np.array([[0.5]])
+    >>> x = np.array([1.0, 0.0, 0.0]).reshape(3, 1, 1)
+    >>> y, h_n, ctx = dnnffi.rnn_tanh_forward(x, None, [w_ih, w_hh])
+    >>> dw_ih, dw_hh = ctx.backward(dhx=np.ones_like(h_n), need="weights").weights
+    >>> dw_ih.round(3).tolist()
+    [[0.088]]
+    """
     call = "rnn_tanh", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
@@ -560,6 +646,16 @@ def rnn_relu(
 
     ``h = relu(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
     weights of H rows, and neither projection nor clipping.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> one = np.array([[1.0]])
+    >>> x = np.array([1.0, 2.0, -4.0, 3.0]).reshape(4, 1, 1)
+    >>> y, h_n = dnnffi.rnn_relu(x, None, [one, one])  # a sum that does not fall below 0
+    >>> y.ravel().tolist()
+    [1.0, 3.0, 0.0, 3.0]
     """
     call = "rnn_relu", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
@@ -582,7 +678,18 @@ def rnn_relu_forward(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
-    """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`."""
+    """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> one = np.array([[1.0]])
+    >>> x = np.array([1.0, 2.0, -4.0, 3.0]).reshape(4, 1, 1)
+    >>> y, h_n, ctx = dnnffi.rnn_relu_forward(x, None, [one, one])
+    >>> ctx.backward(dhx=np.ones_like(h_n)).x.ravel().tolist()  # what came before the 0 is lost
+    [0.0, 0.0, 0.0, 1.0]
+    """
     call = "rnn_relu", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx

@@ -46,6 +46,19 @@ class RNNPlan:
         Naming the argument, what came and what was expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
         As `dnnffi.lstm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x, y, h_n = (np.ones(s, np.float32) for s in ((5, 2, 3), (5, 2, 4), (1, 2, 4)))
+    >>> with dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference") as plan:
+    ...     plan.autotune()  # on a GPU it measures what there is
+    ...     results = plan.forward(x, None, weights, out=(y, h_n))
+    >>> results[0] is y
+    True
     """
 
     def __init__(
@@ -116,6 +129,17 @@ class RNNPlan:
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
         contiguous. For training what the backwards need is kept in the plan, until the next
         forward. Stands on ``cudnnRNNForward``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference")
+        >>> y, (h_n, c_n) = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
+        >>> y.shape, c_n.shape
+        ((5, 2, 4), (1, 2, 4))
         """
         h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
@@ -131,6 +155,18 @@ class RNNPlan:
 
         ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
         forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> y, h_n = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
+        >>> dx, dh_0 = plan.backward_data(np.ones_like(y))
+        >>> dx.shape, dh_0.shape
+        ((5, 2, 3), (1, 2, 4))
         """
         gradients, given = self._gradients(dy, dhx, out)
         data, _ = self._buffers.backward(gradients, None, given)
@@ -143,6 +179,19 @@ class RNNPlan:
 
         Runs once, after `backward_data`. Stands on ``cudnnRNNBackwardWeights_v8``. Raises
         `ContextError` in another order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> total = weights.like(np.zeros_like(weights.flat))
+        >>> for x in np.ones((3, 5, 2, 3), np.float32):  # three batches
+        ...     y, h_n = plan.forward(x, None, weights)
+        ...     dx, dh_0 = plan.backward_data(np.ones_like(y))
+        ...     total = plan.backward_weights(out=total, accumulate=True)
         """
         self._check_out_weights(out)
         if check_flag("accumulate", accumulate) and out is None:
@@ -160,6 +209,18 @@ class RNNPlan:
         """`backward_data` and `backward_weights` together: faster, because they can overlap.
 
         Returns what the two return, ``(dx, (dh_0, dc_0)), dweights`` of an LSTM.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> y, h_n = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
+        >>> (dx, dh_0), dweights = plan.backward(np.ones_like(y))
+        >>> dx.shape, dweights.flat.size == weights.flat.size
+        ((5, 2, 3), True)
         """
         gradients, given = self._gradients(dy, dhx, out)
         self._check_out_weights(out_weights)
@@ -217,7 +278,19 @@ class RNNPlan:
         return self._buffers.capture(step)
 
     def report(self) -> str:
-        """Which algorithm and math run and why, times of the candidates, graphs and memory."""
+        """Which algorithm and math run and why, times of the candidates, graphs and memory.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference")
+        >>> "gru" in plan.report()
+        True
+        >>> plan.close()
+        >>> plan.closed
+        True
+        """
         return str(self._buffers.report())
 
     @property

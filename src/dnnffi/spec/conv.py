@@ -46,6 +46,15 @@ class ConvSpec:
     ------
     TypeError, ValueError
         Naming the field, what came and what was expected.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.ConvSpec(in_channels=3, out_channels=8, kernel=(3, 3), stride=2, padding=1)
+    >>> spec.weight_shape, spec.x_shape(1, (9, 7)), spec.y_shape(1, (9, 7))
+    ((8, 3, 3, 3), (1, 3, 9, 7), (1, 8, 5, 4))
+    >>> spec.output_sizes((9, 7)), spec.input_sizes((5, 4))
+    ((5, 4), (9, 7))
     """
 
     in_channels: int
@@ -128,7 +137,15 @@ class ConvSpec:
         dtype: DTypeLike = "float32",
         name: str = "w",
     ) -> ConvSpec:
-        """Take channels and kernel from the shape of the weights, the argument called ``name``."""
+        """Take channels and kernel from the shape of the weights, the argument called ``name``.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.ConvSpec.from_weight_shape((8, 1, 3, 3), groups=4)
+        >>> spec.in_channels, spec.out_channels, spec.kernel
+        (4, 8, (3, 3))
+        """
         groups = check_range("groups", groups, 1)
         form = "[C, K/groups, ...]" if transposed else "[K, C/groups, ...]"
         if len(shape) - 2 not in RANKS:

@@ -40,6 +40,16 @@ class ConvProblem(NamedTuple):
     sizes of x; ``layout`` is how all arrays lie in memory, "channels_first" or "channels_last",
     whatever their shapes, which are [N, C, ...]. The fields from ``activation`` on to ``bias`` are
     a forward's: y = activation(conv(x, w) + alpha*residual + bias).
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.ConvSpec(in_channels=3, out_channels=8, kernel=(3, 3), padding="same")
+    >>> problem = dnnffi.ConvProblem.of("backward_weights", spec, (2, 3, 9, 7))
+    >>> problem.argument_shapes, problem.result_shape
+    (((2, 8, 9, 7), (2, 3, 9, 7)), (8, 3, 3, 3))
+    >>> problem.strides(problem.x_shape)
+    (756, 252, 28, 4)
     """
 
     operation: Operation

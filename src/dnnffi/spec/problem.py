@@ -27,6 +27,16 @@ class RNNProblem(NamedTuple):
     ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
     steps; packed problems have theirs descending. There are at most 16,777,216 steps, and as many
     rows.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, batch_first=True, lengths=[2, 5])
+    >>> problem.x_shape, problem.row_lengths
+    ((2, 5, 3), (2, 5))
+    >>> dnnffi.RNNProblem.packed(spec, [2, 1, 1]).x_shape
+    (4, 3)
     """
 
     spec: RNNSpec

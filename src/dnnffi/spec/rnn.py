@@ -54,6 +54,22 @@ class RNNSpec:
     ------
     TypeError, ValueError
         Naming the field, what came and what was expected.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, bidirectional=True)
+    >>> spec.num_directions, spec.gates
+    (2, ('i', 'f', 'g', 'o'))
+    >>> spec.x_shape(5, 2), spec.y_shape(5, 2), spec.h_shape(2), spec.c_shape(2)
+    ((5, 2, 3), (5, 2, 8), (2, 2, 4), (2, 2, 4))
+    >>> spec.packed_x_shape([2, 1]), spec.packed_y_shape([2, 1])
+    ((3, 3), (3, 8))
+    >>> [(array.name, array.shape) for array in spec.parameter_shapes()[:2]]
+    [('w_ih', (16, 3)), ('w_hh', (16, 4))]
+    >>> spec.layer_input_size(0)
+    3
+    >>> spec.check_weight_shapes([array.shape for array in spec.parameter_shapes()])
     """
 
     mode: Mode
@@ -209,6 +225,15 @@ class RNNSpec:
         few or too many arrays, or a shape that does not fit the others. Where the shapes would fit
         in another way, transposed, as another mode, in another order or with another bias, it
         says so.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> dnnffi.RNNSpec.from_weight_shapes("gru", [(12, 3), (12, 4)]).hidden_size
+        4
+        >>> dnnffi.RNNSpec.from_weight_shapes("gru", [(3, 12), (4, 12)])
+        Traceback (most recent call last):
+        ValueError: weights[1] ... must have shape (3, 1); got (4, 12); they fit transposed: ...
         """
         directions = 2 if check_flag("bidirectional", bidirectional) else 1
         if mode not in tuple(GATES):

@@ -75,6 +75,13 @@ class WeightLayout:
 
         Raises ``ValueError`` where a layout does not keep the gates of an array together and in
         PyTorch's order.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> dnnffi.weight_layout(spec, "cudnn").blocks()[1]  # w_hh
+        Block(offset=36, shape=(12, 4))
         """
         found = _blocks(self)
         if isinstance(found, str):
@@ -82,12 +89,29 @@ class WeightLayout:
         return found
 
     def find_blocks(self) -> tuple[Block, ...] | None:
-        """The same, but None where the arrays cannot be views of the buffer."""
+        """The same, but None where the arrays cannot be views of the buffer.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> dnnffi.weight_layout(spec, "miopen").find_blocks() is None  # another order of gates
+        True
+        """
         found = _blocks(self)
         return None if isinstance(found, str) else found
 
     def moves_to(self, other: WeightLayout) -> tuple[Move, ...]:
-        """The fewest copies that bring a buffer of this layout into the ``other`` of its spec."""
+        """The fewest copies that bring a buffer of this layout into the ``other`` of its spec.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, bias=False)
+        >>> miopen = dnnffi.weight_layout(spec, "miopen")
+        >>> dnnffi.weight_layout(spec, "torch").moves_to(miopen)[0]
+        Move(source=0, target=12, size=12)
+        """
         if other.spec != self.spec:
             raise ValueError(f"the other layout is of {other.spec}; this one of {self.spec}")
         return _moves(self, other)
@@ -100,6 +124,16 @@ def weight_layout(spec: RNNSpec, backend: LayoutName) -> WeightLayout:
     ``miopenRNNForward`` reads) or "torch" (the arrays of ``torch.nn`` in their order, one after the
     other). Raises ``ValueError`` for another name and for more bytes than 64 bits count,
     `UnsupportedError` for a projection in MIOpen's.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> layout = dnnffi.weight_layout(spec, "miopen")
+    >>> layout.size
+    108
+    >>> [(p.name, p.gate, p.offset) for p in layout.parameters[:4]]
+    [('w_ih', 'z', 0), ('w_ih', 'r', 12), ('w_ih', 'n', 24), ('w_hh', 'z', 36)]
     """
     if not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
