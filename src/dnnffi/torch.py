@@ -377,7 +377,7 @@ class _Convolution(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, name: str, geometry: Any, where: Any, *tensors: Any) -> Tensor:
         ctx.asked, ctx.shapes = (name, geometry, where), [t.shape for t in tensors[:2]]
         ctx.save_for_backward(*tensors[:2])
-        with _cupy_stream(tensors[0]):
+        with _device_of(tensors[0]), _cupy_stream(tensors[0]):
             return _tensor(getattr(convolutions, name)(*tensors, **geometry, **where))
 
     @staticmethod
