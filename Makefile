@@ -77,8 +77,9 @@ lint: $(dev) ## Check style, format and which package imports which
 	$(run) -m ruff format --check
 	$(run) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 
-type: $(dev) ## Check types
+type: $(dev) ## Check types: those of src, and what they say of a user's code
 	$(run) -m mypy src
+	MYPYPATH=src:tests/typing/stubs $(run) -m mypy tests/typing
 
 bindings: $(dev) ## Generate the cffi modules from the C text
 	$(run) bindings/generate.py

@@ -34,10 +34,11 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_type_aliases = {
-    name: name for name in ("AnyArray", "Array", "CellState", "State", "Weights")
+    name: name
+    for name in ("AnyArray", "Array", "CellState", "DTypeLike", "LayoutName", "Mode", "Weights")
 }
-# dnnffi.testing needs Hypothesis, the rest of the documentation does not.
-autodoc_mock_imports = [] if find_spec("hypothesis") else ["hypothesis"]
+# dnnffi.testing needs Hypothesis and dnnffi.torch needs PyTorch; the documentation needs neither.
+autodoc_mock_imports = [name for name in ("hypothesis", "torch") if not find_spec(name)]
 
 html_theme = "furo"
 html_static_path = ["_static"]
@@ -57,6 +58,8 @@ def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines:
     They look like numpydoc's, but say shape and meaning in a sentence behind ``x :``, where
     Napoleon would take it for a type.
     """
+    at = lines.index("Examples") if "Examples" in lines else len(lines)
+    examples, lines[at:] = lines[at:][2:], []
     starts = (n for n, line in enumerate(lines) if _SECTION.match(line) or _FIELD.match(line))
     start = next(starts, len(lines))
     result = lines[:start]
@@ -72,6 +75,8 @@ def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines:
             result.append(f"    * {marked}: {text}".rstrip())
         elif not line:
             result.append(line)
+    if examples:
+        result += ["", ".. rubric:: Examples", "", *examples]
     lines[:] = result
 
 

@@ -464,9 +464,17 @@ def test_another_buffer_of_the_same_layout():
         weights.like(np.ones(3, np.float32))
 
 
-@pytest.mark.parametrize("made", [lambda w: w, lambda w: RNNWeights.of_result(w.flat, w.layout)])
+def test_completion_shows_what_users_need():
+    assert [name for name in dir(packed()) if not name.startswith("_")] == [
+        *("arrays", "backend", "flat", "from_equinox", "from_flax", "from_keras", "from_onnx"),
+        *("from_torch", "layout", "like", "load", "pack", "random", "save", "spec", "to"),
+        *("to_keras", "to_onnx", "to_torch", "unpack", "view_of"),
+    ]
+
+
+@pytest.mark.parametrize("made", [lambda w: w, lambda w: RNNWeights._of_result(w.flat, w.layout)])
 def test_sixty_four_calls_with_the_same_weights_are_known(made):
-    known, plan = made(packed()).known, np.empty(0)  # anything that may be referred to weakly
+    known, plan = made(packed())._known, np.empty(0)  # anything that may be referred to weakly
     counts = []
     for number in range(65):
         known.add((number,), plan)

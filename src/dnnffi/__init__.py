@@ -108,15 +108,18 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_HOME)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        from difflib import get_close_matches
+if not TYPE_CHECKING:  # or no mistyped name would be one to a type checker
 
-        meant = "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, _HOME, 1))
-        raise AttributeError(f"module 'dnnffi' has no attribute {name!r}{meant}")
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, _HOME, 1)
+            meant = "".join(f"; did you mean {one!r}?" for one in near)
+            raise AttributeError(f"module 'dnnffi' has no attribute {name!r}{meant}")
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 
@@ -103,3 +104,11 @@ def not_picklable(thing: object, advice: str) -> TypeError:
 
 class PerformanceWarning(UserWarning):
     """The call is right but pays for something that the caller could avoid."""
+
+
+def caller_level() -> int:
+    """``stacklevel`` of the first frame outside dnnffi, seen from the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "dnnffi":
+        level, frame = level + 1, frame.f_back
+    return level

@@ -11,7 +11,16 @@ from dnnffi.rnn.backend import HeldMemory, rnn_backends
 
 
 def cached_plans() -> tuple[Any, ...]:
-    """The plans that the functions keep for problems they have seen; each has a ``report()``."""
+    """The plans that the functions keep for problems they have seen; each has a ``report()``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> y = dnnffi.conv(np.ones((1, 1, 3)), np.ones((1, 1, 2)))
+    >>> any("[1, 1, 3]" in plan.report() for plan in dnnffi.cached_plans())
+    True
+    """
     backends: tuple[Any, ...] = (*rnn_backends.used(), *conv_backends.used())
     return tuple(plan for backend in backends for plan in backend.plans.values())
 
@@ -22,6 +31,14 @@ def held_memory() -> dict[str, HeldMemory]:
     Of the functions' plans and of those that users hold: ``workspaces`` (those of convolutions
     too), ``graphs`` as far as it could be seen, ``copies``. The reserve space of an `RNNPlan` is
     its own, see its ``report()``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> y = dnnffi.conv(np.ones((1, 1, 3)), np.ones((1, 1, 2)))
+    >>> dnnffi.held_memory()["reference"]  # which has no device
+    HeldMemory(workspaces=0, graphs=0, copies=0)
     """
     parts = [(one.name, HeldMemory(copies=one.copied_bytes())) for one in rnn_backends.used()]
     for one in used_resources():
@@ -33,7 +50,17 @@ def held_memory() -> dict[str, HeldMemory]:
 
 
 def clear_plans() -> None:
-    """Forget these plans, and what was measured in this process. What is on disk stays."""
+    """Forget these plans, and what was measured in this process. What is on disk stays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> y = dnnffi.conv(np.ones((1, 1, 3)), np.ones((1, 1, 2)))
+    >>> dnnffi.clear_plans()
+    >>> dnnffi.cached_plans()
+    ()
+    """
     backends: tuple[Any, ...] = (*rnn_backends.used(), *conv_backends.used())
     for backend in backends:
         backend.clear()

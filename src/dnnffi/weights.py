@@ -5,87 +5,104 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Generic, Literal, Self
 
 from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
 from dnnffi.device.dtypes import dtype_object
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.execution.known_calls import KnownCalls
 from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
 from dnnffi.formats.network import Network
 from dnnffi.spec.checks import is_ordered
+from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Block, WeightLayout, weight_layout
+
+LayoutOf = LayoutName | Literal["reference"] | None
+"""A backend whose layout is asked for, PyTorch's order, or None for that of the arrays' device."""
 
 MOST_CALLS = 64
 """Calls with the same weights that are known before they are forgotten all at once."""
 
 
-class RNNWeights:
+class RNNWeights(Generic[ArrayT]):
     """The weights of an RNN in one flat buffer, in the layout that a backend reads.
 
     Passing it to a call costs nothing, while loose arrays are packed on every call. Writing to
     ``flat`` changes the weights, and so does writing to one of ``arrays()``, except in the layout
     of MIOpen for an LSTM or GRU, where they are copies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights(np.zeros(108, np.float32), spec)
+    >>> w_ih, w_hh, b_ih, b_hh = weights.arrays()
+    >>> b_ih[:] = 1  # in the buffer
+    >>> float(weights.flat.sum())
+    12.0
     """
 
-    __slots__ = ("_arrays", "buffer", "known", "layout", "spec")
+    # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, and
+    # the calls that these weights know.
+    __slots__ = ("_arrays", "_buffer", "_known", "layout", "spec")
 
-    def __init__(self, flat: AnyArray, spec: RNNSpec, *, backend: str = "cudnn") -> None:
+    def __init__(self, flat: ArrayT, spec: RNNSpec, *, backend: LayoutName = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
 
         Raises ``TypeError`` or ``ValueError`` naming what does not fit.
         """
         layout = weight_layout(spec, backend)
-        flat = as_array("flat", flat)
-        if flat.dtype.name != spec.dtype:
-            raise TypeError(f"flat must have dtype {spec.dtype}; got {flat.dtype.name}")
-        if tuple(flat.shape) != (layout.size,):
-            raise ValueError(f"flat must have shape ({layout.size},); got {tuple(flat.shape)}")
-        if not flat.flags.c_contiguous:
+        buffer: AnyArray = as_array("flat", flat)
+        if buffer.dtype.name != spec.dtype:
+            raise TypeError(f"flat must have dtype {spec.dtype}; got {buffer.dtype.name}")
+        if tuple(buffer.shape) != (layout.size,):
+            raise ValueError(f"flat must have shape ({layout.size},); got {tuple(buffer.shape)}")
+        if not buffer.flags.c_contiguous:
             raise ValueError("flat must be contiguous")
-        self.buffer: AnyArray = flat
+        self._buffer = buffer
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
-        self.known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
+        self._known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
 
     @classmethod
-    def of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
+    def _of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
         """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
         made = cls.__new__(cls)
-        made.buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
-        made.known = KnownCalls(MOST_CALLS)
+        made._buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
+        made._known = KnownCalls(MOST_CALLS)
         return made
 
     @property
-    def flat(self) -> AnyArray:
+    def flat(self) -> ArrayT:
         """The buffer [layout.size], of the spec's dtype: written to in place, not replaced.
 
         Without CuPy it is the object that was given for it.
         """
-        buffer = self.buffer
+        buffer = self._buffer
         return buffer.owner if is_external(buffer.__class__) else buffer
 
     @flat.setter
-    def flat(self, value: AnyArray) -> None:
+    def flat(self, value: ArrayT) -> None:
         # What ``weights.flat -= step`` assigns is the buffer again.
         if value is not self.flat:
             raise AttributeError("flat is written to in place, not replaced")
 
     @property
-    def backend(self) -> str:
+    def backend(self) -> LayoutName:
         """Whose layout it is: "cudnn", "miopen" or "torch"."""
         return self.layout.name
 
     @classmethod
     def pack(
         cls,
-        arrays: Sequence[AnyArray],
+        arrays: Sequence[ArrayT],
         spec: RNNSpec,
         *,
-        backend: str = "cudnn",
-        out: AnyArray | None = None,
+        backend: LayoutName = "cudnn",
+        out: ArrayT | None = None,
     ) -> Self:
         """Copy arrays in PyTorch's order into one buffer: ``out``, or a new one beside them.
 
@@ -93,37 +110,46 @@ class RNNWeights:
         b_ih and b_hh [G*H] if there are biases, then w_hr [P, H] if there is a projection; all of
         the spec's dtype. For ``backend="miopen"`` the gates are put into MIOpen's order. Raises
         ``TypeError`` or ``ValueError`` naming the array at fault.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> arrays = [np.ones(array.shape, np.float32) for array in spec.parameter_shapes()]
+        >>> dnnffi.RNNWeights.pack(arrays, spec).flat.shape
+        (108,)
         """
         layout = weight_layout(spec, backend)
         if not is_ordered(arrays):
             raise TypeError(f"arrays must be a sequence of arrays; got {type(arrays).__name__}")
-        arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
-        spec.check_weight_shapes([tuple(array.shape) for array in arrays])
-        for index, array in enumerate(arrays):
+        given = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
+        spec.check_weight_shapes([tuple(array.shape) for array in given])
+        for index, array in enumerate(given):
             if array.dtype.name != spec.dtype:
                 raise TypeError(
                     f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
                 )
         if out is None:
-            arrays = [to_host(one) if is_external(one.__class__) else one for one in arrays]
-            out = array_module(arrays[0]).empty(layout.size, dtype_object(spec.dtype))
+            given = [to_host(one) if is_external(one.__class__) else one for one in given]
+            out = array_module(given[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
-        for part, source in _parts(layout, packed.buffer, arrays):
+        for part, source in _parts(layout, packed._buffer, given):
             part[...] = source
         return packed
 
     @classmethod
-    def _of(cls, network: Network, backend: str | None) -> Self:
+    def _of(cls, network: Network, backend: LayoutOf) -> Self:
         return cls.pack(network.arrays, network.spec, backend=network.layout(backend))
 
     @classmethod
     def from_torch(
         cls,
-        state_dict: Mapping[str, AnyArray],
-        mode: str,
+        state_dict: Mapping[str, Any],
+        mode: Mode,
         *,
         prefix: str = "",
-        backend: str | None = None,
+        backend: LayoutOf = None,
     ) -> Self:
         """Copy weights under the names that ``torch.nn.LSTM``, ``GRU`` and ``RNN`` give them.
 
@@ -136,6 +162,17 @@ class RNNWeights:
         takes, and the buffer is made beside them, in the layout of ``backend``: "cudnn", "miopen",
         "torch" or "reference" (PyTorch's order), or None for that of the arrays' device. Raises
         ``TypeError`` or ``ValueError`` naming what is missing, unexpected or of a wrong shape.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> state_dict = {  # as module.state_dict() of torch.nn.GRU(3, 4, bias=False)
+        ...     "weight_hh_l0": np.ones((12, 4), np.float32),
+        ...     "weight_ih_l0": np.ones((12, 3), np.float32),
+        ... }
+        >>> dnnffi.RNNWeights.from_torch(state_dict, "gru").spec.input_size
+        3
         """
         return cls._of(torch.read(state_dict, mode, prefix), backend)
 
@@ -143,10 +180,10 @@ class RNNWeights:
     def from_keras(
         cls,
         weights: Sequence[Any],
-        mode: str,
+        mode: Mode,
         *,
         reset_after: bool = True,
-        backend: str | None = None,
+        backend: LayoutOf = None,
     ) -> Self:
         """Copy weights as ``get_weights`` of Keras's LSTM, GRU and SimpleRNN lists them.
 
@@ -155,6 +192,15 @@ class RNNWeights:
         directions, as it lists them or as a pair of lists; for more layers a list of such lists.
         ``mode`` of a SimpleRNN is that of its activation. A GRU with ``reset_after=False`` is
         another function and refused. Otherwise as `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> kernel, recurrent, bias = np.ones((3, 16)), np.ones((4, 16)), np.ones(16)  # LSTM(4)
+        >>> weights = dnnffi.RNNWeights.from_keras([kernel, recurrent, bias], "lstm")
+        >>> [array.shape for array in weights.arrays()]
+        [(16, 3), (16, 4), (16,), (16,)]
         """
         return cls._of(keras.read(weights, mode, reset_after), backend)
 
@@ -163,6 +209,15 @@ class RNNWeights:
 
         The two biases of PyTorch become their sum, except in a GRU, where Keras has both. Raises
         ``ValueError`` for a projection.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> [array.shape for array in weights.to_keras()]
+        [(3, 12), (4, 12), (2, 12)]
         """
         return keras.write(self.spec, self.arrays())
 
@@ -173,9 +228,9 @@ class RNNWeights:
         R: Any,
         B: Any = None,
         *,
-        mode: str | None = None,
+        mode: Mode | None = None,
         linear_before_reset: int = 1,
-        backend: str | None = None,
+        backend: LayoutOf = None,
     ) -> Self:
         """Copy the weights of ONNX's operators LSTM, GRU and RNN.
 
@@ -186,6 +241,14 @@ class RNNWeights:
         a node, is another function and refused; so are peepholes, clip, the direction "reverse" and
         other activations. Initial states are inputs of the node, and not read. Otherwise as
         `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> W, R, B = np.ones((1, 16, 3)), np.ones((1, 16, 4)), np.zeros((1, 32))
+        >>> dnnffi.RNNWeights.from_onnx(W, R, B, mode="lstm").spec.hidden_size
+        4
         """
         if mode is None or isinstance(R, Mapping):
             if B is not None or linear_before_reset != 1 or not isinstance(R, Mapping):
@@ -199,41 +262,95 @@ class RNNWeights:
         """W, R and B of an operator, or lists of these of several layers; B None without biases.
 
         A GRU's node needs ``linear_before_reset=1``. Raises ``ValueError`` for a projection.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> [array.shape for array in weights.to_onnx()]
+        [(1, 12, 3), (1, 12, 4), (1, 24)]
         """
         return onnx.write(self.spec, self.arrays())
 
     @classmethod
-    def from_flax(cls, params: Any, mode: str | None = None, *, backend: str | None = None) -> Self:
+    def from_flax(cls, params: Any, mode: Mode | None = None, *, backend: LayoutOf = None) -> Self:
         """Copy the weights of a cell of Flax, linen's or nnx's: LSTM, GRU or SimpleCell.
 
         ``params`` has the parameters by name, or is the cell of nnx itself; for more, a list of
         layers, or of pairs of directions. ``mode`` is inferred, but for "rnn_relu" where the
         parameters alone are given, without the activation. Otherwise as `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> params = {  # of flax.linen.SimpleCell(4)
+        ...     "i": {"kernel": np.ones((3, 4)), "bias": np.zeros(4)},
+        ...     "h": {"kernel": np.ones((4, 4))},
+        ... }
+        >>> dnnffi.RNNWeights.from_flax(params).spec.mode
+        'rnn_tanh'
         """
         return cls._of(flax.read(params, mode), backend)
 
     @classmethod
-    def from_equinox(cls, cell: Any, *, backend: str | None = None) -> Self:
+    def from_equinox(cls, cell: Any, *, backend: LayoutOf = None) -> Self:
         """Copy the weights of an ``LSTMCell`` or ``GRUCell`` of Equinox, or of a mapping like it.
 
         For more, a list of layers, or of pairs of directions. Otherwise as `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> cell = {  # of equinox.nn.LSTMCell(3, 4)
+        ...     "weight_ih": np.ones((16, 3)), "weight_hh": np.ones((16, 4)), "bias": np.zeros(16)
+        ... }
+        >>> dnnffi.RNNWeights.from_equinox(cell).spec.mode
+        'lstm'
         """
         return cls._of(equinox.read(cell), backend)
 
     @classmethod
     def random(
-        cls, spec: RNNSpec, rng: Any, *, like: str = "torch", backend: str | None = None
+        cls,
+        spec: RNNSpec,
+        rng: Any,
+        *,
+        like: Literal["torch", "keras"] = "torch",
+        backend: LayoutOf = None,
     ) -> Self:
         """Weights as a framework begins with them, drawn by ``rng``, NumPy's generator or CuPy's.
 
         ``like="torch"``: all uniform in [-1/sqrt(H), 1/sqrt(H)]. ``like="keras"``: input matrices
         uniform in +-sqrt(6/(I + G*H)) (Glorot), recurrent matrices orthogonal, biases 0, and 1 at
         an LSTM's forget gate; no projection. They are where ``rng`` draws.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0), like="keras")
+        >>> bool(weights.to_torch()["bias_ih_l0"].any())
+        False
         """
         return cls._of(initial.draw(spec, rng, like), backend)
 
-    def to_torch(self, *, prefix: str = "") -> dict[str, AnyArray]:
-        """The arrays that `arrays` gives, under the names of ``torch.nn``."""
+    def to_torch(self, *, prefix: str = "") -> dict[str, ArrayT]:
+        """The arrays that `arrays` gives, under the names of ``torch.nn``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> list(weights.to_torch(prefix="encoder."))[:2]
+        ['encoder.weight_ih_l0', 'encoder.weight_hh_l0']
+        """
         return torch.write(self.spec, self.arrays(), prefix)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -241,26 +358,60 @@ class RNNWeights:
 
         ``path`` ends in ".npz", or in ".safetensors", which needs the package safetensors (extra
         ``weights``). A file that is there is replaced once the new one is written whole.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> weights.save("net.npz")
+        >>> dnnffi.RNNWeights.load("net.npz").spec == spec
+        True
         """
         arrays = {name: to_host(array) for name, array in self.to_torch().items()}
         files.save(path, self.spec, arrays)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, backend: str | None = None) -> Self:
+    def load(cls, path: str | PathLike[str], *, backend: LayoutOf = None) -> Self:
         """The weights in a file that `save` wrote, on the host, in the layout of ``backend``.
 
         None is PyTorch's order. Nothing is unpickled. Raises ``ValueError`` naming the file if it
         is damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> weights.save("net.npz")
+        >>> dnnffi.RNNWeights.load("net.npz", backend="cudnn").backend
+        'cudnn'
         """
         return cls._of(files.load(path), backend)
 
-    def unpack(self, arrays: Sequence[AnyArray]) -> None:
-        """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype."""
-        for part, target in _parts(self.layout, self.buffer, arrays):
+    def unpack(self, arrays: Sequence[ArrayT]) -> None:
+        """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> arrays = [np.empty(array.shape, np.float32) for array in spec.parameter_shapes()]
+        >>> weights.unpack(arrays)
+        >>> bool((arrays[0] == weights.arrays()[0]).all())
+        True
+        """
+        for part, target in _parts(self.layout, self._buffer, arrays):
             target[...] = part
 
     @classmethod
-    def view_of(cls, arrays: Sequence[AnyArray], spec: RNNSpec, *, backend: str) -> Self | None:
+    def view_of(
+        cls, arrays: Sequence[ArrayT], spec: RNNSpec, *, backend: LayoutName
+    ) -> Self | None:
         """An `RNNWeights` over ``arrays`` that already lie in one buffer, or None.
 
         The arrays must be contiguous and at the offsets of the layout from the first one on, as
@@ -268,6 +419,20 @@ class RNNWeights:
         The buffer may go on behind the last array: PyTorch's holds zero biases where the network
         has none (an LSTM with projection: three arrays of five). Always None where the layout
         keeps no array together: MIOpen's for an LSTM or GRU.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> flat = np.zeros(108, np.float32)
+        >>> arrays = dnnffi.RNNWeights(flat, spec).arrays()
+        >>> viewed = dnnffi.RNNWeights.view_of(arrays, spec, backend="cudnn")
+        >>> np.shares_memory(viewed.flat, flat)
+        True
+        >>> copies = [array.copy() for array in arrays]
+        >>> dnnffi.RNNWeights.view_of(copies, spec, backend="cudnn") is None
+        True
         """
         layout = weight_layout(spec, backend)
         blocks = layout.find_blocks()
@@ -288,31 +453,50 @@ class RNNWeights:
         flat = array_over(arrays, start, layout.size)
         return None if flat is None else cls(flat, spec, backend=backend)
 
-    def arrays(self) -> list[AnyArray]:
+    def arrays(self) -> list[ArrayT]:
         """The weights as arrays in PyTorch's order.
 
         They are views into the buffer, so that writing to one changes the weights. MIOpen's layout
         has the gates of an LSTM and of a GRU in another order than PyTorch's, so that no array is
         there in one piece: there they are copies, made by each call. Without CuPy, views are
         `dnnffi.foreign.DeviceArray` and copies are on the host.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> w_ih, w_hh, b_ih, b_hh = weights.arrays()
+        >>> w_ih.shape, np.shares_memory(w_ih, weights.flat)
+        ((12, 3), True)
         """
         if self._arrays is None:
             blocks = self.layout.find_blocks()
             if blocks is None:
                 return self.to("torch").arrays()
-            self._arrays = tuple(_view(self.buffer, block) for block in blocks)
+            self._arrays = tuple(_view(self._buffer, block) for block in blocks)
         return list(self._arrays)
 
-    def to(self, backend: str) -> Self:
+    def to(self, backend: LayoutName) -> Self:
         """The same weights in the layout of another backend, in a new buffer beside this one.
 
         ``backend`` is "cudnn", "miopen" or "torch". In its own layout it is the object itself.
         Raises `UnsupportedError` for a projection in MIOpen's layout.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> weights.backend, weights.to("miopen").backend
+        ('torch', 'miopen')
         """
         layout = weight_layout(self.spec, backend)
         if backend == self.backend:
             return self
-        buffer = self.buffer
+        buffer = self._buffer
         if is_external(buffer.__class__):
             buffer = to_host(buffer)
         flat = array_module(buffer).empty(layout.size, buffer.dtype)
@@ -320,8 +504,19 @@ class RNNWeights:
             flat[target : target + size] = buffer[source : source + size]
         return type(self)(flat, self.spec, backend=backend)
 
-    def like(self, flat: AnyArray) -> Self:
-        """Another buffer of the same layout, as a gradient is."""
+    def like(self, flat: ArrayT) -> Self:
+        """Another buffer of the same layout, as a gradient is.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> momentum = weights.like(np.zeros_like(weights.flat))
+        >>> momentum.backend
+        'torch'
+        """
         return type(self)(flat, self.spec, backend=self.layout.name)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -332,7 +527,9 @@ class RNNWeights:
         return f"RNNWeights({self.spec}, backend={self.backend!r}, size={self.layout.size})"
 
 
-def _rebuilt(cls: type[RNNWeights], flat: AnyArray, spec: RNNSpec, backend: str) -> RNNWeights:
+def _rebuilt(
+    cls: type[RNNWeights], flat: AnyArray, spec: RNNSpec, backend: LayoutName
+) -> RNNWeights:
     return cls(flat, spec, backend=backend)
 
 

@@ -191,8 +191,10 @@ def test_a_parameter_list_of_torch_is_recognised():
         x = torch.randn(5, 4, 6, device="cuda")
         with torch.no_grad():
             expected = module(x)[0]
-        torch.cuda.synchronize()
-        found = dnnffi.lstm(x, None, list(module.parameters()), num_layers=2, bidirectional=True)[0]
+            torch.cuda.synchronize()
+            found = dnnffi.lstm(
+                x, None, list(module.parameters()), num_layers=2, bidirectional=True
+            )[0]
         assert cupy.allclose(found, cupy.from_dlpack(expected), atol=2e-3)
 
 
@@ -210,7 +212,8 @@ def test_tensors_of_torch_are_taken(dtype):
     expected, _ = module(x, h_0)
     expected.sum().backward()
     torch.cuda.synchronize()
-    y, _, ctx = dnnffi.gru_forward(x, h_0, list(module.parameters()))
+    with torch.no_grad():
+        y, _, ctx = dnnffi.gru_forward(x, h_0, list(module.parameters()))
     assert isinstance(y, cupy.ndarray)
     grads = ctx.backward(torch.ones_like(expected))
     case = Case(RNNProblem.dense(spec, 5, 2), states=True, seed=0)

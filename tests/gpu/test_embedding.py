@@ -26,7 +26,7 @@ def problem(module):
     made = module(3, 5, num_layers=2, bidirectional=True, device="cuda")
     x = torch.randn(7, 4, 3, device="cuda")
     dy = torch.randn(7, 4, 10, device="cuda")
-    return list(made.parameters()), x, dy
+    return [p.detach() for p in made.parameters()], x, dy
 
 
 @pytest.mark.parametrize(("mode", "module"), [("lstm", "LSTM"), ("gru", "GRU")])
@@ -55,7 +55,7 @@ def test_dropout_and_a_flat_buffer():
     spec = dnnffi.RNNSpec(
         mode="lstm", input_size=3, hidden_size=5, num_layers=2, bidirectional=True
     )
-    host = [p.detach().cpu().numpy() for p in parameters]
+    host = [p.cpu().numpy() for p in parameters]
     flat = torch.from_numpy(dnnffi.RNNWeights.pack(host, spec).flat).cuda()
     weights = dnnffi.RNNWeights(flat, spec)
     results = []

@@ -32,7 +32,7 @@ def arrays_of(host):
     hx = random(host, SPEC.h_shape(BATCH), 2), random(host, SPEC.c_shape(BATCH), 3)
     weights = weights_of(host)
     lstm(x, hx, weights)
-    assert len(weights.known) == 1
+    assert len(weights._known) == 1
     return x, hx, weights
 
 
@@ -140,9 +140,9 @@ def test_another_buffer_in_the_same_weights_is_not_the_known_one(host):
     x, hx, weights = arrays_of(host)
     other = weights_of(host, seed=9)
     expected = lstm(x, hx, other)[0]
-    weights.buffer = other.buffer
+    weights._buffer = other._buffer
     np.testing.assert_array_equal(lstm(x, hx, weights)[0], expected)
-    weights.buffer = other.buffer[:-1]
+    weights._buffer = other._buffer[:-1]
     before = computed(host)
     with pytest.raises(ValueError, match=r"^weights must have"):
         lstm(x, hx, weights)
@@ -166,7 +166,7 @@ def test_what_is_known_keeps_no_plan(host):
     (plan,) = map(ref, host.rnn.plans.values())
     host.rnn.plans.clear()
     gc.collect()
-    assert len(weights.known) == 1
+    assert len(weights._known) == 1
     assert plan() is None
 
 
@@ -175,11 +175,11 @@ def test_only_so_many_calls_are_known(host, monkeypatch):
     _, _, weights = arrays_of(host)
     for steps in range(1, 9):
         lstm(random(host, SPEC.x_shape(steps, BATCH)), None, weights)
-        assert 0 < len(weights.known) <= 3
+        assert 0 < len(weights._known) <= 3
 
 
 def test_a_copy_of_weights_knows_nothing(host):
     _, _, weights = arrays_of(host)
-    assert weights.to("cudnn").known is weights.known
-    assert len(weights.like(weights.flat).known) == 0
-    assert len(copy.copy(weights).known) == 0
+    assert weights.to("cudnn")._known is weights._known
+    assert len(weights.like(weights.flat)._known) == 0
+    assert len(copy.copy(weights)._known) == 0

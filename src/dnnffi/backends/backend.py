@@ -10,6 +10,7 @@ from dnnffi.backends.rnn_interface import CandidateSource
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.limits import Limits, check_limits
 from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.names import BackendName, LayoutName
 from dnnffi.spec.options import check_algorithm
 from dnnffi.spec.problem import RNNProblem
 
@@ -33,7 +34,7 @@ class Backend(NamedTuple):
     The limits but the first two are None where the question does not arise.
     """
 
-    name: str
+    name: BackendName
     title: str
     kind: str
     platform: str
@@ -48,6 +49,11 @@ class Backend(NamedTuple):
     fusion_limits: Limits[ConvProblem] | None = None
     allocator_limits: Limits[Any] | None = None
     bias_gradient_limits: Limits[Any] | None = None
+
+    @property
+    def layout(self) -> LayoutName:
+        """The layout of the weights that it takes: a vendor's own, or PyTorch's."""
+        return "torch" if self.name == "reference" else self.name
 
     def check_network(self, problem: RNNProblem, library: VendorLibrary) -> None:
         """Raise `UnsupportedError` for a network that the backend is known not to have."""

@@ -99,7 +99,7 @@ class ConvProblemPlan:
         """What runs, and why, in plain words."""
         return f"{self.problem}\n{type(self).__name__}"
 
-    def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
+    def again(self, arrays: tuple[Any, ...], out: Any) -> bool:
         """`run_into` arrays that it has checked before. False, and nothing done, for others."""
         return False
 

@@ -16,6 +16,7 @@ from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import NDArray
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.functions import Gradients
+from dnnffi.spec.names import LayoutName
 
 DROPOUT = 0.4  # between the layers, as fastrnns has it
 
@@ -32,7 +33,7 @@ def _states(xp: Any, data: Data) -> tuple[NDArray, Any]:
 def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.RNNWeights]:
     """x, the states and the weights, as dnnffi takes them."""
     xp = array_package(place)
-    layout = "cudnn" if place == "gpu" else "torch"
+    layout: LayoutName = "cudnn" if place == "gpu" else "torch"
     arrays = [xp.asarray(array) for array in data.weights]
     weights = dnnffi.RNNWeights.pack(arrays, shape.spec, backend=layout)
     h_0, c_0 = _states(xp, data)

@@ -16,6 +16,7 @@ from dnnffi.bench.resnet import Block, Conv
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.interface import NDArray
+from dnnffi.spec.names import Activation
 
 Options = dict[str, Any] | None
 
@@ -73,7 +74,7 @@ class _Network:
         conv: Conv,
         x: NDArray,
         residual: NDArray | None = None,
-        activation: str | None = None,
+        activation: Activation | None = None,
     ) -> NDArray:
         w, bias = self.weights[2 * conv.number : 2 * conv.number + 2]
         return dnnffi.conv(

@@ -61,7 +61,7 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
             out=(dx, dh_0, dc_0),
             workspace=workspace,
         )
-        executor.backward_weights(context, x, h_0, y, out=dweights.buffer, workspace=workspace)
+        executor.backward_weights(context, x, h_0, y, out=dweights.flat, workspace=workspace)
 
     calls(memory.current_stream())  # the first run loads kernels
     graph = memory.capture(calls)

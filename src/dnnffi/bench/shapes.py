@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from dnnffi.bench.drawing import Drawing
 from dnnffi.bench.model import Problem
 from dnnffi.device.interface import NDArray
+from dnnffi.spec.names import DType, Mode
 from dnnffi.spec.rnn import RNNSpec
 
 NAMING = (
@@ -43,8 +44,8 @@ class Shape(Problem):
     and backward are measured too, or inference alone.
     """
 
-    mode: str
-    dtype: str
+    mode: Mode
+    dtype: DType
     steps: int
     batch: int
     input_size: int
@@ -89,7 +90,7 @@ class Shape(Problem):
         )
 
 
-def _varying(dtype: str, least: int, end: int, batch: int, size: int, hidden: int) -> Shape:
+def _varying(dtype: DType, least: int, end: int, batch: int, size: int, hidden: int) -> Shape:
     """An LSTM on rows of drawn lengths, in no order; T is the longest of them."""
     drawn = random.Random(0)
     lengths = tuple(drawn.randrange(least, end) for _ in range(batch))
@@ -162,7 +163,7 @@ _GRU_INFERENCE = [
 ]
 
 
-def _deepbench(mode: str, problems: Iterable[tuple[int, int, int]], training: bool) -> list[Shape]:
+def _deepbench(mode: Mode, problems: Iterable[tuple[int, int, int]], training: bool) -> list[Shape]:
     return [Shape(mode, "float16", t, b, h, h, training=training) for h, b, t in problems]
 
 

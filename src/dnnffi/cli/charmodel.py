@@ -20,6 +20,7 @@ import dnnffi
 from dnnffi.cli.learning import cross_entropy
 from dnnffi.device.arrays import array_module, to_host
 from dnnffi.device.interface import NDArray
+from dnnffi.spec.names import BackendName, LayoutName
 
 State = tuple[NDArray, NDArray]
 """h and c of the LSTM, [L, B, H] each."""
@@ -87,7 +88,7 @@ class CharModel:
     """
 
     def __init__(
-        self, xp: ModuleType, spec: dnnffi.RNNSpec, backend: str, rng: np.random.Generator
+        self, xp: ModuleType, spec: dnnffi.RNNSpec, backend: BackendName, rng: np.random.Generator
     ) -> None:
         """Draw the parameters on the host, so that a seed means the same on every backend.
 
@@ -103,7 +104,7 @@ class CharModel:
         for parameter, array in zip(spec.parameter_shapes(), arrays, strict=True):
             if parameter.name == "b_ih":
                 array[hidden : 2 * hidden] += 1  # the forget gates begin open
-        layout = "torch" if backend == "reference" else backend
+        layout: LayoutName = "torch" if backend == "reference" else backend
         self.spec = spec
         self.backend = backend
         self.rnn = dnnffi.RNNWeights.pack(arrays, spec, backend=layout)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dnnffi.cli import convdemo
 from dnnffi.cli.command import INTERRUPTED, CommandError, number, one_thread
 from dnnffi.cli.training import Progress, follow, plot_losses
+from dnnffi.spec.names import BackendName
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -117,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         return learn(options, backend, xp)
 
 
-def _learn_text(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
+def _learn_text(options: argparse.Namespace, backend: BackendName, xp: ModuleType) -> int:
     given = {
         name: value
         for name in ("hidden", "layers", "batch", "window")
@@ -160,7 +161,7 @@ def _learn_text(options: argparse.Namespace, backend: str, xp: ModuleType) -> in
     return INTERRUPTED if progress.interrupted else 0
 
 
-def choose_backend(asked: str | None) -> tuple[str, ModuleType]:
+def choose_backend(asked: str | None) -> tuple[BackendName, ModuleType]:
     """The backend and the array package to use: cuDNN on CuPy, or the reference on NumPy."""
     from dnnffi.cli import probe
 

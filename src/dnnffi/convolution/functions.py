@@ -21,12 +21,12 @@ from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import device_array, using
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.execution.embedding import embeds, take_embedding, unwrap, wrapped
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, Padding, check_shape, per_dimension
-from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, conv_options
+from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.conv_problem import (
     ARGUMENTS,
     BACKWARD_DATA,
@@ -36,26 +36,27 @@ from dnnffi.spec.conv_problem import (
     check_activation,
 )
 from dnnffi.spec.layouts import CHANNELS_FIRST, memory_layout
+from dnnffi.spec.names import Activation, BackendName
 
 Sizes = int | Sequence[int]
 
 
 def conv(
-    x: AnyArray,
-    w: AnyArray,
-    bias: AnyArray | None = None,
+    x: ArrayT,
+    w: ArrayT,
+    bias: ArrayT | None = None,
     /,
     *,
     stride: Sizes = 1,
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
+    activation: Activation | None = None,
+    residual: ArrayT | None = None,
     alpha: float = 1.0,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Convolve: ``activation(conv(x, w) + alpha * residual + bias)``.
 
     The kernel is not flipped, as everywhere in deep learning. With zeros around x, output channel k
@@ -99,6 +100,17 @@ def conv(
         There is no such library; it failed.
     ValidationError
         With ``validate``, where the result differs from the reference's beyond rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> x = np.array([[[0.0, 0.0, 1.0, 0.0, 0.0]]])  # N, C and one spatial dimension
+    >>> w = np.array([[[1.0, 2.0, 3.0]]])
+    >>> dnnffi.conv(x, w, padding="same").tolist()
+    [[[0.0, 3.0, 2.0, 1.0, 0.0]]]
+    >>> dnnffi.conv(x, w, np.array([-1.0]), stride=2, padding=1, activation="relu").tolist()
+    [[[0.0, 1.0, 0.0]]]
     """
     geometry = stride, padding, dilation, 0
     asked = FORWARD, False, None, geometry, groups, activation, alpha, backend
@@ -106,8 +118,8 @@ def conv(
 
 
 def conv_backward_data(
-    dy: AnyArray,
-    w: AnyArray,
+    dy: ArrayT,
+    w: ArrayT,
     x_shape: Sequence[int],
     /,
     *,
@@ -115,9 +127,9 @@ def conv_backward_data(
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv(x, w))`` by x.
 
     The keywords are those of `conv`, and so are the errors.
@@ -131,6 +143,16 @@ def conv_backward_data(
     Returns
     -------
     dx : of ``x_shape``, channels last in memory where those of dy are
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, w = np.array([[[1.0, 0.0]]]), np.array([[[1.0, 2.0, 3.0]]])
+    >>> dnnffi.conv_backward_data(dy, w, (1, 1, 5), stride=2).tolist()
+    [[[1.0, 2.0, 3.0, 0.0, 0.0]]]
+    >>> dnnffi.conv_backward_data(dy, w, (1, 1, 6), stride=2).shape  # as large a y comes from it
+    (1, 1, 6)
     """
     geometry = stride, padding, dilation, 0
     asked = BACKWARD_DATA, False, x_shape, geometry, groups, None, 1.0, backend
@@ -138,8 +160,8 @@ def conv_backward_data(
 
 
 def conv_backward_weights(
-    dy: AnyArray,
-    x: AnyArray,
+    dy: ArrayT,
+    x: ArrayT,
     w_shape: Sequence[int],
     /,
     *,
@@ -147,9 +169,9 @@ def conv_backward_weights(
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv(x, w))`` by w.
 
     The keywords are those of `conv`, and so are the errors.
@@ -163,6 +185,14 @@ def conv_backward_weights(
     Returns
     -------
     dw : of ``w_shape``, channels last in memory where those of dy are
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, x = np.array([[[1.0, 0.0, 1.0]]]), np.array([[[1.0, 2.0, 3.0, 4.0]]])
+    >>> dnnffi.conv_backward_weights(dy, x, (1, 1, 2)).tolist()
+    [[[4.0, 6.0]]]
     """
     geometry = stride, padding, dilation, 0
     asked = BACKWARD_WEIGHTS, False, w_shape, geometry, groups, None, 1.0, backend
@@ -170,22 +200,29 @@ def conv_backward_weights(
 
 
 def conv_backward_bias(
-    dy: AnyArray, /, *, backend: str | None = None, options: dict[str, Any] | None = None
-) -> AnyArray:
+    dy: ArrayT, /, *, backend: BackendName | None = None, options: ConvOptionsDict | None = None
+) -> ArrayT:
     """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
 
     The sum over all but the channels, where dy is, whatever the backend: by kernels of dnnffi's own
     on CUDA, by array code elsewhere. The two types of 16 bits are summed in float32 or higher. With
     ``options["allocator"]`` MIOpen sums, in float16 or float32
     (``miopenConvolutionBackwardBias``).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dnnffi.conv_backward_bias(np.ones((2, 3, 4, 5))).tolist()
+    [40.0, 40.0, 40.0]
     """
     if embeds(options):
         return _embedded(("dy",), (dy,), backend, options, _backward_bias)
-    dy = as_array("dy", dy)
-    backend_of(backend, dy)
-    if is_external(dy.__class__):
+    taken = as_array("dy", dy)
+    backend_of(backend, taken)
+    if is_external(taken.__class__):
         import_cupy()  # says that there has to be an allocator
-    return _backward_bias((dy,), conv_bias if kind(dy) == "cuda" else reference, options)
+    return _backward_bias((taken,), conv_bias if kind(taken) == "cuda" else reference, options)
 
 
 def _backward_bias(arrays: tuple[AnyArray, ...], summing: Any, options: object) -> AnyArray:
@@ -197,9 +234,9 @@ def _backward_bias(arrays: tuple[AnyArray, ...], summing: Any, options: object) 
 
 
 def conv_transpose(
-    x: AnyArray,
-    w: AnyArray,
-    bias: AnyArray | None = None,
+    x: ArrayT,
+    w: ArrayT,
+    bias: ArrayT | None = None,
     /,
     *,
     stride: Sizes = 1,
@@ -207,12 +244,12 @@ def conv_transpose(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    activation: str | None = None,
-    residual: AnyArray | None = None,
+    activation: Activation | None = None,
+    residual: ArrayT | None = None,
     alpha: float = 1.0,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Transposed convolution: ``activation(conv_transpose(x, w) + alpha * residual + bias)``.
 
     It is backward data of the convolution with the same weights that goes from K to C channels.
@@ -230,6 +267,16 @@ def conv_transpose(
     -------
     y : [N, K, ...], sizes (size - 1)*stride - 2*padding + dilation*(kernel - 1) + 1 +
         output_padding, in the memory layout of x
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> x, w = np.array([[[1.0, 2.0]]]), np.array([[[1.0, 1.0]]])
+    >>> dnnffi.conv_transpose(x, w, stride=2).tolist()  # each value twice
+    [[[1.0, 1.0, 2.0, 2.0]]]
+    >>> dnnffi.conv_transpose(x, w, stride=2, output_padding=1).shape
+    (1, 1, 5)
     """
     geometry = stride, padding, dilation, output_padding
     asked = FORWARD, True, None, geometry, groups, activation, alpha, backend
@@ -237,8 +284,8 @@ def conv_transpose(
 
 
 def conv_transpose_backward_data(
-    dy: AnyArray,
-    w: AnyArray,
+    dy: ArrayT,
+    w: ArrayT,
     x_shape: Sequence[int],
     /,
     *,
@@ -247,12 +294,20 @@ def conv_transpose_backward_data(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by x.
 
     As `conv_backward_data`, with w [C, K/groups, ...].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, w = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[1.0, 1.0]]])
+    >>> dnnffi.conv_transpose_backward_data(dy, w, (1, 1, 2), stride=2).tolist()
+    [[[3.0, 7.0]]]
     """
     geometry = stride, padding, dilation, output_padding
     asked = BACKWARD_DATA, True, x_shape, geometry, groups, None, 1.0, backend
@@ -260,8 +315,8 @@ def conv_transpose_backward_data(
 
 
 def conv_transpose_backward_weights(
-    dy: AnyArray,
-    x: AnyArray,
+    dy: ArrayT,
+    x: ArrayT,
     w_shape: Sequence[int],
     /,
     *,
@@ -270,12 +325,20 @@ def conv_transpose_backward_weights(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> AnyArray:
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> ArrayT:
     """Gradient of ``sum(dy * conv_transpose(x, w))`` by w.
 
     As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> dy, x = np.array([[[1.0, 2.0, 3.0, 4.0]]]), np.array([[[1.0, 10.0]]])
+    >>> dnnffi.conv_transpose_backward_weights(dy, x, (1, 1, 2), stride=2).tolist()
+    [[[31.0, 42.0]]]
     """
     geometry = stride, padding, dilation, output_padding
     asked = BACKWARD_WEIGHTS, True, w_shape, geometry, groups, None, 1.0, backend

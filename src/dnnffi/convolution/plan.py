@@ -8,13 +8,14 @@ from typing import Any, NoReturn, Self
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.device.arrays import as_array
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.errors import not_picklable
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.conv import ConvSpec, check_shape
-from dnnffi.spec.conv_options import conv_options
+from dnnffi.spec.conv_options import ConvOptionsDict, conv_options
 from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, RESULTS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST
+from dnnffi.spec.names import Activation, BackendName, MemoryLayout, Operation
 
 
 class ConvPlan:
@@ -44,6 +45,18 @@ class ConvPlan:
         Naming the argument, what came and what was expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
         As `dnnffi.conv`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=1, kernel=(3,), padding="same")
+    >>> x, w = np.arange(5.0, dtype=np.float32).reshape(1, 1, 5), np.ones((1, 1, 3), np.float32)
+    >>> with dnnffi.ConvPlan(spec, x.shape, backend="reference") as plan:
+    ...     y = np.empty_like(x)
+    ...     plan.autotune()  # on a GPU it measures what there is
+    ...     plan.run(x, w, out=y).tolist()
+    [[[1.0, 3.0, 6.0, 9.0, 7.0]]]
     """
 
     def __init__(
@@ -51,15 +64,15 @@ class ConvPlan:
         spec: ConvSpec,
         x_shape: Sequence[int],
         *,
-        operation: str = FORWARD,
-        layout: str = CHANNELS_FIRST,
-        activation: str | None = None,
+        operation: Operation = FORWARD,
+        layout: MemoryLayout = CHANNELS_FIRST,
+        activation: Activation | None = None,
         residual: bool = False,
         alpha: float = 1.0,
         bias: bool = False,
-        backend: str | None = None,
+        backend: BackendName | None = None,
         device: int | None = None,
-        options: dict[str, Any] | None = None,
+        options: ConvOptionsDict | None = None,
     ) -> None:
         if not isinstance(spec, ConvSpec):
             raise TypeError(f"spec must be a ConvSpec; got {type(spec).__name__}")
@@ -94,12 +107,22 @@ class ConvPlan:
         """Where it runs."""
         return self._device
 
-    def run(self, *arrays: AnyArray | None, out: AnyArray | None = None) -> AnyArray:
+    def run(self, *arrays: ArrayT | None, out: ArrayT | None = None) -> ArrayT:
         """The result of the operation, in ``out`` or a new array.
 
         A forward takes x, w, bias, residual (None or nothing for what the problem has not),
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
         has no gaps. Stands on ``cudnnBackendExecute``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=2, kernel=(1,))
+        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3), bias=True, backend="reference")
+        >>> x, w, bias = (np.ones(shape, np.float32) for shape in ((1, 1, 3), (2, 1, 1), (2,)))
+        >>> plan.run(x, w, bias).tolist()
+        [[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]]
         """
         if out is not None and self._plan.again(arrays, out):
             return out
@@ -149,7 +172,19 @@ class ConvPlan:
         self._plan.autotune()
 
     def report(self) -> str:
-        """Which engine runs, what is fused, and why; times of the candidates."""
+        """Which engine runs, what is fused, and why; times of the candidates.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=2, kernel=(1,))
+        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3), backend="reference")
+        >>> "forward" in plan.report()
+        True
+        >>> plan.close()
+        >>> plan.closed
+        True
+        """
         return self._plan.report()
 
     @property

@@ -15,6 +15,7 @@ from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM
 from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.array import array_over as external_array_over
 from dnnffi.device.interface import AnyArray
+from dnnffi.device.tracked import detached
 from dnnffi.spec.checks import is_peculiar
 
 
@@ -59,7 +60,7 @@ def as_array(name: str, value: object) -> AnyArray:
     if device_of is not None:
         device_type, _ = device_of()
         if device_type == DLPACK_CPU:
-            return np.from_dlpack(_detached(value))
+            return np.from_dlpack(detached(name, value))
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
             return _on_device(name, value, "from_dlpack")
     if hasattr(value, "__cuda_array_interface__"):
@@ -76,12 +77,7 @@ def _on_device(name: str, value: Any, function: str) -> AnyArray:
         cupy = import_cupy()
     except ImportError:
         return device_array(name, value)
-    return getattr(cupy, function)(_detached(value))
-
-
-def _detached(value: Any) -> Any:
-    # PyTorch exports no tensor that requires a gradient.
-    return value.detach() if getattr(value, "requires_grad", False) else value
+    return getattr(cupy, function)(detached(name, value))
 
 
 def kind(array: AnyArray) -> str | None:

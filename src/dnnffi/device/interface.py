@@ -4,12 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 AnyArray = Any
 """An array of the library that the caller computes with. Those have no static type in common."""
+
+
+class ComputingArray(Protocol):
+    """An array that NumPy's functions compute with: NumPy's or CuPy's, which calls return too."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+
+    @property
+    def dtype(self) -> Any:
+        """The type of its elements."""
+
+    @property
+    def flags(self) -> Any:
+        """How it lies in memory."""
+
+    @property
+    def __array_ufunc__(self) -> Any: ...
+
+    @property
+    def __dlpack_device__(self) -> Any: ...
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers bring it, and Python 3.11 has no default
+
+    ArrayT = TypeVar("ArrayT", bound=ComputingArray, default=Any)
+else:
+    from typing import TypeVar
+
+    ArrayT = TypeVar("ArrayT", bound=ComputingArray)
+"""NumPy's array or CuPy's, the same throughout a call. Other objects that a call takes have results
+of another type than they are, so that type checkers do not know them."""
 
 NDArray = np.ndarray[Any, Any]
 """An array to compute with: NumPy's, or CuPy's, which has the same methods and no static type."""

@@ -18,6 +18,7 @@ from dnnffi.formats.network import (
     network,
     zeros_like,
 )
+from dnnffi.spec.names import Mode
 
 MODES = ("lstm", "gru")
 
@@ -36,7 +37,7 @@ def read(cells: object) -> Network:
     return network(modes[0], [[cell for _, cell in layer] for layer in found])
 
 
-def _cell(name: str, cell: Any) -> tuple[str, Cell]:
+def _cell(name: str, cell: Any) -> tuple[Mode, Cell]:
     arrays: dict[str, AnyArray] = {}
     for field in ("weight_ih", "weight_hh", "bias", "bias_n"):
         value = cell.get(field) if isinstance(cell, Mapping) else getattr(cell, field, None)

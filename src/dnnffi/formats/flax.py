@@ -18,6 +18,7 @@ from dnnffi.formats.network import (
     network,
     zeros_like,
 )
+from dnnffi.spec.names import Mode
 
 # Dense layers of x and of h, in PyTorch's order of gates: kernels [I, H] and [H, H].
 GATES = (
@@ -35,7 +36,7 @@ _FUNCTIONS = {"gate_fn": ("sigmoid",), "activation_fn": ("tanh",)}
 def read(params: object, mode: object) -> Network:
     """The network of a cell's parameters, or of a list of layers or of pairs of directions."""
     layers = layers_of("params", params, lambda value: not isinstance(value, list | tuple))
-    found: list[str] = []
+    found: list[Mode] = []
     cells = []
     for layer in layers:
         directions = [_cell(name, value, mode) for name, value in layer]
@@ -46,7 +47,7 @@ def read(params: object, mode: object) -> Network:
     return network(found[0], cells)
 
 
-def _cell(name: str, params: Any, mode: object) -> tuple[str, Cell]:
+def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
     while isinstance(params, Mapping) and list(params) == ["params"]:
         params = params["params"]
     for of_x, of_h in GATES:

@@ -25,6 +25,7 @@ from dnnffi.formats.network import (
     zeros_like,
 )
 from dnnffi.spec.checks import check_flag
+from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
 # One after the other along the last axis of each array: kernel [I, G*H], recurrent [H, G*H]. The
@@ -68,7 +69,7 @@ def _directions(name: str, layer: Any) -> list[tuple[str, Sequence[Any]]]:
     return [(name, layer)]
 
 
-def _cell(where: str, values: Sequence[Any], mode: str) -> Cell:
+def _cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
     if len(values) not in (2, 3):
         raise ValueError(
             f"{where} must have kernel, recurrent kernel and, with use_bias, bias; got "

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dnnffi.device.arrays import array_module, as_array, device_of, is_external, kind, to_host
 from dnnffi.device.interface import AnyArray
 from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
 LAYOUTS = {"host": "torch", "cuda": "cudnn", "rocm": "miopen"}
@@ -37,11 +38,12 @@ class Cell(NamedTuple):
     w_hr: AnyArray | None = None
 
 
-def check_mode(mode: object, known: Sequence[str] = tuple(GATES)) -> str:
+def check_mode(mode: object, known: Sequence[Mode] = tuple(GATES)) -> Mode:
     """``mode``, one of the ``known``; ``ValueError`` otherwise."""
-    if not isinstance(mode, str) or mode not in known:
-        raise ValueError(f"mode must be one of {', '.join(known)}; got {mode!r}")
-    return mode
+    for one in known:
+        if isinstance(mode, str) and mode == one:
+            return one
+    raise ValueError(f"mode must be one of {', '.join(known)}; got {mode!r}")
 
 
 def named(name: str, value: object) -> AnyArray:
@@ -79,7 +81,7 @@ def check_dims(name: str, array: AnyArray, dims: str) -> None:
         raise ValueError(f"{name} must have shape [{dims}]; got {shape}")
 
 
-def _modes_with(rows: int, hidden: int) -> list[str]:
+def _modes_with(rows: int, hidden: int) -> list[Mode]:
     return [mode for mode, gates in GATES.items() if rows == len(gates) * hidden]
 
 
@@ -89,7 +91,7 @@ def of_other_mode(rows: int, hidden: int) -> str:
     return f"; it is that of mode {' or '.join(map(repr, modes))}" if modes else ""
 
 
-def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) -> str:
+def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) -> Mode:
     """The mode of a format whose names do not tell it: by ``rows`` a hidden unit of an array.
 
     ``mode`` is what the caller says, or None; it tells "rnn_relu" from "rnn_tanh".
@@ -102,9 +104,10 @@ def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) ->
         )
     if mode is None:
         return modes[0]
-    if check_mode(mode) not in modes:
+    asked = check_mode(mode)
+    if asked not in modes:
         raise ValueError(f"mode is {mode!r}; {name} is that of {' or '.join(modes)}")
-    return str(mode)
+    return asked
 
 
 def reordered(array: AnyArray, order: Sequence[int], axis: int = 0) -> AnyArray:
@@ -116,12 +119,12 @@ def reordered(array: AnyArray, order: Sequence[int], axis: int = 0) -> AnyArray:
     return xp.concatenate([blocks[index] for index in order], axis=axis)
 
 
-def order_of(gates: str, mode: str) -> list[int]:
+def order_of(gates: str, mode: Mode) -> list[int]:
     """Where a format that has ``gates`` one after the other keeps each of PyTorch's."""
     return [gates.index(gate) for gate in GATES[mode]]
 
 
-def order_from(gates: str, mode: str) -> list[int]:
+def order_from(gates: str, mode: Mode) -> list[int]:
     """The way back: where PyTorch keeps each gate of the format."""
     return [GATES[mode].index(gate) for gate in gates]
 
@@ -131,7 +134,7 @@ def zeros_like(array: AnyArray) -> AnyArray:
     return array_module(array).zeros_like(array)
 
 
-def network(mode: str, cells: Sequence[Sequence[Cell]]) -> Network:
+def network(mode: Mode, cells: Sequence[Sequence[Cell]]) -> Network:
     """The network of ``cells``: for each layer, one for each direction.
 
     Raises ``ValueError`` or ``TypeError`` where they do not fit together, naming layer and

@@ -22,6 +22,7 @@ from dnnffi.formats.network import (
     refuse_projection,
     reordered,
 )
+from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
 # Gates one after the other along axis 1 of W [D, G*H, I] and R [D, G*H, H], and in both halves of
@@ -96,7 +97,7 @@ def read_nodes(nodes: Any, initializers: object, mode: object) -> Network:
     return network(found[0], cells)
 
 
-def _layer(names: Sequence[str], values: Sequence[object], mode: str) -> list[Cell]:
+def _layer(names: Sequence[str], values: Sequence[object], mode: Mode) -> list[Cell]:
     """The directions of one node."""
     w, r = named(names[0], values[0]), named(names[1], values[1])
     check_dims(names[0], w, "D, G*H, I")
@@ -142,10 +143,10 @@ def _attributes(node: Any) -> dict[str, Any]:
     return found
 
 
-def _mode_of_node(node: Any) -> str:
+def _mode_of_node(node: Any) -> Mode:
     operator = getattr(node, "op_type", None)
     if operator in ("LSTM", "GRU"):
-        return str(operator).lower()
+        return "lstm" if operator == "LSTM" else "gru"
     if operator != "RNN":
         raise ValueError(
             f"the node must be an LSTM, a GRU or an RNN, of an ONNX graph; got "
@@ -155,7 +156,7 @@ def _mode_of_node(node: Any) -> str:
     return "rnn_relu" if str(names[0]).lower() == "relu" else "rnn_tanh"
 
 
-def _check_attributes(node: Any, mode: str, layer: Sequence[Cell]) -> None:
+def _check_attributes(node: Any, mode: Mode, layer: Sequence[Cell]) -> None:
     """``ValueError`` naming what the node asks for and the weights alone are not."""
     attributes = _attributes(node)
     inputs = [*node.input, *[""] * 8]

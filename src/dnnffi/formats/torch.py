@@ -17,6 +17,7 @@ from dnnffi.formats.network import (
     network,
     of_other_mode,
 )
+from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
 # torch.nn.LSTM, GRU and RNN, in the order of the fields of `Cell`.
@@ -104,7 +105,7 @@ def _none_found(state: Mapping[Any, Any], prefix: str) -> str:
     return f"{text}; its names are {', '.join(map(str, state)) or 'none'}"
 
 
-def _check(cell: Cell, mode: str, names: Sequence[str]) -> None:
+def _check(cell: Cell, mode: Mode, names: Sequence[str]) -> None:
     """``ValueError`` naming the array at fault unless those of a cell fit each other."""
     labels = dict(zip(Cell._fields, names, strict=True))
     check_dims(labels["w_ih"], cell.w_ih, "G*H, I")

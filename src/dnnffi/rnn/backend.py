@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,7 +15,7 @@ from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import PerformanceWarning
+from dnnffi.errors import PerformanceWarning, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
 from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
@@ -24,6 +23,7 @@ from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
 from dnnffi.rnn.tuning import RNNTuner
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
+from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
@@ -52,6 +52,7 @@ class RNNBackend:
 
     def __init__(self, record: Backend) -> None:
         self.name = record.name
+        self.layout: LayoutName = record.layout
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self._default_states: Once[int, DropoutState] = Once()
 
@@ -143,20 +144,20 @@ class DeviceRNNBackend(RNNBackend):
 
     def _native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> AnyArray:
         if isinstance(weights, RNNWeights):
-            if weights.layout.name != self.name:
+            if weights.layout.name != self.layout:
                 raise ValueError(
                     f"weights are in the layout of {weights.backend!r}; backend {self.name!r} "
                     f"needs its own: weights.to({self.name!r})"
                 )
-            return weights.buffer
-        viewed = RNNWeights.view_of(weights, spec, backend=self.name)
+            return weights._buffer
+        viewed = RNNWeights.view_of(weights, spec, backend=self.layout)
         if viewed is not None:
-            return viewed.buffer
+            return viewed._buffer
         _warn_of_packing()
         memory = self.memory
         with memory.use(weights[0].data.device_id):
-            flat = memory.empty((weight_layout(spec, self.name).size,), memory.dtype(spec.dtype))
-            return RNNWeights.pack(weights, spec, backend=self.name, out=flat).buffer
+            flat = memory.empty((weight_layout(spec, self.layout).size,), memory.dtype(spec.dtype))
+            return RNNWeights.pack(weights, spec, backend=self.layout, out=flat)._buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
         made = ExecutorPlan(problem, device, self.candidates, self.resources, generator, self.tuner)
@@ -170,7 +171,7 @@ class DeviceRNNBackend(RNNBackend):
         if not self.resources.external:
             return super().separate(packed)
         empty: Any = self.memory.empty
-        arrays = [empty(p.shape, packed.buffer.dtype) for p in packed.spec.parameter_shapes()]
+        arrays = [empty(p.shape, packed._buffer.dtype) for p in packed.spec.parameter_shapes()]
         packed.unpack(arrays)
         return [array.owner for array in arrays]
 
@@ -201,7 +202,7 @@ def _warn_of_packing() -> None:
             "weights given as separate arrays are packed on every call; "
             "dnnffi.RNNWeights.pack once and pass that to save it (said once)",
             PerformanceWarning,
-            stacklevel=_caller_level(),
+            stacklevel=caller_level(),
         )
 
 
@@ -211,20 +212,12 @@ def warn_of_dropout() -> None:
     warnings.warn(
         "dropout is between layers: with num_layers=1 nothing is dropped (said once)",
         UserWarning,
-        stacklevel=_caller_level(),
+        stacklevel=caller_level(),
     )
 
 
-def _caller_level() -> int:
-    """``stacklevel`` of the first frame outside dnnffi, seen from the function that asks."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == "dnnffi":
-        level, frame = level + 1, frame.f_back
-    return level
-
-
 def weights_of(
-    mode: str,
+    mode: Mode,
     weights: object,
     num_layers: int,
     bidirectional: bool,

@@ -128,8 +128,8 @@ class BufferPlan:
         if weights is not None:
             if out_weights is None:
                 flat = plan.empty((weights.layout.size,))
-                out_weights = RNNWeights.of_result(flat, weights.layout)
-            of_weights = self._weights_at(filled, out_weights.buffer, workspace, accumulate)
+                out_weights = RNNWeights._of_result(flat, weights.layout)
+            of_weights = self._weights_at(filled, out_weights._buffer, workspace, accumulate)
         plan.operations.backward(route, context, data, of_weights, stream, captured, accumulate)
         return out, out_weights
 

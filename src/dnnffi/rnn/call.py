@@ -60,9 +60,9 @@ class CallArrays(NamedTuple):
                 return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)
             return gradient
         if isinstance(self.weights, RNNWeights):
-            return RNNWeights.of_result(gradient, self.weights.layout)
-        layout = weight_layout(self.spec, self.backend.name)
-        return self.backend.separate(RNNWeights.of_result(gradient, layout))
+            return RNNWeights._of_result(gradient, self.weights.layout)
+        layout = weight_layout(self.spec, self.backend.layout)
+        return self.backend.separate(RNNWeights._of_result(gradient, layout))
 
     def _check_device(self, name: str, array: AnyArray) -> None:
         device = self.backend.device_of(name, array)

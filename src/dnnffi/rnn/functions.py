@@ -7,11 +7,11 @@ D directions, O = P or H, G gates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array, using
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap, wrapped
@@ -20,25 +20,25 @@ from dnnffi.rnn import validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag
-from dnnffi.spec.options import RNNOptions, rnn_options
+from dnnffi.spec.names import BackendName, GradientName, Integers
+from dnnffi.spec.options import RNNOptions, RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
 from dnnffi.weights import RNNWeights
 
-Weights = RNNWeights | Sequence[AnyArray]
-State = AnyArray | None
-CellState = tuple[AnyArray, AnyArray] | None
+Weights = RNNWeights[ArrayT] | Sequence[ArrayT]
+CellState = tuple[ArrayT, ArrayT] | None
 
 
-class Gradients(NamedTuple):
+class Gradients(NamedTuple, Generic[ArrayT]):
     """What `RNNContext.backward` returns; what was not needed is None.
 
     ``x`` has the shape of x; ``hx`` the structure of hx (None where hx was None); ``weights`` the
     form that the weights had: a list in the same order, or an `RNNWeights` of the same layout.
     """
 
-    x: AnyArray | None
+    x: ArrayT | None
     hx: Any
     weights: Any
 
@@ -46,7 +46,7 @@ class Gradients(NamedTuple):
 _GRADIENTS = frozenset(Gradients._fields)
 
 
-class RNNContext:
+class RNNContext(Generic[ArrayT]):
     """What a training forward keeps for its backward."""
 
     def __init__(self, call: CallArrays, plan: Any, saved: Any) -> None:
@@ -63,12 +63,12 @@ class RNNContext:
 
     def backward(
         self,
-        dy: AnyArray | None = None,
+        dy: ArrayT | None = None,
         dhx: Any = None,
         *,
-        need: Iterable[str] = ("x", "hx", "weights"),
+        need: Iterable[GradientName] = ("x", "hx", "weights"),
         retain: bool = False,
-    ) -> Gradients:
+    ) -> Gradients[ArrayT]:
         """Gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
 
         Parameters
@@ -87,6 +87,22 @@ class RNNContext:
             Naming the argument, what came and what was expected.
         CudnnError, MiopenError
             From the library's backward data or backward weights.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> one = np.array([[1.0]])
+        >>> x, h_0 = np.array([1.0, 2.0]).reshape(2, 1, 1), np.zeros((1, 1, 1))
+        >>> y, h_n, ctx = dnnffi.rnn_relu_forward(x, h_0, [one, one])
+        >>> grads = ctx.backward(dy=np.ones_like(y), retain=True)
+        >>> grads.x.ravel().tolist(), grads.hx.item()
+        ([2.0, 1.0], 2.0)
+        >>> dw_ih, dw_hh = grads.weights
+        >>> dw_ih.item(), dw_hh.item()
+        (4.0, 1.0)
+        >>> ctx.backward(dhx=h_n, need="x").hx is None
+        True
         """
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
@@ -123,7 +139,7 @@ class RNNContext:
         )
 
 
-Request = tuple[str, bool, Any, Any, Any, Any, Any, Any]
+Request = tuple[Any, bool, Any, Any, Any, Any, Any, Any]
 """What a call is asked beside arrays, dropout and options: mode, training, num_layers,
 bidirectional, batch_first, lengths, batch_sizes, backend."""
 
@@ -188,7 +204,7 @@ def _run_known(
     x: AnyArray, hx: Any, weights: RNNWeights, training: bool, signature: Signature
 ) -> tuple[Any, ...] | None:
     """`_run` of a call that was made before; None where it has to be looked at closely."""
-    known = weights.known.find(signature)
+    known = weights._known.find(signature)
     plan = None if known is None else known.plan()
     if known is None or plan is None or plan.forgotten:
         return None
@@ -200,7 +216,7 @@ def _run_known(
         h_0, c_0 = hx
         if h_0 is None or c_0 is None:
             return None
-    if buffer is not weights.buffer or not plan.takes_all(x, h_0, c_0):
+    if buffer is not weights._buffer or not plan.takes_all(x, h_0, c_0):
         return None
     done = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
     if not training:
@@ -258,8 +274,8 @@ def _run_checked(
     *results, saved = plan.forward(x, h_0, c_0, native)
     if checked.validate:
         validate.check_forward(arrays, plan.problem, results)
-    elif signature is not None and native is weights.buffer:
-        weights.known.add(signature, plan, (found, native))
+    elif signature is not None and native is weights._buffer:
+        weights._known.add(signature, plan, (found, native))
     return (*results, RNNContext(arrays, plan, saved) if training else None)
 
 
@@ -282,7 +298,7 @@ def _run_embedded(
     return (*map(unwrap, results), context)
 
 
-class _EmbeddedContext(RNNContext):
+class _EmbeddedContext(RNNContext[Any]):
     """The context of a call with an allocator, which backward uses too."""
 
     def __init__(self, context: RNNContext, embedding: Embedding, kind: str) -> None:
@@ -292,12 +308,12 @@ class _EmbeddedContext(RNNContext):
 
     def backward(
         self,
-        dy: AnyArray | None = None,
+        dy: ArrayT | None = None,
         dhx: Any = None,
         *,
-        need: Iterable[str] = ("x", "hx", "weights"),
+        need: Iterable[GradientName] = ("x", "hx", "weights"),
         retain: bool = False,
-    ) -> Gradients:
+    ) -> Gradients[ArrayT]:
         with using(*self._embedding):
             dy = wrapped(("dy",), dy, self._kind)
             dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
@@ -310,8 +326,8 @@ def _problem(
     spec: RNNSpec,
     x: AnyArray,
     batch_first: bool,
-    lengths: object,
-    batch_sizes: object,
+    lengths: Integers | None,
+    batch_sizes: Integers | None,
     options: RNNOptions,
     training: bool,
     dropout: float,
@@ -353,19 +369,19 @@ def _checked(dropout: object, state: object) -> Dropout:
 
 
 def lstm(
-    x: AnyArray,
-    hx: CellState,
-    weights: Weights,
+    x: ArrayT,
+    hx: CellState[ArrayT],
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, tuple[AnyArray, AnyArray]]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, tuple[ArrayT, ArrayT]]:
     """LSTM inference: ``y, (h_n, c_n)``. Drops nothing and keeps nothing for backward.
 
     Parameters
@@ -414,6 +430,18 @@ def lstm(
         ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
     ValidationError
         With ``validate``, where the results differ from the reference's beyond rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x = np.ones((5, 2, 3), np.float32)  # T, B, I
+    >>> y, (h_n, c_n) = dnnffi.lstm(x, None, weights)
+    >>> y.shape, h_n.shape, c_n.shape
+    ((5, 2, 4), (1, 2, 4), (1, 2, 4))
+    >>> y, hx = dnnffi.lstm(x, (h_n, c_n), weights)  # goes on where the first call ended
     """
     call = "lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, c_n, _ = _run(x, hx, weights, call, options)
@@ -421,21 +449,21 @@ def lstm(
 
 
 def lstm_forward(
-    x: AnyArray,
-    hx: CellState,
-    weights: Weights,
+    x: ArrayT,
+    hx: CellState[ArrayT],
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, tuple[AnyArray, AnyArray], RNNContext]:
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, tuple[ArrayT, ArrayT], RNNContext[ArrayT]]:
     """LSTM training forward: ``y, (h_n, c_n), ctx``; ``ctx.backward`` gives the gradients.
 
     As `lstm`, and:
@@ -444,6 +472,16 @@ def lstm_forward(
     ----------
     dropout : probability, from 0 to 1, that an output of a layer is dropped before the next one
     dropout_state : random numbers of the dropout; None for the device's own, seeded by chance
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> y, (h_n, c_n), ctx = dnnffi.lstm_forward(np.ones((5, 2, 3), np.float32), None, weights)
+    >>> grads = ctx.backward(dy=2 * y)  # of the sum of y * y
+    >>> weights.flat -= 0.1 * grads.weights.flat
     """
     call = "lstm", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, c_n, ctx = _run(x, hx, weights, call, options, _checked(dropout, dropout_state))
@@ -451,23 +489,36 @@ def lstm_forward(
 
 
 def gru(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT]:
     """GRU inference: ``y, h_n``.
 
     The reset-after form, ``n = tanh(W x + b + r * (R h + b'))``, gates r z n. As `lstm`, with one
     state ``h_0`` [L*D, B, H] or None, weights of 3*H rows, and neither projection nor clipping.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, bidirectional=True)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x = np.ones((2, 5, 3), np.float32)  # B, T, I
+    >>> y, h_n = dnnffi.gru(x, None, weights, batch_first=True, lengths=[5, 2])
+    >>> y.shape, h_n.shape
+    ((2, 5, 8), (2, 2, 4))
+    >>> bool(y[1, 2:].any())  # past the length of the second row
+    False
     """
     call = "gru", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
@@ -475,45 +526,68 @@ def gru(
 
 
 def gru_forward(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray, RNNContext]:
-    """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`."""
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
+    """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x = np.ones((5, 2, 3), np.float32)
+    >>> state = dnnffi.DropoutState(seed=0)
+    >>> y, h_n, ctx = dnnffi.gru_forward(x, None, weights, dropout=0.5, dropout_state=state)
+    >>> ctx.backward(dhx=np.ones_like(h_n), need=("x",)).x.shape
+    (5, 2, 3)
+    """
     call = "gru", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
 
 
 def rnn_tanh(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT]:
     """RNN inference with tanh: ``y, h_n``.
 
     ``h = tanh(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
     weights of H rows, and neither projection nor clipping.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> w_ih, w_hh = np.array([[1.0]]), np.array([[0.5]])
+    >>> x = np.array([1.0, 0.0, 0.0]).reshape(3, 1, 1)
+    >>> y, h_n = dnnffi.rnn_tanh(x, None, [w_ih, w_hh])
+    >>> y.ravel().round(3).tolist()
+    [0.762, 0.363, 0.18]
     """
     call = "rnn_tanh", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
@@ -521,45 +595,67 @@ def rnn_tanh(
 
 
 def rnn_tanh_forward(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray, RNNContext]:
-    """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`."""
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
+    """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> w_ih, w_hh = np.array([[1.0]]), np.array([[0.5]])
+    >>> x = np.array([1.0, 0.0, 0.0]).reshape(3, 1, 1)
+    >>> y, h_n, ctx = dnnffi.rnn_tanh_forward(x, None, [w_ih, w_hh])
+    >>> dw_ih, dw_hh = ctx.backward(dhx=np.ones_like(h_n), need="weights").weights
+    >>> dw_ih.round(3).tolist()
+    [[0.088]]
+    """
     call = "rnn_tanh", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
 
 
 def rnn_relu(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray]:
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT]:
     """RNN inference with ReLU: ``y, h_n``.
 
     ``h = relu(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
     weights of H rows, and neither projection nor clipping.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> one = np.array([[1.0]])
+    >>> x = np.array([1.0, 2.0, -4.0, 3.0]).reshape(4, 1, 1)
+    >>> y, h_n = dnnffi.rnn_relu(x, None, [one, one])  # a sum that does not fall below 0
+    >>> y.ravel().tolist()
+    [1.0, 3.0, 0.0, 3.0]
     """
     call = "rnn_relu", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
@@ -567,22 +663,33 @@ def rnn_relu(
 
 
 def rnn_relu_forward(
-    x: AnyArray,
-    h_0: State,
-    weights: Weights,
+    x: ArrayT,
+    h_0: ArrayT | None,
+    weights: Weights[ArrayT],
     /,
     *,
     num_layers: int = 1,
     bidirectional: bool = False,
     batch_first: bool = False,
-    lengths: Sequence[int] | None = None,
-    batch_sizes: Sequence[int] | None = None,
+    lengths: Integers | None = None,
+    batch_sizes: Integers | None = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
-    backend: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> tuple[AnyArray, AnyArray, RNNContext]:
-    """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`."""
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
+    """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> one = np.array([[1.0]])
+    >>> x = np.array([1.0, 2.0, -4.0, 3.0]).reshape(4, 1, 1)
+    >>> y, h_n, ctx = dnnffi.rnn_relu_forward(x, None, [one, one])
+    >>> ctx.backward(dhx=np.ones_like(h_n)).x.ravel().tolist()  # what came before the 0 is lost
+    [0.0, 0.0, 0.0, 1.0]
+    """
     call = "rnn_relu", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Self
 
 from dnnffi.device.arrays import as_array
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import not_picklable
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag, check_integer
-from dnnffi.spec.options import rnn_options
+from dnnffi.spec.names import BackendName, Integers
+from dnnffi.spec.options import RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.weights import RNNWeights
@@ -45,6 +46,19 @@ class RNNPlan:
         Naming the argument, what came and what was expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
         As `dnnffi.lstm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x, y, h_n = (np.ones(s, np.float32) for s in ((5, 2, 3), (5, 2, 4), (1, 2, 4)))
+    >>> with dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference") as plan:
+    ...     plan.autotune()  # on a GPU it measures what there is
+    ...     results = plan.forward(x, None, weights, out=(y, h_n))
+    >>> results[0] is y
+    True
     """
 
     def __init__(
@@ -55,12 +69,12 @@ class RNNPlan:
         *,
         training: bool = False,
         batch_first: bool = False,
-        lengths: object = None,
+        lengths: Integers | None = None,
         dropout: float = 0.0,
         dropout_state: DropoutState | None = None,
-        backend: str | None = None,
+        backend: BackendName | None = None,
         device: int | None = None,
-        options: dict[str, Any] | None = None,
+        options: RNNOptionsDict | None = None,
     ) -> None:
         if not isinstance(spec, RNNSpec):
             raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
@@ -107,12 +121,25 @@ class RNNPlan:
         """The GPU that it runs on."""
         return self._device
 
-    def forward(self, x: AnyArray, hx: Any, weights: RNNWeights, out: Any = None) -> Any:
+    def forward(
+        self, x: ArrayT, hx: Any, weights: RNNWeights[ArrayT], out: Any = None
+    ) -> tuple[ArrayT, Any]:
         """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
 
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
         contiguous. For training what the backwards need is kept in the plan, until the next
         forward. Stands on ``cudnnRNNForward``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference")
+        >>> y, (h_n, c_n) = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
+        >>> y.shape, c_n.shape
+        ((5, 2, 4), (1, 2, 4))
         """
         h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
@@ -121,11 +148,25 @@ class RNNPlan:
         self._weights = weights
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
-    def backward_data(self, dy: AnyArray | None = None, dhx: Any = None, out: Any = None) -> Any:
+    def backward_data(
+        self, dy: AnyArray | None = None, dhx: Any = None, out: Any = None
+    ) -> tuple[Any, Any]:
         """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
 
         ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
         forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> y, h_n = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
+        >>> dx, dh_0 = plan.backward_data(np.ones_like(y))
+        >>> dx.shape, dh_0.shape
+        ((5, 2, 3), (1, 2, 4))
         """
         gradients, given = self._gradients(dy, dhx, out)
         data, _ = self._buffers.backward(gradients, None, given)
@@ -138,6 +179,19 @@ class RNNPlan:
 
         Runs once, after `backward_data`. Stands on ``cudnnRNNBackwardWeights_v8``. Raises
         `ContextError` in another order.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> total = weights.like(np.zeros_like(weights.flat))
+        >>> for x in np.ones((3, 5, 2, 3), np.float32):  # three batches
+        ...     y, h_n = plan.forward(x, None, weights)
+        ...     dx, dh_0 = plan.backward_data(np.ones_like(y))
+        ...     total = plan.backward_weights(out=total, accumulate=True)
         """
         self._check_out_weights(out)
         if check_flag("accumulate", accumulate) and out is None:
@@ -155,6 +209,18 @@ class RNNPlan:
         """`backward_data` and `backward_weights` together: faster, because they can overlap.
 
         Returns what the two return, ``(dx, (dh_0, dc_0)), dweights`` of an LSTM.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> y, h_n = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
+        >>> (dx, dh_0), dweights = plan.backward(np.ones_like(y))
+        >>> dx.shape, dweights.flat.size == weights.flat.size
+        ((5, 2, 3), True)
         """
         gradients, given = self._gradients(dy, dhx, out)
         self._check_out_weights(out_weights)
@@ -212,7 +278,19 @@ class RNNPlan:
         return self._buffers.capture(step)
 
     def report(self) -> str:
-        """Which algorithm and math run and why, times of the candidates, graphs and memory."""
+        """Which algorithm and math run and why, times of the candidates, graphs and memory.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference")
+        >>> "gru" in plan.report()
+        True
+        >>> plan.close()
+        >>> plan.closed
+        True
+        """
         return str(self._buffers.report())
 
     @property

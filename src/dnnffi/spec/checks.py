@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from functools import lru_cache
 from math import prod
 from numbers import Real
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar, get_args
+
+from dnnffi.spec.names import DType
 
 ITEM_SIZES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+DTYPES: tuple[DType, ...] = get_args(DType)
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
@@ -89,7 +92,7 @@ def as_float(name: str, value: Real) -> float:
         raise ValueError(f"{name} must be a number that float64 holds; got a larger one") from None
 
 
-def check_dtype(value: object) -> str:
+def check_dtype(value: object) -> DType:
     """The name of a dtype that specs know; ``value`` is a name, or any library's dtype.
 
     Dtypes of NumPy and ml_dtypes have a ``name``, their scalar types and those of JAX a
@@ -99,9 +102,10 @@ def check_dtype(value: object) -> str:
     if not isinstance(value, str):
         names = getattr(value, "name", None), getattr(value, "__name__", None)
         name = next((one for one in names if isinstance(one, str)), str(value).rpartition(".")[2])
-    if name not in ITEM_SIZES:
-        raise ValueError(f"dtype must be one of {', '.join(ITEM_SIZES)}; got {value!r}")
-    return str(name)
+    for known in DTYPES:
+        if name == known:
+            return known
+    raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {value!r}")
 
 
 def checked_options(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dnnffi.spec.checks import INT64_MAX, check_dtype, check_flag, check_range
+from dnnffi.spec.names import DType, DTypeLike
 
 RANKS = (1, 2, 3)
 _TEXT = str | bytes | bytearray  # sequences, but not of sizes
@@ -45,6 +46,15 @@ class ConvSpec:
     ------
     TypeError, ValueError
         Naming the field, what came and what was expected.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.ConvSpec(in_channels=3, out_channels=8, kernel=(3, 3), stride=2, padding=1)
+    >>> spec.weight_shape, spec.x_shape(1, (9, 7)), spec.y_shape(1, (9, 7))
+    ((8, 3, 3, 3), (1, 3, 9, 7), (1, 8, 5, 4))
+    >>> spec.output_sizes((9, 7)), spec.input_sizes((5, 4))
+    ((5, 4), (9, 7))
     """
 
     in_channels: int
@@ -56,7 +66,7 @@ class ConvSpec:
     groups: int
     transposed: bool
     output_padding: tuple[int, ...]
-    dtype: str
+    dtype: DType
 
     def __init__(
         self,
@@ -70,7 +80,7 @@ class ConvSpec:
         groups: int = 1,
         transposed: bool = False,
         output_padding: int | Sequence[int] = 0,
-        dtype: str = "float32",
+        dtype: DTypeLike = "float32",
     ) -> None:
         kernel_sizes: object = kernel
         if isinstance(kernel_sizes, _TEXT) or not isinstance(kernel_sizes, Sequence):
@@ -124,10 +134,18 @@ class ConvSpec:
         groups: int = 1,
         transposed: bool = False,
         output_padding: int | Sequence[int] = 0,
-        dtype: str = "float32",
+        dtype: DTypeLike = "float32",
         name: str = "w",
     ) -> ConvSpec:
-        """Take channels and kernel from the shape of the weights, the argument called ``name``."""
+        """Take channels and kernel from the shape of the weights, the argument called ``name``.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.ConvSpec.from_weight_shape((8, 1, 3, 3), groups=4)
+        >>> spec.in_channels, spec.out_channels, spec.kernel
+        (4, 8, (3, 3))
+        """
         groups = check_range("groups", groups, 1)
         form = "[C, K/groups, ...]" if transposed else "[K, C/groups, ...]"
         if len(shape) - 2 not in RANKS:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from dnnffi.spec.checks import check_integer, checked_options, option_flag, option_of_choices, shown
-from dnnffi.spec.options import EMBEDDING
+from dnnffi.spec.names import Find, Math
+from dnnffi.spec.options import EMBEDDING, MATHS, EmbeddingDict
 
-MATHS = ("default", "strict", "fast")
-FINDS = ("immediate", "search")
+FINDS: tuple[str, ...] = get_args(Find)
+
+
+class ConvOptionsDict(EmbeddingDict, total=False):
+    """``options`` of a convolution, as a caller writes them; `ConvOptions` says what they mean."""
+
+    math: Math
+    deterministic: bool
+    tune: bool
+    find: Find
+    workspace_limit: int | None
+    validate: bool
 
 
 class ConvOptions(NamedTuple):

@@ -7,17 +7,18 @@ strides, or every view with gaps would have a plan of its own: plans copy such a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, get_args
 
 from dnnffi.spec.checks import ITEM_SIZES, check_bytes, check_number
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, packed_strides
+from dnnffi.spec.names import Activation, MemoryLayout, Operation
 
-FORWARD = "forward"
-BACKWARD_DATA = "backward_data"
-BACKWARD_WEIGHTS = "backward_weights"
-OPERATIONS = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)
+FORWARD: Operation = "forward"
+BACKWARD_DATA: Operation = "backward_data"
+BACKWARD_WEIGHTS: Operation = "backward_weights"
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 ARGUMENTS = {
     FORWARD: ("x", "w", "bias", "residual"),
@@ -29,7 +30,7 @@ ARGUMENTS = {
 RESULTS = {FORWARD: "y", BACKWARD_DATA: "dx", BACKWARD_WEIGHTS: "dw"}
 """What each operation gives."""
 
-ACTIVATIONS = ("relu",)
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
 
 class ConvProblem(NamedTuple):
@@ -39,14 +40,24 @@ class ConvProblem(NamedTuple):
     sizes of x; ``layout`` is how all arrays lie in memory, "channels_first" or "channels_last",
     whatever their shapes, which are [N, C, ...]. The fields from ``activation`` on to ``bias`` are
     a forward's: y = activation(conv(x, w) + alpha*residual + bias).
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.ConvSpec(in_channels=3, out_channels=8, kernel=(3, 3), padding="same")
+    >>> problem = dnnffi.ConvProblem.of("backward_weights", spec, (2, 3, 9, 7))
+    >>> problem.argument_shapes, problem.result_shape
+    (((2, 8, 9, 7), (2, 3, 9, 7)), (8, 3, 3, 3))
+    >>> problem.strides(problem.x_shape)
+    (756, 252, 28, 4)
     """
 
-    operation: str
+    operation: Operation
     spec: ConvSpec
     batch: int
     sizes: tuple[int, ...]
-    layout: str
-    activation: str | None
+    layout: MemoryLayout
+    activation: Activation | None
     residual: bool
     alpha: float
     bias: bool
@@ -55,12 +66,12 @@ class ConvProblem(NamedTuple):
     @classmethod
     def of(
         cls,
-        operation: str,
+        operation: Operation,
         spec: ConvSpec,
         x_shape: Sequence[int],
         *,
-        layout: str = CHANNELS_FIRST,
-        activation: str | None = None,
+        layout: MemoryLayout = CHANNELS_FIRST,
+        activation: Activation | None = None,
         residual: bool = False,
         alpha: float = 1.0,
         bias: bool = False,
@@ -161,9 +172,12 @@ class ConvProblem(NamedTuple):
         return f"{self.operation}{more} of {self.spec}, x {list(self.x_shape)} {self.layout}"
 
 
-def check_activation(activation: object) -> str | None:
+def check_activation(activation: object) -> Activation | None:
     """``activation``, "relu" or None; ``ValueError`` says what came."""
     # The class first: an array would compare by its elements.
-    if activation is None or (isinstance(activation, str) and activation in ACTIVATIONS):
-        return activation
+    if activation is None:
+        return None
+    for known in ACTIVATIONS:
+        if isinstance(activation, str) and activation == known:
+            return known
     raise ValueError(f"activation must be 'relu' or None; got {activation!r}")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import get_args
 
-CHANNELS_FIRST = "channels_first"
-CHANNELS_LAST = "channels_last"
-LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST)
+from dnnffi.spec.names import MemoryLayout
+
+CHANNELS_FIRST: MemoryLayout = "channels_first"
+CHANNELS_LAST: MemoryLayout = "channels_last"
+LAYOUTS: tuple[MemoryLayout, ...] = get_args(MemoryLayout)
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -33,7 +36,7 @@ def is_packed(shape: tuple[int, ...], strides: tuple[int, ...], channels_last: b
     )
 
 
-def memory_layout(shape: Sequence[int], strides: Sequence[int]) -> str | None:
+def memory_layout(shape: Sequence[int], strides: Sequence[int]) -> MemoryLayout | None:
     """How an array [N, C, ...] lies, by its strides in any unit; gaps between elements may be.
 
     None where it may count as either: one channel, or one element a channel.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dnnffi.spec.names import Mode
+
 Shapes = list[tuple[int, ...]]
 
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def likely_cause(
-    mode: str,
-    others: Sequence[str],
+    mode: Mode,
+    others: Sequence[Mode],
     shapes: Shapes,
     num_layers: int,
-    fits: Callable[[str, Shapes], bool],
+    fits: Callable[[Mode, Shapes], bool],
 ) -> str | None:
     """What about ``shapes`` is to be changed for them to fit, or None where no such thing helps.
 

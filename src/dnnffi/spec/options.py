@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isnan
 from numbers import Real
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, get_args
 
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import as_float, checked_options, option_flag, option_of_choices
+from dnnffi.spec.names import (
+    Algorithm,
+    ClipNan,
+    CudnnAlgorithm,
+    Math,
+    MiopenAlgorithm,
+    Tune,
+)
 
-VENDOR_ALGORITHMS = {
-    "cudnn": ("standard", "persist_static", "persist_dynamic", "persist_static_small_h", "own"),
-    "miopen": ("default", "fundamental"),
+VENDOR_ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "cudnn": get_args(CudnnAlgorithm),
+    "miopen": get_args(MiopenAlgorithm),
 }
 """The names of the algorithms of each backend; "auto" is one of every backend."""
-ALGORITHMS = ("auto", *(name for names in VENDOR_ALGORITHMS.values() for name in names))
-MATHS = ("default", "strict", "fast")
-CLIP_NANS = ("propagate", "clip")
-TUNES = ("auto", "off", "now")
+ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+MATHS: tuple[str, ...] = get_args(Math)
+CLIP_NANS: tuple[str, ...] = get_args(ClipNan)
+TUNES: tuple[str, ...] = get_args(Tune)
+
+
+class EmbeddingDict(TypedDict, total=False):
+    """Options of any call that are about arrays without CuPy; see `dnnffi.foreign`."""
+
+    allocator: Callable[[tuple[int, ...], str], object]
+    stream: int | Callable[[], int]
+
+
+class RNNOptionsDict(EmbeddingDict, total=False):
+    """``options`` of an RNN, as a caller writes them; `RNNOptions` says what they mean."""
+
+    algorithm: Algorithm
+    math: Math
+    clip: tuple[float, float] | None
+    clip_nan: ClipNan
+    validate: bool
+    tune: Tune
 
 
 class RNNOptions(NamedTuple):
@@ -42,7 +69,7 @@ class RNNOptions(NamedTuple):
 
 
 DEFAULTS = RNNOptions()
-EMBEDDING = ("allocator", "stream")
+EMBEDDING = tuple(EmbeddingDict.__annotations__)
 """Options of a call that are no part of its problem; see `dnnffi.foreign`."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 from dnnffi.spec.checks import check_bytes, check_integer, check_number, shown
+from dnnffi.spec.names import Integers
 from dnnffi.spec.options import DEFAULTS, RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import (
@@ -26,6 +27,16 @@ class RNNProblem(NamedTuple):
     ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
     steps; packed problems have theirs descending. There are at most 16,777,216 steps, and as many
     rows.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, batch_first=True, lengths=[2, 5])
+    >>> problem.x_shape, problem.row_lengths
+    ((2, 5, 3), (2, 5))
+    >>> dnnffi.RNNProblem.packed(spec, [2, 1, 1]).x_shape
+    (4, 3)
     """
 
     spec: RNNSpec
@@ -45,7 +56,7 @@ class RNNProblem(NamedTuple):
         batch: int,
         *,
         batch_first: bool = False,
-        lengths: object = None,
+        lengths: Integers | None = None,
         training: bool = False,
         dropout: float = 0.0,
         options: RNNOptions = DEFAULTS,
@@ -71,7 +82,7 @@ class RNNProblem(NamedTuple):
     def packed(
         cls,
         spec: RNNSpec,
-        batch_sizes: object,
+        batch_sizes: Integers,
         total: int | None = None,
         *,
         training: bool = False,

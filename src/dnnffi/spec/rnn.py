@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from dnnffi.spec.checks import INT32_MAX, check_dtype, check_flag, check_range
+from dnnffi.spec.checks import check_dtype, check_flag, check_range
 from dnnffi.spec.likely_cause import likely_cause
+from dnnffi.spec.names import DType, DTypeLike, Mode
 
-GATES: dict[str, tuple[str, ...]] = {
+GATES: dict[Mode, tuple[str, ...]] = {
     "lstm": ("i", "f", "g", "o"),
     "gru": ("r", "z", "n"),
     "rnn_tanh": ("h",),
@@ -34,7 +35,7 @@ class ParameterShape(NamedTuple):
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, init=False, eq=False)
 class RNNSpec:
     """What a recurrent network is, apart from the length and number of its sequences.
 
@@ -53,31 +54,60 @@ class RNNSpec:
     ------
     TypeError, ValueError
         Naming the field, what came and what was expected.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, bidirectional=True)
+    >>> spec.num_directions, spec.gates
+    (2, ('i', 'f', 'g', 'o'))
+    >>> spec.x_shape(5, 2), spec.y_shape(5, 2), spec.h_shape(2), spec.c_shape(2)
+    ((5, 2, 3), (5, 2, 8), (2, 2, 4), (2, 2, 4))
+    >>> spec.packed_x_shape([2, 1]), spec.packed_y_shape([2, 1])
+    ((3, 3), (3, 8))
+    >>> [(array.name, array.shape) for array in spec.parameter_shapes()[:2]]
+    [('w_ih', (16, 3)), ('w_hh', (16, 4))]
+    >>> spec.layer_input_size(0)
+    3
+    >>> spec.check_weight_shapes([array.shape for array in spec.parameter_shapes()])
     """
 
-    mode: str
+    mode: Mode
     input_size: int
     hidden_size: int
-    num_layers: int = 1
-    bidirectional: bool = False
-    bias: bool = True
-    proj_size: int = 0
-    dtype: str = "float32"
+    num_layers: int
+    bidirectional: bool
+    bias: bool
+    proj_size: int
+    dtype: DType
     _key: tuple[object, ...] = field(init=False, repr=False)
     _hash: int = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.mode not in tuple(GATES):  # a tuple asks for no hash of what came
-            raise ValueError(f"mode must be one of {', '.join(GATES)}; got {self.mode!r}")
-        for name, least, most in (
-            ("input_size", 1, INT32_MAX),
-            ("hidden_size", 1, INT32_MAX),
-            ("num_layers", 1, MOST_LAYERS),
-            ("proj_size", 0, INT32_MAX),
-        ):
-            object.__setattr__(self, name, check_range(name, getattr(self, name), least, most))
-        for name in ("bidirectional", "bias"):
-            object.__setattr__(self, name, check_flag(name, getattr(self, name)))
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+        bias: bool = True,
+        proj_size: int = 0,
+        dtype: DTypeLike = "float32",
+    ) -> None:
+        if mode not in tuple(GATES):  # a tuple asks for no hash of what came
+            raise ValueError(f"mode must be one of {', '.join(GATES)}; got {mode!r}")
+        found: dict[str, object] = {
+            "mode": mode,
+            "input_size": check_range("input_size", input_size, 1),
+            "hidden_size": check_range("hidden_size", hidden_size, 1),
+            "num_layers": check_range("num_layers", num_layers, 1, MOST_LAYERS),
+            "proj_size": check_range("proj_size", proj_size, 0),
+            "bidirectional": check_flag("bidirectional", bidirectional),
+            "bias": check_flag("bias", bias),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
         if self.proj_size:
             if self.mode != "lstm":
                 raise ValueError(f"proj_size: only an LSTM has a projection; mode is {self.mode!r}")
@@ -86,7 +116,7 @@ class RNNSpec:
                     f"proj_size must be smaller than hidden_size ({self.hidden_size}); "
                     f"got {self.proj_size}"
                 )
-        object.__setattr__(self, "dtype", check_dtype(self.dtype))
+        object.__setattr__(self, "dtype", check_dtype(dtype))
         key = tuple(getattr(self, f.name) for f in fields(self) if f.init)
         object.__setattr__(self, "_key", key)
         # Specs are keys of the plan cache, looked up on every call.
@@ -182,12 +212,12 @@ class RNNSpec:
     @classmethod
     def from_weight_shapes(
         cls,
-        mode: str,
+        mode: Mode,
         shapes: Sequence[tuple[int, ...]],
         *,
         num_layers: int = 1,
         bidirectional: bool = False,
-        dtype: str = "float32",
+        dtype: DTypeLike = "float32",
     ) -> RNNSpec:
         """Infer sizes, bias and projection from the shapes of the weight arrays.
 
@@ -195,6 +225,15 @@ class RNNSpec:
         few or too many arrays, or a shape that does not fit the others. Where the shapes would fit
         in another way, transposed, as another mode, in another order or with another bias, it
         says so.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> dnnffi.RNNSpec.from_weight_shapes("gru", [(12, 3), (12, 4)]).hidden_size
+        4
+        >>> dnnffi.RNNSpec.from_weight_shapes("gru", [(3, 12), (4, 12)])
+        Traceback (most recent call last):
+        ValueError: weights[1] ... must have shape (3, 1); got (4, 12); they fit transposed: ...
         """
         directions = 2 if check_flag("bidirectional", bidirectional) else 1
         if mode not in tuple(GATES):
@@ -205,7 +244,7 @@ class RNNSpec:
             return cls._of_shapes(mode, shapes, num_layers, directions, dtype)
         except ValueError as error:
 
-            def fits(mode: str, shapes: Sequence[tuple[int, ...]]) -> bool:
+            def fits(mode: Mode, shapes: Sequence[tuple[int, ...]]) -> bool:
                 try:
                     cls._of_shapes(mode, shapes, num_layers, directions, dtype)
                 except ValueError:
@@ -221,11 +260,11 @@ class RNNSpec:
     @classmethod
     def _of_shapes(
         cls,
-        mode: str,
+        mode: Mode,
         shapes: Sequence[tuple[int, ...]],
         num_layers: int,
         directions: int,
-        dtype: str,
+        dtype: DTypeLike,
     ) -> RNNSpec:
         stacked = num_layers * directions
         per_direction, rest = divmod(len(shapes), stacked)

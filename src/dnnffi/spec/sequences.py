@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sized
 from itertools import pairwise
 
 from dnnffi.spec.checks import is_ordered, is_peculiar, shown
+from dnnffi.spec.names import Integers
 
 MOST_ENTRIES = 2**24
 """Steps, and rows of a batch, that a problem may have: lists have an entry for each of them."""
@@ -79,7 +80,7 @@ def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[in
     return checked
 
 
-def lengths_to_batch_sizes(lengths: Sequence[int]) -> tuple[int, ...]:
+def lengths_to_batch_sizes(lengths: Integers) -> tuple[int, ...]:
     """How many rows are still running at each step.
 
     ``lengths`` in any order, each from 1 to 16,777,216.
@@ -102,7 +103,7 @@ def lengths_to_batch_sizes(lengths: Sequence[int]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def batch_sizes_to_lengths(batch_sizes: Sequence[int]) -> tuple[int, ...]:
+def batch_sizes_to_lengths(batch_sizes: Integers) -> tuple[int, ...]:
     """The length of each row, descending: the inverse of `lengths_to_batch_sizes`."""
     checked = check_batch_sizes(batch_sizes)
     lengths: list[int] = []

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import check_bytes
+from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
 
 
@@ -65,7 +66,7 @@ class WeightLayout:
     """A flat weight buffer: ``size`` in elements and the ``parameters`` in buffer order."""
 
     spec: RNNSpec
-    name: str
+    name: LayoutName
     size: int
     parameters: tuple[Parameter, ...]
 
@@ -74,6 +75,13 @@ class WeightLayout:
 
         Raises ``ValueError`` where a layout does not keep the gates of an array together and in
         PyTorch's order.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> dnnffi.weight_layout(spec, "cudnn").blocks()[1]  # w_hh
+        Block(offset=36, shape=(12, 4))
         """
         found = _blocks(self)
         if isinstance(found, str):
@@ -81,24 +89,51 @@ class WeightLayout:
         return found
 
     def find_blocks(self) -> tuple[Block, ...] | None:
-        """The same, but None where the arrays cannot be views of the buffer."""
+        """The same, but None where the arrays cannot be views of the buffer.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+        >>> dnnffi.weight_layout(spec, "miopen").find_blocks() is None  # another order of gates
+        True
+        """
         found = _blocks(self)
         return None if isinstance(found, str) else found
 
     def moves_to(self, other: WeightLayout) -> tuple[Move, ...]:
-        """The fewest copies that bring a buffer of this layout into the ``other`` of its spec."""
+        """The fewest copies that bring a buffer of this layout into the ``other`` of its spec.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, bias=False)
+        >>> miopen = dnnffi.weight_layout(spec, "miopen")
+        >>> dnnffi.weight_layout(spec, "torch").moves_to(miopen)[0]
+        Move(source=0, target=12, size=12)
+        """
         if other.spec != self.spec:
             raise ValueError(f"the other layout is of {other.spec}; this one of {self.spec}")
         return _moves(self, other)
 
 
-def weight_layout(spec: RNNSpec, backend: str) -> WeightLayout:
+def weight_layout(spec: RNNSpec, backend: LayoutName) -> WeightLayout:
     """The layout of the flat weight buffer of ``spec``, predicted without any library.
 
     ``backend`` is "cudnn" (the buffer that ``cudnnRNNForward`` reads), "miopen" (the one that
     ``miopenRNNForward`` reads) or "torch" (the arrays of ``torch.nn`` in their order, one after the
     other). Raises ``ValueError`` for another name and for more bytes than 64 bits count,
     `UnsupportedError` for a projection in MIOpen's.
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> layout = dnnffi.weight_layout(spec, "miopen")
+    >>> layout.size
+    108
+    >>> [(p.name, p.gate, p.offset) for p in layout.parameters[:4]]
+    [('w_ih', 'z', 0), ('w_ih', 'r', 12), ('w_ih', 'n', 24), ('w_hh', 'z', 36)]
     """
     if not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
@@ -115,7 +150,7 @@ def weight_layout(spec: RNNSpec, backend: str) -> WeightLayout:
 
 
 @lru_cache(maxsize=256)
-def _layout(spec: RNNSpec, name: str) -> WeightLayout:
+def _layout(spec: RNNSpec, name: LayoutName) -> WeightLayout:
     parameters = []
     offset = 0
     for layer, direction, array, gate, shape in _ORDERS[name](spec):
@@ -189,7 +224,7 @@ def _cudnn_order(spec: RNNSpec) -> Iterator[_Entry]:
                 yield from _gates(spec, layer, direction, name)
 
 
-_MIOPEN_GATES = {"lstm": ("i", "f", "o", "g"), "gru": ("z", "r", "n")}
+_MIOPEN_GATES: dict[str, tuple[str, ...]] = {"lstm": ("i", "f", "o", "g"), "gru": ("z", "r", "n")}
 
 
 def _miopen_order(spec: RNNSpec) -> Iterator[_Entry]:
@@ -201,7 +236,7 @@ def _miopen_order(spec: RNNSpec) -> Iterator[_Entry]:
                     yield from _gates(spec, layer, direction, name, order)
 
 
-_ORDERS: dict[str, Callable[[RNNSpec], Iterator[_Entry]]] = {
+_ORDERS: dict[LayoutName, Callable[[RNNSpec], Iterator[_Entry]]] = {
     "cudnn": _cudnn_order,
     "miopen": _miopen_order,
     "torch": _torch_order,

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.conv import RANKS, ConvSpec
-from dnnffi.spec.conv_options import FINDS, MATHS
+from dnnffi.spec.conv_options import FINDS
 from dnnffi.spec.conv_options import conv_options as checked_options
 from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
+from dnnffi.spec.names import DType, MemoryLayout, Operation
+from dnnffi.spec.options import MATHS
 from dnnffi.testing.draw import DTYPES, either
 
 _HostArray = np.ndarray[Any, Any]
@@ -25,7 +27,7 @@ def conv_specs(
     draw: st.DrawFn,
     *,
     ranks: Sequence[int] = RANKS,
-    dtypes: Sequence[str] = DTYPES,
+    dtypes: Sequence[DType] = DTYPES,
     max_channels: int = 3,
     max_groups: int = 3,
     max_kernel: int = 3,
@@ -96,8 +98,8 @@ def conv_problems(
     draw: st.DrawFn,
     convolutions: st.SearchStrategy[ConvSpec] | None = None,
     *,
-    operations: Sequence[str] = OPERATIONS,
-    layouts: Sequence[str] = LAYOUTS,
+    operations: Sequence[Operation] = OPERATIONS,
+    layouts: Sequence[MemoryLayout] = LAYOUTS,
     max_batch: int = 3,
     max_extra: int = 4,
     fused: bool | None = None,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from dnnffi.spec.names import DType
+
 # Hypothesis shrinks towards the first of each, so the plainest comes first.
-DTYPES = ("float32", "float64", "float16", "bfloat16")
+DTYPES: tuple[DType, ...] = ("float32", "float64", "float16", "bfloat16")
 
 
 def either(fixed: bool | None) -> st.SearchStrategy[bool]:

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.spec.names import DType, Mode
 from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -16,7 +17,7 @@ from dnnffi.spec.sequences import lengths_to_batch_sizes
 from dnnffi.testing.draw import DTYPES, either
 
 # Hypothesis shrinks towards the first of each, so the plainest comes first.
-MODES = ("rnn_tanh", "rnn_relu", "gru", "lstm")
+MODES: tuple[Mode, ...] = ("rnn_tanh", "rnn_relu", "gru", "lstm")
 LAYOUTS = (SEQUENCE_MAJOR, BATCH_MAJOR, PACKED)
 
 _HostArray = np.ndarray[Any, Any]
@@ -26,8 +27,8 @@ _HostArray = np.ndarray[Any, Any]
 def specs(
     draw: st.DrawFn,
     *,
-    modes: Sequence[str] = MODES,
-    dtypes: Sequence[str] = DTYPES,
+    modes: Sequence[Mode] = MODES,
+    dtypes: Sequence[DType] = DTYPES,
     max_size: int = 9,
     max_layers: int = 3,
     bidirectional: bool | None = None,
@@ -46,7 +47,7 @@ def specs(
     """
     if projection and ("lstm" not in modes or max_size < 2):
         raise ValueError("projection=True needs 'lstm' among modes and a max_size of 2 or more")
-    mode = draw(st.sampled_from(["lstm"] if projection else list(modes)))
+    mode: Mode = draw(st.sampled_from(["lstm"] if projection else list(modes)))
     if projection is None:
         projected = mode == "lstm" and max_size > 1 and draw(st.booleans())
     else:

@@ -267,7 +267,7 @@ class CudnnConvPlan(ConvProblemPlan):
 
     # Into arrays of the caller's
 
-    def again(self, arrays: tuple[Any, ...], out: Array) -> bool:
+    def again(self, arrays: tuple[Any, ...], out: Any) -> bool:
         addresses = self._seen.find((id(out), *map(id, arrays)))
         if addresses is None or self.current_device() != self.device:
             return False

@@ -9,6 +9,7 @@ from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Launch
 from dnnffi.errors import DnnffiError
 from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
 
@@ -20,7 +21,7 @@ class VendorRNNExecutor(ABC):
     Several threads may share an executor: each launches with a handle of its own.
     """
 
-    _layout: ClassVar[str]
+    _layout: ClassVar[LayoutName]
 
     algorithm: str
     workspace_bytes: int

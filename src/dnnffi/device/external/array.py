@@ -11,6 +11,7 @@ import numpy as np
 from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.runtime import Event, kind_in_process, runtime
 from dnnffi.device.external.use import current_allocator, current_stream
+from dnnffi.device.tracked import detached
 from dnnffi.spec.layouts import contiguous_strides
 
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
@@ -158,7 +159,7 @@ def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
     """
     if isinstance(value, DeviceArray):
         return value
-    value = value.detach() if getattr(value, "requires_grad", False) else value
+    value = detached(name, value)
     device_of = getattr(value, "__dlpack_device__", None)
     if device_of is not None:
         device_type, device = device_of()

@@ -1,0 +1,333 @@
+"""PyTorch's autograd through dnnffi.torch, on the reference; what is detached elsewhere."""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import inspect
+import subprocess
+import sys
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+import dnnffi
+from dnnffi.device import tracked
+
+try:
+    import torch
+
+    import dnnffi.torch
+except ImportError:
+    torch = None
+
+needs_torch = pytest.mark.skipif(torch is None, reason="no PyTorch")
+MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+
+
+def module_of(mode, **more):
+    torch.manual_seed(0)
+    if MODES[mode] == "RNN":
+        more["nonlinearity"] = mode.removeprefix("rnn_")
+    return getattr(torch.nn, MODES[mode])(3, 4, dtype=torch.float64, **more)
+
+
+def states_of(mode, rows, batch=2, size=4):
+    made = [torch.randn(rows, batch, size, dtype=torch.float64, requires_grad=True) for _ in "hc"]
+    return tuple(made) if mode == "lstm" else made[0]
+
+
+def flattened(results):
+    y, states = results
+    return (y, *states) if isinstance(states, tuple) else (y, states)
+
+
+def draw(*shape):
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+# Networks
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", MODES)
+def test_values_and_gradients_are_those_of_torch_nn(mode):
+    more = {"num_layers": 2, "bidirectional": True}
+    module = module_of(mode, **more)
+    x, hx = draw(5, 2, 3), states_of(mode, 4)
+    inputs = [x, *(hx if isinstance(hx, tuple) else (hx,)), *module.parameters()]
+    found = flattened(getattr(dnnffi.torch, mode)(x, hx, list(module.parameters()), **more))
+    expected = flattened(module(x, hx))
+    by = [torch.randn_like(one) for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    gradients = torch.autograd.grad(found, inputs, by), torch.autograd.grad(expected, inputs, by)
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@needs_torch
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "more", [{"lengths": [5, 2]}, {"dropout": 0.5}, {"batch_first": True}], ids=str
+)
+def test_gradcheck(mode, more):
+    module = module_of(mode, num_layers=2)
+    x, hx = draw(2, 5, 3) if "batch_first" in more else draw(5, 2, 3), states_of(mode, 2)
+    states = hx if isinstance(hx, tuple) else (hx,)
+
+    def call(x, *tensors):
+        hx = tensors[0] if len(states) == 1 else tensors[: len(states)]
+        drops = {"dropout_state": dnnffi.DropoutState(3)} if "dropout" in more else {}
+        weights = tensors[len(states) :]
+        function = getattr(dnnffi.torch, mode)
+        return flattened(function(x, hx, weights, num_layers=2, retain=True, **more, **drops))
+
+    assert torch.autograd.gradcheck(call, (x, *states, *module.parameters()))
+
+
+@needs_torch
+def test_gradcheck_of_an_lstm_with_projection_and_without_biases():
+    module = module_of("lstm", proj_size=2, bias=False)
+    hx = draw(1, 2, 2), draw(1, 2, 4)
+
+    def call(x, h_0, c_0, *weights):
+        return flattened(dnnffi.torch.lstm(x, (h_0, c_0), weights, retain=True))
+
+    assert torch.autograd.gradcheck(call, (draw(5, 2, 3), *hx, *module.parameters()))
+
+
+@needs_torch
+def test_gradcheck_of_a_flat_buffer():
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")
+    flat = draw(dnnffi.weight_layout(spec, "cudnn").size)
+
+    def call(x, flat):
+        return flattened(dnnffi.torch.gru(x, None, flat, spec=spec, retain=True))
+
+    assert torch.autograd.gradcheck(call, (draw(5, 2, 3), flat))
+
+
+@needs_torch
+def test_a_flat_buffer_computes_what_its_arrays_do():
+    module = module_of("lstm")
+    arrays = [p.detach().numpy() for p in module.parameters()]
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, dtype="float64")
+    flat = torch.from_numpy(dnnffi.RNNWeights.pack(arrays, spec).flat)
+    x = draw(5, 2, 3)
+    torch.testing.assert_close(dnnffi.torch.lstm(x, None, flat, spec=spec)[0], module(x)[0])
+
+
+@needs_torch
+def test_only_what_requires_a_gradient_gets_one():
+    module = module_of("gru")
+    x, h_0 = draw(5, 2, 3), draw(1, 2, 4).detach()
+    weights = [p.detach() for p in module.parameters()]
+    weights[1].requires_grad_()
+    y, _ = dnnffi.torch.gru(x.detach(), h_0, weights)
+    y.sum().backward()
+    assert [one.grad is not None for one in (x, h_0, *weights)] == [
+        *[False] * 3,
+        True,
+        *[False] * 2,
+    ]
+
+
+@needs_torch
+def test_without_gradients_nothing_is_kept():
+    module = module_of("lstm").requires_grad_(False)
+    y, _ = dnnffi.torch.lstm(draw(5, 2, 3).detach(), None, list(module.parameters()))
+    assert y.grad_fn is None
+    with torch.no_grad():
+        y, _ = dnnffi.torch.lstm(draw(5, 2, 3), None, list(module_of("lstm").parameters()))
+    assert not y.requires_grad
+
+
+@needs_torch
+@pytest.mark.parametrize("tracked_by", ["dy", "x alone"])
+def test_a_second_derivative_is_refused(tracked_by):
+    module = module_of("gru")
+    x = draw(5, 2, 3)
+    y, _ = dnnffi.torch.gru(x, None, list(module.parameters()))
+    by = torch.ones_like(y, requires_grad=tracked_by == "dy")
+    (dx,) = torch.autograd.grad(y, x, by, create_graph=True)
+    with pytest.raises(dnnffi.UnsupportedError, match=r"^dnnffi.torch: it has no second deriv"):
+        dx.sum().backward()
+
+
+@needs_torch
+def test_going_back_for_the_second_time_needs_retain():
+    module, x = module_of("rnn_tanh"), draw(5, 2, 3)
+    for retain in (True, False):
+        y, _ = dnnffi.torch.rnn_tanh(x, None, list(module.parameters()), retain=retain)
+        (first,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        if retain:
+            (second,) = torch.autograd.grad(y.sum(), x)
+            assert torch.equal(first, second)
+        else:
+            with pytest.raises(dnnffi.ContextError, match=r"dnnffi.torch.rnn_tanh\(..., retain="):
+                torch.autograd.grad(y.sum(), x)
+
+
+@needs_torch
+@pytest.mark.parametrize("written", ["x", "weights", "y"])
+def test_a_tensor_that_is_written_to_before_backward_is_noticed(written):
+    module, x = module_of("gru"), draw(5, 2, 3)
+    y, _ = dnnffi.torch.gru(x, None, list(module.parameters()))
+    total = y.sum()
+    with torch.no_grad():
+        {"x": x, "weights": module.weight_hh_l0, "y": y}[written].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
+
+
+@needs_torch
+def test_results_are_gone_with_their_last_name():
+    module, x = module_of("lstm"), draw(5, 2, 3)
+    y, (h_n, c_n) = dnnffi.torch.lstm(x, None, list(module.parameters()))
+    gone = [weakref.ref(one) for one in (y, h_n, c_n, y.grad_fn)]
+    gc.disable()
+    try:
+        del y, h_n, c_n
+        assert [ref() for ref in gone] == [None] * 4
+    finally:
+        gc.enable()
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"x": np.ones((5, 2, 3))}, r"^x must be a torch.Tensor; got ndarray"),
+        ({"hx": 3}, r"^hx of an LSTM must be \(h_0, c_0\) or None; got int"),
+        ({"hx": (3, None)}, r"^h_0 must be a torch.Tensor; got int"),
+        ({"weights": [1]}, r"^weights\[0\] must be a torch.Tensor; got int"),
+        ({"weights": 3}, r"^weights must be a sequence.*; got int without spec"),
+        ({"weights": "flat"}, r"^weights must be a sequence of tensors, or one flat tensor with"),
+        ({"lenghts": [1]}, r"unexpected keyword argument 'lenghts'"),
+    ],
+)
+def test_a_wrong_argument_of_a_network_is_named(change, error):
+    given = {"x": draw(5, 2, 3), "hx": None, "weights": list(module_of("lstm").parameters())}
+    if change.get("weights") == "flat":
+        change = {"weights": torch.ones(112)}
+    given |= change
+    arguments = [given.pop(name) for name in ("x", "hx", "weights")]
+    with pytest.raises(TypeError, match=error):
+        dnnffi.torch.lstm(*arguments, **given)
+
+
+# Convolutions
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "more", [{}, {"stride": 2, "padding": 1}, {"groups": 2, "dilation": 2}], ids=str
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradcheck_of_convolutions(transposed, more):
+    x, bias = draw(2, 4, 6, 7), draw(4)
+    w = draw(4, 4 // more.get("groups", 1), 3, 2)
+    name = "conv_transpose" if transposed else "conv"
+
+    def call(x, w, bias):
+        return getattr(dnnffi.torch, name)(x, w, bias, **more)
+
+    expected = getattr(torch, f"{name}2d")(x, w, bias, **more)
+    torch.testing.assert_close(call(x, w, bias), expected)
+    assert torch.autograd.gradcheck(call, (x, w, bias))
+
+
+@needs_torch
+def test_a_convolution_without_a_bias():
+    x, w = draw(2, 4, 6), draw(5, 4, 3)
+    assert torch.autograd.gradcheck(lambda x, w: dnnffi.torch.conv(x, w, padding="same"), (x, w))
+
+
+@needs_torch
+def test_a_second_derivative_of_a_convolution_is_refused():
+    x, w = draw(2, 4, 6), draw(5, 4, 3)
+    (dx,) = torch.autograd.grad(dnnffi.torch.conv(x, w).sum(), x, create_graph=True)
+    with pytest.raises(dnnffi.UnsupportedError, match=r"^dnnffi.torch: it has no second deriv"):
+        dx.sum().backward()
+
+
+@needs_torch
+def test_a_wrong_argument_of_a_convolution_is_named():
+    with pytest.raises(TypeError, match=r"^w must be a torch.Tensor; got NoneType"):
+        dnnffi.torch.conv(draw(2, 4, 6), None)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", [*MODES, "conv", "conv_transpose"])
+def test_the_example_of_a_docstring_runs(name):
+    torch.manual_seed(0)
+    text = inspect.getdoc(getattr(dnnffi.torch, name))
+    example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+    said = []
+    doctest.DocTestRunner(verbose=False).run(example, out=said.append)
+    assert example.examples
+    assert not "".join(said)
+
+
+# What is detached
+
+
+class Tracked:
+    """A tensor that requires a gradient, of a library that exports none such."""
+
+    requires_grad = True
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **more):
+        raise BufferError("detach it first")
+
+    def detach(self):
+        return self.array
+
+
+@pytest.fixture
+def unsaid(monkeypatch):
+    monkeypatch.setattr(tracked, "_warned", False)
+
+
+def test_an_array_that_requires_a_gradient_is_detached_with_one_warning(unsaid):
+    x, w = np.ones((1, 2, 5)), np.ones((3, 2, 2))
+    with pytest.warns(UserWarning, match=r"^x requires a gradient.*dnnffi\.torch") as said:
+        y = dnnffi.conv(Tracked(x), w)
+    assert [one.filename for one in said] == [__file__]
+    assert np.array_equal(dnnffi.conv(x, Tracked(w)), y)  # a warning would be an error
+
+
+@needs_torch
+def test_without_gradients_a_parameter_is_taken_in_silence(unsaid):
+    weights = list(module_of("gru").parameters())
+    x = draw(5, 2, 3)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dnnffi.gru(x, None, weights)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dnnffi.torch.gru(x, None, weights)[0].sum().backward()
+    with pytest.warns(UserWarning, match=r"^x requires a gradient"):
+        dnnffi.gru(x, None, weights)
+
+
+def test_importing_dnnffi_imports_no_torch():
+    uses_all = "import sys, dnnffi; [getattr(dnnffi, name) for name in dnnffi.__all__]"
+    code = f"{uses_all}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_pytorch_the_install_command_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "dnnffi.torch", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'dnnffi\[torch\]'"):
+        __import__("dnnffi.torch")
