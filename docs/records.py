@@ -233,8 +233,9 @@ def untuned_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     for (config, operation), found in by_what.items():
         cells = [config, operation.replace("_", " "), str(len(found))]
         for peer in ("torch", "cudnn"):
-            ratios = [row[peer] / row["dnnffi"] for row in found]
-            cells.append(f"{geometric_mean(ratios):.2f}; {min(ratios):.2f}")
+            ratios = [row[peer] / row["dnnffi"] for row in found if peer in row]
+            text = f"{geometric_mean(ratios):.2f}; {min(ratios):.2f}" if ratios else NOT_MEASURED
+            cells.append(text)
         rows.append(tuple(cells))
     return rows
 
