@@ -28,8 +28,8 @@ VENDOR, OWN = Source("cudnn", "standard", "persist_static"), Source("own", "stan
 BOTH = CandidateSet(VENDOR, OWN)
 
 
-def test_a_candidate_is_named_after_its_source_and_algorithm():
-    expected = ("cudnn standard", "cudnn persist_static", "own standard", "own wide")
+def test_candidates_are_named_after_their_source_and_ours_come_behind_the_oracle():
+    expected = ("cudnn standard", "own standard", "own wide", "cudnn persist_static")
     assert BOTH.offers(PROBLEM) == expected
 
 

@@ -37,13 +37,17 @@ class CandidateSet:
         return f"{source.name} {source.offers(problem)[0]}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        """The candidates worth trying, the oracle first."""
-        only = self._sources.get(problem.options.algorithm)
-        return tuple(
-            f"{source.name} {algorithm}"
-            for source in (self._sources.values() if only is None else (only,))
-            for algorithm in source.offers(problem)
-        )
+        """The candidates worth trying: the oracle, then what is likely to be faster.
+
+        Those of the other sources come before the rest of the vendor's: there may not be time for
+        all.
+        """
+        first = self._sources.get(problem.options.algorithm, self._vendor)
+        found = _named(first, problem)
+        if first is self._vendor:
+            others = [one for one in self._sources.values() if one is not first]
+            found[1:1] = [name for source in others for name in _named(source, problem)]
+        return tuple(found)
 
     def make(
         self, problem: RNNProblem, candidate: str | None, launch: Launch, generator: Any = None
@@ -57,3 +61,7 @@ class CandidateSet:
             return source.make(problem, None, launch, generator)
         name, _, algorithm = candidate.partition(" ")
         return self._sources[name].make(problem, algorithm, launch, generator)
+
+
+def _named(source: CandidateSource, problem: RNNProblem) -> list[str]:
+    return [f"{source.name} {algorithm}" for algorithm in source.offers(problem)]
