@@ -28,6 +28,7 @@ from records import (
     BENCH_MODELS,
     CONV_HEAD,
     DOCS,
+    GAIN_HEAD,
     IMAGE_HEAD,
     IMAGE_MODELS,
     OVERHEAD_HEAD,
@@ -39,6 +40,7 @@ from records import (
     conv_aims,
     conv_layers,
     conv_layers_head,
+    gain_rows,
     gpu_rows,
     measured_on,
     memcheck_rows,
@@ -216,6 +218,13 @@ class BenchPlans(BenchRecord):
         return [table(plan_rows(record), PLAN_HEAD)]
 
 
+class BenchGain(BenchRecord):
+    """``bench-gain``."""
+
+    def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
+        return [table(gain_rows(record), GAIN_HEAD)]
+
+
 class BenchImages(BenchRecord):
     """``bench-images``."""
 
@@ -335,6 +344,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("tuning-report", TuningReport)
+    app.add_directive("bench-gain", BenchGain)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)
     app.add_directive("bench-images", BenchImages)

@@ -141,6 +141,31 @@ BENCH_MODELS = {
     EAGER: "PyTorch",
     GRAPH: "PyTorch in a graph",
 }
+GAIN_HEAD = (
+    "Shape",
+    *(f"{words}, {one}" for words in PHASE_WORDS.values() for one in ("cuDNN", "dnnffi", "ratio")),
+)
+
+
+def gain_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Milliseconds of cuDNN's fastest algorithm in a graph and of a captured plan, by shape.
+
+    The last row has the geometric means of the ratios.
+    """
+    cells: dict[str, list[str]] = {shape["name"]: [] for shape in record["shapes"]}
+    means = []
+    for phase in PHASE_WORDS:
+        raw, own = (figures(record, model, phase) for model in (RAW, CAPTURED))
+        ratios = [raw[name] / own[name] for name in cells if name in raw and name in own]
+        means += ["", "", f"{geometric_mean(ratios):.2f}" if ratios else NOT_MEASURED]
+        for name, row in cells.items():
+            if name in raw and name in own:
+                row += [f"{raw[name]:.3f}", f"{own[name]:.3f}", f"{raw[name] / own[name]:.2f}"]
+            else:
+                row += [NOT_MEASURED] * 3
+    return [*((name, *row) for name, row in cells.items()), ("geometric mean", *means)]
+
+
 _HOSTS = ("host µs, dnnffi", "host µs, PyTorch")
 BENCH_HEAD = ("Shape", *BENCH_MODELS.values(), *_HOSTS)
 IMAGE_MODELS = (FUNCTIONS, *OF_IMAGES, EAGER, "torch benchmark", "torch traced", GRAPH)

@@ -429,6 +429,25 @@ def test_layers_that_were_not_tuned_in_a_table():
     }
 
 
+def test_what_is_gained_over_the_library_in_a_table():
+    row = {"shape": "one", "phase": "inference", "ms": 0.5}
+    record = {
+        "shapes": [{"name": "one"}, {"name": "two"}],
+        "rows": [
+            row | {"model": "cudnn raw"},
+            row | {"model": "dnnffi plan captured", "ms": 0.25},
+            row | {"model": "cudnn raw", "shape": "two"},
+        ],
+    }
+    none = ("not measured",) * 3
+    assert records["gain_rows"](record) == [
+        ("one", "0.500", "0.250", "2.00", *none),
+        ("two", *none, *none),
+        ("geometric mean", "", "", "2.00", "", "", "not measured"),
+    ]
+    assert len(records["GAIN_HEAD"]) == 7
+
+
 def test_a_benchmark_in_a_table():
     record = {
         "shapes": [{"name": "one"}],
