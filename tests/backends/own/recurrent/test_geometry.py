@@ -54,7 +54,8 @@ SUMS = {
     "streams": "STREAMS",
     "base_shared_bytes": "PARTIAL_BYTES + RING_BYTES + STAGED_BYTES",
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
-    "exchange_bytes": "SUBTILES * 2 * SLOT_WORDS * 16",
+    "alone": "ALONE",
+    "exchange_bytes": "ALONE ? 0 : SUBTILES * 2 * SLOT_WORDS * 16",
     "bias_parts": "SUBTILES * COLUMNS * (3 - CELLS)",
 }
 
@@ -73,7 +74,7 @@ def any_geometry(dice):
     return Geometry(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), dice.randint(1, 2)),
         *(tile_warps, k_warps, registers, dice.randint(0, steps - registers)),
-        *(dice.random() < 0.5, True, dice.random() < 0.5, dice.randint(2, 4)),
+        *(dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5, dice.randint(3, 4)),
     )
 
 

@@ -108,6 +108,10 @@ SETUPS = (
     Setup("rnn_tanh", "float32", 7, way(staged=False), way()),
     Setup("rnn_relu", "bfloat16", 17, way(8, 8, 2, **LATER), way(8, 8, 2, staged=False, **LATER)),
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
+    # A group of one block.
+    Setup("lstm", "float16", 21, way(24, 8, 1, (2, 2)), way(24, 16, 1, (1, 4), (0, 1))),
+    Setup("gru", "float32", 14, way(16, 16, 1, (3, 2)), way(16, 8, 1, (1, 4)), packed=True),
+    Setup("rnn_relu", "bfloat16", 24, way(24, poll_first=False), way(24, 8, 1, (2, 2))),
     # Without what a backward needs.
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
     Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2), **LATER), packed=True),
@@ -138,6 +142,7 @@ def differs(one):
     )
     yield "gathers a last word that is not there", kind.exchanged % (4 * one.k_warps) > 0
     yield "pads units", kind.hidden % 8 > 0
+    yield "has groups of one block", one.alone
     yield "has a last block that is not full", kind.padded % one.units > 0
     yield from zip(Geometry._fields[8:], one[8:], strict=True)
 

@@ -158,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
                 __syncwarp();
 #pragma unroll
                 for (int gate = 0; gate < GATES; gate++)
-                    send(words + (turn & 1) * SLOT_WORDS, slot, gate == 2 && CELL == GRU ? 3 : gate,
-                         gate, task, rank, tags.of(turn));
+                    send(ALONE ? staged : words + (turn & 1) * SLOT_WORDS, slot,
+                         gate == 2 && CELL == GRU ? 3 : gate, gate, task, rank, tags.of(turn));
             }
             if (BARRIER_LAST) __syncthreads();
             else pass_on();

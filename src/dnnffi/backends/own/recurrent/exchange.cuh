@@ -18,7 +18,11 @@
    Why a launch needs no zeroed memory: a block finds the tags of the launch before in its own
    words, which nobody else writes. Each launch on a buffer writes all of a group's words of a slot
    equally often. It has to be zeroed before the first launch only; here every call does so, since
-   workspaces are shared. */
+   workspaces are shared.
+
+   A block that is a group ALONE needs none of this: its words stay in its shared memory, without
+   tags. They are written by the cells, behind the barrier that ends the product, and read behind
+   the one that ends the step. */
 
 constexpr u32 TAG = DTYPE == FLOAT32 ? 1u : 0x10000u;
 

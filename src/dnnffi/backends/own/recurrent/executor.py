@@ -262,7 +262,8 @@ class OwnRNNExecutor:
 
     def _clear(self, launch: Launch, workspace: int, room: _Room) -> tuple[int, int]:
         """Clear what groups exchange; the addresses of that and of streamed weights."""
-        self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
+        if room.exchange_bytes:
+            self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
         return workspace + room.exchange, workspace + room.streamed
 
     def _state(self, array: int, layer: int) -> int:

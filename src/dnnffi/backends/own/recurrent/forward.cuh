@@ -120,9 +120,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
             for (int e = 0; e < CELLS; e++)
                 element(slot, OUTPUT, task.unit, task.row + e) = rounded(h[sub][i][e]);
             __syncwarp();
-            send(exchanged + sub * 2 * SLOT_WORDS, slot, OUTPUT, 0, task, rank, tags.of(0));
+            send(ALONE ? staged : exchanged + sub * 2 * SLOT_WORDS, slot, OUTPUT, 0, task, rank,
+                 tags.of(0));
             __syncwarp();
         }
+    if (ALONE) __syncthreads();
 
     bool late = false;
 #pragma unroll 1
@@ -187,8 +189,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
                 }
                 __syncwarp();
                 if (step + 1 < last)
-                    send(words + ((step + 1) & 1) * SLOT_WORDS, slot, OUTPUT, 0, task, rank,
-                         tags.of(step + 1));
+                    send(ALONE ? staged : words + ((step + 1) & 1) * SLOT_WORDS, slot, OUTPUT, 0,
+                         task, rank, tags.of(step + 1));
                 if (TRAINING && !PLAIN) {
 #pragma unroll
                     for (int e = 0; e < CELLS; e++) {

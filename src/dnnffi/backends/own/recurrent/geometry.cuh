@@ -18,6 +18,7 @@
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
 constexpr int BLOCKS = (PADDED + UNITS - 1) / UNITS; /* of a group */
+constexpr bool ALONE = BLOCKS == 1 && SUBTILES == 1 && STAGED && BARRIER_LAST;
 constexpr int WORDS = PADDED / WORD;                 /* of a row of one gate, or of h */
 constexpr int BLOCK_WORDS = UNITS / WORD;            /* those of a block */
 

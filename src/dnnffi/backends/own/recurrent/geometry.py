@@ -94,6 +94,11 @@ class Geometry(NamedTuple):
         return -(-self.kind.padded // self.units)
 
     @property
+    def alone(self) -> bool:
+        """Whether a group is a block, which exchanges nothing with others."""
+        return self.blocks == self.subtiles == 1 and self.staged and self.barrier_last
+
+    @property
     def group_rows(self) -> int:
         """Rows of a group."""
         return self.rows * self.subtiles
@@ -157,7 +162,7 @@ class Geometry(NamedTuple):
     @property
     def exchange_bytes(self) -> int:
         """Device memory through which a group exchanges."""
-        return self.subtiles * 2 * self.kind.exchanged * self.rows * WORD_BYTES
+        return 0 if self.alone else self.subtiles * 2 * self.kind.exchanged * self.rows * WORD_BYTES
 
     @property
     def streamed_bytes(self) -> int:
@@ -257,7 +262,12 @@ def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, ch
 
 
 def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> list[Geometry]:
-    """What is worth measuring, the most promising first; nothing where nothing fits."""
+    """What is worth measuring, the most promising first; nothing where nothing fits.
+
+    The last of several is a group of one block, where its weights fit on the chip.
+    """
+    alone = _alone(kind, batch, directions, chip) if most > 1 else []
+    most -= len(alone)
     found: list[Geometry] = []
     shapes = 0
     for units, rows, subtiles in _shapes(kind, batch, directions, chip):
@@ -267,7 +277,19 @@ def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> l
         shapes += bool(room)
         if len(found) >= most or shapes == 2:
             break
-    return found
+    return found + [one for one in alone if one not in found]
+
+
+def _alone(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+    """The most promising division of groups that are a block each."""
+    found = [
+        one
+        for one in divisions(kind, chip, kind.padded, 8, 1)
+        if one.alone
+        and not one.k_streamed
+        and one.groups(batch) * directions <= chip.multiprocessors
+    ]
+    return sorted(found, key=_division_cost)[:1]
 
 
 def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[int, int, int]]:

@@ -52,6 +52,28 @@ DEVICE void wait_for(uint4 *words, u32 tag, bool &late, Load load)
     } while (!all);
 }
 
+/* Where a word of a row is staged. Rows are mixed, so that the four words of a step of k lie in
+   different banks. */
+DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
+
+/* The products of what is staged. */
+DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged)
+{
+    const int lane = threadIdx.x % 32, row = lane / 4;
+    const int begin = threadIdx.x / 32 / TILE_WARPS * WARP_K * 4 + lane % 4;
+#pragma unroll
+    for (int s = 0; s < WARP_K; s++) {
+        uint4 words[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            words[j] = make_uint4(0, 0, 0, 0);
+            if (WHOLE || begin + 4 * s < EXCHANGED)
+                words[j] = staged[staged_at(begin + 4 * s, j * 8 + row)];
+        }
+        sums.add(weights, s, words);
+    }
+}
+
 /* All threads gather a step's words into shared memory; `meanwhile` runs while the first come. */
 template <class Meanwhile>
 DEVICE void gather_staged(
@@ -60,7 +82,7 @@ DEVICE void gather_staged(
 {
     constexpr int LOADS = (SLOT_WORDS + THREADS - 1) / THREADS;
     constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
-    const int thread = threadIdx.x, lane = thread % 32, row = lane / 4, k = lane % 4;
+    const int thread = threadIdx.x;
 #pragma unroll
     for (int first = 0; first < LOADS; first += COUNT) {
         uint4 words[COUNT];
@@ -75,25 +97,13 @@ DEVICE void gather_staged(
         wait_for<COUNT>(words, tag, late, load);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            const int at = thread + (first + i) * THREADS, word = at / ROWS, n = at % ROWS;
-            /* Rows are mixed, so that the four words of a step of k lie in different banks. */
+            const int at = thread + (first + i) * THREADS;
             if (first + i < LOADS && (SLOT_WORDS % THREADS == 0 || at < SLOT_WORDS))
-                staged[word * ROWS + (n ^ (word % 4 * 2))] = untagged(words[i]);
+                staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
         }
     }
     __syncthreads();
-    const int begin = thread / 32 / TILE_WARPS * WARP_K * 4 + k;
-#pragma unroll
-    for (int s = 0; s < WARP_K; s++) {
-        uint4 words[COLUMNS];
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j++) {
-            words[j] = make_uint4(0, 0, 0, 0);
-            if (WHOLE || begin + 4 * s < EXCHANGED)
-                words[j] = staged[(begin + 4 * s) * ROWS + j * 8 + (row ^ (k * 2))];
-        }
-        sums.add(weights, s, words);
-    }
+    multiply_staged(sums, weights, staged);
 }
 
 /* Each warp gathers the words of its part of k into registers, a few steps ahead of the product. */

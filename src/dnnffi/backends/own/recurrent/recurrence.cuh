@@ -25,27 +25,29 @@ DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
     return ((Element *)(slot + (stream * BLOCK_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
 }
 
-/* Sends what a task has written into the stream `stream` of a slot: word `gate` of the exchange. */
+/* Sends what a task has written into the stream `stream` of a slot: word `gate` of the exchange,
+   whose slot `to` is, or what is staged of a group ALONE. */
 DEVICE void send(
-    uint4 *exchanged, const uint4 *slot, int stream, int gate, const Task &task, int rank, u32 tag)
+    uint4 *to, const uint4 *slot, int stream, int gate, const Task &task, int rank, u32 tag)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = lane; i < TASK_WORDS; i += 32) {
         const int word = task.octet * (8 / WORD) + i / (4 * CELLS);
         const int row = task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd);
-        const int unit_word = rank * BLOCK_WORDS + word;
-        if (unit_word < WORDS)
-            store_word(exchanged + (gate * WORDS + unit_word) * ROWS + row,
-                       tagged(as_factors(slot[(stream * BLOCK_WORDS + word) * ROWS + row]), tag));
+        const int unit_word = rank * BLOCK_WORDS + word, at = gate * WORDS + unit_word;
+        if (unit_word >= WORDS) continue;
+        const uint4 factors = as_factors(slot[(stream * BLOCK_WORDS + word) * ROWS + row]);
+        if constexpr (ALONE) to[staged_at(at, row)] = factors;
+        else store_word(to + at * ROWS + row, tagged(factors, tag));
     }
 }
 
 /* The tags that the launch before left in this block's own words. */
 DEVICE Tags tags_of(const uint4 *exchanged, int rank)
 {
-    Tags tags;
-    for (int slot = 0; slot < 2; slot++)
+    Tags tags{};
+    for (int slot = 0; slot < 2 && !ALONE; slot++)
         tags.found[slot] =
             load_word(exchanged + slot * SLOT_WORDS + rank * BLOCK_WORDS * ROWS).w & TAG ? 1 : 0;
     return tags;
@@ -59,6 +61,9 @@ DEVICE void product(
 {
     const uint4 *slot = exchanged + (exchange & 1) * SLOT_WORDS;
     const u32 tag = tags.of(exchange);
-    if constexpr (STAGED) gather_staged(sums, weights, slot, staged, tag, late, meanwhile);
+    if constexpr (ALONE) {
+        meanwhile();
+        multiply_staged(sums, weights, staged);
+    } else if constexpr (STAGED) gather_staged(sums, weights, slot, staged, tag, late, meanwhile);
     else gather(sums, weights, slot, tag, late, meanwhile);
 }
