@@ -2,8 +2,9 @@
 
 On CuPy's, so that ``options={"validate": True}`` compares on the device.
 
-For each layer and direction: the product of all steps' inputs at once, then one recurrent product
-per step (`dnnffi.reference.direction`). The equations of a step are in `dnnffi.reference.cells`.
+For each layer and direction: the products of the inputs of many steps at once, and one recurrent
+product per step (`dnnffi.reference.direction`). The equations of a step are in
+`dnnffi.reference.cells`.
 
 Symbols: T time steps, B batch, I input size, H hidden size, P projection size (0 = none), O = P or
 H, L layers, D directions, G gates.
@@ -48,7 +49,7 @@ class Forward:
     y: NDArray
     h_n: NDArray
     c_n: NDArray | None
-    tape: Tape
+    tape: Tape | None  # None without ``training``
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def forward(
     masks: Sequence[NDArray] | None = None,
     clip: tuple[float, float] | None = None,
     clip_nan: str = "propagate",
+    training: bool = True,
 ) -> Forward:
     """Run the network of ``spec`` over ``x``.
 
@@ -93,6 +95,7 @@ def forward(
     dropout, masks : the output of layer l, of all directions, is multiplied by ``masks[l]`` before
         layer l + 1 reads it. L - 1 arrays, each [T, B, O*D] (packed: [sum(batch_sizes), O*D] too).
         The probability is not read, but one above 0 asks for masks: see `dropout_masks`.
+    training : whether `backward` is to follow; without, nothing of the steps is kept
     clip, clip_nan : bounds of the LSTM's cell state, see `dnnffi.reference.cells.clip_cell`
 
     Raises
@@ -107,7 +110,7 @@ def forward(
     xp = array_module(x)
     dtype = compute_dtype(x.dtype)
     layout = Layout.of(xp, x, batch_first, lengths, batch_sizes)
-    cell = make_cell(spec.mode, xp, clip, clip_nan)
+    cell = make_cell(spec.mode, xp, dtype, clip, clip_nan)
     h = _cast(h_0, dtype, xp, spec.h_shape(layout.batch))
     c = _cast(c_0, dtype, xp, spec.c_shape(layout.batch)) if spec.has_cell else None
     grouped = _group(spec, [w.astype(dtype, copy=False) for w in weights])
@@ -122,22 +125,24 @@ def forward(
         passes = []
         for direction in range(spec.num_directions):
             k = layer * spec.num_directions + direction
-            state = h[k], None if c is None else c[k]
+            given = grouped[k], inputs, h[k], None if c is None else c[k]
             reverse = direction == 1
-            passes.append(forward_pass(layout, cell, grouped[k], inputs, *state, reverse=reverse))
+            passes.append(forward_pass(layout, cell, *given, reverse=reverse, training=training))
         inputs = passes[0].y
         if spec.bidirectional:
             inputs = xp.concatenate([one.y for one in passes], axis=-1)
         layers.append(passes)
 
     y = layout.original(inputs)
+    if training:
+        y = xp.array(y, x.dtype)  # a copy: the tape reads these states, whatever is written into y
     h_n = xp.stack([one.h_n for passes in layers for one in passes])
     c_n = xp.stack([one.c_n for passes in layers for one in passes]) if spec.has_cell else None
     return Forward(
         y=y.astype(x.dtype, copy=False),
         h_n=h_n.astype(x.dtype, copy=False),
         c_n=None if c_n is None else c_n.astype(x.dtype, copy=False),
-        tape=Tape(spec, xp, layout, cell, x.dtype, dtype, masks, layers),
+        tape=Tape(spec, xp, layout, cell, x.dtype, dtype, masks, layers) if training else None,
     )
 
 

@@ -79,6 +79,7 @@ class ReferenceRNNPlan:
             "batch_sizes": lengths_to_batch_sizes(problem.row_lengths) if packed else None,
             "clip": problem.options.clip,
             "clip_nan": problem.options.clip_nan,
+            "training": problem.training,
         }
 
     def takes(self, array: object, shape: tuple[int, ...]) -> bool:
