@@ -54,7 +54,7 @@ def make_cell(
     mode: str, xp: ModuleType, dtype: Any, clip: tuple[float, float] | None, clip_nan: str
 ) -> Cell:
     """The cell of ``mode`` on arrays of ``dtype``; ``clip`` and ``clip_nan`` are the LSTM's."""
-    one = xp.ones((), dtype)  # NumPy would make an array of a number in each operation
+    one = xp.array(1, dtype)  # of a number NumPy would make an array in each operation
     if mode == "lstm":
         return LSTMCell(xp, one, clip, clip_nan)
     if mode == "gru":
@@ -188,7 +188,7 @@ class ElmanCell:
 
     def __init__(self, xp: ModuleType, one: NDArray, *, relu: bool) -> None:
         self.xp = xp
-        self.one, self.zero = one, xp.zeros_like(one)
+        self.one, self.zero = one, xp.zeros((), one.dtype)
         self.relu = relu
 
     def step(

@@ -84,7 +84,7 @@ def forward_pass(
     cell_h = y if w.w_hr is None else layout.empty(x, (places, batch, hidden))
 
     gh = layout.empty(x, (batch, w.w_hh.shape[0]))
-    gh_by_gate = _by_gate(gh, cell.gates)
+    gh_by_gate = gh.reshape(batch, cell.gates, hidden).swapaxes(0, 1)
     w_hh, w_hr = w.w_hh.T, None if w.w_hr is None else w.w_hr.T
     saved: list[Saved] = [()] * places
     for t, gx in zip(order, _input_products(layout, cell, w, x, order), strict=True):
@@ -130,7 +130,7 @@ def _input_products(
         gx = xp.matmul(rows, w.w_ih.T, out=buffer[: len(rows)])
         if bias is not None:
             gx += bias
-        by_gate = _by_gate(gx.reshape(len(some), batch, -1), cell.gates)
+        by_gate = gx.reshape(len(some), batch, cell.gates, -1).swapaxes(1, 2)
         for t in some:
             yield by_gate[t - first]
 
@@ -145,8 +145,11 @@ def backward_pass(
     w = run.weights
     shape = layout.steps, layout.batch, w.w_hh.shape[0]
     gx = layout.empty(run.x, shape)
-    gh = gx if cell.sums else layout.empty(run.x, shape)
-    gx_by_gate, gh_by_gate = _by_gate(gx, cell.gates), _by_gate(gh, cell.gates)
+    gx_by_gate = gx.reshape(*shape[:2], cell.gates, -1).swapaxes(1, 2)
+    gh, gh_by_gate = gx, gx_by_gate
+    if not cell.sums:
+        gh = layout.empty(run.x, shape)
+        gh_by_gate = gh.reshape(*shape[:2], cell.gates, -1).swapaxes(1, 2)
     d_h = None if w.w_hr is None else layout.empty(run.x, run.y.shape)
     for t in reversed(run.order):
         dh = dh + dy[t]
@@ -165,19 +168,18 @@ def backward_pass(
     # Steps past a row's length were computed too.
     gx = layout.zero_past_end(gx)
     gh = gx if cell.sums else layout.zero_past_end(gh)
+    b_ih = b_hh = None
+    if w.b_ih is not None:
+        b_ih = gx.sum(axis=(0, 1))
+        b_hh = b_ih.copy() if cell.sums else gh.sum(axis=(0, 1))
     weights = Weights(
         w_ih=_outer(gx, run.x),
         w_hh=_outer(gh, run.h_before),
-        b_ih=None if w.b_ih is None else gx.sum(axis=(0, 1)),
-        b_hh=None if w.b_hh is None else gh.sum(axis=(0, 1)),
+        b_ih=b_ih,
+        b_hh=b_hh,
         w_hr=None if d_h is None else _outer(layout.zero_past_end(d_h), run.cell_h),
     )
     return PassGradients(layout.zero_past_end(_product(gx, w.w_ih)), dh, dc, weights)
-
-
-def _by_gate(a: NDArray, gates: int) -> NDArray:
-    """``a`` [..., B, G*H] as [..., G, B, H], without a copy."""
-    return a.reshape(*a.shape[:-1], gates, -1).swapaxes(-3, -2)
 
 
 def _product(a: NDArray, w: NDArray) -> NDArray:

@@ -136,12 +136,11 @@ def forward(
     y = layout.original(inputs)
     if training:
         y = xp.array(y, x.dtype)  # a copy: the tape reads these states, whatever is written into y
-    h_n = xp.stack([one.h_n for passes in layers for one in passes])
-    c_n = xp.stack([one.c_n for passes in layers for one in passes]) if spec.has_cell else None
+    each = [one for passes in layers for one in passes]
     return Forward(
         y=y.astype(x.dtype, copy=False),
-        h_n=h_n.astype(x.dtype, copy=False),
-        c_n=None if c_n is None else c_n.astype(x.dtype, copy=False),
+        h_n=_stacked(xp, x.dtype, [one.h_n for one in each]),
+        c_n=_stacked(xp, x.dtype, [one.c_n for one in each]) if spec.has_cell else None,
         tape=Tape(spec, xp, layout, cell, x.dtype, dtype, masks, layers) if training else None,
     )
 
@@ -157,6 +156,7 @@ def backward(
     """
     spec, xp, layout, dtype = tape.spec, tape.xp, tape.layout, tape.compute_dtype
     steps, batch, directions = layout.steps, layout.batch, spec.num_directions
+    outputs = spec.output_size
     if dy is None:
         d_outputs = xp.zeros(spec.y_shape(steps, batch), dtype)
     else:
@@ -167,7 +167,8 @@ def backward(
     by_pass: list[PassGradients] = []  # last layer first
     for layer in reversed(range(spec.num_layers)):
         of_layer = []
-        for direction, d_output in enumerate(xp.split(d_outputs, directions, axis=-1)):
+        for direction in range(directions):
+            d_output = d_outputs[..., direction * outputs : (direction + 1) * outputs]
             k = layer * directions + direction
             taken, d_state = tape.layers[layer][direction], (dh[k], None if dc is None else dc[k])
             of_layer.append(backward_pass(layout, tape.cell, taken, d_output, *d_state))
@@ -181,8 +182,8 @@ def backward(
 
     return Gradients(
         x=result(layout.original(d_outputs)),
-        h_0=result(xp.stack([one.h_0 for one in by_pass])),
-        c_0=result(xp.stack([one.c_0 for one in by_pass])) if spec.has_cell else None,
+        h_0=_stacked(xp, tape.dtype, [one.h_0 for one in by_pass]),
+        c_0=_stacked(xp, tape.dtype, [one.c_0 for one in by_pass]) if spec.has_cell else None,
         weights=[result(w) for one in by_pass for w in one.weights if w is not None],
     )
 
@@ -212,6 +213,14 @@ def _group(spec: RNNSpec, weights: Sequence[NDArray]) -> list[Weights]:
 def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> NDArray:
     """``a`` in ``dtype``; zeros of ``shape`` for None."""
     return xp.zeros(shape, dtype) if a is None else a.astype(dtype, copy=False)
+
+
+def _stacked(xp: ModuleType, dtype: Any, arrays: Sequence[Any]) -> NDArray:
+    """``arrays`` of one shape as one array; ``xp.stack`` takes longer than a small network."""
+    stacked = xp.empty((len(arrays), *arrays[0].shape), dtype)
+    for place, array in enumerate(arrays):
+        stacked[place] = array
+    return stacked
 
 
 def _time_major_mask(layout: Layout, mask: NDArray) -> NDArray:
