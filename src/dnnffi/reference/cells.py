@@ -33,8 +33,9 @@ class StateGradients(NamedTuple):
 class Cell(Protocol):
     """The step of one mode.
 
-    ``kept`` [K, B, H] is what a step fills for its derivative, ``h_out`` [B, H] where it leaves its
-    h. A derivative fills ``d_gx`` and ``d_gh`` [G, B, H].
+    A step fills ``kept`` [K, B, H] for its derivative, leaves its h in ``h_out`` [B, H], and
+    returns its c [B, H] (LSTM) and all that the derivative reads. The derivative fills ``d_gx`` and
+    ``d_gh`` [G, B, H].
     """
 
     gates: int  # G
