@@ -148,10 +148,20 @@ X = {
         ValueError,
         r"^x must have at least one time step; got T = 0$",
     ),
-    "of no rows": (
+    "of no steps and no rows": (
+        lambda a: a._replace(x=a.x[:0, :0]),
+        ValueError,
+        r"^x must have at least one time step; got T = 0$",
+    ),
+    "of no rows, with lengths of some": (
         lambda a: a._replace(x=a.x[:, :0]),
         ValueError,
-        r"^x must have at least one row in its batch; got B = 0$",
+        r"^lengths must have one entry for each of the 0 rows of the batch; got 3$",
+    ),
+    "of no rows, with states of some": (
+        lambda a: a._replace(x=a.x[:, :0]).with_(lengths=[]),
+        ValueError,
+        r"^h_0 must have shape \(1, 0, 5\); got \(1, 3, 5\)$",
     ),
     "of another dtype": (
         lambda a: a._replace(x=double(a.x)),
@@ -685,7 +695,7 @@ PACKED = {
     "batch_sizes of 0": (
         lambda a: a.with_(batch_sizes=(3, 3, 2, 0)),
         ValueError,
-        r"^batch_sizes must be 1 or more; got 0$",
+        r"^batch_sizes must be 1 or more, or all of them 0; got 0$",
     ),
     "no batch_sizes": (
         lambda a: a._replace(x=a.x[:0]).with_(batch_sizes=()),

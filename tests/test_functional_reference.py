@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dnnffi
-from dnnffi import RNNProblem, RNNSpec, RNNWeights, testing
+from dnnffi import DropoutState, RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.execution.comparison import relative_deviation
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn.backend import rnn_backends
+from dnnffi.rnn.backend import RNNBackend, rnn_backends
 from dnnffi.rnn.reference import HostGenerator, ReferenceRNNPlan
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -481,6 +481,121 @@ def test_a_refused_backward_spends_nothing():
     with pytest.raises(ValueError, match=r"^dy must have shape"):
         ctx.backward(a.dy[1:])
     ctx.backward(a.dy)
+
+
+# Empty batches
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The problems for which the reference is asked for a plan."""
+    found = []
+    monkeypatch.setattr(RNNBackend, "plan", lambda self, problem, *_: found.append(problem))
+    rnn_backends.of("reference").plans.clear()
+    yield found
+    rnn_backends.of("reference").plans.clear()
+
+
+def empty(mode, layout="sequence_major", **fields):
+    """A problem of an empty batch that trains, and its arrays."""
+    spec = network(mode, **fields)
+    if layout == PACKED:
+        problem = RNNProblem.packed(spec, (0, 0, 0), training=True)
+    else:
+        problem = RNNProblem.dense(spec, 3, 0, batch_first=layout == BATCH_MAJOR, training=True)
+    return problem, testing.inputs(problem, 0)
+
+
+LAYOUTS = ("sequence_major", BATCH_MAJOR, PACKED)
+NETWORKS = [
+    (mode, fields)
+    for mode in MODES
+    for fields in (
+        {},
+        {"num_layers": 2, "bidirectional": True, "dtype": "float32"},
+        {"bias": False, "dtype": "bfloat16"},
+        *([{"proj_size": 2, "dtype": "float16"}] if mode == "lstm" else []),
+    )
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("mode", "fields"), NETWORKS)
+def test_an_empty_batch_gives_empty_results_and_asks_nobody(asked, mode, fields, layout):
+    problem, a = empty(mode, layout, **fields)
+    for y, h_n, c_n in (infer(problem, a), infer(problem, a, hx=None), train(problem, a)[:3]):
+        assert (y.shape, h_n.shape) == (problem.y_shape, problem.h_shape)
+        assert y.dtype == h_n.dtype == a.x.dtype
+        assert y.size == h_n.size == 0
+        assert (None if c_n is None else (c_n.shape, c_n.dtype)) == (
+            (problem.c_shape, a.x.dtype) if problem.spec.has_cell else None
+        )
+    assert not asked
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("mode", "fields"), NETWORKS)
+def test_gradients_of_an_empty_batch_are_empty_and_those_of_weights_zeros(
+    asked, mode, fields, layout
+):
+    problem, a = empty(mode, layout, **fields)
+    gradients = train(problem, a)[-1].backward(a.dy, a.dhx)
+    assert gradients.x.shape == problem.x_shape
+    states = gradients.hx if problem.spec.has_cell else (gradients.hx,)
+    assert [s.shape for s in states] == [problem.h_shape, problem.c_shape][: len(states)]
+    for gradient, weight in zip(gradients.weights, a.weights, strict=True):
+        assert (gradient.shape, gradient.dtype) == (weight.shape, weight.dtype)
+        assert not gradient.any()
+    assert not asked
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "torch"])
+def test_packed_weights_have_gradients_of_their_layout_from_an_empty_batch(backend):
+    problem, a = empty("gru")
+    weights = RNNWeights.pack(a.weights, problem.spec, backend=backend)
+    gradient = train(problem, a, weights=weights)[-1].backward(need="weights").weights
+    assert gradient.layout == weights.layout
+    assert not gradient.flat.any()
+
+
+def test_lengths_of_an_empty_batch_are_none():
+    problem, a = empty("lstm")
+    assert infer(problem, a, lengths=[])[0].shape == problem.y_shape
+    assert infer(problem, a, lengths=np.zeros(0, int))[0].shape == problem.y_shape
+
+
+def test_an_empty_batch_is_valid():
+    problem, a = empty("lstm")
+    *_, ctx = train(problem, a, options={"validate": True})
+    ctx.backward(a.dy)
+
+
+def test_an_empty_batch_draws_no_random_numbers():
+    problem, a = empty("lstm", num_layers=2)
+    state, other = DropoutState(5), DropoutState(5)
+    train(problem, a, dropout=0.5, dropout_state=state)[-1].backward(a.dy)
+    full, arrays = example(num_layers=2)
+    found = train(full, arrays, dropout=0.5, dropout_state=state)[0]
+    expected = train(full, arrays, dropout=0.5, dropout_state=other)[0]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_context_of_an_empty_batch_is_used_once_unless_it_is_retained():
+    problem, a = empty("gru")
+    ctx = train(problem, a)[-1]
+    ctx.backward(a.dy, retain=True)
+    ctx.backward(a.dy)
+    with pytest.raises(dnnffi.ContextError, match="spent the reserve space"):
+        ctx.backward(a.dy)
+
+
+def test_gradients_into_an_empty_batch_are_checked():
+    problem, a = empty("gru")
+    ctx = train(problem, a)[-1]
+    with pytest.raises(ValueError, match=r"^dy must have shape \(3, 0, 5\); got \(3, 1, 5\)$"):
+        ctx.backward(np.zeros((3, 1, 5)))
+    with pytest.raises(TypeError, match=r"^dh_n must have the dtype of the weights, float64"):
+        ctx.backward(a.dy, a.dhx.astype("f4"))
 
 
 # Dropout

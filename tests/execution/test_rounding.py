@@ -81,10 +81,20 @@ def test_adding_to_an_array_errs_too():
     total[1:] += erring(2.0**-8)(np.ones((2, 4)))
     assert (total[0] == 0).all()
     assert (total[1:] != 1).all()
+
+
+def test_what_is_written_into_an_array_errs_too():
+    # As the reference of the networks does.
     a = erring(2.0**-8)(np.ones(4))
-    before = a
+    plain, same, exact = np.zeros(4), a, np.asarray(a) + 1
     a += 1
-    assert (before != a).all()
+    assert np.shares_memory(a, same)
+    assert (np.asarray(same) != exact).all()
+    assert_within(same, exact, 2.0**-8)
+    np.exp(a, out=plain)
+    exact = np.exp(np.asarray(a))
+    assert (plain != exact).all()
+    assert_within(plain, exact, 2.0**-8)
 
 
 def test_what_is_no_float_is_exact():

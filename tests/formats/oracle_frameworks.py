@@ -24,23 +24,12 @@ import onnxruntime
 import torch
 from flax import linen, nnx
 from onnx import helper, numpy_helper
+from record import encoded
 
 PACKAGES = ("torch", "keras", "jax", "flax", "equinox", "onnx", "onnxruntime")
 T, B, I, H = 4, 2, 3, 2  # noqa: E741 - the symbols of the documentation
 rng = np.random.default_rng(0)
 x = rng.standard_normal((T, B, I)).astype("float32")
-
-
-def encoded(value):
-    """Arrays as their shape and elements, in lists, tuples and mappings."""
-    if isinstance(value, dict):
-        return {name: encoded(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [encoded(one) for one in value]
-    if value is None or isinstance(value, str | int):
-        return value
-    array = np.asarray(value)
-    return {"shape": array.shape, "elements": [float(one) for one in array.ravel()]}
 
 
 def torch_cases():

@@ -7,21 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from record import decoded
 
 import dnnffi
 from dnnffi import RNNWeights
 
 RECORD = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
-
-
-def decoded(value):
-    if isinstance(value, list):
-        return [decoded(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if set(value) == {"shape", "elements"}:
-        return np.array(value["elements"], "float32").reshape(value["shape"])
-    return {name: decoded(one) for name, one in value.items()}
 
 
 @pytest.mark.parametrize("backend", ["cudnn", "torch"])

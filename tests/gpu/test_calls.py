@@ -259,6 +259,36 @@ def test_the_reference_runs_on_the_device():
     assert cupy.allclose(y, dnnffi.lstm(x, None, w, options={"math": "strict"})[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["cudnn", "reference"])
+@pytest.mark.parametrize("layout", ["time first", "batch first", "packed"])
+def test_an_empty_batch_gives_empty_results_and_gradients_of_zeros(layout, backend):
+    w = weights_of(SPEC)
+    shapes = {"time first": (5, 0), "batch first": (0, 5), "packed": (0,)}
+    x = cupy.zeros((*shapes[layout], 6), "float32")
+    more = {"batch first": {"batch_first": True}, "packed": {"batch_sizes": [0] * 5}}
+    keywords = more.get(layout, {}) | {"backend": backend, "dropout": 0.5}
+    y, (h_n, c_n), ctx = dnnffi.lstm_forward(x, None, w, **keywords)
+    assert (y.shape, h_n.shape, c_n.shape) == ((*shapes[layout], 8), (2, 0, 8), (2, 0, 8))
+    gradients = ctx.backward(cupy.zeros_like(y), (h_n, c_n))
+    assert gradients.x.shape == x.shape
+    assert gradients.weights.layout == w.layout
+    assert gradients.weights.flat.shape == w.flat.shape
+    assert not gradients.weights.flat.any()
+    assert {type(a) for a in (y, h_n, gradients.x, gradients.weights.flat)} == {cupy.ndarray}
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_plan_for_an_empty_batch_adds_nothing(accumulate):
+    w = weights_of(SPEC)
+    out = w.like(cupy.ones_like(w.flat))
+    with dnnffi.RNNPlan(SPEC, 0, 5, training=True) as plan:
+        y, _ = plan.forward(cupy.zeros((5, 0, 6), "float32"), None, w)
+        dx, _ = plan.backward_data()
+        plan.backward_weights(out=out, accumulate=accumulate)
+    assert (y.shape, dx.shape) == ((5, 0, 8), (5, 0, 6))
+    assert (out.flat == accumulate).all()
+
+
 def test_loose_weights_are_packed_with_one_warning(monkeypatch):
     monkeypatch.setattr("dnnffi.rnn.backend._warned", False)
     w = weights_of(SPEC)

@@ -50,6 +50,17 @@ def test_tensors_in_and_tensors_out(mode, module, own_stream):
         np.testing.assert_allclose(one.cpu().numpy(), other.get(), rtol=1e-4, atol=1e-5)
 
 
+def test_tensors_of_an_empty_batch():
+    parameters, x, dy = problem(torch.nn.GRU)
+    keywords = {"num_layers": 2, "bidirectional": True, "options": options()}
+    y, h_n, ctx = dnnffi.gru_forward(x[:, :0], None, parameters, **keywords)
+    grads = ctx.backward(dy[:, :0])
+    assert (y.shape, h_n.shape, grads.x.shape) == ((7, 0, 10), (4, 0, 5), (7, 0, 3))
+    assert all(isinstance(a, torch.Tensor) for a in (y, h_n, grads.x, *grads.weights))
+    assert [a.shape for a in grads.weights] == [a.shape for a in parameters]
+    assert not any(bool(a.any()) for a in grads.weights)
+
+
 def test_dropout_and_a_flat_buffer():
     parameters, x, dy = problem(torch.nn.LSTM)
     spec = dnnffi.RNNSpec(

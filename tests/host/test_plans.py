@@ -1100,7 +1100,7 @@ def test_a_buffers_plan_runs_on_its_device_whatever_the_current_one(host, tune):
     [
         (TypeError, "spec must be an RNNSpec", ("lstm", 3, 5), {}),
         (TypeError, "batch must be an integer", (SPEC, 3.5, 5), {}),
-        (ValueError, "at least one row", (SPEC, 0, 5), {}),
+        (ValueError, "0 or more rows in its batch; got B = -1", (SPEC, -1, 5), {}),
         (ValueError, "at least one time step", (SPEC, 3, 0), {}),
         (TypeError, "training must be", (SPEC, 3, 5), {"training": 2}),
         (ValueError, "lengths", (SPEC, 3, 5), {"lengths": [1, 2]}),
@@ -1115,6 +1115,32 @@ def test_a_buffers_plan_runs_on_its_device_whatever_the_current_one(host, tune):
 def test_wrong_plans_are_refused(host, error, match, arguments, keywords):
     with pytest.raises(error, match=match):
         dnnffi.RNNPlan(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_plan_for_an_empty_batch_asks_no_library(host, accumulate):
+    host.memory.devices = 2
+    host.memory.device = 1
+    weights = weights_of(host)
+    x, dy = random(host, (STEPS, 0, 3), 1), random(host, (STEPS, 0, 4), 1)
+    out = weights.like(random(host, weights.flat.shape, 2))
+    before = np.array(out.flat)
+    host.memory.device = 0
+    host.control.standin_reset()
+    keywords = {"training": True, "dropout": 0.5, "device": 1, "backend": "cudnn"}
+    with dnnffi.RNNPlan(SPEC, 0, STEPS, **keywords) as plan:
+        y, (h_n, _) = plan.forward(x, None, weights)
+        dx, _ = plan.backward_data(dy)
+        assert plan.backward_weights(out=out, accumulate=accumulate) is out
+        plan.forward(x, None, weights)
+        gradient = plan.backward(dy)[1]
+        plan.autotune()
+    assert (y.shape, h_n.shape, dx.shape) == ((STEPS, 0, 4), (2, 0, 4), (STEPS, 0, 3))
+    np.testing.assert_array_equal(out.flat, before if accumulate else 0)
+    assert gradient.layout == weights.layout
+    assert not gradient.flat.any()
+    assert {a.device_number for a in (y, h_n, dx, gradient.flat)} == {1}
+    assert host.calls("*") == 0
 
 
 def test_a_plan_of_another_device_refuses_arrays_of_this_one(host):

@@ -24,6 +24,7 @@ from dnnffi.errors import (
 )
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn.backend import rnn_backends
+from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 
@@ -354,3 +355,61 @@ def test_validate_finds_a_wrong_result(host, monkeypatch):
 
 def tampered(done):
     return reference.Forward(done.y, done.h_n * 1.001, done.c_n, done.tape)
+
+
+# Empty batches
+
+
+@pytest.mark.filterwarnings("ignore:weights given as separate arrays")
+@pytest.mark.parametrize("loose", [False, True], ids=["packed", "loose"])
+@pytest.mark.parametrize("layout", ["time first", "batch first", "packed"])
+def test_an_empty_batch_asks_no_library(host, layout, loose):
+    x, weights = input_of(host, SPEC, batch=0), weights_of(host, SPEC)
+    keywords = {"backend": "cudnn", "dropout": 0.5, "lengths": []}
+    if layout == "batch first":
+        x, keywords = x.reshape(0, 5, 3), keywords | {"batch_first": True}
+    elif layout == "packed":
+        x, keywords = x.reshape(0, 3), keywords | {"lengths": None, "batch_sizes": [0, 0]}
+    given, more = weights, {}
+    if loose:
+        given, more = [host.asarray(a) for a in weights.arrays()], {"num_layers": 2}
+    host.control.standin_reset()
+    for _ in range(3):
+        y, (h_n, c_n), ctx = dnnffi.lstm_forward(x, None, given, **keywords, **more)
+        gradients = ctx.backward(y, (h_n, c_n))
+    assert y.shape == (*x.shape[:-1], 4)
+    assert h_n.shape == c_n.shape == (2, 0, 4)
+    assert gradients.x.shape == x.shape
+    assert gradients.hx is None
+    found = gradients.weights if loose else [gradients.weights.flat]
+    assert [a.shape for a in found] == [a.shape for a in (given if loose else [weights.flat])]
+    assert all(isinstance(a, host.memory.ndarray) and not a.any() for a in found)
+    assert loose or gradients.weights.layout == weights.layout
+    assert len(weights.known) == 0
+    assert host.calls("*") == 0
+
+
+def test_results_of_an_empty_batch_are_on_the_device_of_x(host):
+    host.memory.devices = 2
+    host.memory.device = 1
+    x, weights = input_of(host, SPEC, batch=0), weights_of(host, SPEC)
+    host.memory.device = 0
+    y, (h_n, c_n), ctx = dnnffi.lstm_forward(x, None, weights, backend="cudnn")
+    gradients = ctx.backward()
+    for a in (y, h_n, c_n, gradients.x, gradients.weights.flat):
+        assert a.device_number == 1
+
+
+def test_weights_of_another_layout_are_refused_of_an_empty_batch_too(host):
+    x, weights = input_of(host, SPEC, batch=0), weights_of(host, SPEC)
+    arrays = dnnffi.RNNWeights(
+        host.asarray(np.array(weights.to("torch").flat)), SPEC, backend="torch"
+    )
+    with pytest.raises(ValueError, match="layout of 'torch'"):
+        dnnffi.lstm(x, None, arrays, backend="cudnn")
+
+
+def test_an_executor_has_a_batch(host):
+    problem = dnnffi.RNNProblem.dense(SPEC, 5, 0)
+    with pytest.raises(ValueError, match=r"^problem must have at least one row in its batch"):
+        RNNExecutor(problem, library=host.library)

@@ -103,6 +103,37 @@ def test_results_are_what_the_allocator_made(user, mode, loose):
         np.testing.assert_allclose(np.array(of_weights), packed.flat, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:weights given as separate arrays")
+@pytest.mark.parametrize("loose", [False, True], ids=["packed", "loose"])
+def test_of_an_empty_batch_too(host, user, loose):
+    _, _, weights = user.arguments("lstm")
+    if loose:
+        arrays = [np.array(array) for array in weights.to("torch").arrays()]
+        weights = [UserArray.of(user._allocate, array) for array in arrays]
+    x, h = user.random((STEPS, 0, 3)), user.random((1, 0, 4))
+    host.control.standin_reset()
+    *found, ctx = dnnffi.lstm_forward(x, (h, h), weights, **user.keywords)
+    gradients = ctx.backward(user.random((STEPS, 0, 4)), (h, h))
+    results = flat([found, gradients.x, gradients.hx])
+    assert [a.shape for a in results] == [
+        (STEPS, 0, 4),
+        h.shape,
+        h.shape,
+        x.shape,
+        h.shape,
+        h.shape,
+    ]
+    assert all(any(one is made for made in user.made) for one in results)
+    if loose:
+        assert all(any(one is made for made in user.made) for one in gradients.weights)
+        assert [a.shape for a in gradients.weights] == [a.shape for a in weights]
+        assert not any(np.array(a).any() for a in gradients.weights)
+    else:
+        assert gradients.weights.flat.shape == weights.flat.shape
+        assert not np.array(gradients.weights.flat).any()
+    assert host.calls("*") == 0
+
+
 def test_a_state_that_is_left_out_is_zeros(user):
     x, (h_0, _), weights = user.arguments("gru")
     zeros = UserArray.of(user._allocate, np.zeros(h_0.shape))

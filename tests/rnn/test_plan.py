@@ -12,7 +12,7 @@ import pytest
 
 import dnnffi
 from dnnffi import RNNPlan, RNNSpec, RNNWeights
-from dnnffi.errors import ContextError, LibraryNotFoundError
+from dnnffi.errors import ContextError, LibraryNotFoundError, UnsupportedError
 from dnnffi.rnn.backend import warn_of_dropout
 from dnnffi.rnn.context import Context
 
@@ -353,3 +353,52 @@ def test_the_reference_has_one_device():
         assert plan_of("gru", device=device).device == 0
     with pytest.raises(ValueError, match=r"^device: backend 'reference' has none but 0; got 1$"):
         plan_of("gru", device=1)
+
+
+# Empty batches
+
+
+def empty_plan(mode, **keywords):
+    return RNNPlan(SPECS[mode], 0, STEPS, training=True, backend="reference", **keywords)
+
+
+@pytest.mark.parametrize("mode", SPECS)
+def test_a_plan_for_an_empty_batch_gives_empty_results(mode):
+    spec = SPECS[mode]
+    x, weights = random((STEPS, 0, 3)), weights_of(spec)
+    h = np.zeros((1, 0, 5), "f4")
+    with empty_plan(mode) as plan:
+        results = plan.forward(x, (h, h) if mode == "lstm" else h, weights)
+        assert [one.shape for one in flattened(results)][:2] == [(STEPS, 0, 5), (1, 0, 5)]
+        assert plan.forward(x, None, weights, out=results) == results
+        data, gradient = plan.backward(random((STEPS, 0, 5)))
+        assert [one.shape for one in flattened(data)][:2] == [(STEPS, 0, 3), (1, 0, 5)]
+        assert gradient.layout == weights.layout
+        assert not gradient.flat.any()
+        assert "nothing runs: the batch is empty" in plan.report()
+        plan.autotune()
+        with pytest.raises(UnsupportedError, match=r"an empty batch.*has no graphs"):
+            plan.capture(lambda: None)
+    with pytest.raises(ValueError, match="closed"):
+        plan.forward(x, None, weights)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_an_empty_batch_adds_nothing_to_a_gradient(accumulate):
+    weights = weights_of(SPECS["gru"])
+    out = weights.like(np.ones_like(weights.flat))
+    with empty_plan("gru") as plan:
+        plan.forward(random((STEPS, 0, 3)), None, weights)
+        plan.backward_data()
+        assert plan.backward_weights(out=out, accumulate=accumulate) is out
+        assert (out.flat == accumulate).all()
+        with pytest.raises(ContextError, match="runs once"):
+            plan.backward_weights()
+
+
+def test_an_empty_batch_of_arrays_is_checked():
+    with empty_plan("gru") as plan:
+        with pytest.raises(ValueError, match=r"^x must have shape \(4, 0, 3\); got \(4, 1, 3\)$"):
+            plan.forward(random((STEPS, 1, 3)), None, weights_of(SPECS["gru"]))
+        with pytest.raises(ValueError, match=r"^h_0 must have shape \(1, 0, 5\)"):
+            plan.forward(random((STEPS, 0, 3)), random((1, 2, 5)), weights_of(SPECS["gru"]))

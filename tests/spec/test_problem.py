@@ -85,11 +85,30 @@ def test_in_words():
 def test_there_is_a_step():
     with pytest.raises(ValueError, match=r"^x must have at least one time step; got T = 0$"):
         RNNProblem.dense(SPEC, 0, 2)
+    with pytest.raises(ValueError, match=r"^x must have at least one time step; got T = 0$"):
+        RNNProblem.dense(SPEC, 0, 0)
 
 
-def test_there_is_a_row():
-    with pytest.raises(ValueError, match=r"^x must have at least one row in its batch; got B = 0$"):
-        RNNProblem.dense(SPEC, 2, 0)
+def test_a_batch_may_be_empty():
+    problem = RNNProblem.dense(SPEC, 2, 0, batch_first=True, lengths=[])
+    assert problem == RNNProblem.dense(SPEC, 2, 0, batch_first=True)
+    assert problem.x_shape == (0, 2, SPEC.input_size)
+    assert problem.h_shape[1] == 0
+    packed = RNNProblem.packed(SPEC, (0, 0), 0)
+    assert (packed.steps, packed.batch, packed.row_lengths) == (2, 0, ())
+    assert packed.y_shape == (0, SPEC.output_size * SPEC.num_directions)
+    assert "lengths []" in str(packed)
+
+
+def test_an_empty_batch_has_no_lengths():
+    message = r"^lengths must have one entry for each of the 0 rows of the batch; got 1$"
+    with pytest.raises(ValueError, match=message):
+        RNNProblem.dense(SPEC, 2, 0, lengths=[2])
+
+
+def test_no_batch_is_less_than_empty():
+    with pytest.raises(ValueError, match=r"^x must have 0 or more rows in its batch; got B = -1$"):
+        RNNProblem.dense(SPEC, 2, -1)
 
 
 @pytest.mark.parametrize("dropout", [0, 1, 0.5, np.float32(0.5), np.float64(1)], ids=repr)

@@ -190,10 +190,16 @@ def test_batch_sizes_never_rise():
         check_batch_sizes([3, 2, 3])
 
 
-@pytest.mark.parametrize("sizes", [(0,), (2, 0), (2, -1)])
+@pytest.mark.parametrize("sizes", [(-1,), (0, -1), (2, 0), (2, -1), (2, 0, 0)])
 def test_batch_sizes_are_positive(sizes):
-    with pytest.raises(ValueError, match=r"^batch_sizes must be 1 or more; got"):
+    with pytest.raises(ValueError, match=r"^batch_sizes must be 1 or more, or all of them 0; got"):
         check_batch_sizes(sizes)
+
+
+@pytest.mark.parametrize("sizes", [(0,), (0, 0, 0)])
+def test_batch_sizes_of_an_empty_batch_are_zeros(sizes):
+    assert check_batch_sizes(sizes, 0) == sizes
+    assert batch_sizes_to_lengths(sizes) == ()
 
 
 def test_there_is_a_batch_size():

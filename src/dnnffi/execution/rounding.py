@@ -30,11 +30,14 @@ def inexact(roundoff: float, random: np.random.Generator) -> Callable[[_HostArra
         def __array_ufunc__(
             self, ufunc: np.ufunc, method: Any, *operands: Any, **keywords: Any
         ) -> Any:
-            keywords.pop("out", None)  # of ``a += b``, which takes what is returned
+            (out,) = keywords.pop("out", (None,))
             plain = (a.view(np.ndarray) if isinstance(a, Inexact) else a for a in operands)
             result = getattr(ufunc, method)(*plain, **keywords)
-            if not isinstance(result, np.ndarray) or result.dtype != np.float64:
+            if isinstance(result, np.ndarray) and result.dtype == np.float64:
+                result = erring(result).view(Inexact)
+            if out is None:
                 return result
-            return erring(result).view(Inexact)
+            out[...] = result
+            return out.view(Inexact)  # ``a += b`` takes what is returned, and errs from then on
 
     return lambda array: erring(array).view(Inexact)

@@ -1,6 +1,6 @@
 """One step of each recurrent cell, and its derivative.
 
-Every cell reads the two products of its step, each [B, G*H] with the gates side by side,
+Every cell reads the two products of its step, gate by gate, [G, B, H],
 
     gx = W x_t + b_W        gh = R h_{t-1} + b_R
 
@@ -8,6 +8,9 @@ and the state before the step. Its derivative maps the gradients of the state af
 those of ``gx``, of ``gh`` and of the state before, the latter without the way through ``gh``:
 the recurrent product and the LSTM's projection belong to the layer. ``xp`` is the module that the
 arrays come from, NumPy or CuPy.
+
+A step computes in place, in arrays that the layer gives it: in a small network most of its time
+would go into making new ones.
 """
 
 from __future__ import annotations
@@ -20,78 +23,110 @@ from dnnffi.device.interface import NDArray
 Saved = tuple[Any, ...]
 
 
-class State(NamedTuple):
-    """The state after a step, h [B, H] and c [B, H] (LSTM), and what the derivative needs."""
-
-    h: NDArray
-    c: NDArray | None
-    saved: Saved
-
-
 class StateGradients(NamedTuple):
-    """Gradients of ``gx`` and ``gh``, and of the state before the step (None: no direct way)."""
+    """Gradients of the state before the step (None: no direct way)."""
 
-    gx: NDArray
-    gh: NDArray
     h: NDArray | None
     c: NDArray | None
 
 
 class Cell(Protocol):
-    """The step of one mode."""
+    """The step of one mode.
 
-    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State: ...
+    A step fills ``kept`` [K, B, H] for its derivative, leaves its h in ``h_out`` [B, H], and
+    returns its c [B, H] (LSTM) and all that the derivative reads. The derivative fills ``d_gx`` and
+    ``d_gh`` [G, B, H].
+    """
 
-    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients: ...
+    gates: int  # G
+    kept: int  # K
+    sums: bool  # gx and gh are read as their sum alone, so that d_gx is d_gh
+
+    def step(
+        self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None, kept: NDArray, h_out: NDArray
+    ) -> tuple[NDArray | None, Saved]: ...
+
+    def step_backward(
+        self, saved: Saved, dh: NDArray, dc: NDArray | None, d_gx: NDArray, d_gh: NDArray
+    ) -> StateGradients: ...
 
 
-def make_cell(mode: str, xp: ModuleType, clip: tuple[float, float] | None, clip_nan: str) -> Cell:
-    """The cell of ``mode``; ``clip`` and ``clip_nan`` are the LSTM's."""
+def make_cell(
+    mode: str, xp: ModuleType, dtype: Any, clip: tuple[float, float] | None, clip_nan: str
+) -> Cell:
+    """The cell of ``mode`` on arrays of ``dtype``; ``clip`` and ``clip_nan`` are the LSTM's."""
+    one = xp.array(1, dtype)  # of a number NumPy would make an array in each operation
     if mode == "lstm":
-        return LSTMCell(xp, clip, clip_nan)
+        return LSTMCell(xp, one, clip, clip_nan)
     if mode == "gru":
-        return GRUCell(xp)
-    return ElmanCell(xp, relu=mode == "rnn_relu")
+        return GRUCell(xp, one)
+    return ElmanCell(xp, one, relu=mode == "rnn_relu")
 
 
 class LSTMCell:
     """c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g);  h_t = sigmoid(o) tanh(c_t).
 
-    i f g o are the quarters of gx + gh. With ``clip``, c_{t-1} and the c_t in h_t are clipped where
+    i f g o are the gates of gx + gh. With ``clip``, c_{t-1} and the c_t in h_t are clipped where
     they are read, the initial state too; c_t itself is kept as it is, so c_n may lie outside. That
     is what cuDNN 9.19 was seen to do. Where there is a projection, h_t here is what is projected.
     """
 
-    def __init__(self, xp: ModuleType, clip: tuple[float, float] | None, clip_nan: str) -> None:
+    gates, kept, sums = 4, 5, True
+
+    def __init__(
+        self, xp: ModuleType, one: NDArray, clip: tuple[float, float] | None, clip_nan: str
+    ) -> None:
         self.xp = xp
+        self.one = one
         self.clip = clip
         self.clip_nan = clip_nan
 
-    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State:
+    def step(
+        self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None, kept: NDArray, h_out: NDArray
+    ) -> tuple[NDArray | None, Saved]:
         assert c is not None
-        xp = self.xp
-        i, f, g, o = xp.split(gx + gh, 4, axis=-1)
-        i, f, g, o = sigmoid(xp, i), sigmoid(xp, f), xp.tanh(g), sigmoid(xp, o)
+        xp, one = self.xp, self.one
+        i, f, g, o, tanh_c = kept
+        xp.add(gx, gh, out=kept[:4])
+        i_f = kept[:2]
+        sigmoid(xp, i_f, one, out=i_f)
+        sigmoid(xp, o, one, out=o)
+        xp.tanh(g, out=g)
         c_before, clipped_before = clip_cell(xp, c, self.clip, self.clip_nan)
-        c = f * c_before + i * g
+        c = f * c_before
+        c += i * g
         c_read, clipped = clip_cell(xp, c, self.clip, self.clip_nan)
-        tanh_c = xp.tanh(c_read)
-        return State(o * tanh_c, c, (i, f, g, o, c_before, clipped_before, tanh_c, clipped))
+        xp.tanh(c_read, out=tanh_c)
+        xp.multiply(o, tanh_c, out=h_out)
+        return c, (kept, c_before, clipped_before, clipped)
 
-    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients:
-        xp = self.xp
-        i, f, g, o, c_before, clipped_before, tanh_c, clipped = saved
-        dc_read = dh * o * (1 - tanh_c * tanh_c)
+    def step_backward(
+        self, saved: Saved, dh: NDArray, dc: NDArray | None, d_gx: NDArray, d_gh: NDArray
+    ) -> StateGradients:
+        xp, one = self.xp, self.one
+        kept, c_before, clipped_before, clipped = saved
+        i, f, g, o, tanh_c = kept
+        # Through h_t: dh o (1 - tanh(c)^2)
+        dc_read = tanh_c * tanh_c
+        xp.subtract(one, dc_read, out=dc_read)
+        dc_read *= o
+        dc_read *= dh
         dc = dc + (dc_read if clipped is None else xp.where(clipped, 0, dc_read))
-        di = dc * g * i * (1 - i)
-        df = dc * c_before * f * (1 - f)
-        dg = dc * i * (1 - g * g)
-        do = dh * tanh_c * o * (1 - o)
-        gates = xp.concatenate([di, df, dg, do], axis=-1)
+        # Of the gates' functions: s (1 - s), of the tanh 1 - g^2
+        slopes = xp.subtract(one, kept[:4])
+        slopes *= kept[:4]
+        xp.multiply(g, g, out=slopes[2])
+        xp.subtract(one, slopes[2], out=slopes[2])
+        of_gates = xp.empty_like(slopes)
+        xp.multiply(dc, g, out=of_gates[0])
+        xp.multiply(dc, c_before, out=of_gates[1])
+        xp.multiply(dc, i, out=of_gates[2])
+        xp.multiply(dh, tanh_c, out=of_gates[3])
+        xp.multiply(of_gates, slopes, out=d_gx)
         dc_before = dc * f
         if clipped_before is not None:
             dc_before = xp.where(clipped_before, 0, dc_before)
-        return StateGradients(gates, gates, None, dc_before)
+        return StateGradients(None, dc_before)
 
 
 class GRUCell:
@@ -100,51 +135,100 @@ class GRUCell:
     Reset after: r acts on the recurrent product, its bias included.
     """
 
-    def __init__(self, xp: ModuleType) -> None:
+    gates, kept, sums = 3, 4, False
+
+    def __init__(self, xp: ModuleType, one: NDArray) -> None:
         self.xp = xp
+        self.one = one
 
-    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State:
-        xp = self.xp
-        gx_r, gx_z, gx_n = xp.split(gx, 3, axis=-1)
-        gh_r, gh_z, gh_n = xp.split(gh, 3, axis=-1)
-        r, z = sigmoid(xp, gx_r + gh_r), sigmoid(xp, gx_z + gh_z)
-        n = xp.tanh(gx_n + r * gh_n)
-        return State((1 - z) * n + z * h, None, (r, z, n, gh_n, h))
+    def step(
+        self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None, kept: NDArray, h_out: NDArray
+    ) -> tuple[NDArray | None, Saved]:
+        xp, one = self.xp, self.one
+        r, z, n, gh_n = kept
+        r_z = xp.add(gx[:2], gh[:2], out=kept[:2])
+        sigmoid(xp, r_z, one, out=r_z)
+        gh_n[...] = gh[2]
+        xp.multiply(r, gh_n, out=n)
+        n += gx[2]
+        xp.tanh(n, out=n)
+        xp.subtract(one, z, out=h_out)
+        h_out *= n
+        h_out += z * h
+        return None, (kept, h)
 
-    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients:
-        xp = self.xp
-        r, z, n, gh_n, h_before = saved
-        dz = dh * (h_before - n) * z * (1 - z)
-        dn = dh * (1 - z) * (1 - n * n)
-        dr = dn * gh_n * r * (1 - r)
-        gx = xp.concatenate([dr, dz, dn], axis=-1)
-        gh = xp.concatenate([dr, dz, dn * r], axis=-1)
-        return StateGradients(gx, gh, dh * z, None)
+    def step_backward(
+        self, saved: Saved, dh: NDArray, dc: NDArray | None, d_gx: NDArray, d_gh: NDArray
+    ) -> StateGradients:
+        xp, one = self.xp, self.one
+        kept, h_before = saved
+        r, z, n, gh_n = kept
+        slopes = xp.subtract(one, kept[:2])  # 1 - r, 1 - z
+        # dn = dh (1 - z) (1 - n^2)
+        dn = n * n
+        xp.subtract(one, dn, out=dn)
+        dn *= slopes[1]
+        dn *= dh
+        # dr = dn gh_n r (1 - r);  dz = dh (h - n) z (1 - z)
+        slopes *= kept[:2]
+        of_gates = xp.empty_like(slopes)
+        xp.multiply(dn, gh_n, out=of_gates[0])
+        xp.subtract(h_before, n, out=of_gates[1])
+        of_gates[1] *= dh
+        xp.multiply(of_gates, slopes, out=d_gx[:2])
+        d_gx[2] = dn
+        d_gh[:2] = d_gx[:2]
+        xp.multiply(dn, r, out=d_gh[2])
+        return StateGradients(dh * z, None)
 
 
 class ElmanCell:
     """h_t = tanh(gx + gh), or relu(gx + gh)."""
 
-    def __init__(self, xp: ModuleType, *, relu: bool) -> None:
+    gates, kept, sums = 1, 0, True
+
+    def __init__(self, xp: ModuleType, one: NDArray, *, relu: bool) -> None:
         self.xp = xp
+        self.one, self.zero = one, xp.zeros((), one.dtype)
         self.relu = relu
 
-    def step(self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None) -> State:
-        a = gx + gh
-        h = self.xp.maximum(a, 0) if self.relu else self.xp.tanh(a)
-        return State(h, None, (h,))
+    def step(
+        self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None, kept: NDArray, h_out: NDArray
+    ) -> tuple[NDArray | None, Saved]:
+        xp = self.xp
+        xp.add(gx[0], gh[0], out=h_out)
+        if self.relu:
+            xp.maximum(h_out, self.zero, out=h_out)
+        else:
+            xp.tanh(h_out, out=h_out)
+        return None, (h_out,)
 
-    def step_backward(self, saved: Saved, dh: NDArray, dc: NDArray | None) -> StateGradients:
+    def step_backward(
+        self, saved: Saved, dh: NDArray, dc: NDArray | None, d_gx: NDArray, d_gh: NDArray
+    ) -> StateGradients:
+        xp = self.xp
         (h,) = saved
-        # where, not a product: an infinite gradient stops at a unit that is off; NaN is not off.
-        da = self.xp.where(h <= 0, 0, dh) if self.relu else dh * (1 - h * h)
-        return StateGradients(da, da, None, None)
+        if self.relu:
+            # where, not a product: an infinite gradient stops at a unit that is off; NaN is not.
+            d_gx[0] = xp.where(h <= 0, 0, dh)
+        else:
+            slope = h * h
+            xp.subtract(self.one, slope, out=slope)
+            xp.multiply(dh, slope, out=d_gx[0])
+        return StateGradients(None, None)
 
 
-def sigmoid(xp: ModuleType, a: NDArray) -> NDArray:
-    """1 / (1 + exp(-a)) to full relative precision at both ends, without overflow."""
-    e = xp.exp(-abs(a))
-    return xp.where(a < 0, e, 1) / (1 + e)
+def sigmoid(
+    xp: ModuleType, a: NDArray, one: NDArray | int = 1, out: NDArray | None = None
+) -> NDArray:
+    """1 / (1 + exp(-a)) to full relative precision at both ends; ``out`` may be ``a``.
+
+    Where exp overflows the result is 0, which is right; NumPy warns unless it is told not to.
+    """
+    out = xp.negative(a, out=out)
+    xp.exp(out, out=out)
+    xp.add(out, one, out=out)
+    return xp.divide(one, out, out=out)
 
 
 def clip_cell(

@@ -7,12 +7,20 @@ last step; in the reverse direction a row keeps its initial state until its last
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, Saved
 from dnnffi.reference.layout import Layout
+
+MOST_ROWS = 256
+"""Rows of x that are multiplied at once.
+
+A BLAS is as fast with as many as with more, and their products stay in a cache: 512 KB in float32
+where H is 128.
+"""
 
 
 class Weights(NamedTuple):
@@ -36,7 +44,7 @@ class Pass:
     h_n: NDArray  # [B, O]
     c_n: NDArray | None  # [B, H]
     h_before: NDArray  # [T, B, O]: the state that each step read
-    unprojected: NDArray | None  # [T, B, H]: the cell's output before the projection
+    cell_h: NDArray  # [T, B, H]: the cell's output, in front of a projection
     saved: list[Saved]  # by step: what the cell keeps for its derivative
 
 
@@ -58,38 +66,73 @@ def forward_pass(
     c: NDArray | None,
     *,
     reverse: bool,
+    training: bool,
 ) -> Pass:
-    """One direction of one layer from the state h [B, O], c [B, H]."""
-    steps = layout.steps
-    order = range(steps - 1, -1, -1) if reverse else range(steps)
-    gx = _product(x, w.w_ih.T)
-    if w.b_ih is not None:
-        gx = gx + w.b_ih
-    hs, befores, cell_hs = [h] * steps, [h] * steps, [h] * steps
-    saved: list[Saved] = [()] * steps
-    for t in order:
-        befores[t] = h
-        gh = h @ w.w_hh.T
-        if w.b_hh is not None:
-            gh = gh + w.b_hh
-        new = cell.step(gx[t], gh, h, c)
-        cell_hs[t], saved[t] = new.h, new.saved
-        h = layout.update(t, new.h if w.w_hr is None else new.h @ w.w_hr.T, h)
-        if c is not None and new.c is not None:
-            c = layout.update(t, new.c, c)
-        hs[t] = h
+    """One direction of one layer from the state h [B, O], c [B, H].
 
-    return Pass(
-        weights=w,
-        order=order,
-        x=x,
-        y=layout.sequence(hs),
-        h_n=h,
-        c_n=c,
-        h_before=layout.sequence(befores),
-        unprojected=None if w.w_hr is None else layout.sequence(cell_hs),
-        saved=saved,
-    )
+    Without ``training`` it keeps nothing of a step but its h: no ``saved``, and no ``cell_h``.
+    """
+    xp, steps, batch = layout.xp, layout.steps, layout.batch
+    order = range(steps - 1, -1, -1) if reverse else range(steps)
+    # Each step's state; in front of the first, or behind the last, that which the pass begins with.
+    states = layout.empty(x, (steps + 1, batch, w.w_hh.shape[1]))
+    y, h_before = (states[:-1], states[1:]) if reverse else (states[1:], states[:-1])
+    h_before[order[0]] = h
+    hidden = w.w_hh.shape[0] // cell.gates
+    places = steps if training else 1
+    kept = layout.empty(x, (places, cell.kept, batch, hidden))
+    cell_h = y if w.w_hr is None else layout.empty(x, (places, batch, hidden))
+
+    gh = layout.empty(x, (batch, w.w_hh.shape[0]))
+    gh_by_gate = gh.reshape(batch, cell.gates, hidden).swapaxes(0, 1)
+    w_hh, w_hr = w.w_hh.T, None if w.w_hr is None else w.w_hr.T
+    saved: list[Saved] = [()] * places
+    for t, gx in zip(order, _input_products(layout, cell, w, x, order), strict=True):
+        h = h_before[t]
+        xp.matmul(h, w_hh, out=gh)
+        if w.b_hh is not None and not cell.sums:
+            gh += w.b_hh
+        place = t % places
+        h_out = y[t] if w_hr is None else cell_h[place]
+        c_new, saved[place] = cell.step(gx, gh_by_gate, h, c, kept[place], h_out)
+        if w_hr is not None:
+            xp.matmul(h_out, w_hr, out=y[t])
+        if layout.active is not None:
+            y[t] = layout.update(t, y[t], h)
+        if c is not None and c_new is not None:
+            c = layout.update(t, c_new, c)
+
+    h_n = y[order[-1]]
+    y = layout.zero_past_end(y)
+    if training:
+        h_before = layout.zero_past_end(h_before)
+        cell_h = y if w.w_hr is None else layout.zero_past_end(cell_h)
+    return Pass(w, order, x, y, h_n, c, h_before, cell_h, saved)
+
+
+def _input_products(
+    layout: Layout, cell: Cell, w: Weights, x: NDArray, order: range
+) -> Iterator[NDArray]:
+    """gx [G, B, H] of each step of ``order``; b_hh is in it where the cell ``sums``.
+
+    It is of some steps at once, and what the last of them was given is written over then.
+    """
+    xp, batch = layout.xp, layout.batch
+    length = max(1, MOST_ROWS // batch)
+    bias = w.b_ih
+    if w.b_ih is not None and cell.sums:
+        bias = w.b_ih + w.b_hh
+    buffer = layout.empty(x, (min(length, len(order)) * batch, w.w_ih.shape[0]))
+    for start in range(0, len(order), length):
+        some = order[start : start + length]
+        first = min(some[0], some[-1])
+        rows = x[first : first + len(some)].reshape(len(some) * batch, -1)
+        gx = xp.matmul(rows, w.w_ih.T, out=buffer[: len(rows)])
+        if bias is not None:
+            gx += bias
+        by_gate = gx.reshape(len(some), batch, cell.gates, -1).swapaxes(1, 2)
+        for t in some:
+            yield by_gate[t - first]
 
 
 def backward_pass(
@@ -100,28 +143,41 @@ def backward_pass(
     Rows of ``dy`` past their length are zero.
     """
     w = run.weights
-    d_gx, d_gh, d_h = [dh] * layout.steps, [dh] * layout.steps, [dh] * layout.steps
+    shape = layout.steps, layout.batch, w.w_hh.shape[0]
+    gx = layout.empty(run.x, shape)
+    gx_by_gate = gx.reshape(*shape[:2], cell.gates, -1).swapaxes(1, 2)
+    gh, gh_by_gate = gx, gx_by_gate
+    if not cell.sums:
+        gh = layout.empty(run.x, shape)
+        gh_by_gate = gh.reshape(*shape[:2], cell.gates, -1).swapaxes(1, 2)
+    d_h = None if w.w_hr is None else layout.empty(run.x, run.y.shape)
     for t in reversed(run.order):
         dh = dh + dy[t]
-        d_h[t] = dh
-        d = cell.step_backward(run.saved[t], dh if w.w_hr is None else dh @ w.w_hr, dc)
-        d_gx[t], d_gh[t] = d.gx, d.gh
-        dh_before = d.gh @ w.w_hh
+        d_output = dh
+        if d_h is not None:
+            d_h[t] = dh
+            d_output = dh @ w.w_hr
+        d = cell.step_backward(run.saved[t], d_output, dc, gx_by_gate[t], gh_by_gate[t])
+        dh_before = gh[t] @ w.w_hh
         if d.h is not None:
-            dh_before = dh_before + d.h
+            dh_before += d.h
         dh = layout.update(t, dh_before, dh)
         if dc is not None and d.c is not None:
             dc = layout.update(t, d.c, dc)
 
-    # Steps past a row's length were computed too; `sequence` puts zero over their gradients.
-    gx = layout.sequence(d_gx)
-    gh = gx if d_gh[0] is d_gx[0] else layout.sequence(d_gh)
+    # Steps past a row's length were computed too.
+    gx = layout.zero_past_end(gx)
+    gh = gx if cell.sums else layout.zero_past_end(gh)
+    b_ih = b_hh = None
+    if w.b_ih is not None:
+        b_ih = gx.sum(axis=(0, 1))
+        b_hh = b_ih.copy() if cell.sums else gh.sum(axis=(0, 1))
     weights = Weights(
         w_ih=_outer(gx, run.x),
         w_hh=_outer(gh, run.h_before),
-        b_ih=None if w.b_ih is None else gx.sum(axis=(0, 1)),
-        b_hh=None if w.b_hh is None else gh.sum(axis=(0, 1)),
-        w_hr=None if run.unprojected is None else _outer(layout.sequence(d_h), run.unprojected),
+        b_ih=b_ih,
+        b_hh=b_hh,
+        w_hr=None if d_h is None else _outer(layout.zero_past_end(d_h), run.cell_h),
     )
     return PassGradients(layout.zero_past_end(_product(gx, w.w_ih)), dh, dc, weights)
 

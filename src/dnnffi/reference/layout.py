@@ -70,9 +70,9 @@ class Layout:
         """Zero where ``a`` [T, B, .] is past a row's length, whatever is there, NaN too."""
         return a if self.active is None else self.xp.where(self.active[:, :, None], a, 0)
 
-    def sequence(self, by_step: list[NDArray]) -> NDArray:
-        """One array a step, [B, .] each, as [T, B, .] with zeros past each row's length."""
-        return self.zero_past_end(self.xp.stack(by_step))
+    def empty(self, like: NDArray, shape: tuple[int, ...]) -> NDArray:
+        """A new array of the dtype and class of ``like``: those that err have a class."""
+        return self.xp.empty_like(like, shape=shape, order="C")
 
     def update(self, step: int, new: NDArray, old: NDArray) -> NDArray:
         """``new`` [B, .] in the rows that reach ``step``, ``old`` in the others."""

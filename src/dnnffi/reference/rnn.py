@@ -2,8 +2,9 @@
 
 On CuPy's, so that ``options={"validate": True}`` compares on the device.
 
-For each layer and direction: the product of all steps' inputs at once, then one recurrent product
-per step (`dnnffi.reference.direction`). The equations of a step are in `dnnffi.reference.cells`.
+For each layer and direction: the products of the inputs of many steps at once, and one recurrent
+product per step (`dnnffi.reference.direction`). The equations of a step are in
+`dnnffi.reference.cells`.
 
 Symbols: T time steps, B batch, I input size, H hidden size, P projection size (0 = none), O = P or
 H, L layers, D directions, G gates.
@@ -48,7 +49,7 @@ class Forward:
     y: NDArray
     h_n: NDArray
     c_n: NDArray | None
-    tape: Tape
+    tape: Tape | None  # None without ``training``
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def forward(
     masks: Sequence[NDArray] | None = None,
     clip: tuple[float, float] | None = None,
     clip_nan: str = "propagate",
+    training: bool = True,
 ) -> Forward:
     """Run the network of ``spec`` over ``x``.
 
@@ -93,6 +95,7 @@ def forward(
     dropout, masks : the output of layer l, of all directions, is multiplied by ``masks[l]`` before
         layer l + 1 reads it. L - 1 arrays, each [T, B, O*D] (packed: [sum(batch_sizes), O*D] too).
         The probability is not read, but one above 0 asks for masks: see `dropout_masks`.
+    training : whether `backward` is to follow; without, nothing of the steps is kept
     clip, clip_nan : bounds of the LSTM's cell state, see `dnnffi.reference.cells.clip_cell`
 
     Raises
@@ -107,7 +110,7 @@ def forward(
     xp = array_module(x)
     dtype = compute_dtype(x.dtype)
     layout = Layout.of(xp, x, batch_first, lengths, batch_sizes)
-    cell = make_cell(spec.mode, xp, clip, clip_nan)
+    cell = make_cell(spec.mode, xp, dtype, clip, clip_nan)
     h = _cast(h_0, dtype, xp, spec.h_shape(layout.batch))
     c = _cast(c_0, dtype, xp, spec.c_shape(layout.batch)) if spec.has_cell else None
     grouped = _group(spec, [w.astype(dtype, copy=False) for w in weights])
@@ -122,22 +125,23 @@ def forward(
         passes = []
         for direction in range(spec.num_directions):
             k = layer * spec.num_directions + direction
-            state = h[k], None if c is None else c[k]
+            given = grouped[k], inputs, h[k], None if c is None else c[k]
             reverse = direction == 1
-            passes.append(forward_pass(layout, cell, grouped[k], inputs, *state, reverse=reverse))
+            passes.append(forward_pass(layout, cell, *given, reverse=reverse, training=training))
         inputs = passes[0].y
         if spec.bidirectional:
             inputs = xp.concatenate([one.y for one in passes], axis=-1)
         layers.append(passes)
 
     y = layout.original(inputs)
-    h_n = xp.stack([one.h_n for passes in layers for one in passes])
-    c_n = xp.stack([one.c_n for passes in layers for one in passes]) if spec.has_cell else None
+    if training:
+        y = xp.array(y, x.dtype)  # a copy: the tape reads these states, whatever is written into y
+    each = [one for passes in layers for one in passes]
     return Forward(
         y=y.astype(x.dtype, copy=False),
-        h_n=h_n.astype(x.dtype, copy=False),
-        c_n=None if c_n is None else c_n.astype(x.dtype, copy=False),
-        tape=Tape(spec, xp, layout, cell, x.dtype, dtype, masks, layers),
+        h_n=_stacked(xp, x.dtype, [one.h_n for one in each]),
+        c_n=_stacked(xp, x.dtype, [one.c_n for one in each]) if spec.has_cell else None,
+        tape=Tape(spec, xp, layout, cell, x.dtype, dtype, masks, layers) if training else None,
     )
 
 
@@ -152,6 +156,7 @@ def backward(
     """
     spec, xp, layout, dtype = tape.spec, tape.xp, tape.layout, tape.compute_dtype
     steps, batch, directions = layout.steps, layout.batch, spec.num_directions
+    outputs = spec.output_size
     if dy is None:
         d_outputs = xp.zeros(spec.y_shape(steps, batch), dtype)
     else:
@@ -162,7 +167,8 @@ def backward(
     by_pass: list[PassGradients] = []  # last layer first
     for layer in reversed(range(spec.num_layers)):
         of_layer = []
-        for direction, d_output in enumerate(xp.split(d_outputs, directions, axis=-1)):
+        for direction in range(directions):
+            d_output = d_outputs[..., direction * outputs : (direction + 1) * outputs]
             k = layer * directions + direction
             taken, d_state = tape.layers[layer][direction], (dh[k], None if dc is None else dc[k])
             of_layer.append(backward_pass(layout, tape.cell, taken, d_output, *d_state))
@@ -176,8 +182,8 @@ def backward(
 
     return Gradients(
         x=result(layout.original(d_outputs)),
-        h_0=result(xp.stack([one.h_0 for one in by_pass])),
-        c_0=result(xp.stack([one.c_0 for one in by_pass])) if spec.has_cell else None,
+        h_0=_stacked(xp, tape.dtype, [one.h_0 for one in by_pass]),
+        c_0=_stacked(xp, tape.dtype, [one.c_0 for one in by_pass]) if spec.has_cell else None,
         weights=[result(w) for one in by_pass for w in one.weights if w is not None],
     )
 
@@ -207,6 +213,14 @@ def _group(spec: RNNSpec, weights: Sequence[NDArray]) -> list[Weights]:
 def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> NDArray:
     """``a`` in ``dtype``; zeros of ``shape`` for None."""
     return xp.zeros(shape, dtype) if a is None else a.astype(dtype, copy=False)
+
+
+def _stacked(xp: ModuleType, dtype: Any, arrays: Sequence[Any]) -> NDArray:
+    """``arrays`` of one shape as one array; ``xp.stack`` takes longer than a small network."""
+    stacked = xp.empty((len(arrays), *arrays[0].shape), dtype)
+    for place, array in enumerate(arrays):
+        stacked[place] = array
+    return stacked
 
 
 def _time_major_mask(layout: Layout, mask: NDArray) -> NDArray:

@@ -19,6 +19,7 @@ from dnnffi.errors import PerformanceWarning, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
 from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
 from dnnffi.rnn.tuning import RNNTuner
@@ -65,12 +66,18 @@ class RNNBackend:
         return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        """A new plan."""
+        """A new plan for a problem with a batch."""
         return ReferenceRNNPlan(problem, generator)
+
+    def prepare(self, problem: RNNProblem, device: int, generator: Any) -> Any:
+        """A new plan; no library is asked where there is no batch."""
+        if problem.batch:
+            return self.plan(problem, device, generator)
+        return self._empty_plan(problem, device)
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
         """A new plan for a caller that keeps it with its buffers."""
-        return ReferenceBufferPlan(ReferenceRNNPlan(problem, generator))
+        return ReferenceBufferPlan(self.prepare(problem, device, generator))
 
     def generator(self, state: DropoutState | None, device: int) -> Any:
         """The random numbers of ``state``, or of this device's own where it is None."""
@@ -95,6 +102,9 @@ class RNNBackend:
     def copied_bytes(self) -> int:
         """Device memory of the copies of all its plans."""
         return 0
+
+    def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
+        return EmptyRNNPlan(problem)
 
     def _where(self, device: int) -> str:
         """Where a `DropoutState` stays."""
@@ -164,7 +174,9 @@ class DeviceRNNBackend(RNNBackend):
         self._alive.add(made)
         return made
 
-    def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> BufferPlan:
+    def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
+        if not problem.batch:
+            return super().buffer_plan(problem, device, generator)
         return BufferPlan(self.plan(problem, device, generator))
 
     def separate(self, packed: RNNWeights) -> list[AnyArray]:
@@ -177,6 +189,9 @@ class DeviceRNNBackend(RNNBackend):
 
     def copied_bytes(self) -> int:
         return sum(plan.operations.staged_bytes for plan in self._alive.snapshot())
+
+    def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
+        return EmptyRNNPlan(problem, self.memory, device, self.name)
 
     def _where(self, device: int) -> str:
         with_allocator = " with an allocator" if self.resources.external else ""

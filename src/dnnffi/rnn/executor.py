@@ -49,6 +49,8 @@ class RNNExecutor:
 
     Raises
     ------
+    ValueError
+        The batch of the problem is empty: there is nothing to run.
     UnsupportedError
         The library has no such combination.
     CudnnError, MiopenError
@@ -67,6 +69,8 @@ class RNNExecutor:
         record = named(backend)
         if record.load is None or record.candidates is None:
             raise ValueError(f"backend {backend!r} has no executors")
+        if not problem.batch:
+            raise ValueError("problem must have at least one row in its batch; got B = 0")
         library = record.load() if library is None else library
         self.library: Any = library
         self._memory = memory = library.memory

@@ -127,7 +127,7 @@ class RNNContext(Generic[ArrayT]):
         )
         if not retain:
             self._saved = None
-        if problem.options.validate:
+        if problem.options.validate and problem.batch:
             validate.check_backward(call, problem, dy, dh_n, dc_n, (dx, dh_0, dc_0), dweights)
         dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:
@@ -253,7 +253,8 @@ def _run_checked(
     device = found.device_of("x", x)
     generator = None
     if probability and spec.num_layers > 1:
-        generator = found.generator(state, device)
+        if 0 not in x.shape:  # the library makes it
+            generator = found.generator(state, device)
     elif probability:
         warn_of_dropout()
     rest = batch_first, lengths, batch_sizes, checked, training, probability
@@ -261,7 +262,7 @@ def _run_checked(
     plan = found.plans.find(key)
     if plan is None:
         problem = _problem(spec, x, *rest)
-        plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
+        plan = found.plans.get(key, lambda: found.prepare(problem, device, generator))
     arrays = CallArrays(found, spec, device, plan.takes, x, h_0, c_0, weights)
     if not (weights.__class__ is RNNWeights and plan.takes(x, plan.x_shape)):
         x = arrays.array("x", x, plan.x_shape)
@@ -272,7 +273,9 @@ def _run_checked(
     arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0)
     native = found.native(weights, spec)
     *results, saved = plan.forward(x, h_0, c_0, native)
-    if checked.validate:
+    if not plan.problem.batch:
+        pass  # nothing to compare, and no plan to know again
+    elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
     elif signature is not None and native is weights._buffer:
         weights._known.add(signature, plan, (found, native))
@@ -387,7 +390,8 @@ def lstm(
     Parameters
     ----------
     x : [T, B, I]; [B, T, I] with ``batch_first``; packed [sum(batch_sizes), I]. float16, bfloat16,
-        float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``
+        float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``. T
+        is at least 1, B may be 0
     hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
     weights : arrays in PyTorch's order: for each layer, for each direction, w_ih [4*H, I or O*D],
         w_hh [4*H, O], then b_ih, b_hh [4*H] if there are biases, then w_hr [P, H] if there is a
@@ -396,7 +400,8 @@ def lstm(
     num_layers, bidirectional : L, and whether D is 2
     lengths : one host integer a row, in any order, each from 1 to T. Past a row's length y is zero,
         and h_n, c_n are the state at its last step
-    batch_sizes : rows still running at each step of packed sequences, never rising
+    batch_sizes : rows still running at each step of packed sequences, never rising; all of them 0
+        where the batch is empty
     backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
         MIOpen, NumPy arrays to the reference
     options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",

@@ -30,7 +30,7 @@ class RNNPlan:
     Parameters
     ----------
     spec : the network
-    batch, steps : B and T
+    batch, steps : B, which may be 0, and T
     training : whether `backward_data` and `backward_weights` are to follow a forward
     batch_first : x is [B, T, I] instead of [T, B, I]
     lengths : one host integer a row, from 1 to T, in any order
@@ -99,9 +99,9 @@ class RNNPlan:
         self._backend: RNNBackend
         self._backend, self._device = rnn_backends.on_device(backend, device)
         generator = None
-        if problem.drops:
+        if problem.drops and problem.batch:
             generator = self._backend.generator(dropout_state, self._device)
-        elif problem.dropout:
+        elif problem.dropout and not problem.drops:
             warn_of_dropout()
         self._buffers = self._backend.buffer_plan(problem, self._device, generator)
         self._spec, self._has_cell = spec, spec.has_cell

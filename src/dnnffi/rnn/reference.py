@@ -14,6 +14,7 @@ from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.locks import new_lock
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn.context import Context, Phase
+from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 from dnnffi.weights import RNNWeights
@@ -67,6 +68,8 @@ def _at(state: int, inc: int, drawn: int) -> np.random.PCG64:
 class ReferenceRNNPlan:
     """Forward and backward of one problem by `dnnffi.reference.rnn`."""
 
+    title = "the reference"
+
     def __init__(self, problem: RNNProblem, generator: HostGenerator | None = None) -> None:
         self.problem = problem
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
@@ -79,6 +82,7 @@ class ReferenceRNNPlan:
             "batch_sizes": lengths_to_batch_sizes(problem.row_lengths) if packed else None,
             "clip": problem.options.clip,
             "clip_nan": problem.options.clip_nan,
+            "training": problem.training,
         }
 
     def takes(self, array: object, shape: tuple[int, ...]) -> bool:
@@ -122,19 +126,29 @@ class ReferenceRNNPlan:
             raise
         return grads.x, grads.h_0, grads.c_0, grads.weights if weights_needed else None
 
+    def gradient(
+        self, found: list[AnyArray], weights: RNNWeights, out: RNNWeights | None, accumulate: bool
+    ) -> RNNWeights:
+        """``found``, of a backward, as the gradient of ``weights``; in ``out`` if it is given."""
+        packed = RNNWeights.pack(found, weights.spec, backend=weights.backend)
+        if out is None:
+            return packed
+        out.flat[...] = out.flat + packed.flat if accumulate else packed.flat
+        return out
+
     def report(self) -> str:
         """What runs, in plain words."""
         return f"{self.problem}\nthe NumPy reference; there is nothing to choose"
 
 
 class ReferenceBufferPlan:
-    """A plan of the reference with the interface of a vendor's `BufferPlan`."""
+    """A plan of the reference, or of an empty batch, with the interface of a `BufferPlan`."""
 
-    def __init__(self, plan: ReferenceRNNPlan) -> None:
+    def __init__(self, plan: ReferenceRNNPlan | EmptyRNNPlan) -> None:
         self.plan = plan
         self.closed = False
         self._saved: Any = None
-        self._weights: list[AnyArray] | None = None
+        self._weights: Any = None  # what the plan's backward gave for them
 
     def forward(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any, out: Any
@@ -173,11 +187,8 @@ class ReferenceBufferPlan:
             raise ContextError("backward weights runs once, after backward data")
         if weights is not None:
             assert self._weights is not None
-            packed = RNNWeights.pack(self._weights, weights.spec, backend=weights.backend)
-            self._weights = None
-            if out_weights is None:
-                return out, packed
-            out_weights.flat[...] = out_weights.flat + packed.flat if accumulate else packed.flat
+            found, self._weights = self._weights, None
+            out_weights = self.plan.gradient(found, weights, out_weights, accumulate)
         return out, out_weights
 
     def autotune(self) -> None:
@@ -186,7 +197,7 @@ class ReferenceBufferPlan:
 
     def capture(self, step: Callable[[], Any]) -> Any:
         """Refused: there is no graph to capture."""
-        raise UnsupportedError("the reference", "", "has no graphs; call the step itself")
+        raise UnsupportedError(self.plan.title, "", "has no graphs; call the step itself")
 
     def report(self) -> str:
         """What runs, in plain words."""

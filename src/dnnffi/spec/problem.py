@@ -25,8 +25,8 @@ class RNNProblem(NamedTuple):
 
     ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
     ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
-    steps; packed problems have theirs descending. There are at most 16,777,216 steps, and as many
-    rows.
+    steps; packed problems have theirs descending. There are from 1 to 16,777,216 steps, and from 0
+    to as many rows.
 
     Examples
     --------
@@ -63,16 +63,17 @@ class RNNProblem(NamedTuple):
     ) -> Self:
         """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none."""
         steps, batch = check_integer("steps", steps), check_integer("batch", batch)
-        for letter, what, count in (("T", "time step", steps), ("B", "row in its batch", batch)):
-            if count < 1:
-                raise ValueError(f"x must have at least one {what}; got {letter} = {shown(count)}")
+        if steps < 1:
+            raise ValueError(f"x must have at least one time step; got T = {shown(steps)}")
+        if batch < 0:
+            raise ValueError(f"x must have 0 or more rows in its batch; got B = {shown(batch)}")
         for letter, what, count in (("T", "time steps", steps), ("B", "rows in its batch", batch)):
             if count > MOST_ENTRIES:
                 raise ValueError(
                     f"x must have at most {MOST_ENTRIES} {what}; got {letter} = {shown(count)}"
                 )
         checked = None if lengths is None else check_lengths(lengths, steps, batch)
-        if checked is not None and min(checked) == steps:
+        if checked is not None and min(checked, default=steps) == steps:
             checked = None
         layout = BATCH_MAJOR if batch_first else SEQUENCE_MAJOR
         made = cls(spec, steps, batch, layout, checked, training, check_dropout(dropout), options)

@@ -58,7 +58,10 @@ def check_lengths(lengths: object, steps: int, batch: int) -> tuple[int, ...]:
 
 
 def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[int, ...]:
-    """``batch_sizes`` checked: T positive integers that never rise and sum to ``total``."""
+    """``batch_sizes`` checked: T positive integers that never rise and sum to ``total``.
+
+    Those of an empty batch are T zeros.
+    """
     checked = as_integers("batch_sizes", batch_sizes)
     if not checked:
         raise ValueError("batch_sizes must have at least one entry")
@@ -68,8 +71,10 @@ def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[in
                 f"batch_sizes must never rise; batch_sizes[{step}] is {shown(size)} after "
                 f"{shown(before)}"
             )
-    if checked[-1] < 1:
-        raise ValueError(f"batch_sizes must be 1 or more; got {shown(checked[-1])}")
+    if checked[-1] < (1 if checked[0] > 0 else 0):
+        raise ValueError(
+            f"batch_sizes must be 1 or more, or all of them 0; got {shown(checked[-1])}"
+        )
     if checked[0] > MOST_ENTRIES:
         raise ValueError(f"batch_sizes must be at most {MOST_ENTRIES}; got {shown(checked[0])}")
     if total is not None and sum(checked) != total:

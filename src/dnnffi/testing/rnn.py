@@ -216,7 +216,8 @@ def keywords(problem: RNNProblem) -> dict[str, Any]:
         "options": problem.options._asdict(),
     }
     if problem.layout == PACKED:
-        result["batch_sizes"] = lengths_to_batch_sizes(problem.row_lengths)
+        lengths = problem.row_lengths
+        result["batch_sizes"] = lengths_to_batch_sizes(lengths) if lengths else (0,) * problem.steps
     else:
         result["batch_first"] = problem.layout == BATCH_MAJOR
         result["lengths"] = problem.lengths

@@ -94,8 +94,8 @@ def steps(mode, clip, dtype="f4"):
     return Steps(mode, clip, dtype)
 
 
-def reference(mode, clip):
-    return make_cell(mode, np, BOUNDS if clip else None, CLIPS[clip] or "propagate")
+def reference(mode, clip, dtype):
+    return make_cell(mode, np, dtype, BOUNDS if clip else None, CLIPS[clip] or "propagate")
 
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, *BOUNDS, 1e30, -1e30]
@@ -117,12 +117,17 @@ def inputs(draw, gates, numbers):
 
 
 def of_reference(mode, clip, gx, gh, h, c, dh, dc):
-    """The state after the step, and the gradients, of a unit a row."""
+    """h and c after the step, the gradients of gx and gh, and of h and c before, a unit a row."""
+    cell = reference(mode, clip, gx.dtype)
+    gx, gh = (one.T[:, :, None] for one in (gx, gh))  # [gates, N, 1]
     h, c, dh, dc = (one[:, None] for one in (h, c, dh, dc))
-    cell = reference(mode, clip)
+    kept, h_after = np.empty((cell.kept, *h.shape), h.dtype), np.empty_like(h)
+    d_gx = np.empty_like(gx)
+    d_gh = d_gx if cell.sums else np.empty_like(gh)
     with np.errstate(all="ignore"):
-        after = cell.step(gx, gh, h, c)
-        return after, cell.step_backward(after.saved, dh, dc)
+        c_after, saved = cell.step(gx, gh, h, c, kept, h_after)
+        before = cell.step_backward(saved, dh, dc, d_gx, d_gh)
+    return h_after, c_after, d_gx[:, :, 0].T, d_gh[:, :, 0].T, before
 
 
 def of_kernels(mode, clip, gx, gh, h, c, dh, dc, dtype="f4"):
@@ -141,18 +146,18 @@ def compare(found, expected, rtol, atol):
 def check(mode, clip, given, wide, rtol, atol):
     """Values and gradients against those of the reference."""
     reference_inputs = [one.astype("f8") for one in given] if wide else given
-    after, d = of_reference(mode, clip, *reference_inputs)
+    h, c, d_gx, d_gh, before = of_reference(mode, clip, *reference_inputs)
     h_after, c_after, d_gates, dh_before, dc_before = of_kernels(mode, clip, *given)
-    compare(h_after, after.h, rtol, atol)
+    compare(h_after, h, rtol, atol)
     d_input = d_gates[:, : GATES[mode]]
     d_product = d_gates[:, [0, 1, 3]] if mode == "gru" else d_input
-    compare(d_input, d.gx, rtol, atol)
-    compare(d_product, d.gh, rtol, atol)
+    compare(d_input, d_gx, rtol, atol)
+    compare(d_product, d_gh, rtol, atol)
     if mode == "lstm":
-        compare(c_after, after.c, rtol, atol)
-        compare(dc_before, d.c, rtol, atol)
+        compare(c_after, c, rtol, atol)
+        compare(dc_before, before.c, rtol, atol)
     if mode == "gru":
-        compare(dh_before, d.h, rtol, atol)
+        compare(dh_before, before.h, rtol, atol)
     else:
         assert not dh_before.any()
 

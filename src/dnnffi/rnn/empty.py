@@ -1,0 +1,106 @@
+"""What runs a problem without a batch? Nothing: results are empty, gradients of weights zeros."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from dnnffi.device.arrays import array_module
+from dnnffi.device.interface import AnyArray, Memory
+from dnnffi.rnn.context import Context, Phase
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.weights import weight_layout
+from dnnffi.weights import RNNWeights
+
+
+class EmptyRNNPlan:
+    """Forward and backward of a problem whose batch has no rows. No library is asked.
+
+    The arrays are made by whoever made x; on a ``backend`` with a library by its ``memory``, on
+    ``device``.
+    """
+
+    title = "an empty batch"
+
+    def __init__(
+        self, problem: RNNProblem, memory: Memory | None = None, device: int = 0, backend: str = ""
+    ) -> None:
+        self.problem = problem
+        self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
+        self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
+        self._has_cell = problem.spec.has_cell
+        self._memory = memory
+        self._device = device
+        self._backend = backend
+
+    def takes(self, array: object, shape: tuple[int, ...]) -> bool:
+        """Never: each array has to be looked at."""
+        return False
+
+    fits = takes
+
+    def forward(
+        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
+        """(y, h_n, c_n, what `backward` needs)."""
+        owner = self._memory or array_module(x), x.dtype
+        return *self._empty(owner, self.y_shape), Context(self, 0, owner, Phase.FORWARD)
+
+    def backward(
+        self,
+        saved: Context,
+        dy: AnyArray | None,
+        dh_n: AnyArray | None,
+        dc_n: AnyArray | None,
+        *,
+        weights_needed: bool,
+        retain: bool,
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None, Any]:
+        """(dx, dh_0, dc_0, gradient of the weights in the form of the backend's plans or None)."""
+        if retain:
+            saved.check(Phase.FORWARD)
+        else:
+            saved.take(Phase.FORWARD)
+        try:
+            results = self._empty(saved.owner, self.x_shape)
+            return *results, self._zeros(*saved.owner) if weights_needed else None
+        except BaseException:
+            saved.reach(Phase.FORWARD)  # nothing was spent
+            raise
+
+    def gradient(
+        self, found: Any, weights: RNNWeights, out: RNNWeights | None, accumulate: bool
+    ) -> RNNWeights:
+        """``found``, of a backward, as the gradient of ``weights``; in ``out`` if it is given."""
+        if out is None:
+            if isinstance(found, list):
+                return RNNWeights.pack(found, weights.spec, backend=weights.backend)
+            return RNNWeights.of_result(found, weights.layout)
+        if not accumulate:
+            with self._on_device():
+                out.flat[...] = 0
+        return out
+
+    def _empty(
+        self, owner: tuple[Any, Any], shape: tuple[int, ...]
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
+        """An array of ``shape``, and those of a state."""
+        module, dtype = owner
+        with self._on_device():
+            first, h = module.empty(shape, dtype), module.empty(self.h_shape, dtype)
+            return first, h, module.empty(self.c_shape, dtype) if self._has_cell else None
+
+    def _zeros(self, module: Any, dtype: Any) -> Any:
+        """The gradient of the weights: arrays in PyTorch's order, a backend's in its layout."""
+        spec = self.problem.spec
+        if self._memory is None:
+            return [module.zeros(one.shape, dtype) for one in spec.parameter_shapes()]
+        with self._on_device():
+            return module.zeros((weight_layout(spec, self._backend).size,), dtype)
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._memory is None else self._memory.use(self._device)
+
+    def report(self) -> str:
+        """What runs, in plain words."""
+        return f"{self.problem}\nnothing runs: the batch is empty"
