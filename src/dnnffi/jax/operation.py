@@ -164,8 +164,18 @@ def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
     found = dict(
         zip(asked.results, backward.bind(*residuals, *given.values(), task=asked), strict=True)
     )
-    gradients = [found[f"d{name}"] if wanted[name] else None for name in names[:count]]
+    gradients = [
+        _as_shared(found[f"d{name}"], operand) if wanted[name] else None
+        for name, operand in zip(names[:count], operands, strict=False)
+    ]
     return [None] * len(residuals) + gradients
+
+
+def _as_shared(gradient: Any, operand: Any) -> Any:
+    """The gradient of an operand, summed over N where all problems share the operand."""
+    if operand.shape[0] == gradient.shape[0]:
+        return gradient
+    return gradient.sum(0, keepdims=True)
 
 
 def _refuse(what: str, task: Task) -> NoReturn:
@@ -259,8 +269,8 @@ def _lower(primitive: Primitive, context: Any, *operands: Any, task: Task) -> An
         )
     function = partial(_call, _KINDS[primitive], task)
     where = context.module_context.axis_context
-    devices = where.num_devices if isinstance(where, mlir.ShardingContext) else 1
-    if devices > 1 and task.problem.lengths is None:
+    several = isinstance(where, mlir.ShardingContext) and where.num_devices > 1
+    if several and where.device_assignment is not None and task.problem.lengths is None:
         # Without lengths, which a call of one program for all devices names by row.
         function = _divided(function, primitive, task, context.avals_in, context.avals_out)
     return mlir.lower_fun(function, multiple_results=True)(context, *operands)
@@ -362,7 +372,17 @@ def _parts(mesh: Any, axes: Any) -> int:
     return prod(mesh.shape[axis] for axis in (axes if isinstance(axes, tuple) else (axes,)))
 
 
+def _ask_for_devices() -> None:
+    """Have JAX name the devices of a program when it lowers the primitives."""
+    try:
+        from jax._src.dispatch import prim_requires_devices_during_lowering as known
+    except ImportError:  # then the work of a sharded program is not divided, but right
+        return
+    known.update((infer, forward, backward))
+
+
 def _set_up() -> None:
+    _ask_for_devices()
     for primitive in (infer, forward, linear, backward):
         primitive.multiple_results = True
         primitive.def_abstract_eval(_shapes)

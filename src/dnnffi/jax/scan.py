@@ -64,9 +64,8 @@ def network(
         x = jnp.swapaxes(x, 0, 1)
     steps, batch = x.shape[:2]
     wide = jnp.dtype("float32") if x.dtype.itemsize == 2 else x.dtype
-    h_0 = jnp.zeros(spec.h_shape(batch), wide) if h_0 is None else h_0.astype(wide)
-    if spec.has_cell:
-        c_0 = jnp.zeros(spec.c_shape(batch), wide) if c_0 is None else c_0.astype(wide)
+    h_0 = None if h_0 is None else h_0.astype(wide)
+    c_0 = None if c_0 is None else c_0.astype(wide)
     mask = None
     if lengths is not None:
         mask = (jnp.arange(steps)[:, None] < lengths)[..., None]
@@ -81,7 +80,7 @@ def network(
             number = len(ended)
             cell = _Cell(spec.mode, direction == 1, precision, options.clip, options.clip_nan)
             arrays = weights[number * count : (number + 1) * count]
-            state = h_0[number], c_0[number] if spec.has_cell else None
+            state = None if h_0 is None else h_0[number], None if c_0 is None else c_0[number]
             found = _direction(cell, spec, x, state, arrays, mask)
             y = found.h if mask is None else jnp.where(mask, found.h, 0)
             outputs.append(y.astype(x.dtype))
@@ -98,8 +97,13 @@ def _direction(
     cell: _Cell, spec: RNNSpec, x: Any, state: tuple[Any, Any], arrays: Sequence[Any], mask: Any
 ) -> _Steps:
     w_ih, w_hh, *rest = arrays
-    h, c = state
     inputs = _product(cell, x, w_ih)
+    h, c = state
+    # What begins at zero is divided among devices, and varies over them, as the inputs are.
+    if h is None:
+        h = jnp.zeros_like(inputs[0, :, : spec.output_size])
+    if c is None and spec.has_cell:
+        c = jnp.zeros_like(inputs[0, :, : spec.hidden_size])
     new_bias = None  # of a GRU: what the reset gate acts on
     if spec.bias:
         b_ih, b_hh = (bias.astype(inputs.dtype) for bias in rest[:2])
@@ -108,9 +112,8 @@ def _direction(
             b_hh = jnp.where(jnp.arange(b_hh.size) < 2 * spec.hidden_size, b_hh, 0)
         inputs = inputs + (b_ih + b_hh)
     if spec.mode == "gru":
-        shape = (*inputs.shape[:2], spec.hidden_size)
-        zeros = jnp.zeros((), inputs.dtype) if new_bias is None else new_bias
-        new_bias = jnp.broadcast_to(zeros, shape)
+        zeros = jnp.zeros_like(inputs[..., : spec.hidden_size])
+        new_bias = zeros if new_bias is None else zeros + new_bias
     w_hr = rest[-1] if spec.proj_size else None
     if mask is not None:
         mask = jnp.broadcast_to(mask, (*inputs.shape[:2], 1))
@@ -147,7 +150,7 @@ def _recurrence_jvp(
     """
     inputs, new_bias, h, c, w_hh, w_hr, mask = primals
     d_inputs, d_new_bias, d_h, d_c, d_w_hh, d_w_hr, _ = tangents
-    projected = None if w_hr is None else jnp.zeros((*inputs.shape[:2], w_hr.shape[0]), h.dtype)
+    projected = None if w_hr is None else jnp.zeros_like(inputs[..., : w_hr.shape[0]])
 
     def held(inputs: Any, new_bias: Any, projected: Any, h: Any, c: Any) -> _Steps:
         return _loop(cell, inputs, new_bias, projected, h, c, w_hh, w_hr, mask)
