@@ -22,14 +22,14 @@ class Call(NamedTuple):
 
     problem : dense, without dropout
     candidate : who runs it, as the tuner names it; empty for the rule of the problem's algorithm
-    count : how many problems lie one after the other in the arrays
+    problems : how many problems lie one after the other in the arrays
     operands, results : names of the arrays; an operand that all problems share ends with "*"
     reserve_row : bytes of the reserve space for a row of the batch
     """
 
     problem: RNNProblem
     candidate: str
-    count: int
+    problems: int
     operands: tuple[str, ...]
     results: tuple[str, ...]
     reserve_row: int
@@ -57,7 +57,7 @@ class Call(NamedTuple):
                 "training": problem.training,
                 "options": problem.options._asdict(),
                 "candidate": self.candidate,
-                "count": self.count,
+                "problems": self.problems,
                 "operands": self.operands,
                 "results": self.results,
                 "reserve_row": self.reserve_row,
@@ -85,7 +85,7 @@ class Call(NamedTuple):
         return cls(
             problem,
             value["candidate"],
-            value["count"],
+            value["problems"],
             tuple(value["operands"]),
             tuple(value["results"]),
             value["reserve_row"],

@@ -276,8 +276,9 @@ def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
         if array.dtype.name != spec.dtype:
-            raise TypeError(f"{name} must have the dtype of the weights, {spec.dtype}; got "
-                            f"{array.dtype}")
+            raise TypeError(
+                f"{name} must have the dtype of the weights, {spec.dtype}; got {array.dtype}"
+            )
         states.append(array)
     return tuple(states)
 
@@ -365,7 +366,7 @@ def _layers(
         flat = pack(weights, spec) if isinstance(weights, list) else weights
         operands = {"x": x, "weights": flat} | dict(zip(("h_0", "c_0"), states, strict=False))
         found = operation.run(static.way, static.problem, operands)
-        return (*found, None) if len(found) == 2 else tuple(found)  # type: ignore[return-value]
+        return (*found, None) if len(found) == 2 else tuple(found)
     arrays = weights if isinstance(weights, list) else unpack(weights, spec)
     if static.lengths is not None:
         lengths = jnp.asarray(static.lengths)

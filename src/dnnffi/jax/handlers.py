@@ -142,7 +142,7 @@ class Handlers:
             once = _backward(executor, order(_DATA), order(_WEIGHTS))
         else:
             once = _forward(executor, order(_FORWARD))
-        if call.count == 1:
+        if call.problems == 1:
             return once
         strides = [
             0 if name.endswith("*") or name == "workspace" else _bytes(name, call.problem, executor)
@@ -154,7 +154,7 @@ class Handlers:
                 strides[places[name]] = call.reserve_row * call.problem.batch
 
         def all_of_them(launch: Launch, addresses: list[int]) -> None:
-            for number in range(call.count):
+            for number in range(call.problems):
                 moved = zip(addresses, strides, strict=True)
                 once(launch, [address + number * stride for address, stride in moved])
 

@@ -62,9 +62,7 @@ def implementation_of(
             return None
         return way
     if not isinstance(name, str) or name not in NAMES:
-        raise ValueError(
-            f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}"
-        )
+        raise ValueError(f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}")
     return None if name == SCAN or problem is None else WAYS[name]
 
 

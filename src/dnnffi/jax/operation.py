@@ -141,9 +141,7 @@ def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[An
     *results, reserve = forward.bind(*primals, task=trained)
     names = (*task.names, "y", "reserve", *(f"d{name}" for name in task.names))
     moved = [ad.instantiate_zeros(tangent) for tangent in tangents]
-    dots = linear.bind(
-        *primals, results[0], reserve, *moved, task=task._replace(names=names)
-    )
+    dots = linear.bind(*primals, results[0], reserve, *moved, task=task._replace(names=names))
     return results, dots
 
 
@@ -251,9 +249,7 @@ def _map(
 
 def _size(arrays: Arrays, axes: Sequence[int | None]) -> int:
     return next(
-        int(array.shape[axis])
-        for array, axis in zip(arrays, axes, strict=True)
-        if axis is not None
+        int(array.shape[axis]) for array, axis in zip(arrays, axes, strict=True) if axis is not None
     )
 
 
@@ -296,9 +292,7 @@ def _call(kind: str, task: Task, *operands: Any) -> list[Any]:
     workspace = jax.ShapeDtypeStruct(
         (handlers.sizes(problem, candidate, 1).workspace,), jnp.dtype("uint8")
     )
-    call = Call(
-        problem, candidate, count, names, (*task.results, "workspace"), task.reserve_row
-    )
+    call = Call(problem, candidate, count, names, (*task.results, "workspace"), task.reserve_row)
     shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results]
     done = jax.ffi.ffi_call(
         handlers.target(kind), [*shapes, workspace], input_output_aliases=aliases

@@ -62,7 +62,7 @@ def network(
     """
     if batch_first:
         x = jnp.swapaxes(x, 0, 1)
-    steps, batch = x.shape[:2]
+    steps = x.shape[0]
     wide = jnp.dtype("float32") if x.dtype.itemsize == 2 else x.dtype
     h_0 = None if h_0 is None else h_0.astype(wide)
     c_0 = None if c_0 is None else c_0.astype(wide)
@@ -140,7 +140,7 @@ def _recurrence(
     return _loop(cell, inputs, new_bias, None, h, c, w_hh, w_hr, mask)
 
 
-@_recurrence.defjvp
+@_recurrence.defjvp  # type: ignore[untyped-decorator]
 def _recurrence_jvp(
     cell: _Cell, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[_Steps, _Steps]:

@@ -33,7 +33,7 @@ def pack(arrays: Sequence[Any], spec: RNNSpec) -> Any:
 
 
 def unpack(flat: Any, spec: RNNSpec) -> list[Any]:
-    """The arrays in PyTorch's order of a flat array [size] in cuDNN's layout: the inverse of `pack`.
+    """The arrays in PyTorch's order of a flat array [size] in cuDNN's layout: `pack` undone.
 
     Differentiable. Raises ``TypeError`` or ``ValueError`` where ``flat`` is not of ``spec``.
     """
