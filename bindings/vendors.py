@@ -136,7 +136,7 @@ VENDORS: dict[str, Vendor] = {
     )
 }
 
-# Its header comes with jaxlib, and declares structures with functions in them: tests/jax compares.
+# Its header comes with jaxlib, and declares structures with functions in them: tests/xla compares.
 XLA = Vendor(
     name="xla",
     topics=("ffi.h",),

@@ -1,6 +1,6 @@
 /* What a handler reads of XLA's foreign function interface, xla/ffi/api/c_api.h of jaxlib.
 
-   Structures lie as they do there from version 0.1 of the interface on, which tests/jax holds
+   Structures lie as they do there from version 0.1 of the interface on, which tests/xla holds
    against the header that is installed. Addresses of buffers are integers, and pointers that no
    handler follows are opaque. */
 

@@ -13,7 +13,7 @@ pytest.importorskip("jax")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "jax_data_parallel.py"
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20
-SMALL = ("--steps=12", "--batch=4", "--window=20", "--hidden=8", "--layers=1")
+SMALL = ("--steps=40", "--batch=4", "--window=20", "--hidden=8", "--layers=1")
 
 
 @pytest.fixture

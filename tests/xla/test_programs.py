@@ -40,6 +40,7 @@ def test_compiled_ahead():
 
 
 def test_exported():
+    pytest.importorskip("flatbuffers")  # JAX asks for it only here
     names = (f"dnnffi_reference_{kind}" for kind in ("infer", "forward", "backward"))
     allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
     gradient = jax.jit(jax.grad(ONE.loss, (0, 1, 2)))
