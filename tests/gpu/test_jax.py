@@ -261,7 +261,7 @@ def test_what_was_measured_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     spec = dnnffi.RNNSpec(mode="lstm", input_size=128, hidden_size=128, dtype="float16")
     fastest = djax.tune(spec, 8, 50)
-    assert fastest.startswith("cudnn ")
+    assert fastest.split()[0] in ("cudnn", "own")
     assert list(tmp_path.rglob("*.json"))
     program = network(dnnffi.RNNProblem.dense(spec, 50, 8), "cudnn")
     gradient = jax.jit(jax.grad(program.loss, 2))

@@ -18,6 +18,7 @@ from dnnffi.backends.rnn_interface import (
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
+from dnnffi.device.graphs import uncollected
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.jax.call import BACKWARD, KINDS, Call
@@ -114,7 +115,8 @@ class Handlers:
             addresses = [*frame.operands, *frame.results, 0]
             launch = engine.borrow(device, frame.stream())
             try:
-                run(launch, addresses)
+                with uncollected():  # XLA may be capturing
+                    run(launch, addresses)
             except BaseException:
                 engine.give_back(launch, failed=True)
                 raise

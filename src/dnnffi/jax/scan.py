@@ -111,9 +111,8 @@ def _direction(
             new_bias = b_hh[2 * spec.hidden_size :]
             b_hh = jnp.where(jnp.arange(b_hh.size) < 2 * spec.hidden_size, b_hh, 0)
         inputs = inputs + (b_ih + b_hh)
-    if spec.mode == "gru":
-        zeros = jnp.zeros_like(inputs[..., : spec.hidden_size])
-        new_bias = zeros if new_bias is None else zeros + new_bias
+    if spec.mode == "gru" and new_bias is None:
+        new_bias = jnp.zeros_like(inputs[0, 0, : spec.hidden_size])
     w_hr = rest[-1] if spec.proj_size else None
     if mask is not None:
         mask = jnp.broadcast_to(mask, (*inputs.shape[:2], 1))
@@ -123,21 +122,19 @@ def _direction(
 def _product(cell: _Cell, a: Any, w: Any) -> Any:
     """``a`` [..., K] times the transposed ``w`` [N, K], in the wider dtype."""
     wide = jnp.dtype("float32") if w.dtype.itemsize == 2 else w.dtype
-    return jnp.einsum(
-        "...k,nk->...n",
-        a.astype(w.dtype),
-        w,
-        precision=cell.precision,
-        preferred_element_type=wide,
-    )
+    # Transposed in so many words, the weights are once in front of a loop.
+    return jnp.matmul(a.astype(w.dtype), w.T, precision=cell.precision, preferred_element_type=wide)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _recurrence(
     cell: _Cell, inputs: Any, new_bias: Any, h: Any, c: Any, w_hh: Any, w_hr: Any, mask: Any
 ) -> _Steps:
-    """The loop. ``inputs`` [T, B, G*H] has the products of x and the biases."""
-    return _loop(cell, inputs, new_bias, None, h, c, w_hh, w_hr, mask)
+    """The loop. ``inputs`` [T, B, G*H] has the products of x and the biases.
+
+    But for ``new_bias`` [H]: in a GRU that of the recurrent product, where the reset gate acts.
+    """
+    return _loop(cell, inputs, None, None, new_bias, h, c, w_hh, w_hr, mask)
 
 
 @_recurrence.defjvp  # type: ignore[untyped-decorator]
@@ -150,49 +147,54 @@ def _recurrence_jvp(
     """
     inputs, new_bias, h, c, w_hh, w_hr, mask = primals
     d_inputs, d_new_bias, d_h, d_c, d_w_hh, d_w_hr, _ = tangents
+    new = None if new_bias is None else jnp.zeros_like(inputs[..., : new_bias.size])
     projected = None if w_hr is None else jnp.zeros_like(inputs[..., : w_hr.shape[0]])
 
-    def held(inputs: Any, new_bias: Any, projected: Any, h: Any, c: Any) -> _Steps:
-        return _loop(cell, inputs, new_bias, projected, h, c, w_hh, w_hr, mask)
+    def held(inputs: Any, new: Any, projected: Any, h: Any, c: Any) -> _Steps:
+        return _loop(cell, inputs, new, projected, new_bias, h, c, w_hh, w_hr, mask)
 
-    steps, derivative = jax.linearize(held, inputs, new_bias, projected, h, c)
+    steps, derivative = jax.linearize(held, inputs, new, projected, h, c)
     before = (
         jnp.concatenate([steps.h[1:], h[None]])
         if cell.reverse
         else jnp.concatenate([h[None], steps.h[:-1]])
     )
     d_product = _product(cell, before.astype(w_hh.dtype), d_w_hh)
-    if cell.mode == "gru":
-        size = h.shape[-1]
+    d_new = None
+    if new_bias is not None:
+        size = new_bias.size
         d_inputs = d_inputs.at[..., : 2 * size].add(d_product[..., : 2 * size])
-        d_new_bias = d_new_bias + d_product[..., 2 * size :]
+        d_new = d_product[..., 2 * size :] + d_new_bias
     else:
         d_inputs = d_inputs + d_product
     d_projected = None
     if w_hr is not None:
         d_projected = _product(cell, steps.unprojected.astype(w_hr.dtype), d_w_hr)
-    return steps, derivative(d_inputs, d_new_bias, d_projected, d_h, d_c)
+    return steps, derivative(d_inputs, d_new, d_projected, d_h, d_c)
 
 
 def _loop(
     cell: _Cell,
     inputs: Any,
-    new_bias: Any,
+    new: Any,
     projected: Any,
+    new_bias: Any,
     h: Any,
     c: Any,
     w_hh: Any,
     w_hr: Any,
     mask: Any,
 ) -> _Steps:
-    """``projected`` is added to the projection of each step."""
+    """``new`` and ``projected`` are added to a GRU's last product of h and to the projection.
+
+    Both are [T, B, .], or None: they are zero, and stand for the weights in a derivative.
+    """
 
     def step(state: tuple[Any, Any], of_step: tuple[Any, ...]) -> tuple[Any, Any]:
         h, c = state
-        inputs, new_bias, projected, running = of_step
-        unprojected, new_c = _CELLS[cell.mode](
-            cell, inputs, _product(cell, h, w_hh), new_bias, h, c
-        )
+        inputs, new, projected, running = of_step
+        bias = new_bias if new is None else new_bias + new
+        unprojected, new_c = _CELLS[cell.mode](cell, inputs, _product(cell, h, w_hh), bias, h, c)
         new_h = unprojected
         if w_hr is not None:
             new_h = _product(cell, unprojected, w_hr)
@@ -204,7 +206,7 @@ def _loop(
         return (new_h, new_c), (new_h, None if w_hr is None else unprojected)
 
     (h_n, c_n), (hs, unprojected) = lax.scan(
-        step, (h, c), (inputs, new_bias, projected, mask), reverse=cell.reverse, unroll=UNROLLED
+        step, (h, c), (inputs, new, projected, mask), reverse=cell.reverse, unroll=UNROLLED
     )
     return _Steps(hs, unprojected, h_n, c_n)
 
