@@ -11,6 +11,7 @@ from jax_programs import TOLERANCES, assert_close, network
 
 import dnnffi
 from dnnffi.errors import UnsupportedError
+from dnnffi.jax.call import Call
 from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 
@@ -156,6 +157,13 @@ def test_a_status_becomes_an_error_of_xla_with_our_words(cudnn_host, monkeypatch
         jax.block_until_ready(run(*one.arrays))
     monkeypatch.undo()
     np.testing.assert_array_equal(run(*one.arrays)[0], expected[0])
+
+
+def test_too_small_a_reserve_space_is_not_used(cudnn_host):
+    problem = PROBLEM._replace(training=True)
+    call = Call(problem, "cudnn standard", 1, (), (), 1)
+    with pytest.raises(RuntimeError, match="the program has 1 bytes of reserve space a row"):
+        cudnn_host._prepare("forward", call)
 
 
 def test_programs_that_run_at_once_have_handles_of_their_own(cudnn_host):

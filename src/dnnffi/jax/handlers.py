@@ -134,6 +134,11 @@ class Handlers:
     def _prepare(self, kind: str, call: Call) -> Callable[[Launch, list[int]], None]:
         """What runs a call, from its addresses: operands, results, and a 0 behind."""
         executor = self._executor(call.problem, call.candidate)
+        if executor.reserve_bytes > call.reserve_row * call.problem.batch:
+            raise RuntimeError(
+                f"the program has {call.reserve_row} bytes of reserve space a row; "
+                f"{executor.reserve_bytes} are needed for {call.problem}"
+            )
         names = [name.rstrip("*") for name in (*call.operands, *call.results)]
         places = {name: place for place, name in enumerate(names)}
 
