@@ -58,7 +58,7 @@ test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment
 .test-jax: $(dev)
 	@$(if $(strip $(VENV)),$(pip) install '$(JAX)' flatbuffers)
 	$(run) -m pytest -n 2 tests/xla tests/docs/test_examples.py \
-		tests/examples/test_jax_data_parallel.py $(PYTEST_ARGS)
+		tests/examples/test_jax_data_parallel.py tests/bench/test_jax_models.py $(PYTEST_ARGS)
 
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
 	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)

@@ -19,6 +19,7 @@ import os
 import statistics
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,7 +285,9 @@ def main() -> None:
     elif options.devices:
         found["devices"] = divided(options.devices)
     else:
-        shapes = [shape for shape in PERFORMANCE if options.only in shape.name]
+        halves = [shape for shape in PERFORMANCE if shape.dtype == "float16"]
+        shapes = [*PERFORMANCE, *(replace(shape, dtype="bfloat16") for shape in halves)]
+        shapes = [shape for shape in shapes if options.only in shape.name]
         # bfloat16 stands beside float16: the sizes are the same.
         found["rows"] = [rows_of(shape) for shape in shapes]
     if options.json:

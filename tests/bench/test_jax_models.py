@@ -1,4 +1,4 @@
-"""JAX's unrolled scan against the reference, on the CPU."""
+"""The models in JAX against the reference, on the CPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from bench_models import SHAPES, check_against_the_reference
 jax = pytest.importorskip("jax")
 jax.config.update("jax_enable_x64", True)
 
-from dnnffi.bench.jax_scan import scan  # noqa: E402 - it imports JAX
+from dnnffi.bench.jax_models import ours  # noqa: E402 - it imports JAX
+from dnnffi.bench.jax_scan import scan  # noqa: E402
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"lengths"}))
 def test_against_the_reference(name):
     check_against_the_reference(scan, SHAPES[name])
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_dnnffi_in_jax(name):
+    check_against_the_reference(ours, SHAPES[name])
