@@ -52,7 +52,7 @@ info: $(demo) ## Show which libraries and devices are found, and what is missing
 test: $(dev) ## Run the tests that need no GPU
 	$(run) -m pytest -n 2 -m "not gpu and not gfx1100" tests $(PYTEST_ARGS)
 
-test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment of its own (JAX=jax==0.10.0)
+test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment of its own (JAX=jax==0.10.1)
 	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-jax) CUDA_EXTRA= JAX='$(JAX)' .test-jax
 
 .test-jax: $(dev)

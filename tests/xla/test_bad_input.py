@@ -124,6 +124,11 @@ CASES = {
         "implementation must be one of cudnn, reference, scan or None; got 'fast'",
         lambda: lstm(implementation="fast"),
     ),
+    "cudnn without a GPU": (
+        UnsupportedError,
+        "has no device of cuda, where implementation 'cudnn' runs",
+        lambda: lstm(implementation="cudnn"),
+    ),
     "batch_first of 1": (
         TypeError,
         "batch_first must be True or False",
@@ -186,6 +191,7 @@ def test_what_cudnn_cannot_do_goes_to_the_scan_with_a_warning(monkeypatch, error
     way = implementations.WAYS["cudnn"]
     monkeypatch.setattr(implementations, "_platform", lambda operands: "cuda")
     monkeypatch.setattr(way.handlers, "decide", decide)
+    monkeypatch.setattr(implementations, "_check_there", lambda way: None)
     implementations._warn.cache_clear()
     with pytest.warns(PerformanceWarning, match=r"lax.scan runs what cuDNN would be faster at"):
         y, _ = lstm()

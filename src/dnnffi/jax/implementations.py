@@ -63,7 +63,19 @@ def implementation_of(
         return way
     if not isinstance(name, str) or name not in NAMES:
         raise ValueError(f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}")
-    return None if name == SCAN or problem is None else WAYS[name]
+    if name == SCAN or problem is None:
+        return None
+    _check_there(WAYS[name])
+    return WAYS[name]
+
+
+def _check_there(way: Way) -> None:
+    """Raise `UnsupportedError` unless JAX has a device for a way."""
+    try:
+        jax.devices(way.platform)
+    except RuntimeError:
+        limit = f"has no device of {way.platform}, where implementation {way.name!r} runs"
+        raise UnsupportedError("JAX", jax.__version__, limit) from None
 
 
 def _platform(operands: Iterable[Any]) -> str:
