@@ -6,10 +6,15 @@ import pytest
 from bench_models import SHAPES, check_against_the_reference
 
 jax = pytest.importorskip("jax")
-jax.config.update("jax_enable_x64", True)
 
 from dnnffi.bench.jax_models import ours  # noqa: E402 - it imports JAX
 from dnnffi.bench.jax_scan import scan  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"lengths"}))
