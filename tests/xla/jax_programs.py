@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections import Counter
 from functools import partial
 from typing import NamedTuple
 
@@ -23,15 +25,12 @@ TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-4, "float64": 1e-
 
 
 class StandinHandlers(Handlers):
-    """The handlers of cuDNN over the stand-in, which is told of the buffers of each call.
-
-    ``passed`` has the streams and threads' handles that calls were given.
-    """
+    """The handlers of cuDNN over the stand-in, which is told of the buffers of each call."""
 
     numbers = itertools.count()
 
     def __init__(self, host):
-        self.host = host
+        self.host, self.lock, self.users = host, threading.Lock(), Counter()
         # A name of XLA's is registered once in a process.
         prefix = f"dnnffi_standin{next(self.numbers)}"
         super().__init__(prefix, "cpu", lambda: VendorEngine(CUDNN, host.library))
@@ -48,13 +47,19 @@ class StandinHandlers(Handlers):
                     for axis in range(buffer.rank):
                         size *= buffer.dims[axis]
                     found[buffer.data] = size
-            for address, size in found.items():
-                control.standin_register(address, size)
+            with self.lock:  # calls of several devices, or threads, may share a buffer
+                for address, size in found.items():
+                    self.users[address] += 1
+                    if self.users[address] == 1:
+                        control.standin_register(address, size)
             try:
                 handle(frame)
             finally:
-                for address in found:
-                    control.standin_unregister(address)
+                with self.lock:
+                    for address in found:
+                        self.users[address] -= 1
+                        if not self.users[address]:
+                            control.standin_unregister(address)
 
         return registered
 

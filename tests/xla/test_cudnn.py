@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,7 +111,7 @@ def test_two_devices_share_the_batch(cudnn_host):
     before = cudnn_host.calls["backward"]
     assert_close(gradient(*arrays), jax.grad(expected.loss, (0, 1, 2))(*expected.arrays))
     assert cudnn_host.calls["backward"] == before + 2
-    # With padding the weights' gradients alone cross the devices.
+    # The weights' gradients alone cross the devices.
     assert "all-gather" not in gradient.lower(*arrays).compile().as_text()
 
 
@@ -164,6 +166,23 @@ def test_too_small_a_reserve_space_is_not_used(cudnn_host):
     call = Call(problem, "cudnn standard", 1, (), (), 1)
     with pytest.raises(RuntimeError, match="the program has 1 bytes of reserve space a row"):
         cudnn_host._prepare("forward", call)
+
+
+def test_programs_in_two_threads(cudnn_host):
+    one = network(PROBLEM, "standin")
+    gradient = jax.jit(jax.grad(one.loss, (0, 1, 2)))
+    expected, found = gradient(*one.arrays), []
+    threads = [
+        threading.Thread(target=lambda: found.extend(gradient(*one.arrays) for _ in range(10)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    for gradients in found:
+        assert_close(gradients, expected, 0)
 
 
 def test_programs_that_run_at_once_have_handles_of_their_own(cudnn_host):
