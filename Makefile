@@ -22,6 +22,9 @@ STRESS ?= 0
 # version that was seen to make them: for tensors of the graph API 9.28 loads its engines, in vain.
 LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13==9.19.*))
 
+# What test-jax installs; pyproject.toml has the oldest.
+JAX ?= jax
+
 ifeq ($(strip $(VENV)),)
   run := PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
 else
@@ -35,7 +38,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test stress test-gpu test-gpu-memcheck test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -48,6 +51,14 @@ info: $(demo) ## Show which libraries and devices are found, and what is missing
 
 test: $(dev) ## Run the tests that need no GPU
 	$(run) -m pytest -n 2 -m "not gpu and not gfx1100 and not browser" tests $(PYTEST_ARGS)
+
+test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment of its own (JAX=jax==0.10.1)
+	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-jax) CUDA_EXTRA= JAX='$(JAX)' .test-jax
+
+.test-jax: $(dev)
+	@$(if $(strip $(VENV)),$(pip) install '$(JAX)' flatbuffers)
+	$(run) -m pytest -n 2 tests/xla tests/docs/test_examples.py \
+		tests/examples/test_jax_data_parallel.py tests/bench/test_jax_models.py $(PYTEST_ARGS)
 
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
 	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)
@@ -106,7 +117,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 		--json docs/verification/bench_cnn.json
 
 clean: ## Remove the virtual environment and everything built
-	rm -rf .venv build dist docs/_build docs/_generated demo-output
+	rm -rf .venv .venv-jax build dist docs/_build docs/_generated demo-output
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,6 +1,6 @@
 """Turns the C text into the modules through which the package calls the vendors.
 
-``python bindings/generate.py`` writes ``src/dnnffi/backends/<vendor>/_cdef.py``: cffi, out of line,
+``python bindings/generate.py`` writes ``_cdef.py`` into the room of each vendor: cffi, out of line,
 ABI mode, so that a user needs no compiler and an import parses no C. The same text gives the same
 bytes. ``--check`` writes nothing and fails where the file is not what the text gives.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import cffi
 import ctext
-from vendors import ROOT, VENDORS, Vendor
+from vendors import GENERATED, ROOT, Vendor
 
 FIRST_LINE = "# auto-generated file\n"
 ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|.)")
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="fail on a difference, write nothing")
     options = parser.parse_args(arguments)
     status = 0
-    for vendor in VENDORS.values():
+    for vendor in GENERATED:
         target = vendor.package / "_cdef.py"
         shown = target.relative_to(ROOT)
         code = generate(vendor)

@@ -58,6 +58,8 @@ class Vendor:
     """Headers that ``include`` leaves out."""
     defines: tuple[str, ...] = ()
     """Macros that the headers want before they declare everything."""
+    room: str = ""
+    """The package of dnnffi that uses the C text; by default that of the backend of this name."""
 
     @property
     def releases(self) -> tuple[Wheel | Deb, ...]:
@@ -72,12 +74,12 @@ class Vendor:
     @property
     def module(self) -> str:
         """Name of the generated module."""
-        return f"dnnffi.backends.{self.name}._cdef"
+        return f"dnnffi.{self.room or f'backends.{self.name}'}._cdef"
 
     @property
     def package(self) -> Path:
         """The folder of the Python package that uses the C text."""
-        return ROOT / "src" / "dnnffi" / "backends" / self.name
+        return ROOT / "src" / Path(*self.module.split(".")[:-1])
 
 
 VENDORS: dict[str, Vendor] = {
@@ -133,3 +135,16 @@ VENDORS: dict[str, Vendor] = {
         ),
     )
 }
+
+# Its header comes with jaxlib, and declares structures with functions in them: tests/xla compares.
+XLA = Vendor(
+    name="xla",
+    topics=("ffi.h",),
+    addresses={},
+    include="xla/ffi/api/c_api.h",
+    version_macros=("XLA_FFI_API_MAJOR", "XLA_FFI_API_MINOR"),
+    room="jax",
+)
+
+GENERATED = (*VENDORS.values(), XLA)
+"""All whose C text becomes a module."""

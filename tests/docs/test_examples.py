@@ -1,13 +1,14 @@
 """The Python code of README.md and of the pages in docs runs as it is printed.
 
-A page's blocks run in order and share their names. A comment ``<!-- gpu -->``, ``<!-- torch -->``
-or both before a block says what it needs; every other block runs on NumPy and on CuPy, by the line
+A page's blocks run in order and share their names. A comment as ``<!-- gpu torch -->`` before a
+block says what it needs; every other block runs on NumPy and on CuPy, by the line
 that imports one of them as ``xp``.
 """
 
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,16 @@ PAGES = (
     "docs/index.md",
     *(
         f"docs/{name}.md"
-        for name in ("tutorial", "weights", "tuning", "convolution", "notes", "errors", "from_cupy")
+        for name in (
+            "tutorial",
+            "weights",
+            "tuning",
+            "convolution",
+            "notes",
+            "errors",
+            "from_cupy",
+            "jax",
+        )
     ),
 )
 BLOCK = re.compile(
@@ -71,7 +81,7 @@ def test_what_blocks_need_is_known(page):
     assert text.count("```python") == len(blocks(page))
     assert text.count("<!-- ") == sum(bool(block.needs) for block in blocks(page))
     for block in blocks(page):
-        assert block.needs <= {"gpu", "torch"}
+        assert block.needs <= {"gpu", "torch", "jax", "equinox", "flax"}
 
 
 @pytest.mark.parametrize("page", PAGES[1:])
@@ -87,6 +97,13 @@ def test_the_readme_on_numpy_learns():
 def test_with_torch():
     pytest.importorskip("torch")
     run("docs/tutorial.md", "numpy", frozenset({"torch"}))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/jax.md"])
+def test_with_jax(page):
+    pytest.importorskip("jax")
+    present = {name for name in ("jax", "equinox", "flax") if find_spec(name) is not None}
+    run(page, "numpy", frozenset(present))
 
 
 @pytest.mark.gpu

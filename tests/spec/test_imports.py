@@ -50,6 +50,11 @@ print(problem.x_shape, issubclass(dnnffi.UnsupportedError, dnnffi.DnnffiError))
     ]
 
 
+def test_functions_do_not_import_jax():
+    code = "import dnnffi, sys\ndnnffi.lstm, dnnffi.RNNPlan\nprint('jax' in sys.modules)"
+    assert python(code) == "False\n"
+
+
 def test_the_blocker_blocks():
     code = "import dnnffi\ntry:\n    dnnffi.lstm\nexcept ImportError as error:\n    print(error)"
     assert "is blocked" in python(BLOCKER + code)

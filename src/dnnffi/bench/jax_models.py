@@ -1,4 +1,4 @@
-"""JAX: cuDNN's LSTM, which is all that ``jax.experimental.rnn`` has, and an unrolled scan."""
+"""JAX: `dnnffi.jax`; ``jax.experimental.rnn``, which is cuDNN's LSTM alone; an unrolled scan."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import rnn
 
 import dnnffi
+from dnnffi import jax as djax
 from dnnffi.bench.creator import Creator, Limits
 from dnnffi.bench.jax_scan import scan
 from dnnffi.bench.model import ModelDef
@@ -57,9 +58,42 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return ModelDef(partial(jax.jit(train), *inputs, dy), backward)
 
 
+class _Packed:
+    """A flat array of weights, whose arrays are taken apart where somebody looks at them."""
+
+    def __init__(self, flat: Any, spec: dnnffi.RNNSpec) -> None:
+        self.flat, self.spec = flat, spec
+
+    def arrays(self) -> list[Any]:
+        """In PyTorch's order."""
+        return djax.unpack(self.flat, self.spec)
+
+
+def ours(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """On [T, B, I]; training is one compiled function."""
+    spec = shape.spec
+    states = tuple(jnp.asarray(one) for one in (data.h_0, data.c_0) if one is not None)
+    hx = states if spec.has_cell else states[0]
+    x, dy, weights = jnp.asarray(data.x), jnp.asarray(data.dy), djax.pack(data.weights, spec)
+    run = partial(getattr(djax, shape.mode), spec=spec, lengths=shape.lengths)
+    if not training:
+        return ModelDef(partial(jax.jit(run), x, hx, weights))
+
+    def train(x: Any, hx: Any, weights: Any, dy: Any) -> Any:
+        outputs, pull = jax.vjp(run, x, hx, weights)
+        return *outputs, pull((dy, jax.tree.map(jnp.zeros_like, outputs[1])))
+
+    def backward(outputs: Any) -> Gradients:
+        dx, dhx, dweights = outputs[2]
+        return Gradients(dx, dhx, _Packed(dweights, spec))
+
+    return ModelDef(partial(jax.jit(train), x, hx, weights, dy), backward)
+
+
 _PLACES = ("gpu",) if any(device.platform == "gpu" for device in jax.devices()) else ()
 
 CREATORS = (
+    Creator("dnnffi jax", "jax", ours, places=_PLACES, always=True),
     Creator(
         "jax",
         "jax",

@@ -1,0 +1,302 @@
+"""Recurrent networks in JAX on one GPU or several: this package beside scans, Flax and JAX's own.
+
+    python benchmarks/jax_rnn.py [--only "lstm f16 100"] [--json FILE]
+    python benchmarks/jax_rnn.py --devices 1 2 4 [--json FILE]
+    python benchmarks/jax_rnn.py --handler
+
+Times are milliseconds of one call of a compiled function, host and all, in a loop whose end waits:
+the median of five loops. Training is the forward and the gradients of x and the weights. Beside
+them is a tuned `dnnffi.RNNPlan` whose step was captured, on CuPy's arrays. ``--devices`` divides a
+batch of 256 rows a GPU by `jax.shard_map` and sums the gradients of the weights. ``--handler`` says
+what a call that computes nothing costs, in microseconds, on the host alone: it needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dnnffi
+from dnnffi import jax as djax
+from dnnffi.bench.shapes import PERFORMANCE, Data, Shape
+from dnnffi.cli.machine import machine
+from dnnffi.jax import scan
+from dnnffi.jax.engine import ReferenceEngine
+from dnnffi.jax.handlers import Handlers
+from dnnffi.jax.implementations import WAYS
+from dnnffi.jax.operation import Way
+
+UNROLLED = (1, 5, 10, 20)
+
+
+def milliseconds(call: Any) -> float:
+    """Of one call in a loop; compiled and captured before."""
+    for _ in range(8):
+        jax.block_until_ready(call())
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    count = max(3, min(100, int(0.2 / (time.perf_counter() - start))))
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(count):
+            last = call()
+        jax.block_until_ready(last)
+        taken.append((time.perf_counter() - start) / count)
+    return statistics.median(taken) * 1e3
+
+
+def compiled(run: Any, data: Data, weights: Any, training: bool) -> Any:
+    """A call of ``run(x, weights)`` -> y, or of its gradients."""
+    x, dy = jnp.asarray(data.x), jnp.asarray(data.dy)
+    if not training:
+        return partial(jax.jit(run), x, weights)
+
+    def train(x: Any, weights: Any, dy: Any) -> Any:
+        y, pull = jax.vjp(run, x, weights)
+        return y, pull(dy)
+
+    return partial(jax.jit(train), x, weights, dy)
+
+
+def ours(shape: Shape, data: Data, implementation: str) -> Any:
+    """What is measured, as ``run(x, weights)``."""
+    spec = shape.spec
+    weights = djax.pack(data.weights, spec)
+    states = tuple(jnp.asarray(s) for s in (data.h_0, data.c_0) if s is not None)
+    hx = states if spec.has_cell else states[0]
+    function = partial(
+        getattr(djax, shape.mode), spec=spec, lengths=shape.lengths, implementation=implementation
+    )
+    return (lambda x, weights: function(x, hx, weights)[0]), weights
+
+
+def flax_cell(shape: Shape, data: Data) -> Any:
+    """Flax's OptimizedLSTMCell in its RNN."""
+    from flax import linen
+
+    rnn = linen.RNN(
+        linen.OptimizedLSTMCell(shape.hidden_size, dtype=shape.dtype, param_dtype=shape.dtype),
+        time_major=True,
+    )
+    params = rnn.init(jax.random.key(0), jnp.asarray(data.x))
+    return (lambda x, params: rnn.apply(params, x)), params
+
+
+def experimental(shape: Shape, data: Data) -> Any:
+    """``jax.experimental.rnn``, on [B, T, I]."""
+    from jax.experimental import rnn
+
+    weights = djax.pack(data.weights, shape.spec)
+    h_0, c_0 = jnp.asarray(data.h_0), jnp.asarray(data.c_0)
+    lengths = jnp.asarray(shape.lengths or (shape.steps,) * shape.batch, jnp.int32)
+    sizes = shape.input_size, shape.hidden_size, shape.layers, 0.0, shape.directions == 2
+
+    def run(x: Any, weights: Any) -> Any:
+        x = jnp.swapaxes(x, 0, 1)
+        return jnp.swapaxes(rnn.lstm(x, h_0, c_0, weights, lengths, *sizes)[0], 0, 1)
+
+    return run, weights
+
+
+def captured_plan(shape: Shape, data: Data, training: bool) -> float:
+    """A plan's step as one CUDA graph, on CuPy's arrays."""
+    import cupy
+
+    spec = shape.spec
+    problem = dnnffi.RNNProblem.dense(
+        spec, shape.steps, shape.batch, lengths=shape.lengths, training=training
+    )
+    weights = dnnffi.RNNWeights.pack([cupy.asarray(w) for w in data.weights], spec)
+    x, dy = cupy.asarray(data.x), cupy.asarray(data.dy)
+    states = tuple(cupy.asarray(s) for s in (data.h_0, data.c_0) if s is not None)
+    plan = dnnffi.RNNPlan(problem, weights)
+    plan.autotune()
+    hx = states if spec.has_cell else states[0]
+
+    def step() -> Any:
+        if not training:
+            return plan.forward(x, hx)
+        y, _ = plan.forward(x, hx)
+        return y, plan.backward(dy)
+
+    graph = plan.capture(step)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+
+        def waited() -> None:
+            graph.launch()
+
+        for _ in range(5):
+            waited()
+        stream.synchronize()
+        taken = []
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(30):
+                waited()
+            stream.synchronize()
+            taken.append((time.perf_counter() - start) / 30)
+    return statistics.median(taken) * 1e3
+
+
+def rows_of(shape: Shape) -> dict[str, Any]:
+    """Every time of a shape."""
+    data = shape.draw()
+    row: dict[str, Any] = {"shape": shape.name}
+    for training in (False, True):
+        phase = "training" if training else "inference"
+        times: dict[str, Any] = {}
+
+        def measured(
+            name: str, make: Any, training: bool = training, times: dict[str, Any] = times
+        ) -> None:
+            try:
+                times[name] = make()
+            except Exception as error:  # a peer that cannot is a line in the record
+                times[name] = f"{type(error).__name__}: {error}"[:200]
+            print(f"{shape.name:44} {name:28} {times[name]}", flush=True)
+
+        def model(make: Any, training: bool = training) -> float:
+            run, weights = make()
+            return milliseconds(compiled(run, data, weights, training))
+
+        if not shape.lengths:
+            measured(
+                f"{phase}: algorithm",
+                lambda training=training: djax.tune(shape.spec, shape.batch, shape.steps, training),
+            )
+        before = dict(WAYS["cudnn"].handlers.calls)
+        measured("dnnffi.jax", lambda: model(lambda: ours(shape, data, "cudnn")))
+        after = WAYS["cudnn"].handlers.calls
+        times["handler calls"] = {kind: after[kind] - before[kind] for kind in before}
+        for unrolled in UNROLLED:
+            scan.UNROLLED = unrolled
+            jax.clear_caches()
+            measured(f"scan {unrolled}", lambda: model(lambda: ours(shape, data, "scan")))
+        if shape.mode == "lstm" and shape.layers == shape.directions == 1:
+            measured("flax", lambda: model(lambda: flax_cell(shape, data)))
+        if shape.mode == "lstm" and shape.dtype == "float32":
+            measured("jax.experimental.rnn", lambda: model(lambda: experimental(shape, data)))
+        measured("plan", lambda training=training: captured_plan(shape, data, training))
+        row[phase] = times
+    return row
+
+
+def divided(counts: list[int]) -> list[dict[str, Any]]:
+    """LSTM f16, T 100, 256 rows a GPU, H 1024, two layers: forward, gradients, their sum."""
+    P = jax.P
+    steps, batch, size = 100, 256, 1024
+    spec = dnnffi.RNNSpec(
+        mode="lstm", input_size=size, hidden_size=size, num_layers=2, dtype="float16"
+    )
+    weights = djax.init(jax.random.key(0), spec)
+    rows: list[dict[str, Any]] = []
+    for count in counts:
+        mesh = jax.make_mesh(
+            (count,),
+            ("d",),
+            devices=jax.devices()[:count],
+            axis_types=(jax.sharding.AxisType.Auto,),
+        )
+        x = jax.random.normal(jax.random.key(1), (steps, batch * count, size)).astype("float16")
+        x = jax.device_put(x, jax.NamedSharding(mesh, P(None, "d")))
+        w = jax.device_put(weights, jax.NamedSharding(mesh, P()))
+
+        def loss(x: Any, w: Any) -> Any:
+            return (djax.lstm(x, None, w, spec=spec)[0].astype("float32") ** 2).mean()
+
+        def summed(x: Any, w: Any) -> Any:
+            return jax.lax.pmean(jax.grad(loss, 1)(x, w), "d")
+
+        by_map = jax.jit(
+            jax.shard_map(
+                summed, mesh=mesh, in_specs=(P(None, "d"), P()), out_specs=P(), check_vma=False
+            )
+        )
+        row = {
+            "devices": count,
+            "shard_map": milliseconds(partial(by_map, x, w)),
+            "jit": milliseconds(partial(jax.jit(jax.grad(loss, 1)), x, w)),
+        }
+        first = rows[0] if rows else row
+        for name in ("shard_map", "jit"):
+            row[f"{name} throughput"] = count * first[name] / row[name] / first["devices"]
+        print(row, flush=True)
+        rows.append(row)
+    return rows
+
+
+class _Nothing(ReferenceEngine):
+    """An engine whose calls compute nothing."""
+
+    def make(self, problem: Any, candidate: str) -> Any:
+        made: Any = super().make(problem, candidate)
+        made.forward = lambda launch, at: None
+        return made
+
+
+def handler() -> float:
+    """Microseconds of a call of nine buffers that computes nothing, with what XLA does for it."""
+    WAYS["nothing"] = Way("nothing", "cpu", Handlers("dnnffi_nothing", "cpu", _Nothing))
+    sys.modules["dnnffi.jax.implementations"].NAMES = tuple(WAYS)
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=1, hidden_size=1)
+    weights = djax.init(jax.random.key(0), spec)
+    x, states = jnp.ones((1, 1, 1)), (jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)))
+
+    def many(calls: int) -> Any:
+        def run(x: Any) -> Any:
+            hx = states
+            for _ in range(calls):
+                x, hx = djax.lstm(x, hx, weights, spec=spec, implementation="nothing")
+            return x
+
+        return jax.jit(run)
+
+    taken = [milliseconds(partial(many(calls), x)) for calls in (10, 210)]
+    return (taken[1] - taken[0]) / 200 * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="shapes whose name has this")
+    parser.add_argument("--devices", type=int, nargs="+", help="how many GPUs share a batch")
+    parser.add_argument("--handler", action="store_true", help="the host cost of a call")
+    parser.add_argument("--json", type=Path, help="where the record goes; what is there stays")
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+    if options.handler:
+        found["handler_us"] = handler()
+        print(f"a call of a handler: {found['handler_us']:.1f} us", flush=True)
+    elif options.devices:
+        found["devices"] = divided(options.devices)
+    else:
+        halves = [shape for shape in PERFORMANCE if shape.dtype == "float16"]
+        shapes = [*PERFORMANCE, *(replace(shape, dtype="bfloat16") for shape in halves)]
+        shapes = [shape for shape in shapes if options.only in shape.name]
+        # bfloat16 stands beside float16: the sizes are the same.
+        found["rows"] = [rows_of(shape) for shape in shapes]
+    if options.json:
+        record = json.loads(options.json.read_text()) if options.json.exists() else {}
+        place = "cpu" if options.handler else "gpu"
+        record |= found | {f"machine_{'_'.join(found)}": machine(place, ("jax",))}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    main()

@@ -1,0 +1,145 @@
+"""Train the character model of ``python -m dnnffi demo`` in JAX, over all devices there are.
+
+    python examples/jax_data_parallel.py                  # on all GPUs, or on the CPU
+    python examples/jax_data_parallel.py --devices 1      # on one: the same losses
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python examples/jax_data_parallel.py
+
+The rows of text are divided among the devices, and each computes the gradients of its rows; the
+weights are one flat array, so that one sum over the devices makes the gradient of all rows. That
+sum is JAX's: in `jax.shard_map` the gradient of what every device has alike is summed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax import P
+
+import dnnffi
+from dnnffi import jax as djax
+from dnnffi.cli.charmodel import Alphabet, windows
+from dnnffi.cli.demo import read_text
+
+RATE, DECAYS, TINY = 4e-3, (0.9, 0.999), 1e-8
+CHARACTERS = 2_000_000
+
+
+def first_parameters(key, spec):
+    """The LSTM's weights, and those that make scores [V] of its output."""
+    rnn, out = jax.random.split(key)
+    bound = spec.hidden_size**-0.5
+    w_out = jax.random.uniform(
+        out, (spec.input_size, spec.hidden_size), minval=-bound, maxval=bound
+    )
+    return {"rnn": djax.init(rnn, spec), "w_out": w_out, "b_out": jnp.zeros(spec.input_size)}
+
+
+def loss_of(parameters, state, inputs, targets, spec):
+    """Mean bits per character of a window [T, B], and the state behind it."""
+    x = jax.nn.one_hot(inputs, spec.input_size, dtype=spec.dtype)
+    y, state = djax.lstm(x, state, parameters["rnn"], spec=spec)
+    scores = jax.nn.log_softmax(y @ parameters["w_out"].T + parameters["b_out"])
+    picked = jnp.take_along_axis(scores, targets[..., None], -1)
+    return -picked.mean() / jnp.log(2.0), state
+
+
+def adam(parameters, gradients, moments, count):
+    """One step of Adam."""
+
+    def new(p, g, m, v):
+        m = DECAYS[0] * m + (1 - DECAYS[0]) * g
+        v = DECAYS[1] * v + (1 - DECAYS[1]) * g * g
+        step = m / (1 - DECAYS[0] ** count) / (jnp.sqrt(v / (1 - DECAYS[1] ** count)) + TINY)
+        return p - RATE * step, m, v
+
+    found = {name: new(p, gradients[name], *moments[name]) for name, p in parameters.items()}
+    return {n: one[0] for n, one in found.items()}, {n: one[1:] for n, one in found.items()}
+
+
+def make_step(mesh, spec):
+    """A compiled step on arrays that lie on the mesh, the batch divided."""
+    rows = P(None, "devices")
+
+    def local(parameters, moments, count, state, inputs, targets):
+        def mean(parameters):
+            loss, last = loss_of(parameters, state, inputs, targets, spec)
+            return jax.lax.pmean(loss, "devices"), last
+
+        (loss, state), gradients = jax.value_and_grad(mean, has_aux=True)(parameters)
+        parameters, moments = adam(parameters, gradients, moments, count)
+        return parameters, moments, state, loss
+
+    step = jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(P(), P(), P(), (rows, rows), rows, rows),
+        out_specs=(P(), P(), (rows, rows), P()),
+    )
+    return jax.jit(step, donate_argnums=(0, 1, 3))
+
+
+def train(spec, numbers, options, devices):
+    """The losses of all steps, and steps per second behind the first ten."""
+    mesh = jax.make_mesh(
+        (len(devices),),
+        ("devices",),
+        devices=devices,
+        axis_types=(jax.sharding.AxisType.Auto,),
+    )
+    everywhere = jax.NamedSharding(mesh, P())
+    divided = jax.NamedSharding(mesh, P(None, "devices"))
+    parameters = jax.device_put(first_parameters(jax.random.key(0), spec), everywhere)
+    moments = {n: (jnp.zeros_like(p), jnp.zeros_like(p)) for n, p in parameters.items()}
+    moments = jax.device_put(moments, everywhere)
+    zeros = partial(jnp.zeros, spec.h_shape(options.batch), spec.dtype)
+    step, losses, started = make_step(mesh, spec), [], time.perf_counter()
+    walk = windows(numbers, options.batch, options.window)
+    for number, (inputs, targets, anew) in zip(range(options.steps), walk, strict=False):
+        if anew:
+            state = jax.device_put((zeros(), zeros()), divided)
+        window = jax.device_put((inputs, targets), divided)
+        count = jnp.float32(number + 1)
+        parameters, moments, state, loss = step(parameters, moments, count, state, *window)
+        losses.append(loss)
+        if number == 9:
+            jax.block_until_ready(loss)
+            started = time.perf_counter()
+    losses = [float(loss) for loss in losses]
+    return losses, max(options.steps - 10, 0) / (time.perf_counter() - started)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--devices", type=int, help="how many; by default all")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=256, help="rows of text on all devices")
+    parser.add_argument("--window", type=int, default=100)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--text", type=Path)
+    options = parser.parse_args(arguments)
+    devices = jax.devices()[: options.devices]
+    if options.batch % len(devices):
+        parser.error(f"{options.batch} rows cannot be divided among {len(devices)} devices")
+    text, origin = read_text(options.text, CHARACTERS)
+    alphabet = Alphabet.of(text)
+    spec = dnnffi.RNNSpec(
+        mode="lstm",
+        input_size=len(alphabet),
+        hidden_size=options.hidden,
+        num_layers=options.layers,
+    )
+    print(f"{origin}; {len(devices)} of {devices[0].platform}")
+    losses, rate = train(spec, alphabet.encode(text), options, devices)
+    print(f"bits per character: {losses[0]:.4f} at first, {losses[-1]:.4f} after {len(losses)}")
+    print(f"{rate:.1f} steps/s, {rate * options.batch * options.window:,.0f} characters/s")
+    return losses
+
+
+if __name__ == "__main__":
+    main()

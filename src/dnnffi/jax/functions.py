@@ -1,0 +1,389 @@
+"""What does a user of JAX call? Networks as functions of JAX arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dnnffi.jax import operation, scan
+from dnnffi.jax.implementations import SCAN, implementation_of
+from dnnffi.jax.operation import Way
+from dnnffi.jax.weights import as_jax, check_dtypes, check_flat, pack, unpack
+from dnnffi.rnn.backend import warn_of_dropout
+from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
+from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
+from dnnffi.spec.problem import RNNProblem, check_dropout
+from dnnffi.spec.rnn import RNNSpec
+
+
+class _Static(NamedTuple):
+    """What a call is apart from its arrays; hashable."""
+
+    spec: RNNSpec
+    problem: RNNProblem | None
+    way: Way | None
+    batch_first: bool
+    lengths: tuple[int, ...] | None
+    dropout: float
+    options: RNNOptions
+
+
+def lstm(
+    x: Any,
+    hx: Any,
+    weights: Any,
+    *,
+    spec: RNNSpec | None = None,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    lengths: Any = None,
+    batch_first: bool = False,
+    dropout: float = 0.0,
+    key: Any = None,
+    implementation: str | None = None,
+    options: Any = None,
+) -> tuple[Any, tuple[Any, Any]]:
+    """An LSTM: ``y, (h_n, c_n)``.
+
+    Parameters
+    ----------
+    x : [T, B, I], or [B, T, I] with ``batch_first``
+    hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
+    weights : a flat array in cuDNN's layout (`pack`, `init`), with ``spec``; or a list of arrays in
+        PyTorch's order, of which the spec follows
+    spec : of flat weights; where it is given, ``num_layers`` and ``bidirectional`` may be left out
+    lengths : the steps of each row of the batch, from 1 to T in any order: past them y is zero, and
+        h_n, c_n are the states at them. Integers of the host, or an array [B] on the device, which
+        only the scan takes, and which is not checked
+    dropout, key : between layers each element is zero with this probability, by masks that the key
+        of `jax.random` makes, whatever the implementation. Asked for is a call a layer
+    implementation : "cudnn", "scan" (``lax.scan``), "reference" (NumPy, on the host), or None:
+        cuDNN on CUDA, the scan elsewhere, for an empty batch and for lengths on a device
+    options : as `dnnffi.lstm` has them: algorithm, math, clip, clip_nan, and tune, of which "off"
+        leaves out what was measured
+
+    All arrays have one dtype: float16, bfloat16, float32 or float64. y is [T, B, O*D] or
+    [B, T, O*D]. Gradients are reverse-mode and first order, but for the scan, which has all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, while tracing.
+    UnsupportedError, LibraryNotFoundError
+        The implementation that was named cannot do this, or is not there.
+    """
+    keywords = _Keywords(
+        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(dropout, key, implementation, options),
+    )
+    y, h_n, c_n = _network("lstm", x, hx, weights, keywords)
+    return y, (h_n, c_n)
+
+
+def gru(
+    x: Any,
+    h_0: Any,
+    weights: Any,
+    *,
+    spec: RNNSpec | None = None,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    lengths: Any = None,
+    batch_first: bool = False,
+    dropout: float = 0.0,
+    key: Any = None,
+    implementation: str | None = None,
+    options: Any = None,
+) -> tuple[Any, Any]:
+    """A GRU, reset after: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
+    keywords = _Keywords(
+        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(dropout, key, implementation, options),
+    )
+    y, h_n, _ = _network("gru", x, h_0, weights, keywords)
+    return y, h_n
+
+
+def rnn_tanh(
+    x: Any,
+    h_0: Any,
+    weights: Any,
+    *,
+    spec: RNNSpec | None = None,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    lengths: Any = None,
+    batch_first: bool = False,
+    dropout: float = 0.0,
+    key: Any = None,
+    implementation: str | None = None,
+    options: Any = None,
+) -> tuple[Any, Any]:
+    """An RNN with tanh: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
+    keywords = _Keywords(
+        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(dropout, key, implementation, options),
+    )
+    y, h_n, _ = _network("rnn_tanh", x, h_0, weights, keywords)
+    return y, h_n
+
+
+def rnn_relu(
+    x: Any,
+    h_0: Any,
+    weights: Any,
+    *,
+    spec: RNNSpec | None = None,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    lengths: Any = None,
+    batch_first: bool = False,
+    dropout: float = 0.0,
+    key: Any = None,
+    implementation: str | None = None,
+    options: Any = None,
+) -> tuple[Any, Any]:
+    """An RNN with ReLU: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
+    keywords = _Keywords(
+        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(dropout, key, implementation, options),
+    )
+    y, h_n, _ = _network("rnn_relu", x, h_0, weights, keywords)
+    return y, h_n
+
+
+class _Keywords(NamedTuple):
+    spec: Any
+    num_layers: Any
+    bidirectional: Any
+    lengths: Any
+    batch_first: Any
+    dropout: Any
+    key: Any
+    implementation: Any
+    options: Any
+
+
+def _network(mode: str, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> Any:
+    """y, h_n and c_n or None."""
+    x = as_jax("x", x)
+    spec, weights = _weights(mode, weights, keywords)
+    batch_first = check_flag("batch_first", keywords.batch_first)
+    options = _options(keywords.options, mode)
+    steps, batch = _sizes(x, spec, batch_first)
+    states = _states(hx, spec, batch)
+    dropout, key = _dropout(keywords, spec)
+    lengths, on_device = keywords.lengths, None
+    if isinstance(lengths, jax.Array):
+        on_device, lengths = _lengths_on_device(lengths, batch), None
+    elif lengths is not None and not batch:
+        lengths = None
+    problem = None
+    if batch:
+        problem = RNNProblem.dense(
+            spec, steps, batch, batch_first=batch_first, lengths=lengths, options=options
+        )
+    elif steps < 1:
+        raise ValueError(f"x must have at least one time step; got T = {steps}")
+    if on_device is not None and keywords.implementation not in (None, SCAN):
+        raise ValueError(
+            f"lengths: implementation {keywords.implementation!r} takes integers of the host; an "
+            f"array on the device is for {SCAN!r}"
+        )
+    able = problem if on_device is None else None
+    arrays = (x, *states, *(weights if isinstance(weights, list) else [weights]))
+    way = implementation_of(keywords.implementation, able, arrays)
+    host_lengths = None if problem is None else problem.lengths
+    static = _Static(spec, able, way, batch_first, host_lengths, dropout, options)
+    return _run(static, x, states, weights, on_device, key)
+
+
+def _weights(mode: str, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, Any]:
+    """The spec, and a list of arrays or the flat one."""
+    spec = keywords.spec
+    if spec is not None and not isinstance(spec, RNNSpec):
+        raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
+    layers = check_integer("num_layers", keywords.num_layers)
+    both = check_flag("bidirectional", keywords.bidirectional)
+    if spec is not None:
+        if spec.mode != mode:
+            raise ValueError(f"spec is that of {spec.mode!r}; this is {mode!r}")
+        if layers not in (1, spec.num_layers):
+            raise ValueError(f"num_layers is {layers}; spec has {spec.num_layers}")
+        if both and not spec.bidirectional:
+            raise ValueError("bidirectional is True; spec is for one direction")
+    if isinstance(weights, Sequence):
+        arrays = [as_jax(f"weights[{index}]", array) for index, array in enumerate(weights)]
+        if not arrays:
+            raise ValueError("weights: got no arrays")
+        if arrays[0].dtype.name not in ITEM_SIZES:
+            raise TypeError(
+                f"weights[0] must have one of the dtypes {', '.join(ITEM_SIZES)}; got "
+                f"{arrays[0].dtype}"
+            )
+        shapes = [array.shape for array in arrays]
+        if spec is None:
+            spec = RNNSpec.from_weight_shapes(
+                mode,
+                shapes,
+                num_layers=layers,
+                bidirectional=both,
+                dtype=arrays[0].dtype.name,
+            )
+        else:
+            spec.check_weight_shapes(shapes)
+        check_dtypes(arrays, spec.dtype)
+        return spec, arrays
+    if not hasattr(weights, "dtype"):
+        raise TypeError(
+            f"weights must be a flat array or a list of arrays; got {type(weights).__name__}"
+        )
+    if spec is None:
+        raise TypeError("spec must say of what the flat array of weights is; got None")
+    return spec, check_flat(weights, spec)
+
+
+def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
+    """T and B."""
+    order = "[B, T, I]" if batch_first else "[T, B, I]"
+    if x.ndim != 3:
+        raise ValueError(f"x must have three dimensions, {order}; got shape {x.shape}")
+    if x.shape[2] != spec.input_size:
+        raise ValueError(f"x must be {order} with I = {spec.input_size}; got shape {x.shape}")
+    if x.dtype.name != spec.dtype:
+        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
+    first, second = x.shape[:2]
+    return (second, first) if batch_first else (first, second)
+
+
+def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
+    """h_0 and, of an LSTM, c_0; none for zeros."""
+    if hx is None:
+        return ()
+    shapes = {"h_0": spec.h_shape(batch), "c_0": spec.c_shape(batch)}
+    if spec.has_cell:
+        if not isinstance(hx, tuple | list) or len(hx) != 2:
+            raise TypeError(f"hx must be (h_0, c_0) or None; got {type(hx).__name__}")
+    else:
+        hx = (hx,)
+    states = []
+    for (name, shape), array in zip(shapes.items(), hx, strict=False):
+        array = as_jax(name, array)
+        if array.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
+        if array.dtype.name != spec.dtype:
+            raise TypeError(
+                f"{name} must have the dtype of the weights, {spec.dtype}; got {array.dtype}"
+            )
+        states.append(array)
+    return tuple(states)
+
+
+def _options(options: Any, mode: str) -> RNNOptions:
+    checked = rnn_options(options, mode)
+    if checked.validate:
+        raise ValueError(
+            "options['validate'] is of dnnffi's own functions; compare with "
+            "implementation='scan' instead"
+        )
+    if checked.tune == "now":
+        raise ValueError("options['tune'] must be auto or off; dnnffi.jax.tune measures")
+    check_algorithm("cudnn", "cuDNN", "", checked)
+    return checked
+
+
+def _dropout(keywords: _Keywords, spec: RNNSpec) -> tuple[float, Any]:
+    """The probability, 0 where nothing is dropped, and the key."""
+    dropout = check_dropout(keywords.dropout)
+    if not dropout:
+        return 0.0, None
+    if spec.num_layers == 1:
+        warn_of_dropout()
+        return 0.0, None
+    if keywords.key is None:
+        raise ValueError(f"key must be one of jax.random where dropout is {dropout}; got None")
+    return dropout, keywords.key
+
+
+def _lengths_on_device(lengths: Any, batch: int) -> Any:
+    if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
+        raise ValueError(
+            f"lengths on the device must be integers [{batch}], one for each row of the batch; got "
+            f"shape {lengths.shape}, {lengths.dtype}"
+        )
+    return lengths
+
+
+@partial(jax.jit, static_argnums=0)
+def _run(
+    static: _Static, x: Any, states: tuple[Any, ...], weights: Any, lengths: Any, key: Any
+) -> Any:
+    if not static.dropout:
+        return _layers(static, x, states, weights, lengths)
+    spec = static.spec
+    arrays = weights if isinstance(weights, list) else unpack(weights, spec)
+    of_layer = spec.arrays_per_direction * spec.num_directions
+    masks = jax.random.split(key, spec.num_layers - 1)
+    ended: list[Any] = []
+    for layer in range(spec.num_layers):
+        if layer:
+            kept = jax.random.bernoulli(masks[layer - 1], 1 - static.dropout, x.shape)
+            scale = 1 / (1 - static.dropout) if static.dropout < 1 else 0.0
+            x = jnp.where(kept, x * jnp.asarray(scale, x.dtype), 0)
+        single = RNNSpec(
+            mode=spec.mode,
+            input_size=spec.layer_input_size(layer),
+            hidden_size=spec.hidden_size,
+            bidirectional=spec.bidirectional,
+            bias=spec.bias,
+            proj_size=spec.proj_size,
+            dtype=spec.dtype,
+        )
+        problem = static.problem and static.problem._replace(spec=single)
+        first = layer * spec.num_directions
+        x, h_n, c_n = _layers(
+            static._replace(spec=single, problem=problem),
+            x,
+            tuple(state[first : first + spec.num_directions] for state in states),
+            arrays[layer * of_layer : (layer + 1) * of_layer],
+            lengths,
+        )
+        ended.append((h_n, c_n))
+    h_n, c_n = zip(*ended, strict=True)
+    return x, jnp.concatenate(h_n), jnp.concatenate(c_n) if spec.has_cell else None
+
+
+def _layers(
+    static: _Static, x: Any, states: tuple[Any, ...], weights: Any, lengths: Any
+) -> tuple[Any, Any, Any]:
+    """All layers at once, with nothing dropped."""
+    spec = static.spec
+    if static.way is not None and static.problem is not None:
+        flat = pack(weights, spec) if isinstance(weights, list) else weights
+        operands = {"x": x, "weights": flat} | dict(zip(("h_0", "c_0"), states, strict=False))
+        found = operation.run(static.way, static.problem, operands)
+        return (*found, None) if len(found) == 2 else tuple(found)
+    arrays = weights if isinstance(weights, list) else unpack(weights, spec)
+    if static.lengths is not None:
+        lengths = jnp.asarray(static.lengths)
+    h_0, c_0 = (*states, None, None)[:2]
+    # Each varies over the mesh axes of a shard_map that any does, as the state of a loop must.
+    some = [a for a in (x, h_0, c_0, *arrays, lengths) if a is not None]
+    alike = iter(operation.varying_alike(some))
+    x, h_0, c_0, *arrays, lengths = (
+        None if a is None else next(alike) for a in (x, h_0, c_0, *arrays, lengths)
+    )
+    return scan.network(
+        spec,
+        x,
+        h_0,
+        c_0,
+        arrays,
+        batch_first=static.batch_first,
+        lengths=lengths,
+        options=static.options,
+    )

@@ -1,0 +1,104 @@
+"""Which implementations are there, and which one does a call get?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import jax
+
+from dnnffi.backends.registry import named
+from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
+from dnnffi.jax.engine import Engine, ReferenceEngine, VendorEngine
+from dnnffi.jax.handlers import Handlers
+from dnnffi.jax.operation import Way
+from dnnffi.rnn.backend import rnn_backends
+from dnnffi.spec.problem import RNNProblem
+
+SCAN = "scan"
+
+
+def _cudnn() -> Engine:
+    record = named("cudnn")
+    assert record.load is not None
+    library = record.load()
+    try:
+        import cupy  # noqa: F401 - whether it can be imported is the question
+    except ImportError:
+        return VendorEngine(record, library.without_cupy())
+    # With CuPy there are the kernels of our own, and what was measured.
+    tuner = rnn_backends.of("cudnn").tuner  # type: ignore[attr-defined]
+    return VendorEngine(record, library, tuner)
+
+
+# Registered when this is imported: programs from disk find their handlers by name.
+WAYS = {
+    way.name: way
+    for way in (
+        Way("cudnn", "cuda", Handlers("dnnffi_cudnn", "CUDA", _cudnn)),
+        Way("reference", "cpu", Handlers("dnnffi_reference", "cpu", ReferenceEngine)),
+    )
+}
+NAMES = (*WAYS, SCAN)
+
+
+def implementation_of(
+    name: object, problem: RNNProblem | None, operands: Iterable[Any]
+) -> Way | None:
+    """The way to run ``problem``, None for the scan.
+
+    ``problem`` is None where only the scan can: an empty batch, lengths on a device.
+    """
+    if name is None:
+        if problem is None or _platform(operands) != "cuda":
+            return None
+        way = WAYS["cudnn"]
+        try:
+            way.handlers.decide(problem)
+        except (LibraryNotFoundError, UnsupportedError) as error:
+            _warn(str(error))
+            return None
+        return way
+    if not isinstance(name, str) or name not in NAMES:
+        raise ValueError(f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}")
+    if name == SCAN or problem is None:
+        return None
+    _check_there(WAYS[name])
+    return WAYS[name]
+
+
+def _check_there(way: Way) -> None:
+    """Raise `UnsupportedError` unless JAX has a device for a way."""
+    try:
+        jax.devices(way.platform)
+    except RuntimeError:
+        limit = f"has no device of {way.platform}, where implementation {way.name!r} runs"
+        raise UnsupportedError("JAX", jax.__version__, limit) from None
+
+
+def _platform(operands: Iterable[Any]) -> str:
+    """Where a call is going to run: "cuda", "rocm", "cpu", "tpu"."""
+    for array in operands:
+        if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+            return _kind(next(iter(array.devices())))
+    default = jax.config.jax_default_device
+    if isinstance(default, jax.Device):
+        return _kind(default)
+    return _kind(jax.devices(default)[0])
+
+
+def _kind(device: Any) -> str:
+    if device.platform != "gpu":
+        return str(device.platform)
+    return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
+
+
+@cache
+def _warn(text: str) -> None:
+    warnings.warn(
+        f"lax.scan runs what cuDNN would be faster at: {text} (said once)",
+        PerformanceWarning,
+        stacklevel=2,
+    )

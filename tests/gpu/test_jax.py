@@ -1,0 +1,343 @@
+"""cuDNN inside programs of JAX on GPUs: equal to CuPy's to the bit, captured, divided."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+cupy = pytest.importorskip("cupy")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax_programs import TOLERANCES, assert_close, network  # noqa: E402
+
+import dnnffi  # noqa: E402
+from dnnffi import jax as djax  # noqa: E402
+from dnnffi.backends.registry import named  # noqa: E402
+from dnnffi.jax.engine import VendorEngine  # noqa: E402
+from dnnffi.jax.handlers import Handlers  # noqa: E402
+from dnnffi.jax.implementations import WAYS  # noqa: E402
+from dnnffi.jax.operation import Way  # noqa: E402
+from dnnffi.spec.options import rnn_options  # noqa: E402
+from dnnffi.testing import rnn as strategies  # noqa: E402
+
+if jax.default_backend() != "gpu":
+    pytest.skip("JAX has no GPU", allow_module_level=True)
+
+P = jax.P
+STRICT = {"math": "strict", "tune": "off"}
+HANDLERS = WAYS["cudnn"].handlers
+
+
+@pytest.fixture(autouse=True)
+def rolled(monkeypatch):
+    """The scan in a loop that is compiled faster."""
+    monkeypatch.setattr("dnnffi.jax.scan.UNROLLED", 1)
+
+
+def problem(
+    mode="lstm", *, steps=7, batch=4, options=None, lengths=None, batch_first=False, **spec
+):
+    sizes = {"input_size": 16, "hidden_size": 32, "num_layers": 2} | spec
+    made = dnnffi.RNNSpec(mode=mode, **sizes)
+    return dnnffi.RNNProblem.dense(
+        made,
+        steps,
+        batch,
+        lengths=lengths,
+        batch_first=batch_first,
+        options=rnn_options(STRICT if options is None else options, mode),
+    )
+
+
+KINDS = {
+    "plain": {},
+    "one layer": {"num_layers": 1},
+    "both directions": {"bidirectional": True},
+    "no bias": {"bias": False},
+    "batch_first": {"batch_first": True},
+    "lengths": {"lengths": (3, 7, 1, 5)},
+    "batch_first, lengths": {"batch_first": True, "lengths": (3, 7, 1, 5)},
+}
+CASES = [
+    pytest.param(problem(mode, dtype=dtype, **keywords), id=f"{mode} {dtype} {name}")
+    for mode in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for dtype in ("float16", "bfloat16", "float32")
+    for name, keywords in KINDS.items()
+]
+CASES += [
+    pytest.param(problem(proj_size=8, dtype=dtype, bidirectional=both), id=f"proj {dtype} {both}")
+    for dtype in ("float16", "float32")
+    for both in (False, True)
+]
+
+
+@pytest.mark.parametrize("one", CASES)
+def test_gradients_are_those_of_cupy_to_the_bit(one):
+    program = network(one, "cudnn", flat=False)
+    found = strategies.inputs(one, 0)
+    results, pull = jax.vjp(jax.jit(program.function), *program.arrays)
+    gradients = pull(jax.tree.map(jnp.asarray, (found.dy, found.dhx)))
+    forward = getattr(dnnffi, f"{one.spec.mode}_forward")
+    on_gpu = jax.tree.map(cupy.asarray, found._asdict())
+    hx = on_gpu["h_0"] if found.c_0 is None else (on_gpu["h_0"], on_gpu["c_0"])
+    dhx = on_gpu["dh_n"] if found.c_0 is None else (on_gpu["dh_n"], on_gpu["dc_n"])
+    keywords = strategies.keywords(one)
+    y, states, ctx = forward(on_gpu["x"], hx, on_gpu["weights"], **keywords)
+    grads = ctx.backward(on_gpu["dy"], dhx)
+    expected = (y, states), (grads.x, grads.hx, grads.weights)
+    expected = jax.tree.map(cupy.asnumpy, expected)
+    assert_close((results, gradients), expected, 0)
+
+
+# A few: the scan takes seconds to compile, and CuPy's results are beside the reference elsewhere.
+@pytest.mark.parametrize("one", CASES[::6])
+def test_gradients_are_those_of_the_scan(one):
+    gradients = []
+    for name in ("cudnn", "scan"):
+        program = network(one, name)
+        gradients.append(jax.jit(jax.value_and_grad(program.loss, (0, 1, 2)))(*program.arrays))
+    assert_close(*gradients, TOLERANCES[one.spec.dtype] * 4)
+
+
+def test_float64():
+    with jax.enable_x64(True):
+        one = problem(dtype="float64")
+        gradients = [
+            jax.grad(p.loss, (0, 1, 2))(*p.arrays)
+            for p in (network(one, name) for name in ("cudnn", "scan"))
+        ]
+        assert_close(*gradients, TOLERANCES["float64"])
+
+
+def test_an_unnamed_implementation_is_cudnn():
+    program = network(problem(), None)
+    assert "dnnffi_rnn_infer" in str(jax.make_jaxpr(program.function)(*program.arrays))
+
+
+@pytest.mark.parametrize("mapped", ["x", "weights", "both"])
+def test_maps_and_their_gradients(mapped):
+    axes = (0 if mapped != "weights" else None, None, 0 if mapped != "x" else None)
+
+    def results(program):
+        x, hx, weights = program.arrays
+        arrays = (
+            jnp.stack([x, 2 * x, -x]) if axes[0] == 0 else x,
+            hx,
+            jnp.stack([weights, weights / 2, -weights]) if axes[2] == 0 else weights,
+        )
+        each = jax.jit(jax.vmap(jax.grad(program.loss, (0, 1, 2)), axes))(*arrays)
+        whole = jax.grad(lambda *a: jax.vmap(program.loss, axes)(*a).sum(), (0, 1, 2))(*arrays)
+        return jax.vmap(program.function, axes)(*arrays), each, whole
+
+    assert_close(*(results(network(problem(), name)) for name in ("cudnn", "scan")), 1e-3)
+
+
+@pytest.mark.parametrize("lengths", [None, (3, 7, 1, 5)])
+def test_a_key_drops_the_same_as_in_the_scan(lengths):
+    gradients = []
+    for name in ("cudnn", "scan"):
+        program = network(problem(lengths=lengths), name, dropout=0.5, key=jax.random.key(3))
+        gradients.append(jax.jit(jax.value_and_grad(program.loss, (0, 1, 2)))(*program.arrays))
+    assert_close(*gradients, 1e-3)
+
+
+def test_a_pull_does_not_spoil_the_next():
+    program = network(problem(), "cudnn")
+    _, pull = jax.vjp(program.loss, *program.arrays)
+    first = pull(1.0)
+    pull(2.0)
+    assert_close(pull(1.0), first, 0)
+
+
+@pytest.mark.parametrize("wrap", [jax.checkpoint, jax.jit])
+def test_recomputed_and_in_a_loop(wrap):
+    def chained(program, *arrays):
+        x, hx, weights = arrays
+
+        def step(hx, _):
+            y, hx = wrap(program.function)(x, hx, weights)
+            return hx, y
+
+        return jax.lax.scan(step, hx, None, length=3)[1].sum()
+
+    gradients = [
+        jax.jit(jax.grad(lambda *a, p=p: chained(p, *a), (0, 1, 2)))(*p.arrays)
+        for p in (network(problem(), name) for name in ("cudnn", "scan"))
+    ]
+    assert_close(*gradients, 1e-3)
+
+
+def six_layers(one):
+    """A gradient of six calls in a row, which are enough commands for XLA to capture."""
+    program = network(one, "cudnn")
+    x, hx, weights = program.arrays
+
+    def loss(x, weights):
+        for _ in range(6):
+            x, _ = program.function(x, hx, weights)
+        return (x.astype("float32") ** 2).sum()
+
+    return jax.jit(jax.grad(loss, (0, 1))), x, weights
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_xla_captures_the_calls(dtype):
+    gradient, x, weights = six_layers(problem(input_size=32, num_layers=1, dtype=dtype))
+    first = jax.block_until_ready(gradient(x, weights))
+    for _ in range(3):
+        gradient(x, weights)
+    before = dict(HANDLERS.calls)
+    for _ in range(100):
+        last = gradient(x, weights)
+    jax.block_until_ready(last)
+    called = {kind: HANDLERS.calls[kind] - before[kind] for kind in before}
+    assert_close(last, first, 0)
+    # 600 each if Python ran each time. Addresses of results may make XLA capture again.
+    assert called["forward"] <= 60
+    assert called["backward"] <= 60
+
+
+def test_changing_addresses_in_many_steps_leak_nothing():
+    gradient, x, weights = six_layers(problem(input_size=32, num_layers=1))
+    kept = []
+    for step in range(100):
+        kept = [*kept[-5:], gradient(x + step, weights)]  # results at other addresses
+    jax.block_until_ready(kept)
+    free, executors = cupy.cuda.runtime.memGetInfo()[0], len(HANDLERS._executors)
+    for step in range(int(os.environ.get("DNNFFI_JAX_STEPS", "2000"))):
+        kept = [*kept[-5:], gradient(x + step, weights)]
+        if step % 100 == 0:
+            jax.block_until_ready(kept)
+    jax.block_until_ready(kept)
+    assert len(HANDLERS._executors) == executors
+    assert free - cupy.cuda.runtime.memGetInfo()[0] < 64 * 2**20
+    assert_close(gradient(x + step, weights), kept[-1], 0)
+
+
+def test_programs_in_two_threads():
+    gradient, x, weights = six_layers(problem(input_size=32, num_layers=1))
+    expected, found = gradient(x, weights), []
+
+    def work():
+        for _ in range(30):
+            found.append(gradient(x, weights))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 60
+    for one in found:
+        assert_close(one, expected, 0)
+
+
+def test_without_cupy():
+    record = named("cudnn")
+    handlers = Handlers(
+        "dnnffi_without_cupy", "CUDA", lambda: VendorEngine(record, record.load().without_cupy())
+    )
+    one = problem()
+    program = network(one, "cudnn")
+    expected = jax.grad(program.loss, (0, 1, 2))(*program.arrays)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(WAYS, "cudnn", Way("cudnn", "cuda", handlers))
+        gradients = jax.grad(program.loss, (0, 1, 2))(*program.arrays)
+    assert handlers.calls["backward"] == 1
+    assert_close(gradients, expected, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_kernels_of_our_own(mode, dtype):
+    sizes = {"input_size": 64, "hidden_size": 128, "batch": 16, "dtype": dtype}
+    own = problem(mode, options={"algorithm": "own"}, **sizes)
+    program, scan = network(own, "cudnn"), network(problem(mode, options={}, **sizes), "scan")
+    gradient = jax.jit(jax.value_and_grad(program.loss, (0, 1, 2)))
+    expected = jax.value_and_grad(scan.loss, (0, 1, 2))(*scan.arrays)
+    for _ in range(5):
+        assert_close(gradient(*program.arrays), expected, 4 * max(TOLERANCES[dtype], 1e-2))
+
+
+def test_what_was_measured_is_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=128, hidden_size=128, dtype="float16")
+    fastest = djax.tune(spec, 8, 50)
+    assert fastest.split()[0] in ("cudnn", "own")
+    assert list(tmp_path.rglob("*.json"))
+    program = network(dnnffi.RNNProblem.dense(spec, 50, 8), "cudnn")
+    gradient = jax.jit(jax.grad(program.loss, 2))
+    assert f"{fastest}\\22" in gradient.lower(*program.arrays).as_text()
+    scan = network(dnnffi.RNNProblem.dense(spec, 50, 8), "scan")
+    assert_close(gradient(*program.arrays), jax.grad(scan.loss, 2)(*scan.arrays), 5e-2)
+
+
+def test_what_cudnn_refuses_is_an_error_while_tracing():
+    one = problem(options={"algorithm": "persist_static"}, lengths=(3, 7, 1, 5), dtype="float16")
+    program = network(one, "cudnn")
+    with pytest.raises(dnnffi.UnsupportedError):
+        jax.jit(program.function).lower(*program.arrays)
+
+
+# Several GPUs
+
+
+@pytest.fixture
+def mesh():
+    if jax.device_count() < 2:
+        pytest.skip("one GPU")
+    return jax.make_mesh(
+        (2,), ("d",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,)
+    )
+
+
+BATCH = (P(None, "d"), (P(None, "d"), P(None, "d")), P())
+
+
+def placed(mesh, arrays):
+    return jax.device_put(arrays, jax.tree.map(lambda spec: jax.NamedSharding(mesh, spec), BATCH))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_two_gpus_by_shard_map(mesh, check_vma):
+    program = network(problem(batch=8), "cudnn")
+    expected = jax.grad(lambda *a: (program.function(*a)[0] ** 2).sum(), (0, 1, 2))(*program.arrays)
+
+    def local(*arrays):
+        return jax.lax.psum((program.function(*arrays)[0] ** 2).sum(), "d")
+
+    whole = jax.shard_map(local, mesh=mesh, in_specs=BATCH, out_specs=P(), check_vma=check_vma)
+    gradient = jax.jit(jax.grad(whole, (0, 1, 2)))
+    arrays = placed(mesh, program.arrays)
+    for _ in range(20):
+        found = gradient(*arrays)
+    assert_close(found, expected, 1e-4)
+    devices = {device for _, _, device in HANDLERS._executors}
+    assert {0, 1} <= devices
+
+
+def test_two_gpus_by_sharded_arrays(mesh):
+    program = network(problem(batch=8), "cudnn")
+    gradient = jax.jit(jax.grad(program.loss, (0, 1, 2)))
+    expected = gradient(*program.arrays)
+    arrays = placed(mesh, program.arrays)
+    for _ in range(20):
+        found = gradient(*arrays)
+    assert_close(found, expected, 1e-4)
+    assert "all-gather" not in gradient.lower(*arrays).compile().as_text()
+    assert not found[0].is_fully_replicated
+
+
+def test_the_second_gpu_alone():
+    if jax.device_count() < 2:
+        pytest.skip("one GPU")
+    program = network(problem(), "cudnn")
+    expected = jax.grad(program.loss, (0, 1, 2))(*program.arrays)
+    arrays = jax.device_put(program.arrays, jax.devices()[1])
+    found = jax.jit(jax.grad(program.loss, (0, 1, 2)))(*arrays)
+    assert_close(jax.tree.map(np.asarray, found), jax.tree.map(np.asarray, expected), 0)

@@ -1,0 +1,126 @@
+"""What the tests of JAX share: networks with their arrays, comparisons, cuDNN's stand-in."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import dnnffi
+from dnnffi import jax as djax
+from dnnffi.backends.cudnn.record import CUDNN
+from dnnffi.jax.engine import VendorEngine
+from dnnffi.jax.handlers import Handlers
+from dnnffi.spec.problem import BATCH_MAJOR
+from dnnffi.testing.rnn import inputs
+
+ITEMS = {6: 1, 10: 2, 11: 4, 12: 8, 16: 2}  # XLA_FFI_DataType: bytes of an element
+TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-4, "float64": 1e-9}
+
+
+class StandinHandlers(Handlers):
+    """The handlers of cuDNN over the stand-in, which is told of the buffers of each call."""
+
+    numbers = itertools.count()
+
+    def __init__(self, host):
+        self.host, self.lock, self.users = host, threading.Lock(), Counter()
+        # A name of XLA's is registered once in a process.
+        prefix = f"dnnffi_standin{next(self.numbers)}"
+        super().__init__(prefix, "cpu", lambda: VendorEngine(CUDNN, host.library))
+
+    def _handler(self, kind):
+        handle, control = super()._handler(kind), self.host.control
+
+        def registered(frame):
+            found = {}
+            for block, name in ((frame.call_frame.args, "args"), (frame.call_frame.rets, "rets")):
+                for n in range(block.size):
+                    buffer = getattr(block, name)[n]
+                    size = ITEMS[buffer.dtype]
+                    for axis in range(buffer.rank):
+                        size *= buffer.dims[axis]
+                    found[buffer.data] = size
+            with self.lock:  # calls of several devices, or threads, may share a buffer
+                for address, size in found.items():
+                    self.users[address] += 1
+                    if self.users[address] == 1:
+                        control.standin_register(address, size)
+            try:
+                handle(frame)
+            finally:
+                with self.lock:
+                    for address in found:
+                        self.users[address] -= 1
+                        if not self.users[address]:
+                            control.standin_unregister(address)
+
+        return registered
+
+    def close(self):
+        for executor in self._executors.values():
+            executor.close()
+        for handles in self.engine._handles.values():
+            for handle in handles:
+                handle.close()
+
+
+class Network(NamedTuple):
+    """A network as functions of x, states and weights, with their arrays."""
+
+    problem: dnnffi.RNNProblem
+    function: object
+    loss: object
+    arrays: tuple
+
+    @property
+    def x(self):
+        return self.arrays[0]
+
+
+def network(problem, implementation, *, seed=0, flat=True, with_states=True, **keywords):
+    """The network of a problem by an implementation."""
+    spec = problem.spec
+    found = inputs(problem, seed)
+    weights = [jnp.asarray(array) for array in found.weights]
+    given = {
+        "batch_first": problem.layout == BATCH_MAJOR,
+        "lengths": problem.lengths,
+        "options": problem.options,
+        "implementation": implementation,
+    }
+    if flat:
+        weights, given["spec"] = djax.pack(weights, spec), spec
+    else:
+        given |= {"num_layers": spec.num_layers, "bidirectional": spec.bidirectional}
+    function = partial(getattr(djax, spec.mode), **given | keywords)
+
+    def loss(x, hx, weights):
+        """Something that depends on every element of every result."""
+        y, last = function(x, hx, weights)
+        total = (y.astype("float32") * jnp.cos(jnp.arange(y.size).reshape(y.shape))).sum()
+        for number, state in enumerate(jax.tree.leaves(last)):
+            total += (
+                state.astype("float32")
+                * jnp.sin(number + jnp.arange(state.size)).reshape(state.shape)
+            ).sum()
+        return total
+
+    hx = jax.tree.map(jnp.asarray, found.hx) if with_states else None
+    return Network(problem, function, loss, (jnp.asarray(found.x), hx, weights))
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    """The same tree of arrays, as far apart as ``tolerance`` of each array's largest element."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        one, other = (np.asarray(array).astype("float64") for array in (one, other))
+        assert one.shape == other.shape
+        scale = max(1.0, float(np.abs(other).max(initial=0)))
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)

@@ -1,0 +1,210 @@
+"""Wrong arguments of networks on JAX arrays: an error while tracing that names the argument."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax_programs import network
+
+import dnnffi
+from dnnffi import jax as djax
+from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
+from dnnffi.jax import implementations
+
+SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
+ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), None)
+X, HX, FLAT = ONE.arrays
+ARRAYS = djax.unpack(FLAT, SPEC)
+GRU = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
+
+
+def lstm(x=X, hx=HX, weights=FLAT, **keywords):
+    if not isinstance(weights, list):
+        keywords.setdefault("spec", SPEC)
+    return djax.lstm(x, hx, weights, **keywords)
+
+
+CASES = {
+    "x of a list": (TypeError, "x must be an array", lambda: lstm([[1.0]])),
+    "x of two dimensions": (
+        ValueError,
+        "x must have three dimensions, [T, B, I]",
+        lambda: lstm(X[0]),
+    ),
+    "x of another width": (ValueError, "[T, B, I] with I = 3", lambda: lstm(X[..., :2])),
+    "x of another dtype": (
+        TypeError,
+        "x must have the dtype of the weights, float32; got float16",
+        lambda: lstm(X.astype("float16")),
+    ),
+    "no steps": (ValueError, "at least one time step; got T = 0", lambda: lstm(X[:0])),
+    "hx of one": (TypeError, "hx must be (h_0, c_0) or None", lambda: lstm(hx=HX[0])),
+    "h_0 of another shape": (
+        ValueError,
+        "h_0 must have shape (2, 4, 4); got (1, 4, 4)",
+        lambda: lstm(hx=(HX[0][:1], HX[1])),
+    ),
+    "c_0 of another dtype": (
+        TypeError,
+        "c_0 must have the dtype of the weights, float32; got float16",
+        lambda: lstm(hx=(HX[0], HX[1].astype("float16"))),
+    ),
+    "flat without spec": (TypeError, "spec must say", lambda: lstm(spec=None)),
+    "flat of another size": (ValueError, "weights must have shape", lambda: lstm(weights=FLAT[1:])),
+    "spec of another mode": (
+        ValueError,
+        "spec is that of 'gru'; this is 'lstm'",
+        lambda: lstm(spec=GRU),
+    ),
+    "spec of no kind": (TypeError, "spec must be an RNNSpec; got str", lambda: lstm(spec="lstm")),
+    "another num_layers": (
+        ValueError,
+        "num_layers is 3; spec has 2",
+        lambda: lstm(num_layers=3),
+    ),
+    "another bidirectional": (
+        ValueError,
+        "bidirectional is True; spec is for one direction",
+        lambda: lstm(bidirectional=True),
+    ),
+    "too few arrays": (
+        ValueError,
+        "weights: 7 arrays",
+        lambda: lstm(weights=ARRAYS[:-1], num_layers=2),
+    ),
+    "no arrays": (ValueError, "weights: got no arrays", lambda: lstm(weights=[])),
+    "mixed dtypes": (
+        TypeError,
+        "weights[3] must have dtype float32; got float16",
+        lambda: lstm(weights=[*ARRAYS[:3], ARRAYS[3].astype("float16"), *ARRAYS[4:]], num_layers=2),
+    ),
+    "integers": (
+        TypeError,
+        "weights[0] must have one of the dtypes",
+        lambda: lstm(weights=[a.astype("int32") for a in ARRAYS], num_layers=2),
+    ),
+    "a dict": (TypeError, "weights must be a flat array or a list", lambda: lstm(weights={})),
+    "lengths of too few": (
+        ValueError,
+        "lengths must have one entry for each of the 4 rows",
+        lambda: lstm(lengths=(1, 2)),
+    ),
+    "a length of 0": (
+        ValueError,
+        "lengths[1] must be from 1 to 5",
+        lambda: lstm(lengths=(1, 0, 5, 5)),
+    ),
+    "lengths of a device for cudnn": (
+        ValueError,
+        "lengths: implementation 'cudnn' takes integers of the host",
+        lambda: lstm(lengths=jnp.ones(4, int), implementation="cudnn"),
+    ),
+    "lengths of a device of floats": (
+        ValueError,
+        "lengths on the device must be integers [4]",
+        lambda: lstm(lengths=jnp.ones(4)),
+    ),
+    "lengths of a device of another shape": (
+        ValueError,
+        "lengths on the device must be integers [4]",
+        lambda: lstm(lengths=jnp.ones(3, int)),
+    ),
+    "dropout of 2": (ValueError, "dropout must be from 0 to 1", lambda: lstm(dropout=2)),
+    "dropout without a key": (
+        ValueError,
+        "key must be one of jax.random",
+        lambda: lstm(dropout=0.5),
+    ),
+    "another implementation": (
+        ValueError,
+        "implementation must be one of cudnn, reference, scan or None; got 'fast'",
+        lambda: lstm(implementation="fast"),
+    ),
+    "cudnn without a GPU": (
+        UnsupportedError,
+        "has no device of cuda, where implementation 'cudnn' runs",
+        lambda: lstm(implementation="cudnn"),
+    ),
+    "batch_first of 1": (
+        TypeError,
+        "batch_first must be True or False",
+        lambda: lstm(batch_first=1),
+    ),
+    "an unknown option": (
+        ValueError,
+        "options: unknown key 'fast'",
+        lambda: lstm(options={"fast": 1}),
+    ),
+    "validate": (ValueError, "options['validate']", lambda: lstm(options={"validate": True})),
+    "tune now": (
+        ValueError,
+        "options['tune'] must be auto or off; dnnffi.jax.tune",
+        lambda: lstm(options={"tune": "now"}),
+    ),
+    "an algorithm of MIOpen": (
+        UnsupportedError,
+        "has no algorithm 'fundamental'",
+        lambda: lstm(options={"algorithm": "fundamental"}),
+    ),
+    "tune of no spec": (TypeError, "spec must be an RNNSpec", lambda: djax.tune("lstm", 1, 1)),
+    "tune of no steps": (ValueError, "at least one time step", lambda: djax.tune(SPEC, 4, 0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_named(case):
+    error, words, call = CASES[case]
+    with pytest.raises(error, match=re.escape(words)):
+        call()
+
+
+def test_a_wrong_shape_is_found_while_tracing():
+    with pytest.raises(ValueError, match="x must be"):
+        jax.eval_shape(lambda x: lstm(x), jax.ShapeDtypeStruct((5, 4, 9), np.float32))
+
+
+def test_dropout_of_one_layer_does_nothing():
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    weights = djax.init(jax.random.key(0), spec)
+    y, _ = djax.gru(X, None, weights, spec=spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dnnffi.jax.functions.warn_of_dropout", lambda: None)
+        dropped, _ = djax.gru(X, None, weights, spec=spec, dropout=0.5)
+    np.testing.assert_array_equal(dropped, y)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsupportedError("cuDNN", "9.19.0", "cannot"),
+        LibraryNotFoundError("cuDNN", ["here"], "pip install it"),
+    ],
+)
+def test_what_cudnn_cannot_do_goes_to_the_scan_with_a_warning(monkeypatch, error):
+    def decide(problem):
+        raise error
+
+    way = implementations.WAYS["cudnn"]
+    monkeypatch.setattr(implementations, "_platform", lambda operands: "cuda")
+    monkeypatch.setattr(way.handlers, "decide", decide)
+    monkeypatch.setattr(implementations, "_check_there", lambda way: None)
+    implementations._warn.cache_clear()
+    with pytest.warns(PerformanceWarning, match=r"lax.scan runs what cuDNN would be faster at"):
+        y, _ = lstm()
+    np.testing.assert_array_equal(y, lstm(implementation="scan")[0])
+    with pytest.raises(type(error)):
+        lstm(implementation="cudnn")
+
+
+def test_on_cuda_an_unnamed_implementation_is_cudnn(monkeypatch):
+    way = implementations.WAYS["cudnn"]
+    monkeypatch.setattr(implementations, "_platform", lambda operands: "cuda")
+    monkeypatch.setattr(way.handlers, "decide", lambda problem: "")
+    find = implementations.implementation_of
+    assert find(None, ONE.problem, ()) is way
+    assert find("scan", ONE.problem, ()) is None
+    assert find(None, None, ()) is None  # an empty batch, or lengths on a device

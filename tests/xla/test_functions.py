@@ -1,0 +1,212 @@
+"""Networks on JAX arrays beside the NumPy reference: results, gradients, dropout."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from jax.test_util import check_grads
+from jax_programs import TOLERANCES, assert_close, network
+
+import dnnffi
+from dnnffi import jax as djax
+from dnnffi.spec.options import rnn_options
+from dnnffi.testing import rnn as strategies
+
+SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
+PADDED = dnnffi.RNNProblem.dense(SPEC, 5, 4, lengths=(2, 5, 1, 3))
+IMPLEMENTATIONS = ("scan", "reference")
+
+some_problems = strategies.problems(
+    strategies.specs(max_size=5, max_layers=2),
+    layouts=("sequence_major", "batch_major"),
+    training=False,
+    with_options=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def expected(problem, seed=0):
+    """(y, states), and the gradients of x, states and weights, of NumPy's reference."""
+    found = strategies.inputs(problem, seed)
+    forward = getattr(dnnffi, f"{problem.spec.mode}_forward")
+    keywords = strategies.keywords(problem)
+    y, states, ctx = forward(found.x, found.hx, found.weights, **keywords)
+    grads = ctx.backward(found.dy, found.dhx)
+    return (y, states), (grads.x, grads.hx, grads.weights)
+
+
+@settings(max_examples=15)
+@given(some_problems)
+def test_the_scan_is_the_reference(problem):
+    one = network(problem, "scan", flat=False)
+    results, pull = jax.vjp(one.function, *one.arrays)
+    found = strategies.inputs(problem, 0)
+    gradients = pull(jax.tree.map(jnp.asarray, (found.dy, found.dhx)))
+    tolerance = TOLERANCES[problem.spec.dtype]
+    assert_close((results, gradients), expected(problem), tolerance)
+
+
+@settings(max_examples=15)
+@given(some_problems)
+def test_the_reference_in_a_handler_is_the_reference(problem):
+    one = network(problem, "reference", flat=False)
+    results, pull = jax.vjp(one.function, *one.arrays)
+    found = strategies.inputs(problem, 0)
+    gradients = pull(jax.tree.map(jnp.asarray, (found.dy, found.dhx)))
+    assert_close((results, gradients), expected(problem), 0)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_flat_array_is_the_list_of_its_arrays(implementation):
+    apart = network(PADDED, implementation, flat=False)
+    flat = network(PADDED, implementation)
+    assert_close(flat.function(*flat.arrays), apart.function(*apart.arrays), 1e-6)
+    gradient = jax.grad(flat.loss, 2)(*flat.arrays)
+    assert_close(djax.unpack(gradient, SPEC), jax.grad(apart.loss, 2)(*apart.arrays), 1e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_no_states_are_zeros(implementation):
+    one = network(PADDED, implementation)
+    x, hx, weights = one.arrays
+    zeros = jax.tree.map(jnp.zeros_like, hx)
+    assert_close(one.function(x, None, weights), one.function(x, zeros, weights), 1e-6)
+    gradients = jax.grad(one.loss, (0, 2))
+    assert_close(gradients(x, None, weights), gradients(x, zeros, weights), 1e-6)
+
+
+@pytest.mark.parametrize("implementation", [None, "scan"])
+def test_lengths_on_the_device_are_those_of_the_host(implementation):
+    one = network(PADDED, "scan")
+    on_device = network(PADDED, implementation, lengths=jnp.asarray(PADDED.lengths))
+    gradients = [jax.jit(jax.grad(n.loss, (0, 1, 2)))(*n.arrays) for n in (on_device, one)]
+    assert_close(*gradients, 1e-6)
+    traced = jax.jit(lambda x, hx, w, lengths: one.function(x, hx, w, lengths=lengths))
+    assert_close(traced(*one.arrays, jnp.asarray(PADDED.lengths)), one.function(*one.arrays), 1e-6)
+
+
+def test_what_is_behind_a_row_gets_nowhere():
+    one = network(PADDED, "scan")
+    x, hx, weights = one.arrays
+    behind = jnp.arange(5)[:, None] >= jnp.asarray(PADDED.lengths)
+    spoiled = jnp.where(behind[..., None], jnp.nan, x)
+    gradients = jax.grad(one.loss, (0, 1, 2))
+    assert_close(gradients(spoiled, hx, weights), gradients(x, hx, weights), 0)
+
+
+def test_an_unnamed_implementation_on_a_cpu_is_the_scan():
+    one = network(PROBLEM, None)
+    assert "scan" in str(jax.make_jaxpr(one.function)(*one.arrays))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_an_empty_batch_is_empty(implementation):
+    one = network(PROBLEM, implementation)
+    hx = tuple(state[:, :0] for state in one.arrays[1])
+    y, (h_n, c_n) = one.function(one.x[:, :0], hx, one.arrays[2])
+    assert (y.shape, h_n.shape, c_n.shape) == ((5, 0, 8), (4, 0, 4), (4, 0, 4))
+    gradient = jax.grad(one.loss, 2)(one.x[:, :0], hx, one.arrays[2])
+    assert not gradient.any()
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("lengths", [None, (2, 5, 1, 3)])
+def test_a_key_drops_the_same_whatever_computes(lengths):
+    problem = dnnffi.RNNProblem.dense(SPEC, 5, 4, lengths=lengths)
+    keywords = {"dropout": 0.5, "key": jax.random.key(3)}
+    scan, reference = (network(problem, name, **keywords) for name in IMPLEMENTATIONS)
+    gradients = [jax.value_and_grad(n.loss, (0, 1, 2))(*n.arrays) for n in (scan, reference)]
+    assert_close(*gradients)
+    other = network(problem, "reference", dropout=0.5, key=jax.random.key(4))
+    assert float(other.loss(*other.arrays)) != float(gradients[1][0])
+    none = network(problem, "reference")
+    assert float(none.loss(*none.arrays)) != float(gradients[1][0])
+
+
+def test_of_a_layer_between_others_a_share_is_dropped_and_the_rest_is_scaled():
+    # The second layer hands on what it reads: one unit, weights 1, no states.
+    spec = dnnffi.RNNSpec(mode="rnn_relu", input_size=1, hidden_size=1, num_layers=2, bias=False)
+    one, zero = jnp.ones((1, 1)), jnp.zeros((1, 1))
+    weights = [one, zero, one, zero]
+    x = jnp.ones((100, 50, 1), "float32")
+    weights = [array.astype("float32") for array in weights]
+    y, _ = djax.rnn_relu(x, None, weights, num_layers=2, dropout=0.25, key=jax.random.key(0))
+    assert set(np.unique(y)) == {0, np.float32(1 / 0.75)}
+    assert 0.23 < float((y == 0).mean()) < 0.27
+    y, _ = djax.rnn_relu(x, None, weights, num_layers=2, dropout=1.0, key=jax.random.key(0))
+    assert not y.any()
+    assert spec.num_layers == 2
+
+
+def test_a_mapped_key_drops_for_each_row_of_the_map():
+    one = network(PROBLEM, "reference", dropout=0.5)
+    keys = jax.random.split(jax.random.key(0), 3)
+    mapped = jax.vmap(lambda key: one.function(*one.arrays, key=key)[0])(keys)
+    each = [one.function(*one.arrays, key=key)[0] for key in keys]
+    assert_close(mapped, jnp.stack(each), 1e-6)
+    assert float(abs(mapped[0] - mapped[1]).max()) > 0
+
+
+# Derivatives of the scan
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_the_scan_has_derivatives_of_both_modes_and_of_second_order(mode):
+    spec = dnnffi.RNNSpec(
+        mode=mode,
+        input_size=2,
+        hidden_size=3,
+        bidirectional=True,
+        proj_size=2 if mode == "lstm" else 0,
+        dtype="float64",
+    )
+    problem = dnnffi.RNNProblem.dense(spec, 3, 2, lengths=(3, 1))
+    one = network(problem, "scan")
+
+    def loss(*arrays):
+        return one.function(*arrays)[0]
+
+    check_grads(loss, one.arrays, order=2, modes=("fwd", "rev"), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("mode", "proj_size"), [("lstm", 0), ("lstm", 2), ("gru", 0)])
+def test_no_loop_adds_up_gradients_of_weights(mode, proj_size):
+    spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, proj_size=proj_size)
+    one = network(dnnffi.RNNProblem.dense(spec, 5, 4), "scan")
+    jaxpr = jax.make_jaxpr(jax.grad(one.loss, 2))(*one.arrays)
+    loops = [str(eqn.params["jaxpr"]) for eqn in equations(jaxpr.jaxpr) if is_scan(eqn)]
+    assert len(loops) == 2
+    for loop in loops:
+        assert loop.count("dot_general") == 1 + bool(proj_size)
+
+
+def is_scan(eqn):
+    return eqn.primitive.name == "scan"
+
+
+def equations(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for value in eqn.params.values():
+            inner = getattr(value, "jaxpr", None)
+            if inner is not None and not is_scan(eqn):
+                yield from equations(getattr(inner, "jaxpr", inner))
+
+
+def test_a_clipped_cell_lets_no_gradient_through():
+    options = rnn_options({"clip": (-1e-3, 1e-3)}, "lstm")
+    problem = PROBLEM._replace(options=options)
+    scan, reference = (network(problem, name) for name in IMPLEMENTATIONS)
+    gradients = [jax.grad(n.loss, (0, 1, 2))(*n.arrays) for n in (scan, reference)]
+    assert_close(*gradients)
