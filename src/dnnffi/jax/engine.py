@@ -154,7 +154,8 @@ class ReferenceExecutor:
         self.reserve_bytes = self._x_bytes + len(_READY) if problem.training else 0
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        done = self._run(self._array(at.x, self.problem.x_shape), at.h_0, at.c_0, at.weights)
+        x = self._array(at.x, self.problem.x_shape)
+        done = self._run(x, at.h_0, at.c_0, at.weights, training=False)
         self._array(at.y, self.problem.y_shape)[...] = done.y
         self._array(at.h_n, self.problem.h_shape)[...] = done.h_n
         if done.c_n is not None:
@@ -169,7 +170,8 @@ class ReferenceExecutor:
             raise RuntimeError("the reserve space is not that of a forward, or is spent")
         problem, spec = self.problem, self.problem.spec
         x = self._array(at.reserve, problem.x_shape)
-        tape = self._run(x, at.h_0, at.c_0, at.weights).tape
+        tape = self._run(x, at.h_0, at.c_0, at.weights, training=True).tape
+        assert tape is not None
         dy = self._array(at.dy, problem.y_shape)
         dh_n = self._array(at.dh_n, problem.h_shape) if at.dh_n else None
         dc_n = self._array(at.dc_n, problem.c_shape) if at.dc_n else None
@@ -192,7 +194,9 @@ class ReferenceExecutor:
     def close(self) -> None:
         pass
 
-    def _run(self, x: Any, h_0: int, c_0: int, weights: int) -> reference.Forward:
+    def _run(
+        self, x: Any, h_0: int, c_0: int, weights: int, *, training: bool
+    ) -> reference.Forward:
         problem = self.problem
         packed = RNNWeights(self._array(weights, (self.weight_size,)), problem.spec)
         return reference.forward(
@@ -205,6 +209,7 @@ class ReferenceExecutor:
             lengths=problem.lengths,
             clip=problem.options.clip,
             clip_nan=problem.options.clip_nan,
+            training=training,
         )
 
     def _mark(self, reserve: int) -> Any:

@@ -15,6 +15,7 @@ from dnnffi.jax.operation import Way
 from dnnffi.jax.weights import as_jax, check_dtypes, check_flat, pack, unpack
 from dnnffi.rnn.backend import warn_of_dropout
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
+from dnnffi.spec.names import Mode
 from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
@@ -168,7 +169,7 @@ class _Keywords(NamedTuple):
     options: Any
 
 
-def _network(mode: str, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> Any:
+def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> Any:
     """y, h_n and c_n or None."""
     x = as_jax("x", x)
     spec, weights = _weights(mode, weights, keywords)
@@ -202,7 +203,7 @@ def _network(mode: str, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> A
     return _run(static, x, states, weights, on_device, key)
 
 
-def _weights(mode: str, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, Any]:
+def _weights(mode: Mode, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, Any]:
     """The spec, and a list of arrays or the flat one."""
     spec = keywords.spec
     if spec is not None and not isinstance(spec, RNNSpec):

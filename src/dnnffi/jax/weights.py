@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.spec.checks import is_ordered
+from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 
-LAYOUT = "cudnn"
+LAYOUT: LayoutName = "cudnn"
 
 
 def pack(arrays: Sequence[Any], spec: RNNSpec) -> Any:

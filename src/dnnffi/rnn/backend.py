@@ -191,7 +191,7 @@ class DeviceRNNBackend(RNNBackend):
         return sum(plan.operations.staged_bytes for plan in self._alive.snapshot())
 
     def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
-        return EmptyRNNPlan(problem, self.memory, device, self.name)
+        return EmptyRNNPlan(problem, self.memory, device, self.layout)
 
     def _where(self, device: int) -> str:
         with_allocator = " with an allocator" if self.resources.external else ""

@@ -8,6 +8,7 @@ from typing import Any
 from dnnffi.device.arrays import array_module
 from dnnffi.device.interface import AnyArray, Memory
 from dnnffi.rnn.context import Context, Phase
+from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
@@ -16,14 +17,18 @@ from dnnffi.weights import RNNWeights
 class EmptyRNNPlan:
     """Forward and backward of a problem whose batch has no rows. No library is asked.
 
-    The arrays are made by whoever made x; on a ``backend`` with a library by its ``memory``, on
-    ``device``.
+    The library of x makes the arrays; a backend's ``memory`` on ``device``, with the gradient of the
+    weights in its ``layout``.
     """
 
     title = "an empty batch"
 
     def __init__(
-        self, problem: RNNProblem, memory: Memory | None = None, device: int = 0, backend: str = ""
+        self,
+        problem: RNNProblem,
+        memory: Memory | None = None,
+        device: int = 0,
+        layout: LayoutName = "torch",
     ) -> None:
         self.problem = problem
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
@@ -31,7 +36,7 @@ class EmptyRNNPlan:
         self._has_cell = problem.spec.has_cell
         self._memory = memory
         self._device = device
-        self._backend = backend
+        self._layout = layout
 
     def takes(self, array: object, shape: tuple[int, ...]) -> bool:
         """Never: each array has to be looked at."""
@@ -75,7 +80,7 @@ class EmptyRNNPlan:
         if out is None:
             if isinstance(found, list):
                 return RNNWeights.pack(found, weights.spec, backend=weights.backend)
-            return RNNWeights.of_result(found, weights.layout)
+            return RNNWeights._of_result(found, weights.layout)
         if not accumulate:
             with self._on_device():
                 out.flat[...] = 0
@@ -96,7 +101,7 @@ class EmptyRNNPlan:
         if self._memory is None:
             return [module.zeros(one.shape, dtype) for one in spec.parameter_shapes()]
         with self._on_device():
-            return module.zeros((weight_layout(spec, self._backend).size,), dtype)
+            return module.zeros((weight_layout(spec, self._layout).size,), dtype)
 
     def _on_device(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._memory is None else self._memory.use(self._device)
