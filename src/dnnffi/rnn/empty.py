@@ -17,7 +17,7 @@ from dnnffi.weights import RNNWeights
 class EmptyRNNPlan:
     """Forward and backward of a problem whose batch has no rows. No library is asked.
 
-    The library of x makes the arrays; a backend's ``memory`` on ``device``, with the gradient of the
+    The library of x makes the arrays; a backend's ``memory`` on ``device``, with gradients of
     weights in its ``layout``.
     """
 
