@@ -58,7 +58,7 @@ def rows() -> list[tuple[str, ...]]:
 
 def cell(row: Row, backend: Backend) -> str:
     """What a backend says to what is asked, before its library is."""
-    if backend.load is None:
+    if backend.load is None and backend.pack is None:
         return row.reference
     library: Any = SimpleNamespace(
         version_text="", unsupported=partial(UnsupportedError, backend.title, "")

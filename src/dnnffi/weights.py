@@ -29,7 +29,7 @@ class RNNWeights:
     of MIOpen for an LSTM or GRU, where they are copies.
     """
 
-    __slots__ = ("_arrays", "buffer", "known", "layout", "spec")
+    __slots__ = ("_arrays", "buffer", "known", "layout", "packed", "spec")
 
     def __init__(self, flat: AnyArray, spec: RNNSpec, *, backend: str = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
@@ -49,13 +49,14 @@ class RNNWeights:
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
         self.known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
+        self.packed: dict[str, Any] = {}
 
     @classmethod
     def of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
         """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
         made = cls.__new__(cls)
         made.buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
-        made.known = KnownCalls(MOST_CALLS)
+        made.known, made.packed = KnownCalls(MOST_CALLS), {}
         return made
 
     @property

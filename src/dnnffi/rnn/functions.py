@@ -18,11 +18,10 @@ from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap
 from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
-from dnnffi.rnn.call import CallArrays, initial_states, pair
+from dnnffi.rnn.call import CallArrays, initial_states, pair, problem_of
 from dnnffi.spec.checks import check_flag
-from dnnffi.spec.options import RNNOptions, rnn_options
+from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
-from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
 from dnnffi.weights import RNNWeights
 
@@ -244,7 +243,7 @@ def _run_checked(
     key = (spec, x.shape, device, *rest, generator)
     plan = found.plans.find(key)
     if plan is None:
-        problem = _problem(spec, x, *rest)
+        problem = problem_of(spec, x, *rest)
         plan = found.plans.get(key, lambda: found.plan(problem, device, generator))
     arrays = CallArrays(found, spec, device, plan.takes, x, h_0, c_0, weights)
     if not (weights.__class__ is RNNWeights and plan.takes(x, plan.x_shape)):
@@ -304,44 +303,6 @@ class _EmbeddedContext(RNNContext):
             x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
         hx = tuple(map(unwrap, hx)) if isinstance(hx, tuple) else unwrap(hx)
         return Gradients(unwrap(x), hx, weights)
-
-
-def _problem(
-    spec: RNNSpec,
-    x: AnyArray,
-    batch_first: bool,
-    lengths: object,
-    batch_sizes: object,
-    options: RNNOptions,
-    training: bool,
-    dropout: float,
-) -> RNNProblem:
-    """The problem that the arguments describe; errors name the argument at fault."""
-    shape = tuple(x.shape)
-    rank, form = 3, "[B, T, I]" if batch_first else "[T, B, I]"
-    if batch_sizes is not None:
-        rank, form = 2, "[sum(batch_sizes), I]"
-    if len(shape) != rank:
-        raise ValueError(f"x must have {rank} dimensions, {form}; got shape {shape}")
-    if shape[-1] != spec.input_size:
-        raise ValueError(
-            f"x must have {spec.input_size} as its last dimension (I, from the weights); "
-            f"got shape {shape}"
-        )
-    if x.dtype.name != spec.dtype:
-        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
-    if options.validate and dropout and spec.num_layers > 1:
-        raise ValueError(
-            "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "
-            "numbers"
-        )
-    common: dict[str, Any] = {"training": training, "dropout": dropout, "options": options}
-    if batch_sizes is not None:
-        if lengths is not None:
-            raise ValueError("lengths and batch_sizes exclude each other; give one")
-        return RNNProblem.packed(spec, batch_sizes, shape[0], **common)
-    batch, steps = shape[:2] if batch_first else shape[1::-1]
-    return RNNProblem.dense(spec, steps, batch, batch_first=batch_first, lengths=lengths, **common)
 
 
 def _checked(dropout: object, state: object) -> Dropout:

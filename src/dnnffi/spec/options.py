@@ -12,6 +12,7 @@ from dnnffi.spec.checks import as_float, checked_options, option_flag, option_of
 VENDOR_ALGORITHMS = {
     "cudnn": ("standard", "persist_static", "persist_dynamic", "persist_static_small_h", "own"),
     "miopen": ("default", "fundamental"),
+    "vulkan": ("stepwise", "persistent"),
 }
 """The names of the algorithms of each backend; "auto" is one of every backend."""
 ALGORITHMS = ("auto", *(name for names in VENDOR_ALGORITHMS.values() for name in names))
