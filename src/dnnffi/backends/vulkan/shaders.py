@@ -177,6 +177,7 @@ def step(kernel: Step) -> str:
         run = f"""
     for (var i = lane; i < {tile.rows}u * STATE; i += {lanes}u) {{
         kept[i] = source[min(first + i / STATE, rows - 1u) * STATE + i % STATE];
+        kept[{tile.rows}u * STATE + i] = vec4f();  // memory of workgroups is not zero on lavapipe
     }}
     workgroupBarrier();
     let steps = arrayLength(&gates) / (rows * GATES * HIDDEN);
