@@ -58,10 +58,15 @@ def test_results_of_a_context_are_those_of_the_reference(problem, given_states, 
     conformance.check_inference(case, run_context)
 
 
+@pytest.mark.parametrize("of_gpu", [False, True], ids=["as_it_is", "gpu"])
 @pytest.mark.parametrize("algorithm", ["stepwise", "persistent"])
 @pytest.mark.parametrize("mode", conformance.MODES)
 @pytest.mark.parametrize(("hidden", "batch"), [(31, 9), (33, 17), (70, 1), (129, 5)])
-def test_sizes_around_those_of_the_tiles(mode, algorithm, hidden, batch):
+def test_sizes_around_those_of_the_tiles(
+    device, monkeypatch, mode, algorithm, hidden, batch, of_gpu
+):
+    if of_gpu:  # what a GPU is given, wherever it runs
+        monkeypatch.setattr(device, "cpu", False)
     spec = dnnffi.RNNSpec(
         mode=mode, input_size=hidden - 1, hidden_size=hidden, num_layers=2, bidirectional=True
     )
@@ -70,3 +75,17 @@ def test_sizes_around_those_of_the_tiles(mode, algorithm, hidden, batch):
         spec, 3, batch, lengths=[1 + n % 3 for n in range(batch)], options=options
     )
     conformance.check_inference(conformance.Case(problem, True, hidden), run_context)
+
+
+def test_a_projection_with_the_tiles_of_a_gpu(device, monkeypatch):
+    monkeypatch.setattr(device, "cpu", False)
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=9, hidden_size=41, proj_size=35, num_layers=2)
+    problem = dnnffi.RNNProblem.dense(spec, 3, 7, lengths=[1, 2, 3, 3, 2, 1, 1])
+    conformance.check_inference(conformance.Case(problem, True, 0), run_context)
+
+
+def test_float16_weights_with_the_tiles_of_a_gpu(device, monkeypatch):
+    monkeypatch.setattr(device, "cpu", False)
+    spec = dnnffi.RNNSpec(mode="gru", input_size=9, hidden_size=41, dtype="float16")
+    problem = dnnffi.RNNProblem.dense(spec, 3, 7)
+    conformance.check_inference(conformance.Case(problem, True, 0), run_context)

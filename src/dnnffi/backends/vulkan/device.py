@@ -25,6 +25,14 @@ _APIS = ("Vulkan", "Metal", "D3D12")
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 
 
+_SUBGROUP = "subgroup"
+_SUBGROUP_SIZE = """
+@group(0) @binding(0) var<storage, read_write> size: array<u32>;
+@compute @workgroup_size(64)
+fn main(@builtin(subgroup_size) found: u32) { size[0] = found; }
+"""
+
+
 class Adapter(NamedTuple):
     """An adapter that wgpu found: its name, kind ("CPU", "DiscreteGPU", ...), API and driver."""
 
@@ -80,7 +88,8 @@ class Device:
         self._process = os.getpid()
         with self.errors("opening the adapter"):
             self.native = native.request_device_sync(
-                required_limits={name: self.limits[name] for name in wanted}
+                required_features=[_SUBGROUP] if self.cpu and _SUBGROUP in native.features else [],
+                required_limits={name: self.limits[name] for name in wanted},
             )
             self.queue = self.native.queue
             self.usage = self._module.BufferUsage
@@ -91,6 +100,8 @@ class Device:
             self.steps = self.native.create_buffer_with_data(data=numbers, usage=self.usage.UNIFORM)
         self.lost = False
         self._pipelines: Once[str, Pipeline] = Once()
+        self.subgroup = self._subgroup_size() if _SUBGROUP in self.native.features else 0
+        """Invocations of a subgroup, where kernels may use it."""
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
@@ -137,6 +148,20 @@ class Device:
             )
         with self.errors(f"a buffer of {nbytes} bytes for {what}"):
             return self.native.create_buffer(size=max(16, nbytes), usage=usage)
+
+    def _subgroup_size(self) -> int:
+        usage = self.usage.STORAGE | self.usage.COPY_SRC
+        found = self.buffer("the size of subgroups", 16, usage)
+        pipeline = self.pipeline(_SUBGROUP_SIZE, ("out",))
+        with self.errors("asking for the size of subgroups"):
+            encoder = self.native.create_command_encoder()
+            run = encoder.begin_compute_pass()
+            run.set_pipeline(pipeline.native)
+            run.set_bind_group(0, pipeline.bind({"out": (found, 0, 16)}))
+            run.dispatch_workgroups(1)
+            run.end()
+            self.queue.submit([encoder.finish()])
+            return int(self.queue.read_buffer(found, 0, 4).cast("I")[0])
 
     def pipeline(self, source: str, names: tuple[str, ...]) -> Pipeline:
         """The compiled kernel of ``source``, whose bindings are ``names``."""

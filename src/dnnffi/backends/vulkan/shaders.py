@@ -118,10 +118,10 @@ def product(k4: int, columns: int, half: bool, bias: bool, tile: Tile) -> str:
         start = f"bias[n{n}]" if bias else "0.0"
         sums = sums.replace(f"START{n};", f"{start};")
     at = _lines(f"let n{n} = min(first + {n * lanes}u, COLUMNS - 1u);" for n in range(count))
-    x_at = _lines(f"let x{r} = min(m + {r}u, rows - 1u) * K4;" for r in range(rows))
+    x_at = _rows_at(tile, "min(m + {r}, rows - 1u) * K4")
     loads = _lines(f"let w{n} = weight(k * COLUMNS + n{n});" for n in range(count))
-    inner = _lines(
-        f"{{ let v = x[x{r} + k];"
+    inner = _rows_read("x", tile) + _lines(
+        f"{{ let v = {_row(r, 'x', tile)};"
         + "".join(f" s{r}_{n} += dot(w{n}, v);" for n in range(count))
         + " }"
         for r in range(rows)
@@ -137,7 +137,7 @@ def product(k4: int, columns: int, half: bool, bias: bool, tile: Tile) -> str:
 const K4 = {k4}u;
 const COLUMNS = {columns}u;
 @compute @workgroup_size({lanes})
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {{
+fn main({_invocation(tile)}) {{
     let rows = arrayLength(&out) / COLUMNS;
     let m = (group.y + group.z * {MOST_GROUPS}u) * {rows}u;
     let first = group.x * {lanes * count}u + lane;
@@ -205,7 +205,7 @@ const SOURCE = {kernel.source}u;
 const STATE = {kernel.state}u;
 {_FUNCTIONS}
 @compute @workgroup_size({lanes})
-fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32) {{
+fn main({_invocation(tile)}) {{
     let rows = arrayLength(&lengths);
     {first_rows}
     let column = lane % {tile.lanes}u;
@@ -221,16 +221,14 @@ def _sums(kernel: Step) -> str:
     rows, splits = range(tile.rows), tile.splits
     declared = _lines(f"var s{r}_{g} = 0.0;" for r in rows for g in range(gates))
     if kernel.whole:
-        at = _lines(f"let x{r} = half + {r}u * STATE;" for r in rows)
-        load = "kept"
+        at, load = _rows_at(tile, "half + {r} * STATE"), "kept"
     else:
-        at = _lines(f"let x{r} = min(first + {r}u, rows - 1u) * SOURCE;" for r in rows)
-        load = "source"
+        at, load = _rows_at(tile, "min(first + {r}, rows - 1u) * SOURCE"), "source"
     weights = _lines(
         f"let w{g} = weight((k * GATES + {g}u) * HIDDEN + place);" for g in range(gates)
     )
-    inner = _lines(
-        f"{{ let v = {load}[x{r} + k];"
+    inner = _rows_read(load, tile) + _lines(
+        f"{{ let v = {_row(r, load, tile)};"
         + "".join(f" s{r}_{g} += dot(w{g}, v);" for g in range(gates))
         + " }"
         for r in rows
@@ -268,17 +266,17 @@ def _finish(kernel: Step) -> str:
     totals = _lines(
         f"var sum{g} = 0.0;\n"
         f"for (var p = 0u; p < {splits}u; p++) {{ sum{g} += "
-        f"sums[((p * {tile.rows}u + r) * GATES + {g}u) * {lanes}u + column]; }}"
+        f"sums[((p * {tile.rows}u + row) * GATES + {g}u) * {lanes}u + column]; }}"
         for g in gates
     )
     behind = "    workgroupBarrier();\n" if kernel.whole else ""
     return f"""
 {stores}
     workgroupBarrier();
-    for (var r = split; r < {tile.rows}u; r += {splits}u) {{
-        let b = first + r;
+    for (var row = split; row < {tile.rows}u; row += {splits}u) {{
+        let b = first + row;
         if (b < rows && u < HIDDEN) {{
-{totals}{_cell(kernel, "r")}
+{totals}{_cell(kernel, "row")}
         }}
     }}
 {behind}"""
@@ -346,6 +344,38 @@ def _declarations(names: tuple[str, ...], half: bool) -> str:
             access, kind = _TYPES[name]
             text += f"{place} var<storage, {access}> {name}: {kind};\n"
     return text
+
+
+def _invocation(tile: Tile) -> str:
+    """The parameters of a kernel."""
+    text = "@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32"
+    return f"{text}, @builtin(subgroup_invocation_id) neighbour: u32" if tile.passes else text
+
+
+def _rows_at(tile: Tile, place: str) -> str:
+    """Where the rows begin: of all rows, or of those that this invocation reads for others."""
+    if not tile.passes:
+        return _lines(f"let x{r} = {place.format(r=f'{r}u')};" for r in range(tile.rows))
+    most = min(tile.passes, tile.rows)
+    return _lines(
+        f"let own{n} = {place.format(r=f'({n * most}u + neighbour % {most}u)')};"
+        for n in range(tile.rows // most)
+    )
+
+
+def _rows_read(load: str, tile: Tile) -> str:
+    if not tile.passes:
+        return ""
+    count = tile.rows // min(tile.passes, tile.rows)
+    return _lines(f"let mine{n} = {load}[own{n} + k];" for n in range(count))
+
+
+def _row(r: int, load: str, tile: Tile) -> str:
+    """Vector k of a row."""
+    if not tile.passes:
+        return f"{load}[x{r} + k]"
+    group, place = divmod(r, min(tile.passes, tile.rows))
+    return f"subgroupBroadcast(mine{group}, {place}u)"
 
 
 def _lines(lines: object) -> str:

@@ -12,12 +12,14 @@ class Tile(NamedTuple):
     rows : rows of the batch that an invocation does at once
     columns : columns of an invocation, ``lanes`` apart; of a product without gates alone
     splits : invocations that share the sum of a column
+    passes : of how many invocations of a subgroup each reads a row for the others; 0 for none
     """
 
     lanes: int
     rows: int
     columns: int = 1
     splits: int = 1
+    passes: int = 0
 
 
 class Tiles(NamedTuple):
@@ -35,15 +37,21 @@ LARGEST_WHOLE = 256
 _WORKGROUP_BYTES = 16384  # what every adapter has
 
 
-def tiles_of(*, cpu: bool, hidden_size: int, source: int, batch: int) -> Tiles:
+def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: int) -> Tiles:
     """The tiles for a batch; ``source`` is the length of a recurrent sum in vectors of four.
 
-    A CPU runs eight invocations as one vector and loads element by element: many rows share a
-    load. A GPU needs many invocations, and hides loads behind others.
+    A CPU runs the invocations of a ``subgroup`` as one vector and loads element by element: many
+    rows share a load, and are passed on. A GPU needs many invocations, and hides loads behind
+    others. ``subgroup`` is 0 where it is not known.
     """
     if cpu:
-        rows = min(8, _power_of_two(batch))
-        return Tiles(Tile(32, 8, 3), Tile(32, rows), Tile(32, min(4, rows)), False)
+        rows, passes = min(8, _power_of_two(batch)), _power_of_two(max(1, min(8, subgroup)))
+        return Tiles(
+            Tile(8, 16, 4, passes=passes),
+            Tile(32, rows, passes=passes),
+            Tile(8, min(4, rows), passes=passes),
+            prefers_whole=False,
+        )
     rows = min(4, _power_of_two(batch))
     splits = 8
     while splits > 1 and splits > source:
