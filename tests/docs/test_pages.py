@@ -256,6 +256,7 @@ def test_the_table_of_networks_quotes_what_is_refused():
     assert dict(zip(BACKENDS, rows["float64"], strict=True)) == {
         "cudnn": "no limit",
         "miopen": "no: RNNs are float16 or float32, not float64; cudnn and reference have it",
+        "vulkan": "no: RNNs are float16 or float32, not float64; cudnn and reference have it",
         "reference": "no limit",
     }
 

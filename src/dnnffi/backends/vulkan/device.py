@@ -64,12 +64,17 @@ def _found() -> list[tuple[Adapter, Any]]:
     """The adapters, discrete GPUs first, software last."""
     found = [(_of(one), one) for one in wgpu_module().gpu.enumerate_adapters_sync()]
     taken = [(adapter, one) for adapter, one in found if adapter.api in _APIS]
+    if not taken:
+        others = ", ".join(str(adapter) for adapter, _ in found) or "none"
+        raise LibraryNotFoundError(
+            "a Vulkan adapter", [f"the adapters that wgpu enumerates: {others}"], INSTALL_DRIVER
+        )
     order = {kind: place for place, kind in enumerate(_KINDS)}
     return sorted(taken, key=lambda pair: order.get(pair[0].kind, len(order)))
 
 
 def adapters() -> list[Adapter]:
-    """The adapters in the order of their numbers; `LibraryNotFoundError` without wgpu."""
+    """The adapters in the order of their numbers; `LibraryNotFoundError` without any."""
     return [adapter for adapter, _ in _found()]
 
 
@@ -210,10 +215,6 @@ class Pipeline:
 
 def _open(index: int) -> Device:
     found = _found()
-    if not found:
-        raise LibraryNotFoundError(
-            "a Vulkan adapter", ["the adapters that wgpu enumerates: none"], INSTALL_DRIVER
-        )
     if not 0 <= index < len(found):
         names = ", ".join(f"{number}: {adapter}" for number, (adapter, _) in enumerate(found))
         raise ValueError(f"device must be from 0 to {len(found) - 1} ({names}); got {index}")
