@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import conformance
 import pytest
 import verification
-from conformance import CUDNN, MIOPEN
+from conformance import CUDNN, MIOPEN, VULKAN
 
 from dnnffi.backends.cudnn import conv_limits as cudnn
 from dnnffi.backends.miopen import conv_limits as miopen
@@ -146,7 +146,7 @@ def test_a_record_of_the_emulated_device_in_words():
 
 def supported(cudnn=None, miopen=None):
     """The cells of cuDNN and MIOpen, by what is asked."""
-    rows = support["support_rows"]({"cudnn": cudnn, "miopen": miopen})
+    rows = support["support_rows"]({"cudnn": cudnn, "miopen": miopen, "vulkan": None})
     assert {len(row) for row in rows} == {len(support["HEAD"])}
     return {row[0]: row[1:3] for row in rows}
 
@@ -179,7 +179,7 @@ def test_a_record_without_counts_says_nothing_of_what_works():
 
 
 def test_the_rows_of_the_table_are_of_words_and_tests_that_there_are():
-    cases = conformance.matrix(CUDNN) + conformance.matrix(MIOPEN)
+    cases = [case for one in (CUDNN, MIOPEN, VULKAN) for case in conformance.matrix(one)]
     words = {word for case in cases for word in conformance.capability(case.problem).split()}
     elsewhere = {"clip", "dropout", "fast", *VENDOR_ALGORITHMS["cudnn"]}  # not in the matrix
     for row in support["ROWS"]:

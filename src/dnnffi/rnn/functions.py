@@ -343,10 +343,10 @@ def lstm(
         and h_n, c_n are the state at its last step
     batch_sizes : rows still running at each step of packed sequences, never rising
     backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
-        MIOpen, NumPy arrays to the reference
+        MIOpen, NumPy arrays to the reference; "vulkan" is for inference on arrays on the host
     options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",
         "persist_dynamic", "persist_static_small_h" (cuDNN), "own" (kernels of dnnffi's in the place
-        of cuDNN's), "default", "fundamental" (MIOpen);
+        of cuDNN's), "default", "fundamental" (MIOpen), "stepwise", "persistent" (Vulkan);
         "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
         cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
         reference; "tune": "auto" (a problem that is called again and again is measured once, and

@@ -1,15 +1,37 @@
-"""An adapter, which a test here cannot do without: Mesa's lavapipe where there is no GPU."""
+"""An adapter, which a test here cannot do without: Mesa's lavapipe where there is no GPU.
+
+A run with ``--record`` writes docs/verification/vulkan.json, on a GPU vulkan_gpu.json.
+"""
 
 from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
 
 import needs
 import numpy as np
 import pytest
+from verification import pytest_runtest_call, refused, write  # noqa: F401
 
 import dnnffi
 from dnnffi import RNNSpec, testing
 from dnnffi.backends.vulkan.device import open_device
+from dnnffi.cli.machine import machine
 from dnnffi.errors import LibraryNotFoundError
+
+HERE = Path(__file__).resolve().parent
+
+
+def pytest_terminal_summary(terminalreporter):
+    if terminalreporter.config.getoption("--record"):
+        cpu = open_device().cpu
+        write(terminalreporter, "vulkan.json" if cpu else "vulkan_gpu.json", HERE, environment)
+
+
+def environment():
+    found = machine("cpu", ())
+    verified = f"{open_device()}, wgpu {version('wgpu')}"
+    return found | {"device": str(open_device()), "verified": verified}
 
 
 @pytest.fixture(scope="session")

@@ -58,15 +58,18 @@ def test_results_of_a_context_are_those_of_the_reference(problem, given_states, 
     conformance.check_inference(case, run_context)
 
 
-@pytest.mark.parametrize("of_gpu", [False, True], ids=["as_it_is", "gpu"])
+@pytest.mark.parametrize("tiles", ["as_they_are", "gpu", "no_subgroups"])
 @pytest.mark.parametrize("algorithm", ["stepwise", "persistent"])
 @pytest.mark.parametrize("mode", conformance.MODES)
 @pytest.mark.parametrize(("hidden", "batch"), [(31, 9), (33, 17), (70, 1), (129, 5)])
 def test_sizes_around_those_of_the_tiles(
-    device, monkeypatch, mode, algorithm, hidden, batch, of_gpu
+    device, monkeypatch, mode, algorithm, hidden, batch, tiles
 ):
-    if of_gpu:  # what a GPU is given, wherever it runs
+    # What other adapters are given, wherever it runs.
+    if tiles == "gpu":
         monkeypatch.setattr(device, "cpu", False)
+    elif tiles == "no_subgroups":
+        monkeypatch.setattr(device, "subgroup", 0)
     spec = dnnffi.RNNSpec(
         mode=mode, input_size=hidden - 1, hidden_size=hidden, num_layers=2, bidirectional=True
     )

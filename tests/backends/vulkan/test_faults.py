@@ -112,20 +112,35 @@ def test_weights_of_another_function_are_refused(device, x):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_other_dtypes_are_refused_by_name(device, dtype):
+def test_other_dtypes_are_refused_by_name(device, dtype, refused):
     spec = RNNSpec(mode="gru", input_size=5, hidden_size=7, dtype=dtype)
-    with pytest.raises(dnnffi.UnsupportedError, match=f"float16 or float32, not {dtype}"):
+    with pytest.raises(dnnffi.UnsupportedError, match=f"float16 or float32, not {dtype}") as error:
         dnnffi.pack_rnn(testing.weights(spec, 0), spec)
+    refused(dtype, error.value)
 
 
-def test_training_and_plans_name_who_has_them(x):
+def test_clipping_is_refused_by_name(device, refused):
+    spec = RNNSpec(mode="lstm", input_size=5, hidden_size=7)
+    with (
+        dnnffi.pack_rnn(testing.weights(spec, 0), spec) as context,
+        pytest.raises(dnnffi.UnsupportedError, match="the cell of an LSTM is not cl") as error,
+    ):
+        context.run(np.zeros((1, 1, 5), "f4"), options={"clip": (-1.0, 1.0)})
+    refused("clip", error.value)
+
+
+def test_training_and_plans_name_who_has_them(x, refused):
     weights = dnnffi.RNNWeights.pack(testing.weights(SPEC, 0), SPEC)
-    with pytest.raises(dnnffi.UnsupportedError, match="cudnn, miopen and reference train"):
+    with pytest.raises(dnnffi.UnsupportedError, match="cudnn, miopen and reference train") as error:
         dnnffi.gru_forward(x, None, weights, backend="vulkan")
+    refused("training", error.value)
     with pytest.raises(dnnffi.UnsupportedError, match="pack_rnn"):
         dnnffi.RNNPlan(SPEC, 3, 4, backend="vulkan")
-    with pytest.raises(dnnffi.UnsupportedError, match="it has no convolutions; cudnn, miopen and"):
+    with pytest.raises(
+        dnnffi.UnsupportedError, match="it has no convolutions; cudnn, miopen and"
+    ) as error:
         dnnffi.conv(np.zeros((1, 1, 3), "f4"), np.zeros((1, 1, 3), "f4"), backend="vulkan")
+    refused("convolution", error.value)
 
 
 def test_kernels_of_all_steps_have_no_projection(device):

@@ -25,6 +25,9 @@ _APIS = ("Vulkan", "Metal", "D3D12")
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 
 
+_MOST_BYTES = 2**32 - 4
+"""Of a buffer: kernels count elements of four bytes, and some drivers report no limit at all."""
+
 _SUBGROUP = "subgroup"
 _SUBGROUP_SIZE = """
 @group(0) @binding(0) var<storage, read_write> size: array<u32>;
@@ -84,21 +87,24 @@ class Device:
     def __init__(self, index: int, adapter: Adapter, native: Any) -> None:
         self.index = index
         self.adapter = adapter
-        self.limits = {name: int(value) for name, value in dict(native.limits).items()}
-        wanted = ("max-storage-buffer-binding-size", "max-buffer-size")
-        self.most_bound, self.most_bytes = (self.limits[name] for name in wanted)
-        self.alignment = max(256, self.limits["min-storage-buffer-offset-alignment"])
+        limits = dict(native.limits)
+        wanted = {
+            name: min(int(limits[name]), _MOST_BYTES)
+            for name in ("max-storage-buffer-binding-size", "max-buffer-size")
+        }
+        self.most_bound, self.most_bytes = wanted.values()
+        self.alignment = max(256, int(limits["min-storage-buffer-offset-alignment"]))
         self.cpu = adapter.kind == "CPU"
         self._module = wgpu_module()
         self._process = os.getpid()
         with self.errors("opening the adapter"):
             self.native = native.request_device_sync(
                 required_features=[_SUBGROUP] if self.cpu and _SUBGROUP in native.features else [],
-                required_limits={name: self.limits[name] for name in wanted},
+                required_limits=wanted,
             )
             self.queue = self.native.queue
             self.usage = self._module.BufferUsage
-            self.step_bytes = self.limits["min-uniform-buffer-offset-alignment"]
+            self.step_bytes = int(limits["min-uniform-buffer-offset-alignment"])
             numbers = memoryview(bytearray(MOST_STEPS * self.step_bytes)).cast("I")
             for step in range(MOST_STEPS):
                 numbers[step * self.step_bytes // 4] = step

@@ -145,7 +145,8 @@ class Sequence:
                 f"algorithm 'persistent' keeps the state of a workgroup's rows in its memory, and "
                 f"has no projection; it does not run {spec}; 'stepwise' does"
             )
-        return fits and (algorithm == "persistent" or (algorithm == "auto" and tiles.prefers_whole))
+        preferred = tiles.prefers_whole and self.steps > 1
+        return fits and (algorithm == "persistent" or (algorithm == "auto" and preferred))
 
     def _chunk_steps(self) -> int:
         """Steps of which each part of a buffer that is bound is within the adapter's limit."""

@@ -45,10 +45,11 @@ def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: 
     others. ``subgroup`` is 0 where it is not known.
     """
     if cpu:
-        rows, passes = min(8, _power_of_two(batch)), _power_of_two(max(1, min(8, subgroup)))
+        rows = min(16, _power_of_two(batch))
+        passes = _power_of_two(min(8, subgroup)) if subgroup else 0
         return Tiles(
-            Tile(8, 16, 4, passes=passes),
-            Tile(32, rows, passes=passes),
+            Tile(8, 16, 8, passes=passes),
+            Tile(16, rows, passes=passes),
             Tile(8, min(4, rows), passes=passes),
             prefers_whole=False,
         )
