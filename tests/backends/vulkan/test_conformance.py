@@ -92,3 +92,11 @@ def test_float16_weights_with_the_tiles_of_a_gpu(device, monkeypatch):
     spec = dnnffi.RNNSpec(mode="gru", input_size=9, hidden_size=41, dtype="float16")
     problem = dnnffi.RNNProblem.dense(spec, 3, 7)
     conformance.check_inference(conformance.Case(problem, True, 0), run_context)
+
+
+def test_more_rows_than_a_dispatch_has_groups_in_a_dimension(device):
+    # 4096 steps at a time, of 16 rows a group on a CPU: 71680 groups.
+    spec = dnnffi.RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=1)
+    options = dnnffi.spec.options.rnn_options({"algorithm": "persistent"}, "rnn_tanh")
+    problem = dnnffi.RNNProblem.dense(spec, 4100, 280, options=options)
+    conformance.check_inference(conformance.Case(problem, True, 0), run_context)

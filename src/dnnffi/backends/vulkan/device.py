@@ -24,7 +24,6 @@ MOST_STEPS = 4096
 _APIS = ("Vulkan", "Metal", "D3D12")
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 
-
 _MOST_BYTES = 2**32 - 4
 """Of a buffer: kernels count elements of four bytes, and some drivers report no limit at all."""
 

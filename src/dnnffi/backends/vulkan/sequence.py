@@ -9,7 +9,6 @@ filled up to a multiple of four elements.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import gcd
 from typing import Any, NamedTuple, TypeVar
 
@@ -43,24 +42,28 @@ class _Kernel(NamedTuple):
     groups: Groups
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Steps of a layer and direction that are run behind one product."""
+class _Chunk(NamedTuple):
+    """Steps of a layer and direction that are run behind one product.
+
+    ``steps`` are their numbers in the chunk, in the order in which they are run. ``product``,
+    ``step`` and ``projection`` are bind groups, the latter two by the buffer that the state is
+    read from.
+    """
 
     steps: range
-    """Their numbers in the chunk, in the order in which they are run."""
+    product_groups: Groups
     product: Any
-    step: tuple[Any, Any]  # by the buffer that the state is read from
-    projection: tuple[Any, Any] | None
+    step: tuple[Any, ...]
+    projection: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class _Direction:
-    product: tuple[_Kernel, _Kernel]  # of a whole chunk, and of the last one
+class _Direction(NamedTuple):
+    """A layer and direction: its kernels, and its chunks in the order in which they are run."""
+
+    product: Pipeline
     step: _Kernel
     projection: _Kernel | None
     chunks: tuple[_Chunk, ...]
-    """In the order in which they are run."""
 
 
 def up(number: int, multiple: int) -> int:
@@ -199,19 +202,14 @@ class Sequence:
         )
 
     def _direction(self, k: int, weights: DirectionWeights) -> _Direction:
-        spec, tiles, batch = self.spec, self._tiles, self.batch
+        spec, tiles = self.spec, self._tiles
         layer, direction = divmod(k, spec.num_directions)
         half, projected = spec.dtype == "float16", bool(spec.proj_size)
         source = vectors(spec.output_size)
         in_width = self.x_width if layer == 0 else self.y_width
-        last = self.steps - self.starts[-1]
         text = shaders.product(in_width // 4, self._columns, half, spec.bias, tiles.product)
         names = ("w", "x", "out", *(("bias",) if spec.bias else ()))
-        pipeline = self.device.pipeline(text, names)
-        product = tuple(
-            _Kernel(pipeline, _groups(tiles.product, self._columns, steps * batch))
-            for steps in (self.chunk, last)
-        )
+        product = self.device.pipeline(text, names)
         kernel = Step(
             mode=spec.mode,
             units=spec.hidden_size,
@@ -228,23 +226,21 @@ class Sequence:
         )
         step, projection = self._kernel(kernel), None
         if projected:
-            tile = tiles.step
             projection = self._kernel(
                 kernel._replace(
                     mode=PROJECTION,
                     units=spec.proj_size,
                     source=vectors(spec.hidden_size),
-                    tile=tile,
                     projected=False,
                 )
             )
         chunks = [
-            self._chunk(layer, k, weights, start, product[0], step, projection)
+            self._chunk(layer, k, weights, start, product, step, projection)
             for start in self.starts
         ]
         if direction == 1:
             chunks.reverse()
-        return _Direction((product[0], product[1]), step, projection, tuple(chunks))
+        return _Direction(product, step, projection, tuple(chunks))
 
     def _kernel(self, kernel: Step) -> _Kernel:
         pipeline = self.device.pipeline(shaders.step(kernel), kernel.bindings())
@@ -257,7 +253,7 @@ class Sequence:
         k: int,
         weights: DirectionWeights,
         start: int,
-        product: _Kernel,
+        product: Pipeline,
         step: _Kernel,
         projection: _Kernel | None,
     ) -> _Chunk:
@@ -280,7 +276,7 @@ class Sequence:
             parts["c"] = self.c, k * state.c_slot, state.c_bytes
         if self._hidden is not None:
             parts["hidden"] = self._hidden, 0, self._hidden_bytes
-        of_product = product.pipeline.bind({**parts, "w": weights.w_ih, "bias": weights.b_ih})
+        of_product = product.bind({**parts, "w": weights.w_ih, "bias": weights.b_ih})
         h = [(one, k * state.h_slot, state.h_bytes) for one in self.h]
         of_step, of_projection = [], []
         for here, there in (h, reversed(h)):
@@ -292,12 +288,8 @@ class Sequence:
         order = range(steps)
         if k % self.spec.num_directions:
             order = range(steps - 1, -1, -1)
-        return _Chunk(
-            order,
-            of_product,
-            (of_step[0], of_step[1]),
-            (of_projection[0], of_projection[1]) if of_projection else None,
-        )
+        groups = _groups(self._tiles.product, self._columns, steps * batch)
+        return _Chunk(order, groups, of_product, tuple(of_step), tuple(of_projection))
 
     def write_lengths(self, lengths: NDArray) -> None:
         """Upload the lengths [B] of the rows, for each chunk how many of its steps are left."""
@@ -314,11 +306,9 @@ class Sequence:
         for direction in self._directions:
             step, projection, turn = direction.step, direction.projection, 0
             for chunk in direction.chunks:
-                whole_chunk, last_chunk = direction.product
-                product = whole_chunk if len(chunk.steps) == self.chunk else last_chunk
-                set_pipeline(product.pipeline.native)
+                set_pipeline(direction.product.native)
                 set_bind_group(0, chunk.product)
-                dispatch(*product.groups)
+                dispatch(*chunk.product_groups)
                 if self.whole:
                     set_pipeline(step.pipeline.native)
                     set_bind_group(0, chunk.step[turn], (0,))
@@ -331,7 +321,6 @@ class Sequence:
                         dispatch(*step.groups)
                         turn = 1 - turn
                 else:
-                    assert chunk.projection is not None
                     for t in chunk.steps:
                         offsets = (t * step_bytes,)
                         set_pipeline(step.pipeline.native)
