@@ -49,6 +49,7 @@ class RNNWeights:
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
         self.known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
+        # What backends with devices of their own keep of these weights, by name.
         self.packed: dict[str, Any] = {}
 
     @classmethod
