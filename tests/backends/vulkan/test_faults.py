@@ -11,6 +11,7 @@ import pytest
 import dnnffi
 from dnnffi import RNNSpec, testing
 from dnnffi.backends.vulkan import device as devices
+from dnnffi.backends.vulkan.sequence import Sequence
 
 SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=7)
 
@@ -203,6 +204,10 @@ def test_a_lost_device_is_said_and_opened_anew(x, no_device, device):
     before._network.device.native.destroy()
     with pytest.raises(dnnffi.VulkanError, match="lost; what was packed on it is gone"):
         before.run(x)
+    with pytest.raises(dnnffi.VulkanError, match="lost"):
+        before.run(x[:2])  # which has no buffers yet
+    with pytest.raises(dnnffi.VulkanError, match="lost"):
+        before.unpack()
     with dnnffi.pack_rnn(testing.weights(SPEC, 0), SPEC) as context:
         np.testing.assert_array_equal(context.run(x)[0], right)
     np.testing.assert_array_equal(dnnffi.gru(x, None, weights, backend="vulkan")[0], right)
@@ -223,10 +228,11 @@ def test_a_call_that_fails_keeps_the_state_that_was(gru, x, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("no more")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(gru._network.device.queue, "submit", fail)
-        with pytest.raises(dnnffi.VulkanError, match="no more"):
-            gru.run(x[2:], keep_state=True)
+    for owner, name in ((gru._network.device.queue, "submit"), (Sequence, "read")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fail)
+            with pytest.raises(dnnffi.VulkanError, match="no more"):
+                gru.run(x[2:], keep_state=True)
     rest, _ = gru.run(x[2:], keep_state=True)
     np.testing.assert_allclose(rest, whole[2:], atol=1e-6)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from dnnffi.errors import LibraryNotFoundError, UnsupportedError, VulkanError
+from dnnffi.errors import DnnffiError, LibraryNotFoundError, UnsupportedError, VulkanError
 from dnnffi.execution.cache import Once
 
 INSTALL = "pip install 'dnnffi[vulkan]'"
@@ -124,7 +124,7 @@ class Device:
             )
         try:
             yield
-        except VulkanError:
+        except DnnffiError:
             raise
         except (self._module.GPUError, self._module.GPUPipelineError, RuntimeError) as error:
             text = " ".join(str(error).split())

@@ -39,6 +39,8 @@ class VulkanNetwork:
         self._add(parts)
         self._idle: list[Sequence] = []
         self._kept: _Kept | None = None
+        self._spare: _Kept | None = None
+        """Where the next states to keep go."""
         self._turn = Turn()
 
     def _add(self, parts: dict[str, Any]) -> None:
@@ -97,8 +99,8 @@ class VulkanNetwork:
                 f"x has {problem.batch} rows, and the kept state {before.batch}; give initial "
                 f"states, or call reset() first"
             )
-        sequence = self._take(problem)
         with device.errors(f"running {problem}"):
+            sequence = self._take(problem)
             self._write(sequence, problem, x, h_0, c_0)
             encoder = device.native.create_command_encoder()
             self._begin(sequence, encoder, h_0, keep)
@@ -106,8 +108,8 @@ class VulkanNetwork:
             kept = self._keep(sequence, encoder) if keep else None
             device.queue.submit([encoder.finish()])
             results = self._read(sequence, problem)
-        if keep:
-            self._kept = kept
+        if keep:  # not before: a call that fails leaves what was
+            self._kept, self._spare = kept, before
         self._put_back(sequence)
         return results
 
@@ -164,7 +166,7 @@ class VulkanNetwork:
             encoder.clear_buffer(sequence.c)
 
     def _keep(self, sequence: Sequence, encoder: Any) -> _Kept:
-        kept = self._kept
+        kept = self._spare
         if kept is None or kept.batch != sequence.batch:
             kept = _Kept(sequence.state)
         kept.copy(encoder, sequence, out=True)
