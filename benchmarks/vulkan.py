@@ -131,6 +131,7 @@ def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
+            call()  # threads of a BLAS go on spinning for a while behind the call before
             for _ in range(repeats[name]):
                 start = time.perf_counter()
                 call()

@@ -503,3 +503,17 @@ def test_a_record_that_is_there_can_be_shown(kind):
         assert records["target_rows"](record)
     else:
         assert records[f"{kind}_rows"](record, "")
+
+
+def test_the_benchmark_of_vulkan_is_beside_the_reference():
+    row = {
+        "problem": "gru",
+        "submissions": 1,
+        "median_ms": {"auto": 2.0, "reference": 4.0},
+        "least_ms": {"auto": 1.5, "reference": 1.0},
+    }
+    found = records["vulkan_rows"]({"rows": [row]})
+    assert found == [
+        ("gru", "auto", "2.00 (1.50)", "0.50 (1.50)", "1"),
+        ("gru", "reference", "4.00 (1.00)", "1.00 (1.00)", ""),
+    ]
