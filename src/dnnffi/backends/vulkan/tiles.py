@@ -47,12 +47,11 @@ def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: 
     if cpu:
         rows = min(16, _power_of_two(batch))
         passes = _power_of_two(min(8, subgroup)) if subgroup else 0
-        return Tiles(
-            Tile(8, 16, 8, passes=passes),
-            Tile(16, rows, passes=passes),
-            Tile(8, min(4, rows), passes=passes),
-            prefers_whole=False,
-        )
+        whole = Tile(8, rows, passes=passes)
+        while whole.rows > 1 and not fits_whole(whole, 1, source):
+            whole = whole._replace(rows=whole.rows // 2)
+        product, step = Tile(8, 16, 8, passes=passes), Tile(16, rows, passes=passes)
+        return Tiles(product, step, whole, prefers_whole=False)
     rows = min(4, _power_of_two(batch))
     splits = 8
     while splits > 1 and splits > source:
