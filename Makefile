@@ -38,7 +38,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.jso
 
 test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write memcheck.json
 	$(run) tests/gpu/memcheck.py $(PYTEST_ARGS)
+
+test-vulkan-record: $(dev) ## Run the tests of the Vulkan backend and write docs/verification/vulkan.json
+	$(run) -m pytest tests/backends/vulkan --record $(PYTEST_ARGS)
 
 test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debootstrap)
 	$(PYTHON) tests/gfx1100/run.py --may-skip \

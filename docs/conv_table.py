@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.registry import BACKENDS as RECORDS
+from dnnffi.backends.registry import BACKENDS as ALL
 from dnnffi.backends.vendor.limits import Limits, limit_of
 from dnnffi.spec.conv import RANKS, ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -20,6 +20,8 @@ from dnnffi.spec.conv_problem import (
 )
 from dnnffi.spec.layouts import CHANNELS_LAST
 
+RECORDS = {name: record for name, record in ALL.items() if record.pack is None}
+"""Those with convolutions."""
 BACKENDS = tuple(RECORDS)
 HEAD = ("", *(record.title for record in RECORDS.values()))
 

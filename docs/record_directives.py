@@ -2,6 +2,7 @@
 
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
 ``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
+``vulkan-record`` that on a Vulkan adapter and ``vulkan-bench`` what was measured there,
 ``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
 call, ``tuning-report`` what was measured for one of these calls, ``bench-targets`` and
 ``bench-record`` those of the benchmark of networks beside their aims, ``bench-plans`` the host cost
@@ -36,6 +37,7 @@ from records import (
     RECORDS,
     TARGET_HEAD,
     UNTUNED_HEAD,
+    VULKAN_HEAD,
     bench_rows,
     conv_aims,
     conv_layers,
@@ -49,6 +51,7 @@ from records import (
     plan_rows,
     target_rows,
     untuned_rows,
+    vulkan_rows,
 )
 from sphinx.util.docutils import SphinxDirective
 from support_table import HEAD, RECORD_FILES, support_rows
@@ -105,6 +108,30 @@ class MiopenRecord(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         return [table(miopen_rows(json.loads(text), source_hash()))]
+
+
+class VulkanRecord(Record):
+    """``vulkan-record``, of another adapter than lavapipe with its file."""
+
+    optional_arguments = 1
+    file = "vulkan.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [table(miopen_rows(json.loads(text), source_hash()))]
+
+
+class VulkanBench(Record):
+    """``vulkan-bench``, of another adapter than lavapipe with its file."""
+
+    optional_arguments = 1
+    file = "bench_vulkan.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(vulkan_rows(record), VULKAN_HEAD),
+            nodes.paragraph(text=measured_on(record, source_hash())),
+        ]
 
 
 class SupportTable(SphinxDirective):
@@ -338,6 +365,8 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("gpu-record", GpuRecord)
     app.add_directive("memcheck-record", MemcheckRecord)
     app.add_directive("miopen-record", MiopenRecord)
+    app.add_directive("vulkan-record", VulkanRecord)
+    app.add_directive("vulkan-bench", VulkanBench)
     app.add_directive("support-table", SupportTable)
     app.add_directive("conv-table", ConvTable)
     app.add_directive("rnn-table", RNNTable)

@@ -104,6 +104,25 @@ def measured_on(record: dict[str, Any], source: str) -> str:
     return f"A record of {of}: {', '.join(f'{name} {value}' for name, value in machine.items())}."
 
 
+VULKAN_HEAD = ("Problem", "Call", "Median (least), ms", "Of the reference's", "Submissions")
+
+
+def vulkan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The benchmark of the Vulkan backend: how long each call takes, and beside the reference."""
+    return [
+        (
+            row["problem"],
+            name,
+            f"{found:.2f} ({row['least_ms'][name]:.2f})",
+            f"{found / row['median_ms']['reference']:.2f} "
+            f"({row['least_ms'][name] / row['least_ms']['reference']:.2f})",
+            str(row["submissions"]) if name == "auto" else "",
+        )
+        for row in record["rows"]
+        for name, found in row["median_ms"].items()
+    ]
+
+
 TARGET_HEAD = ("What", "Against", "Aim", "dnnffi", "Reached", "cuDNN alone", "The functions")
 _PEER_WORDS = {EAGER: "PyTorch", GRAPH: "PyTorch in a CUDA graph", "": "-"}
 

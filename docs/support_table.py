@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 NOT_RECORDED = "not recorded yet"
 NOT_VERIFIED = "not verified"
-HEAD = ("", "cuDNN", "MIOpen", "reference")
-RECORD_FILES = {"cudnn": "gpu.json", "miopen": "miopen.json"}
+HEAD = ("", "cuDNN", "MIOpen", "Vulkan", "reference")
+RECORD_FILES = {"cudnn": "gpu.json", "miopen": "miopen.json", "vulkan": "vulkan.json"}
 
 Tests = tuple[str, ...]
-CHOSEN = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h", "fundamental")
+CHOSEN = (
+    *("standard", "persist_static", "persist_dynamic", "persist_static_small_h"),
+    *("fundamental", "stepwise", "persistent"),
+)
 CAPTURE: Tests = ("tests/gpu/test_calls.py::test_capture_in_a_graph",)
 
 
@@ -31,6 +34,12 @@ class Row(NamedTuple):
 
 
 ROWS = (
+    Row(
+        "Training and gradients",
+        cudnn=("tests/gpu/test_rnn.py::test_matrix",),
+        miopen=("tests/gfx1100/test_functional.py::test_matrix",),
+        refusal="training",
+    ),
     Row("LSTM", ("lstm",)),
     Row("GRU", ("gru",)),
     Row("RNN with tanh", ("rnn_tanh",)),
@@ -79,22 +88,28 @@ ROWS = (
         "Convolution, its gradients, transposed",
         cudnn=("tests/gpu/test_conv.py::test_matrix",),
         miopen=("tests/gfx1100/test_functional_conv.py::test_matrix",),
+        refusal="convolution",
     ),
 )
 
 
-def support_rows(records: dict[str, dict[str, Any] | None]) -> list[tuple[str, str, str, str]]:
+def support_rows(records: dict[str, dict[str, Any] | None]) -> list[tuple[str, ...]]:
     """One row for how it was verified, one for each of `ROWS`, one for their combinations."""
-    cudnn, miopen = (records[name] or {} for name in RECORD_FILES)
+    cudnn, miopen, vulkan = (records[name] or {} for name in RECORD_FILES)
     how = (
         f"cuDNN {cudnn['cudnn']}, {cudnn['device']}" if cudnn else NOT_RECORDED,
         miopen.get("verified", NOT_RECORDED),
+        vulkan.get("verified", NOT_RECORDED),
     )
-    rows = [("Verified on", *how, "CPU")]
+    rows: list[tuple[str, ...]] = [("Verified on", *how, "CPU")]
     for row in ROWS:
-        cells = _cell(row, row.cudnn, cudnn), _cell(row, row.miopen, miopen)
+        cells = (
+            _cell(row, row.cudnn, cudnn),
+            _cell(row, row.miopen, miopen),
+            _cell(row, (), vulkan),
+        )
         rows.append((row.words, *cells, row.reference))
-    covered = _combinations(cudnn), _combinations(miopen)
+    covered = _combinations(cudnn), _combinations(miopen), _combinations(vulkan)
     rows.append(("Combinations of modes, types, x, layers, directions, biases", *covered, "-"))
     return rows
 

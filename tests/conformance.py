@@ -65,6 +65,15 @@ MIOPEN = Backend(
     sizes=Sizes(range(5, 9), range(5, 9), range(2, 5), range(2, 5)),
 )
 
+VULKAN = Backend(
+    "vulkan",
+    dtypes=("float32", "float16"),
+    algorithms=("auto", "stepwise", "persistent"),
+    tf32=False,
+    # A kernel is compiled for each size.
+    sizes=Sizes(range(5, 7), range(6, 8), range(2, 6), range(2, 6)),
+)
+
 # Relative error of an array in the Euclidean norm.
 TOLERANCES = {
     "float64": 1e-10,
@@ -302,6 +311,25 @@ def run(case, arrays, asarray, backend, options=None, **more):
     h_n, c_n = state if spec.has_cell else (state, None)
     dh_0, dc_0 = grads.hx if spec.has_cell and grads.hx is not None else (grads.hx, None)
     return inference, Results(y, h_n, c_n, grads.x, dh_0, dc_0, grads.weights.arrays())
+
+
+def check_inference(case, run):
+    """``y, h_n`` or ``y, (h_n, c_n)`` of ``run(problem, arrays)`` against the reference."""
+    problem = case.problem._replace(training=False)
+    arrays = arrays_of(case)
+    right = expected(case, arrays)
+    y, state = run(problem, arrays)
+    h_n, c_n = state if problem.spec.has_cell else (state, None)
+    for name, found, reference_array in (
+        ("y", y, right.y),
+        ("h_n", h_n, right.h_n),
+        ("c_n", c_n, right.c_n),
+    ):
+        if reference_array is not None:
+            error, allowed = deviation(found, reference_array), tolerance(problem, VULKAN)
+            assert error <= allowed, f"{name}: relative error {error:.3g}, allowed {allowed:.3g}"
+    assert_padding_is_zero(problem, y)
+    passed(problem)
 
 
 def tolerance(problem, backend=CUDNN):

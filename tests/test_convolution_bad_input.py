@@ -121,7 +121,7 @@ EACH = {
     "groups of a float": keyword(TypeError, r"^groups must be an integer; got float", groups=2.0),
     "unknown backend": keyword(
         ValueError,
-        r"^backend must be one of cudnn, miopen, reference or None; got 'cuda'",
+        r"^backend must be one of cudnn, miopen, vulkan, reference or None; got 'cuda'",
         backend="cuda",
     ),
     "backend of a number": keyword(ValueError, r"^backend must be one of .*; got 0$", backend=0),

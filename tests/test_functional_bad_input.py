@@ -604,12 +604,12 @@ KEYWORDS = {
     "an unknown backend": (
         lambda a: a.with_(backend="cuda"),
         ValueError,
-        r"^backend must be one of cudnn, miopen, reference or None; got 'cuda'$",
+        r"^backend must be one of cudnn, miopen, vulkan, reference or None; got 'cuda'$",
     ),
     "a backend that is no name": (
         lambda a: a.with_(backend=["reference"]),
         ValueError,
-        r"^backend must be one of cudnn, miopen, reference or None; got \['reference'\]$",
+        r"^backend must be one of cudnn, miopen, vulkan, reference or None; got \['reference'\]$",
     ),
     "options of no dict": (
         lambda a: a.with_(options="strict"),

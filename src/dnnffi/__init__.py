@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dnnffi.errors import PerformanceWarning as PerformanceWarning
     from dnnffi.errors import UnsupportedError as UnsupportedError
     from dnnffi.errors import ValidationError as ValidationError
+    from dnnffi.errors import VulkanError as VulkanError
     from dnnffi.plans import cached_plans as cached_plans
     from dnnffi.plans import clear_plans as clear_plans
     from dnnffi.plans import held_memory as held_memory
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from dnnffi.rnn.functions import rnn_relu_forward as rnn_relu_forward
     from dnnffi.rnn.functions import rnn_tanh as rnn_tanh
     from dnnffi.rnn.functions import rnn_tanh_forward as rnn_tanh_forward
+    from dnnffi.rnn.packed import PackedRNN as PackedRNN
+    from dnnffi.rnn.packed import load_rnn as load_rnn
+    from dnnffi.rnn.packed import pack_rnn as pack_rnn
     from dnnffi.rnn.plan import RNNPlan as RNNPlan
     from dnnffi.spec.conv import ConvSpec as ConvSpec
     from dnnffi.spec.conv_problem import ConvProblem as ConvProblem
@@ -80,6 +84,7 @@ _MODULES = {
         "PerformanceWarning",
         "UnsupportedError",
         "ValidationError",
+        "VulkanError",
     ),
     "dnnffi.rnn.backend": ("HeldMemory",),
     "dnnffi.plans": ("cached_plans", "clear_plans", "held_memory"),
@@ -95,6 +100,7 @@ _MODULES = {
         "rnn_tanh",
         "rnn_tanh_forward",
     ),
+    "dnnffi.rnn.packed": ("PackedRNN", "load_rnn", "pack_rnn"),
     "dnnffi.rnn.plan": ("RNNPlan",),
     "dnnffi.spec.conv": ("ConvSpec",),
     "dnnffi.spec.conv_problem": ("ConvProblem",),

@@ -74,6 +74,10 @@ class MiopenError(StatusError):
     vendor = "MIOpen"
 
 
+class VulkanError(DnnffiError, RuntimeError):
+    """The backend "vulkan": wgpu or the driver failed, or the device was lost; says what it did."""
+
+
 class ContextError(DnnffiError, RuntimeError):
     """Backward was asked in an order, or of a context, that the reserve space does not allow."""
 

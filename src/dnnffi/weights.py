@@ -44,9 +44,9 @@ class RNNWeights(Generic[ArrayT]):
     12.0
     """
 
-    # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, and
-    # the calls that these weights know.
-    __slots__ = ("_arrays", "_buffer", "_known", "layout", "spec")
+    # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, the
+    # calls that these weights know, and what backends with devices of their own keep of them.
+    __slots__ = ("_arrays", "_buffer", "_known", "_packed", "layout", "spec")
 
     def __init__(self, flat: ArrayT, spec: RNNSpec, *, backend: LayoutName = "cudnn") -> None:
         """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
@@ -66,13 +66,14 @@ class RNNWeights(Generic[ArrayT]):
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
         self._known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
+        self._packed: dict[str, Any] = {}  # by the backend's name
 
     @classmethod
     def _of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
         """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
         made = cls.__new__(cls)
         made._buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
-        made._known = KnownCalls(MOST_CALLS)
+        made._known, made._packed = KnownCalls(MOST_CALLS), {}
         return made
 
     @property

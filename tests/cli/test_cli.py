@@ -72,7 +72,12 @@ def test_info_of_a_missing_library_names_the_install_command(tmp_path):
     missing = str(tmp_path / "libcudnn.so.9")
     done = subprocess.run(
         [sys.executable, "-m", "dnnffi", "info"],
-        env={**os.environ, "DNNFFI_CUDNN_LIBRARY": missing},
+        # Mesa's drivers write to stderr where the folder is not set.
+        env={
+            **os.environ,
+            "DNNFFI_CUDNN_LIBRARY": missing,
+            "XDG_RUNTIME_DIR": str(tmp_path),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -120,6 +125,22 @@ def test_info_shows_devices(monkeypatch, capsys):
     assert "NVIDIA H200, compute capability 9.0, 140.0 GiB" in capsys.readouterr().out
 
 
+def test_info_shows_adapters(monkeypatch, capsys):
+    found = probe.Adapters("Vulkan", ("Some GPU (Vulkan, IntegratedGPU, Mesa)",))
+    monkeypatch.setattr(probe, "adapters", lambda: [found])
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "Vulkan, for RNN inference on any GPU\n  0  Some GPU (Vulkan, IntegratedGPU, M" in out
+
+
+def test_info_without_wgpu_names_the_install_command(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wgpu", None)
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "Vulkan: not found" in out
+    assert "Vulkan, for RNN inference on any GPU: pip install 'dnnffi[vulkan]'" in out
+
+
 def test_info_survives_a_broken_package(monkeypatch, capsys):
     broken = probe.Package("cupy", problem="libcublas.so: cannot open")
     package = probe.package
@@ -151,6 +172,31 @@ def test_demo_learns_and_writes_its_files(text, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert sample in out
     assert str(output / "loss.png") in out
+
+
+def test_demo_generates_what_the_trained_network_writes(text, tmp_path, capsys):
+    assert run_demo(text, tmp_path, "--steps", "5") == 0
+    capsys.readouterr()
+    for _ in range(2):
+        run = ["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]
+        assert main([*run, "--seed", "7"]) == 0
+    once, again = capsys.readouterr().out.split("Backend ")[1:]
+    assert once == again
+    assert len(once.partition("\n")[2]) == len(demo.PROMPT) + demo.SAMPLE_LENGTH + 1
+
+
+def test_demo_generates_from_no_folder_without_a_network(tmp_path, capsys):
+    run = ["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]
+    assert main(run) == 2
+    assert "Train one first: python -m dnnffi demo" in capsys.readouterr().err
+    (tmp_path / "head.npz").write_bytes(b"PK")
+    assert main(run) == 1
+    assert "head.npz" in capsys.readouterr().err
+
+
+def test_demo_does_not_train_on_vulkan(capsys):
+    assert main(["demo", "--backend", "vulkan"]) == 2
+    assert "runs inference alone" in capsys.readouterr().err
 
 
 def test_demo_is_reproducible(text, tmp_path):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import conformance
 import pytest
 import verification
-from conformance import CUDNN, MIOPEN
+from conformance import CUDNN, MIOPEN, VULKAN
 
 import dnnffi
 from dnnffi.backends.cudnn import conv_limits as cudnn
@@ -151,7 +151,7 @@ def test_a_record_of_the_emulated_device_in_words():
 
 def supported(cudnn=None, miopen=None):
     """The cells of cuDNN and MIOpen, by what is asked."""
-    rows = support["support_rows"]({"cudnn": cudnn, "miopen": miopen})
+    rows = support["support_rows"]({"cudnn": cudnn, "miopen": miopen, "vulkan": None})
     assert {len(row) for row in rows} == {len(support["HEAD"])}
     return {row[0]: row[1:3] for row in rows}
 
@@ -184,7 +184,7 @@ def test_a_record_without_counts_says_nothing_of_what_works():
 
 
 def test_the_rows_of_the_table_are_of_words_and_tests_that_there_are():
-    cases = conformance.matrix(CUDNN) + conformance.matrix(MIOPEN)
+    cases = [case for one in (CUDNN, MIOPEN, VULKAN) for case in conformance.matrix(one)]
     words = {word for case in cases for word in conformance.capability(case.problem).split()}
     elsewhere = {"clip", "dropout", "fast", *VENDOR_ALGORITHMS["cudnn"]}  # not in the matrix
     for row in support["ROWS"]:
@@ -261,6 +261,7 @@ def test_the_table_of_networks_quotes_what_is_refused():
     assert dict(zip(BACKENDS, rows["float64"], strict=True)) == {
         "cudnn": "no limit",
         "miopen": "no: RNNs are float16 or float32, not float64; cudnn and reference have it",
+        "vulkan": "no: RNNs are float16 or float32, not float64; cudnn and reference have it",
         "reference": "no limit",
     }
 
@@ -526,3 +527,17 @@ def test_a_record_that_is_there_can_be_shown(kind):
         assert records["target_rows"](record)
     else:
         assert records[f"{kind}_rows"](record, "")
+
+
+def test_the_benchmark_of_vulkan_is_beside_the_reference():
+    row = {
+        "problem": "gru",
+        "submissions": 1,
+        "median_ms": {"auto": 2.0, "reference": 4.0},
+        "least_ms": {"auto": 1.5, "reference": 1.0},
+    }
+    found = records["vulkan_rows"]({"rows": [row]})
+    assert found == [
+        ("gru", "auto", "2.00 (1.50)", "0.50 (1.50)", "1"),
+        ("gru", "reference", "4.00 (1.00)", "1.00 (1.00)", ""),
+    ]

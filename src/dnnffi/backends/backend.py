@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dnnffi.backends.conv_interface import ConvResources, ConvSource
-from dnnffi.backends.rnn_interface import CandidateSource
+from dnnffi.backends.rnn_interface import CandidateSource, PackedNetwork
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.limits import Limits, check_limits
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.names import BackendName, LayoutName
 from dnnffi.spec.options import check_algorithm
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
 
 
 class Backend(NamedTuple):
@@ -21,10 +22,14 @@ class Backend(NamedTuple):
     name : as users give it
     title : as the documentation's columns are headed
     kind, platform : of the arrays that it takes: "cuda" and "CUDA", "rocm" and "ROCm", or "host"
+    by_name : whether it is used only where it is named, and not by what an array asks for
     load, loaded : open its library, and tell which is open; None where it needs none
     candidates : who offers ways to run a network, from the library; the vendor's own first
     generator : random numbers of dropout, from library, device and seed
     convolutions : who makes plans of convolutions, from the resources
+    pack : keep the weights of a network, arrays on the host, on device so and so; None where calls
+        take weights as they are
+    adapters : the devices that ``pack`` numbers, each as text
     tunes : whether candidates of networks are measured, and replayed as graphs, on CuPy's arrays
     rnn_limits, conv_limits : what it does not have
     fusion_limits : of bias, residual and ReLU in the kernel of a convolution
@@ -38,11 +43,14 @@ class Backend(NamedTuple):
     title: str
     kind: str
     platform: str
+    by_name: bool = False
     load: Callable[[], VendorLibrary] | None = None
     loaded: Callable[[], VendorLibrary | None] | None = None
     candidates: Callable[[VendorLibrary], tuple[CandidateSource, ...]] | None = None
     generator: Callable[[VendorLibrary, int, int], Any] | None = None
     convolutions: Callable[[ConvResources], ConvSource] | None = None
+    pack: Callable[[RNNSpec, Sequence[Any], int | None], PackedNetwork] | None = None
+    adapters: Callable[[], Sequence[object]] | None = None
     tunes: bool = False
     rnn_limits: Limits[RNNProblem] = ()
     conv_limits: Limits[ConvProblem] = ()
@@ -53,9 +61,9 @@ class Backend(NamedTuple):
     @property
     def layout(self) -> LayoutName:
         """The layout of the weights that it takes: a vendor's own, or PyTorch's."""
-        return "torch" if self.name == "reference" else self.name
+        return self.name if self.name in ("cudnn", "miopen") else "torch"
 
-    def check_network(self, problem: RNNProblem, library: VendorLibrary) -> None:
+    def check_network(self, problem: RNNProblem, library: Any) -> None:
         """Raise `UnsupportedError` for a network that the backend is known not to have."""
         check_algorithm(self.name, self.title, library.version_text, problem.options)
         check_limits(self.rnn_limits, problem, library)

@@ -7,14 +7,15 @@ from typing import Any
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.cudnn.record import CUDNN
 from dnnffi.backends.miopen.record import MIOPEN
+from dnnffi.backends.vulkan.record import VULKAN
 from dnnffi.device.arrays import kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import Array
 
 REFERENCE = Backend(name="reference", title="reference", kind="host", platform="the host")
 
-BACKENDS = {backend.name: backend for backend in (CUDNN, MIOPEN, REFERENCE)}
-_BY_KIND = {backend.kind: backend for backend in BACKENDS.values()}
+BACKENDS = {backend.name: backend for backend in (CUDNN, MIOPEN, VULKAN, REFERENCE)}
+_BY_KIND = {backend.kind: backend for backend in BACKENDS.values() if not backend.by_name}
 
 
 def named(name: object) -> Backend:

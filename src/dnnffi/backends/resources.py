@@ -111,11 +111,19 @@ D = TypeVar("D")
 class Backends(Generic[R, D]):
     """What a family of operations has for each backend: for the reference, and for a library.
 
-    ``make`` makes that of a library on one kind of arrays, at its first use.
+    ``make`` makes that of a library on one kind of arrays, at its first use. ``host`` makes
+    that of a further backend whose arrays are on the host.
     """
 
-    def __init__(self, reference: R, make: Callable[[Backend, Resources], D]) -> None:
+    def __init__(
+        self,
+        reference: R,
+        make: Callable[[Backend, Resources], D],
+        host: Callable[[Backend], R] | None = None,
+    ) -> None:
         self._reference = reference
+        self._host = host
+        self._hosted: Once[str, R] = Once()
         self._make = make
         self._made: Once[tuple[str, bool], tuple[Resources, D]] = Once()
 
@@ -161,11 +169,20 @@ class Backends(Generic[R, D]):
         return self._on(record, external=True)
 
     def used(self) -> tuple[R | D, ...]:
-        """Those of the reference and of libraries that are in use, oldest first."""
-        return self._reference, *(made for on, made in self._made.values() if on.in_use)
+        """Those of arrays on the host, and of libraries that are in use, oldest first."""
+        return (
+            self._reference,
+            *self._hosted.values(),
+            *(made for on, made in self._made.values() if on.in_use),
+        )
 
     def _of(self, record: Backend) -> R | D:
-        return self._reference if record.load is None else self._on(record, external=False)
+        if record.load is None:
+            if record.pack is None or self._host is None:
+                return self._reference
+            make = self._host
+            return self._hosted.get(record.name, lambda: make(record))
+        return self._on(record, external=False)
 
     def _on(self, record: Backend, *, external: bool) -> D:
         resources = resources_of(record, external=external)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from dnnffi.device.interface import Launch
+from dnnffi.device.interface import Launch, NDArray
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
 
 
 class ForwardAddresses(NamedTuple):
@@ -103,3 +104,31 @@ class CandidateSource(Protocol):
 
         `DnnffiError` where the problem is not for it.
         """
+
+
+class PackedNetwork(Protocol):
+    """A network whose weights are on a device. Its calls take and give arrays on the host."""
+
+    spec: RNNSpec
+    device: Any
+    """Where: as text, with a ``version_text`` and ``unsupported`` for what it does not have."""
+
+    def arrays(self) -> list[NDArray]:
+        """The arrays that were packed, in PyTorch's order."""
+
+    def run(
+        self,
+        problem: RNNProblem,
+        x: NDArray,
+        h_0: NDArray | None,
+        c_0: NDArray | None,
+        keep: bool = False,
+    ) -> tuple[NDArray, NDArray, NDArray | None]:
+        """(y, h_n, c_n) of inference.
+
+        With ``keep`` the states stay on the device, and the next such call without initial states
+        begins there. ``ValueError`` where they are of another batch, or in use.
+        """
+
+    def forget(self) -> None:
+        """Forget the states that stay on the device."""

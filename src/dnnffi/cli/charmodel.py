@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from operator import matmul
+from pathlib import Path
 from types import ModuleType
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from dnnffi.cli.learning import cross_entropy
 from dnnffi.device.arrays import array_module, to_host
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.names import BackendName, LayoutName
+
+NETWORK, HEAD = "network.npz", "head.npz"
+"""The files of a trained model: the LSTM, and what lies behind it with the alphabet."""
 
 State = tuple[NDArray, NDArray]
 """h and c of the LSTM, [L, B, H] each."""
@@ -104,7 +109,7 @@ class CharModel:
         for parameter, array in zip(spec.parameter_shapes(), arrays, strict=True):
             if parameter.name == "b_ih":
                 array[hidden : 2 * hidden] += 1  # the forget gates begin open
-        layout: LayoutName = "torch" if backend == "reference" else backend
+        layout: LayoutName = backend if backend in ("cudnn", "miopen") else "torch"
         self.spec = spec
         self.backend = backend
         self.rnn = dnnffi.RNNWeights.pack(arrays, spec, backend=layout)
@@ -156,18 +161,86 @@ class CharModel:
 
     def sample(self, alphabet: Alphabet, prompt: str, length: int, rng: np.random.Generator) -> str:
         """``prompt`` and ``length`` characters that the model writes behind it."""
-        xp = array_module(self.w_out)
-        numbers = [int(number) for number in alphabet.encode(prompt)]
-        fresh, state = numbers, None
-        for _ in range(length):
-            x = self._one_hot[xp.asarray(fresh)][:, None]  # [T, 1, V]
-            y, state = dnnffi.lstm(
-                x, state, self.rnn, num_layers=self.spec.num_layers, backend=self.backend
+        states: list[State | None] = [None]
+
+        def run(x: NDArray) -> NDArray:
+            y, states[0] = dnnffi.lstm(
+                x, states[0], self.rnn, num_layers=self.spec.num_layers, backend=self.backend
             )
-            scores = to_host(self.w_out @ y[-1, 0] + self.b_out).astype(np.float64)
-            fresh = [_draw(scores, rng)]
-            numbers += fresh
-        return alphabet.decode(numbers)
+            return y
+
+        head = self._one_hot, self.w_out, self.b_out
+        return write_on(run, head, alphabet, prompt, length, rng)
+
+    def save(self, folder: Path, alphabet: Alphabet) -> None:
+        """Write what `generate` reads: the LSTM, as `RNNWeights.save` does, and the rest."""
+        self.rnn.save(folder / NETWORK)
+        w_out, b_out = to_host(self.w_out), to_host(self.b_out)
+        np.savez(folder / HEAD, characters=np.array(alphabet.characters), w_out=w_out, b_out=b_out)
+
+
+def generate(
+    folder: Path,
+    backend: BackendName,
+    xp: ModuleType,
+    prompt: str,
+    length: int,
+    rng: np.random.Generator,
+) -> str:
+    """``prompt`` and ``length`` characters by the model that `CharModel.save` wrote, on a backend.
+
+    On "vulkan" the weights are uploaded once, and the state stays on the device. Raises ``OSError``
+    and ``ValueError`` for files that are missing or damaged.
+    """
+    try:
+        with np.load(folder / HEAD, allow_pickle=False) as file:
+            alphabet = Alphabet(str(file["characters"]))
+            w_out, b_out = xp.asarray(file["w_out"]), xp.asarray(file["b_out"])
+    except (KeyError, EOFError, ValueError, BadZipFile) as error:
+        raise ValueError(f"{folder / HEAD} is not a whole file of this demo: {error}") from error
+    head = xp.eye(len(alphabet), dtype=w_out.dtype), w_out, b_out
+    if backend == "vulkan":
+        with dnnffi.load_rnn(folder / NETWORK) as context:
+
+            def run(x: NDArray) -> NDArray:
+                return context.run(x, keep_state=True)[0]
+
+            return write_on(run, head, alphabet, prompt, length, rng)
+    layout: LayoutName = backend if backend in ("cudnn", "miopen") else "torch"
+    loaded = dnnffi.RNNWeights.load(folder / NETWORK, backend=layout)
+    weights = dnnffi.RNNWeights(xp.asarray(loaded.flat), loaded.spec, backend=layout)
+    states: list[State | None] = [None]
+
+    def run_lstm(x: NDArray) -> NDArray:
+        y, states[0] = dnnffi.lstm(x, states[0], weights, backend=backend)
+        return y
+
+    return write_on(run_lstm, head, alphabet, prompt, length, rng)
+
+
+def write_on(
+    run: Callable[[NDArray], NDArray],
+    head: tuple[NDArray, NDArray, NDArray],
+    alphabet: Alphabet,
+    prompt: str,
+    length: int,
+    rng: np.random.Generator,
+) -> str:
+    """``prompt`` and ``length`` characters behind it.
+
+    ``run`` gives the outputs of steps [T, 1, V], and begins where its last call ended; ``head`` is
+    one-hot characters [V, V], w_out and b_out.
+    """
+    one_hot, w_out, b_out = head
+    xp = array_module(w_out)
+    numbers = [int(number) for number in alphabet.encode(prompt)]
+    fresh = numbers
+    for _ in range(length):
+        y = run(one_hot[xp.asarray(fresh)][:, None])
+        scores = to_host(w_out @ y[-1, 0] + b_out).astype(np.float64)
+        fresh = [_draw(scores, rng)]
+        numbers = numbers + fresh
+    return alphabet.decode(numbers)
 
 
 def _draw(scores: np.ndarray[tuple[int], np.dtype[np.float64]], rng: np.random.Generator) -> int:

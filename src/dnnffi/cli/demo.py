@@ -27,10 +27,12 @@ NAME = "demo"
 HELP = "train a character-level LSTM on real text, or a convolutional network on pictures"
 DESCRIPTION = (
     "Train a character-level LSTM on text, by default the source of Python's standard library. "
-    "Writes the loss curve and a sample of generated text. With --conv, train a small "
+    "Writes the loss curve, a sample of generated text and the network, which --generate reads: "
+    "on any backend, vulkan among them. With --conv, train a small "
     "convolutional network to tell shapes in noisy pictures. Writes the loss curve and pictures "
     "with its answers. Both use cuDNN and CuPy if they find a GPU, and else the reference on NumPy."
 )
+VULKAN = "vulkan"
 PROMPT = "def "
 SAMPLE_LENGTH = 400
 
@@ -57,8 +59,17 @@ SIZES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("--conv", action="store_true", help="a convolutional network on pictures")
+    parser.add_argument(
+        "--generate",
+        action="store_true",
+        help="text by the network in the folder of --output that was trained before",
+    )
     parser.add_argument("--text", type=Path, metavar="FILE", help="text to learn (UTF-8)")
-    parser.add_argument("--backend", choices=SIZES, help="default: cudnn if there is a GPU for it")
+    parser.add_argument(
+        "--backend",
+        choices=(*SIZES, VULKAN),
+        help="default: cudnn if there is a GPU for it; vulkan is for --generate",
+    )
     parser.add_argument(
         "--seconds", type=_positive(float), default=30.0, help="time to train (default: 30)"
     )
@@ -99,6 +110,12 @@ def run(options: argparse.Namespace) -> int:
     """Train, then write what came of it. Ctrl-C ends the training early."""
     from dnnffi.cli import probe
 
+    if options.generate:
+        return _generate(options)
+    if options.backend == VULKAN:
+        raise CommandError(
+            "--backend vulkan runs inference alone; train on another one, then --generate on it"
+        )
     if absent := probe.absent("rich", "matplotlib"):
         raise CommandError(f"needs {' and '.join(absent)}. Install: {probe.INSTALL_DEMO}", code=1)
     if options.conv:
@@ -116,6 +133,28 @@ def run(options: argparse.Namespace) -> int:
     learn = convdemo.run if options.conv else _learn_text
     with one_thread() if backend == "reference" else nullcontext():
         return learn(options, backend, xp)
+
+
+def _generate(options: argparse.Namespace) -> int:
+    """Print text by a network that was trained before."""
+    import numpy as np
+
+    from dnnffi.cli.charmodel import generate
+    from dnnffi.errors import DnnffiError
+
+    if options.conv:
+        raise CommandError("--generate is of the demo on text; leave out --conv")
+    backend, xp = (VULKAN, np) if options.backend == VULKAN else choose_backend(options.backend)
+    rng = np.random.default_rng(options.seed)
+    try:
+        text = generate(options.output, backend, xp, PROMPT, SAMPLE_LENGTH, rng)
+    except FileNotFoundError as error:
+        advice = "Train one first: python -m dnnffi demo"
+        raise CommandError(f"no network in {options.output}: {error}. {advice}") from error
+    except (OSError, ValueError, DnnffiError) as error:
+        raise CommandError(str(error), code=1) from error
+    print(text)
+    return 0
 
 
 def _learn_text(options: argparse.Namespace, backend: BackendName, xp: ModuleType) -> int:
@@ -229,9 +268,12 @@ def _write(
     folder: Path, progress: Progress, model: CharModel, alphabet: Alphabet, rng: Any
 ) -> None:
     curve, sample = folder / "loss.png", folder / "sample.txt"
+    from dnnffi.cli.charmodel import NETWORK
+
     plot_losses(curve, progress, "characters read", "loss (bits per character)")
     text = model.sample(alphabet, PROMPT, SAMPLE_LENGTH, rng)
     sample.write_text(text + "\n", encoding="utf-8")
+    model.save(folder, alphabet)
 
     word = "Stopped after" if progress.interrupted else "Trained"
     print(
@@ -242,3 +284,4 @@ def _write(
     print(f"\n----- sample -----\n{text}\n------------------\n")
     print(f"Loss curve  {curve}")
     print(f"Sample      {sample}")
+    print(f"Network     {folder / NETWORK}, for --generate on any backend")

@@ -11,8 +11,8 @@ NAME = "info"
 HELP = "show which libraries and devices are found, and what is missing"
 DESCRIPTION = (
     "Show the versions of dnnffi and of the packages it uses, the libraries cuDNN and MIOpen and "
-    "how each was found, the devices, and what is missing with the command that installs it. The "
-    "reference needs NumPy alone."
+    "how each was found, the devices, the adapters of Vulkan, and what is missing with the "
+    "command that installs it. The reference needs NumPy alone."
 )
 
 
@@ -93,6 +93,17 @@ def report() -> Iterator[str]:
         yield ""
         own = probe.own_kernels_problem() or "on the current device"
         yield f"Recurrent kernels of our own: {own}"
+
+    for adapters in probe.adapters():
+        yield ""
+        if adapters.problem:
+            yield f"{adapters.title}: {adapters.problem}"
+            if adapters.install:
+                what = f"{adapters.title}, for RNN inference on any GPU"
+                missing.append((what, adapters.install))
+        else:
+            yield f"{adapters.title}, for RNN inference on any GPU"
+            yield from _table((str(number), name) for number, name in enumerate(adapters.found))
 
     if absent := probe.absent("rich", "matplotlib", "threadpoolctl"):
         missing.append((f"{', '.join(absent)}, for demo and bench", probe.INSTALL_DEMO))

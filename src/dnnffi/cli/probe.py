@@ -11,6 +11,7 @@ from types import ModuleType
 
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
+from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.errors import LibraryNotFoundError
 
@@ -100,6 +101,30 @@ def _library(load: Callable[[], VendorLibrary]) -> Library:
     except Exception as error:  # too old, or the search itself failed
         return Library(problem=one_line(error))
     return Library(library.version_text, library.path, library.found_via)
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What a backend with devices of its own finds, or why nothing and what to install."""
+
+    title: str
+    found: tuple[str, ...] = ()
+    problem: str = ""
+    install: str = ""
+
+
+def adapters() -> list[Adapters]:
+    """The devices of each backend that has its own."""
+    listed = []
+    for record in BACKENDS.values():
+        if record.adapters is not None:
+            try:
+                listed.append(Adapters(record.title, tuple(map(str, record.adapters()))))
+            except LibraryNotFoundError as error:
+                listed.append(Adapters(record.title, (), "not found", error.install))
+            except Exception as error:  # drivers fail in ways of their own
+                listed.append(Adapters(record.title, (), one_line(error)))
+    return listed
 
 
 def devices(cupy: Package) -> Devices:

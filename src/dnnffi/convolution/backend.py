@@ -50,6 +50,21 @@ class ConvBackend:
         return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem, self._memory)
 
 
+class NoConvBackend(ConvBackend):
+    """A backend without convolutions: it says who has them."""
+
+    def __init__(self, record: Backend) -> None:
+        super().__init__()
+        self._record = record
+
+    def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
+        limit = limit_of(self._record.conv_limits, problem)
+        raise UnsupportedError(self._record.title, "", limit)
+
+    def check_device(self, device: int | None) -> Any:
+        return "host"
+
+
 class DeviceConvBackend(ConvBackend):
     """A backend with a library, on one kind of arrays."""
 
@@ -85,7 +100,11 @@ class DeviceConvBackend(ConvBackend):
         self.resources.clear()
 
 
-conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(ConvBackend(), DeviceConvBackend)
+conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(
+    ConvBackend(),
+    DeviceConvBackend,
+    NoConvBackend,
+)
 """What each backend does for convolutions."""
 
 on_cupy: DeviceConvBackend | None = None

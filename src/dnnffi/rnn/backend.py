@@ -8,19 +8,23 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.registry import REFERENCE
+from dnnffi.backends.registry import REFERENCE, kind_error
 from dnnffi.backends.resources import Backends, Resources
-from dnnffi.device.arrays import as_array
+from dnnffi.backends.rnn_interface import PackedNetwork
+from dnnffi.device.arrays import as_array, to_host
 from dnnffi.device.external import device_array
-from dnnffi.device.interface import AnyArray
+from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import PerformanceWarning, caller_level
+from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
 from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.executor_plan import ExecutorPlan
+from dnnffi.rnn.packed_plan import PackedPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
 from dnnffi.rnn.tuning import RNNTuner
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
@@ -201,8 +205,68 @@ class DeviceRNNBackend(RNNBackend):
         return self._generator(self.library, device, seed)
 
 
+class PackedRNNBackend(RNNBackend):
+    """A backend that keeps weights on a device of its own, and takes arrays on the host.
+
+    The network of an `RNNWeights` stays with it, and is packed anew once its buffer was written to.
+    """
+
+    def __init__(self, record: Backend) -> None:
+        super().__init__(record)
+        self.record = record
+
+    def device_of(self, name: str, array: AnyArray) -> int:
+        if wrong := kind_error(self.record, name, array):
+            raise wrong
+        if not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"{name} must be an array on the host for backend {self.name!r}; "
+                f"got {type(array).__name__}"
+            )
+        return 0
+
+    def pack(
+        self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec, device: int | None = None
+    ) -> PackedNetwork:
+        """The network on a device, of arrays that were checked, wherever they are."""
+        assert self.record.pack is not None
+        arrays = weights.arrays() if isinstance(weights, RNNWeights) else weights
+        return self.record.pack(spec, [to_host(array) for array in arrays], device)
+
+    def native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> PackedNetwork:
+        if not isinstance(weights, RNNWeights):
+            _warn_of_packing()
+            return self.pack(weights, spec)
+        self.device_of("weights", weights._buffer)
+        bits = weights._buffer.view(f"u{weights._buffer.itemsize}")
+        kept = weights._packed.get(self.name)
+        if kept is None or not np.array_equal(kept.bits, bits) or kept.network.device.lost:
+            kept = _Packed(self.pack(weights, spec), bits.copy())
+            weights._packed[self.name] = kept
+        return kept.network
+
+    def plan(self, problem: RNNProblem, device: int, generator: Any) -> PackedPlan:
+        return PackedPlan(problem, self.record)
+
+    def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
+        raise UnsupportedError(
+            self.record.title,
+            "",
+            "it has no plans; dnnffi.pack_rnn keeps weights, buffers and state on the device",
+        )
+
+
+class _Packed(NamedTuple):
+    """A network on a device, and the bits of the buffer of which it was packed."""
+
+    network: PackedNetwork
+    bits: NDArray
+
+
 rnn_backends: Backends[RNNBackend, DeviceRNNBackend] = Backends(
-    RNNBackend(REFERENCE), DeviceRNNBackend
+    RNNBackend(REFERENCE),
+    DeviceRNNBackend,
+    PackedRNNBackend,
 )
 """What each backend does for networks."""
 

@@ -18,12 +18,11 @@ from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap
 from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
-from dnnffi.rnn.call import CallArrays, initial_states, pair
+from dnnffi.rnn.call import CallArrays, initial_states, pair, problem_of
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
-from dnnffi.spec.options import RNNOptions, RNNOptionsDict, rnn_options
+from dnnffi.spec.options import RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
-from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers
 from dnnffi.weights import RNNWeights
 
@@ -261,7 +260,7 @@ def _run_checked(
     key = (spec, x.shape, device, *rest, generator)
     plan = found.plans.find(key)
     if plan is None:
-        problem = _problem(spec, x, *rest)
+        problem = problem_of(spec, x, *rest)
         plan = found.plans.get(key, lambda: found.prepare(problem, device, generator))
     arrays = CallArrays(found, spec, device, plan.takes, x, h_0, c_0, weights)
     if not (weights.__class__ is RNNWeights and plan.takes(x, plan.x_shape)):
@@ -325,44 +324,6 @@ class _EmbeddedContext(RNNContext[Any]):
         return Gradients(unwrap(x), hx, weights)
 
 
-def _problem(
-    spec: RNNSpec,
-    x: AnyArray,
-    batch_first: bool,
-    lengths: Integers | None,
-    batch_sizes: Integers | None,
-    options: RNNOptions,
-    training: bool,
-    dropout: float,
-) -> RNNProblem:
-    """The problem that the arguments describe; errors name the argument at fault."""
-    shape = tuple(x.shape)
-    rank, form = 3, "[B, T, I]" if batch_first else "[T, B, I]"
-    if batch_sizes is not None:
-        rank, form = 2, "[sum(batch_sizes), I]"
-    if len(shape) != rank:
-        raise ValueError(f"x must have {rank} dimensions, {form}; got shape {shape}")
-    if shape[-1] != spec.input_size:
-        raise ValueError(
-            f"x must have {spec.input_size} as its last dimension (I, from the weights); "
-            f"got shape {shape}"
-        )
-    if x.dtype.name != spec.dtype:
-        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
-    if options.validate and dropout and spec.num_layers > 1:
-        raise ValueError(
-            "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "
-            "numbers"
-        )
-    common: dict[str, Any] = {"training": training, "dropout": dropout, "options": options}
-    if batch_sizes is not None:
-        if lengths is not None:
-            raise ValueError("lengths and batch_sizes exclude each other; give one")
-        return RNNProblem.packed(spec, batch_sizes, shape[0], **common)
-    batch, steps = shape[:2] if batch_first else shape[1::-1]
-    return RNNProblem.dense(spec, steps, batch, batch_first=batch_first, lengths=lengths, **common)
-
-
 def _checked(dropout: object, state: object) -> Dropout:
     """The arguments of a training forward that are about dropout."""
     probability = check_dropout(dropout)
@@ -403,10 +364,10 @@ def lstm(
     batch_sizes : rows still running at each step of packed sequences, never rising; all of them 0
         where the batch is empty
     backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
-        MIOpen, NumPy arrays to the reference
+        MIOpen, NumPy arrays to the reference; "vulkan" is for inference on arrays on the host
     options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",
         "persist_dynamic", "persist_static_small_h" (cuDNN), "own" (kernels of dnnffi's in the place
-        of cuDNN's), "default", "fundamental" (MIOpen);
+        of cuDNN's), "default", "fundamental" (MIOpen), "stepwise", "persistent" (Vulkan);
         "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
         cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
         reference; "tune": "auto" (a problem that is called again and again is measured once, and

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, SupportsIndex
 Mode = Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]
 DType = Literal["float16", "bfloat16", "float32", "float64"]
 
-BackendName = Literal["cudnn", "miopen", "reference"]
+BackendName = Literal["cudnn", "miopen", "vulkan", "reference"]
 LayoutName = Literal["cudnn", "miopen", "torch"]
 """Of a flat weight buffer: a vendor's, or PyTorch's arrays one after the other."""
 
@@ -16,7 +16,8 @@ CudnnAlgorithm = Literal[
     "standard", "persist_static", "persist_dynamic", "persist_static_small_h", "own"
 ]
 MiopenAlgorithm = Literal["default", "fundamental"]
-Algorithm = Literal["auto", CudnnAlgorithm, MiopenAlgorithm]
+VulkanAlgorithm = Literal["stepwise", "persistent"]
+Algorithm = Literal["auto", CudnnAlgorithm, MiopenAlgorithm, VulkanAlgorithm]
 Math = Literal["default", "strict", "fast"]
 ClipNan = Literal["propagate", "clip"]
 Tune = Literal["auto", "off", "now"]

@@ -16,11 +16,13 @@ from dnnffi.spec.names import (
     Math,
     MiopenAlgorithm,
     Tune,
+    VulkanAlgorithm,
 )
 
 VENDOR_ALGORITHMS: dict[str, tuple[str, ...]] = {
     "cudnn": get_args(CudnnAlgorithm),
     "miopen": get_args(MiopenAlgorithm),
+    "vulkan": get_args(VulkanAlgorithm),
 }
 """The names of the algorithms of each backend; "auto" is one of every backend."""
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)

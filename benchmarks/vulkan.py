@@ -1,0 +1,218 @@
+"""RNN inference through Vulkan beside the NumPy reference, and beside cuDNN where there is CuPy.
+
+    python benchmarks/vulkan.py [--device N] [--rounds N] [--json FILE]
+
+All calls of a problem take turns in one process, so that what else the machine does hits all of
+them alike. A call through Vulkan is whole: arrays on the host go up, results come back. The
+reference computes on the threads that NumPy's BLAS takes, and on one where threadpoolctl is
+installed. cuDNN's arrays are on the device all the time, with its algorithm "standard"; the device
+is waited for. "step" is a call of a stream, whose state stays on the device. The submissions of a
+call are counted. The record has the adapter, the processor, versions and the load of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import dnnffi
+from dnnffi import testing
+from dnnffi.backends.vulkan.device import open_device
+from dnnffi.cli.command import one_thread
+from dnnffi.cli.machine import machine
+
+REFERENCE, ONE_THREAD, CUDNN = "reference", "reference, one thread", "cuDNN standard"
+SECONDS = 0.02
+"""About how long each call has in a turn."""
+
+
+class Problem(NamedTuple):
+    """A network and its sequences; I is H."""
+
+    mode: str
+    steps: int
+    batch: int
+    hidden: int
+    step: bool = False
+
+    @property
+    def words(self) -> str:
+        """As the record has it."""
+        sizes = f"{self.mode} T{self.steps} B{self.batch} H{self.hidden}"
+        return f"{sizes} step" if self.step else sizes
+
+
+PROBLEMS = (
+    Problem("gru", 50, 8, 256),
+    Problem("lstm", 50, 8, 256),
+    Problem("rnn_tanh", 50, 8, 256),
+    Problem("gru", 50, 64, 128),
+    Problem("gru", 100, 64, 512),
+    Problem("gru", 1, 1, 256, step=True),
+)
+
+
+def calls_of(problem: Problem, device: int | None) -> dict[str, Callable[[], Any]]:
+    """What is measured, by name."""
+    spec = dnnffi.RNNSpec(mode=problem.mode, input_size=problem.hidden, hidden_size=problem.hidden)
+    given = testing.inputs(dnnffi.RNNProblem.dense(spec, problem.steps, problem.batch), 0)
+    weights = dnnffi.RNNWeights.pack(given.weights, spec, backend="torch")
+    context = dnnffi.pack_rnn(weights, device=device)
+    function = getattr(dnnffi, problem.mode)
+    calls: dict[str, Callable[[], Any]] = {}
+
+    def vulkan(algorithm: str) -> Callable[[], Any]:
+        options = {"algorithm": algorithm}
+        return lambda: context.run(given.x, keep_state=problem.step, options=options)
+
+    def reference() -> Any:
+        return function(given.x, None, weights, backend="reference")
+
+    def on_one_thread() -> Any:
+        with one_thread():
+            return reference()
+
+    for algorithm in ("stepwise", "persistent"):
+        try:
+            vulkan(algorithm)()
+        except dnnffi.UnsupportedError:
+            continue
+        calls[algorithm] = vulkan(algorithm)
+    calls["auto"] = vulkan("auto")
+    calls[REFERENCE] = reference
+    if find_spec("threadpoolctl"):
+        calls[ONE_THREAD] = on_one_thread
+    if find_spec("cupy"):
+        calls |= cudnn_call(function, given.x, weights)
+    return calls
+
+
+def cudnn_call(function: Any, x: np.ndarray, weights: dnnffi.RNNWeights) -> dict[str, Any]:
+    """cuDNN's standard algorithm, where there is a GPU for it."""
+    import cupy
+
+    if not cupy.cuda.is_available():
+        return {}
+    on_device = cupy.asarray(x)
+    packed = dnnffi.RNNWeights(
+        cupy.asarray(weights.to("cudnn").flat), weights.spec, backend="cudnn"
+    )
+    options = {"algorithm": "standard"}
+    stream = cupy.cuda.get_current_stream()
+
+    def call() -> None:
+        function(on_device, None, packed, options=options)
+        stream.synchronize()
+
+    return {CUDNN: call}
+
+
+def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]:
+    """Median and least milliseconds of each call, and the submissions of one through Vulkan."""
+    calls = calls_of(problem, device)
+    submissions = count_submissions(calls["auto"], device)
+    repeats = {}
+    for name, call in calls.items():
+        call()
+        start = time.perf_counter()
+        call()
+        repeats[name] = max(1, min(100, int(SECONDS / (time.perf_counter() - start))))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()  # threads of a BLAS go on spinning for a while behind the call before
+            for _ in range(repeats[name]):
+                start = time.perf_counter()
+                call()
+                times[name].append((time.perf_counter() - start) * 1e3)
+    return {
+        "problem": problem.words,
+        "submissions": submissions,
+        "median_ms": {name: statistics.median(found) for name, found in times.items()},
+        "least_ms": {name: min(found) for name, found in times.items()},
+    }
+
+
+def count_submissions(call: Callable[[], Any], device: int | None) -> int:
+    """Submissions of one call."""
+    queue = open_device(device).queue
+    submit, count = queue.submit, 0
+
+    def counted(buffers: Any) -> None:
+        nonlocal count
+        count += 1
+        submit(buffers)
+
+    queue.submit = counted
+    try:
+        call()
+    finally:
+        del queue.submit
+    return count
+
+
+def processor() -> str:
+    """The name of the processor, and how many there are for this process."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name} x {count}"
+
+
+def environment(device: int | None) -> dict[str, Any]:
+    """What the figures belong to."""
+    found = machine("gpu" if gpu_for_cudnn() else "cpu", ())
+    found["adapter"] = str(open_device(device))
+    found["wgpu"] = version("wgpu")
+    found["processor"] = processor()
+    if hasattr(os, "getloadavg"):
+        found["load"] = f"{os.getloadavg()[0]:.1f}"
+    return found
+
+
+def gpu_for_cudnn() -> bool:
+    """Whether CuPy finds one."""
+    if not find_spec("cupy"):
+        return False
+    import cupy
+
+    return bool(cupy.cuda.is_available())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", type=int, help="number of the adapter")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each call (default: 15)")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
+    arguments = parser.parse_args()
+    found = environment(arguments.device)
+    print(", ".join(f"{key} {value}" for key, value in found.items()))
+    rows = []
+    for problem in PROBLEMS:
+        row = measure(problem, arguments.device, arguments.rounds)
+        rows.append(row)
+        print(f"{row['problem']}: {row['submissions']} submission(s) a call; median (least) ms")
+        for name, median in row["median_ms"].items():
+            print(f"    {name:24} {median:10.3f} ({row['least_ms'][name]:.3f})")
+    if arguments.json:
+        record = {"machine": found, "rows": rows}
+        Path(arguments.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

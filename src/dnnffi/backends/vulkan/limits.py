@@ -1,0 +1,32 @@
+"""What does the backend "vulkan" not have?"""
+
+from __future__ import annotations
+
+from dnnffi.backends.vendor.limits import Limit, Limits
+from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.problem import RNNProblem
+
+DTYPES = ("float16", "float32")
+
+LIMITS: Limits[RNNProblem] = (
+    Limit(
+        lambda problem: problem.training,
+        "it runs inference alone",
+        "cudnn, miopen and reference train",
+    ),
+    Limit(
+        lambda problem: problem.spec.dtype not in DTYPES,
+        f"RNNs are {' or '.join(DTYPES)}, not {{asked.spec.dtype}}",
+        "cudnn and reference have it",
+    ),
+    Limit(
+        lambda problem: problem.options.clip is not None,
+        "the cell of an LSTM is not clipped",
+        "cudnn and reference do",
+    ),
+)
+"""Checked before wgpu is asked."""
+
+CONV_LIMITS: Limits[ConvProblem] = (
+    Limit(lambda problem: True, "it has no convolutions", "cudnn, miopen and reference have"),
+)

@@ -1,0 +1,233 @@
+"""How does a network run whose weights are on the device? In one command buffer, submitted once.
+
+Buffers belong to one call at a time, which takes them and puts them back: threads need no lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnffi.backends.vulkan.device import Device
+from dnnffi.backends.vulkan.packing import pack_matrix, pack_rows, unpack_matrix
+from dnnffi.backends.vulkan.sequence import DirectionWeights, Sequence, State
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import NDArray
+from dnnffi.execution.locks import Turn
+from dnnffi.reference.layout import Layout
+from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.sequences import lengths_to_batch_sizes
+
+MOST_IDLE = 4
+"""Sizes of sequences whose buffers are kept for a next call."""
+
+
+class VulkanNetwork:
+    """A network with its weights on an adapter: `dnnffi.backends.rnn_interface.PackedNetwork`."""
+
+    def __init__(self, spec: RNNSpec, arrays: list[NDArray], device: Device) -> None:
+        """Upload ``arrays``, on the host, in PyTorch's order; shapes and dtypes were checked."""
+        self.spec, self.device = spec, device
+        self._weights: list[DirectionWeights] = []
+        parts: dict[str, Any] = {}
+        for array, (layer, _, name, _) in zip(arrays, spec.parameter_shapes(), strict=True):
+            if name == "w_ih" and parts:
+                self._add(parts)
+            parts[name] = self._upload(f"{name} of layer {layer}", array)
+        self._add(parts)
+        self._idle: list[Sequence] = []
+        self._kept: _Kept | None = None
+        self._spare: _Kept | None = None
+        """Where the next states to keep go."""
+        self._turn = Turn()
+
+    def _add(self, parts: dict[str, Any]) -> None:
+        self._weights.append(DirectionWeights(**parts))
+        parts.clear()
+
+    def _upload(self, what: str, array: NDArray) -> Any:
+        data = pack_matrix(array) if array.ndim == 2 else array.astype(np.float32)
+        if data.nbytes > self.device.most_bound:
+            raise self.device.unsupported(
+                f"{what} takes {data.nbytes} bytes; this adapter binds at most "
+                f"{self.device.most_bound} (max-storage-buffer-binding-size)"
+            )
+        usage = self.device.usage
+        buffer = self.device.buffer(
+            what, data.nbytes, usage.STORAGE | usage.COPY_DST | usage.COPY_SRC
+        )
+        with self.device.errors(f"uploading {what}"):
+            self.device.queue.write_buffer(buffer, 0, np.ascontiguousarray(data))
+        return buffer, 0, data.nbytes
+
+    def arrays(self) -> list[NDArray]:
+        """The arrays that were packed, read from the device."""
+        spec, dtype = self.spec, dtype_object(self.spec.dtype)
+        found = []
+        for layer, direction, name, shape in spec.parameter_shapes():
+            weights = self._weights[layer * spec.num_directions + direction]
+            buffer, _, nbytes = getattr(weights, name)
+            with self.device.errors(f"reading {name} of layer {layer}"):
+                data = self.device.queue.read_buffer(buffer, 0, nbytes)
+            if len(shape) == 1:
+                found.append(np.frombuffer(data, np.float32).astype(dtype))
+            else:
+                found.append(unpack_matrix(data, shape, dtype))
+        return found
+
+    def run(
+        self,
+        problem: RNNProblem,
+        x: NDArray,
+        h_0: NDArray | None,
+        c_0: NDArray | None,
+        keep: bool = False,
+    ) -> tuple[NDArray, NDArray, NDArray | None]:
+        """(y, h_n, c_n) of a problem of this spec; with ``keep`` from and to the kept state."""
+        device = self.device
+        mine = self._turn.take() if keep else None
+        if keep and mine is None:
+            raise ValueError(
+                "another thread runs this context with keep_state=True; the state is of one "
+                "sequence after the other"
+            )
+        before = self._kept
+        if keep and h_0 is None and before is not None and before.batch != problem.batch:
+            raise ValueError(
+                f"x has {problem.batch} rows, and the kept state {before.batch}; give initial "
+                f"states, or call reset() first"
+            )
+        with device.errors(f"running {problem}"):
+            sequence = self._take(problem)
+            self._write(sequence, problem, x, h_0, c_0)
+            encoder = device.native.create_command_encoder()
+            self._begin(sequence, encoder, h_0, keep)
+            sequence.encode(encoder)
+            kept = self._keep(sequence, encoder) if keep else None
+            device.queue.submit([encoder.finish()])
+            results = self._read(sequence, problem)
+        if keep:  # not before: a call that fails leaves what was
+            self._kept, self._spare = kept, before
+        self._put_back(sequence)
+        return results
+
+    def forget(self) -> None:
+        """Forget the kept state."""
+        self._kept = None
+
+    def _take(self, problem: RNNProblem) -> Sequence:
+        """Buffers for a problem: those that an earlier call has put back, or new ones."""
+        key = problem.steps, problem.batch, problem.options.algorithm
+        for one in reversed(list(self._idle)):
+            if one.key == key:
+                try:
+                    self._idle.remove(one)
+                except ValueError:  # another thread was faster
+                    continue
+                return one
+        return Sequence(self.device, self.spec, self._weights, *key)
+
+    def _put_back(self, sequence: Sequence) -> None:
+        self._idle.append(sequence)
+        del self._idle[:-MOST_IDLE]
+
+    def _write(
+        self,
+        sequence: Sequence,
+        problem: RNNProblem,
+        x: NDArray,
+        h_0: NDArray | None,
+        c_0: NDArray | None,
+    ) -> None:
+        write = self.device.queue.write_buffer
+        write(sequence.x, 0, pack_rows(_time_major(problem, x)))
+        lengths = problem.row_lengths
+        if lengths != sequence.row_lengths:
+            sequence.write_lengths(np.array(lengths))
+            sequence.row_lengths = lengths
+        state = sequence.state
+        if h_0 is not None:
+            write(sequence.h[0], 0, _slots(pack_rows(h_0), state.h_slot))
+        if c_0 is not None:
+            write(sequence.c, 0, _slots(c_0.astype(np.float32), state.c_slot))
+
+    def _begin(self, sequence: Sequence, encoder: Any, h_0: NDArray | None, keep: bool) -> None:
+        """Where no states were given: those that were kept, or zeros."""
+        if h_0 is not None:
+            return
+        kept = self._kept if keep else None
+        if kept is not None:
+            kept.copy(encoder, sequence, out=False)
+            return
+        encoder.clear_buffer(sequence.h[0])
+        if sequence.c is not None:
+            encoder.clear_buffer(sequence.c)
+
+    def _keep(self, sequence: Sequence, encoder: Any) -> _Kept:
+        kept = self._spare
+        if kept is None or kept.batch != sequence.batch:
+            kept = _Kept(sequence.state)
+        kept.copy(encoder, sequence, out=True)
+        return kept
+
+    def _read(
+        self, sequence: Sequence, problem: RNNProblem
+    ) -> tuple[NDArray, NDArray, NDArray | None]:
+        dtype = dtype_object(self.spec.dtype)
+
+        def take(
+            y: NDArray, h_n: NDArray, c_n: NDArray | None
+        ) -> tuple[NDArray, NDArray, NDArray | None]:
+            return (
+                _original(problem, y, dtype),
+                h_n.astype(dtype),
+                None if c_n is None else c_n.astype(dtype),
+            )
+
+        return sequence.read(take)
+
+
+class _Kept:
+    """The states that a call left for the next one, in buffers of their own."""
+
+    def __init__(self, state: State) -> None:
+        self.batch = state.batch
+        self._h, self._c = state.h_buffer(), state.c_buffer()
+
+    def copy(self, encoder: Any, sequence: Sequence, *, out: bool) -> None:
+        """Enqueue copies into the buffers of a call, or with ``out`` from them."""
+        pairs = [(self._h, sequence.h[sequence.last if out else 0]), (self._c, sequence.c)]
+        for own, other in pairs:
+            if own is not None:
+                source, target = (other, own) if out else (own, other)
+                encoder.copy_buffer_to_buffer(source, 0, target, 0, own.size)
+
+
+def _slots(array: NDArray, slot: int) -> NDArray:
+    """[L*D, B, .] with each [B, .] filled up to ``slot`` bytes."""
+    table = np.zeros((array.shape[0], slot // 4), np.float32)
+    table[:, : array[0].size] = array.reshape(array.shape[0], -1)
+    return table
+
+
+def _layout(problem: RNNProblem, x: NDArray) -> Layout:
+    return Layout.of(np, x, False, None, lengths_to_batch_sizes(problem.row_lengths))
+
+
+def _time_major(problem: RNNProblem, x: NDArray) -> NDArray:
+    if problem.layout == PACKED:
+        return _layout(problem, x).time_major(x)
+    return x.swapaxes(0, 1) if problem.layout == BATCH_MAJOR else x
+
+
+def _original(problem: RNNProblem, y: NDArray, dtype: np.dtype[Any]) -> NDArray:
+    """A copy of y [T, B, .] in the layout of x."""
+    if problem.layout == PACKED:
+        return _layout(problem, y).original(y).astype(dtype)
+    if problem.layout == BATCH_MAJOR:
+        y = y.swapaxes(0, 1)
+    copy = np.empty(y.shape, dtype)
+    copy[...] = y
+    return copy

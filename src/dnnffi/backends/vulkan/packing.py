@@ -1,0 +1,39 @@
+"""How do weights lie on the device? As [K/4][columns][4], K filled up with zeros, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnffi.device.interface import NDArray
+
+
+def vectors(length: int) -> int:
+    """How many vectors of four hold ``length`` elements."""
+    return -(-length // 4)
+
+
+def pack_matrix(matrix: NDArray) -> NDArray:
+    """[columns, K] as [K/4, columns, 4], of the same dtype."""
+    columns, k = matrix.shape
+    filled = np.zeros((columns, 4 * vectors(k)), matrix.dtype)
+    filled[:, :k] = matrix
+    return np.ascontiguousarray(filled.reshape(columns, -1, 4).swapaxes(0, 1))
+
+
+def unpack_matrix(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
+    """The matrix [columns, K] from the bytes that `pack_matrix` gave."""
+    columns, k = shape
+    packed = np.frombuffer(data, dtype).reshape(-1, columns, 4)
+    return np.ascontiguousarray(packed.swapaxes(0, 1).reshape(columns, -1)[:, :k])
+
+
+def pack_rows(array: NDArray) -> NDArray:
+    """[..., K] in float32, as rows that are filled up to a multiple of four."""
+    width = array.shape[-1]
+    if width % 4 == 0:
+        return np.ascontiguousarray(array, np.float32)
+    filled = np.zeros((*array.shape[:-1], 4 * vectors(width)), np.float32)
+    filled[..., :width] = array
+    return filled

@@ -1,0 +1,371 @@
+"""What does a sequence of T steps and B rows need on the device? Buffers, bindings, dispatches.
+
+The state of a layer and direction goes back and forth between two buffers, a step reading one and
+writing the other. Where a buffer of all steps is larger than the adapter binds, the sequence is run
+in chunks of steps, still in one command buffer. On the device sequences are [T, B, .], and rows are
+filled up to a multiple of four elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from dnnffi.backends.vulkan import shaders
+from dnnffi.backends.vulkan.device import MOST_STEPS, Device, Pipeline
+from dnnffi.backends.vulkan.packing import vectors
+from dnnffi.backends.vulkan.shaders import MOST_GROUPS, PROJECTION, Step
+from dnnffi.backends.vulkan.tiles import Tile, fits_whole, tiles_of
+from dnnffi.device.interface import NDArray
+from dnnffi.spec.rnn import RNNSpec
+
+T = TypeVar("T")
+Bound = tuple[Any, int, int]  # a buffer, and where the part begins that is bound, and its bytes
+Groups = tuple[int, int, int]
+
+
+class DirectionWeights(NamedTuple):
+    """The weights of a layer and direction, each a whole buffer; None for what is not there."""
+
+    w_ih: Bound
+    w_hh: Bound
+    b_ih: Bound | None = None
+    b_hh: Bound | None = None
+    w_hr: Bound | None = None
+
+
+class _Kernel(NamedTuple):
+    pipeline: Pipeline
+    groups: Groups
+
+
+class _Chunk(NamedTuple):
+    """Steps of a layer and direction that are run behind one product.
+
+    ``steps`` are their numbers in the chunk, in the order in which they are run. ``product``,
+    ``step`` and ``projection`` are bind groups, the latter two by the buffer that the state is
+    read from.
+    """
+
+    steps: range
+    product_groups: Groups
+    product: Any
+    step: tuple[Any, ...]
+    projection: tuple[Any, ...]
+
+
+class _Direction(NamedTuple):
+    """A layer and direction: its kernels, and its chunks in the order in which they are run."""
+
+    product: Pipeline
+    step: _Kernel
+    projection: _Kernel | None
+    chunks: tuple[_Chunk, ...]
+
+
+def up(number: int, multiple: int) -> int:
+    """The next multiple from ``number`` on."""
+    return -(-number // multiple) * multiple
+
+
+class State:
+    """The states of all layers and directions of B rows: h, and c of an LSTM, a slot for each."""
+
+    def __init__(self, device: Device, spec: RNNSpec, batch: int) -> None:
+        self.batch = batch
+        self.count = spec.num_layers * spec.num_directions
+        self.h_bytes = 16 * batch * vectors(spec.output_size)
+        self.c_bytes = 4 * batch * spec.hidden_size
+        self.h_slot = up(self.h_bytes, device.alignment)
+        self.c_slot = up(self.c_bytes, device.alignment) if spec.has_cell else 0
+        self._device = device
+
+    def h_buffer(self) -> Any:
+        """A buffer for h."""
+        return self._buffer("h", self.h_slot)
+
+    def c_buffer(self) -> Any:
+        """A buffer for c; None where there is none."""
+        return self._buffer("c", self.c_slot) if self.c_slot else None
+
+    def _buffer(self, what: str, slot: int) -> Any:
+        usage = self._device.usage
+        return self._device.buffer(
+            what, self.count * slot, usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        )
+
+
+class Sequence:
+    """The buffers of sequences of T steps and B rows, and what runs on them; one call at a time.
+
+    Raises `UnsupportedError` naming a buffer that the adapter does not have.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        spec: RNNSpec,
+        weights: list[DirectionWeights],
+        steps: int,
+        batch: int,
+        algorithm: str,
+    ) -> None:
+        self.key = steps, batch, algorithm
+        self.device, self.spec = device, spec
+        self.steps, self.batch = steps, batch
+        self.row_lengths: tuple[int, ...] | None = None
+        """The lengths that were uploaded last."""
+        self.state = State(device, spec, batch)
+        self.x_width = 4 * vectors(spec.input_size)
+        self.y_width = 4 * vectors(spec.output_size * spec.num_directions)
+        self._columns = spec.num_gates * spec.hidden_size
+        self.chunk = self._chunk_steps()
+        self.starts = range(0, steps, self.chunk)
+        self._make_buffers()
+        self._tiles = tiles_of(
+            cpu=device.cpu,
+            subgroup=device.subgroup,
+            hidden_size=spec.hidden_size,
+            source=vectors(spec.output_size),
+            batch=batch,
+        )
+        self.whole = self._is_whole(algorithm)
+        self._directions = [self._direction(k, one) for k, one in enumerate(weights)]
+        turns = len(self.starts) if self.whole else steps
+        self.last = turns % 2
+        """Which buffer of h has the states after the last step."""
+
+    def _is_whole(self, algorithm: str) -> bool:
+        spec, tiles = self.spec, self._tiles
+        fits = not spec.proj_size and fits_whole(
+            tiles.whole, spec.num_gates, vectors(spec.output_size)
+        )
+        if algorithm == "persistent" and not fits:
+            raise self.device.unsupported(
+                f"algorithm 'persistent' keeps the state of a workgroup's rows in its memory, and "
+                f"has no projection; it does not run {spec}; 'stepwise' does"
+            )
+        preferred = tiles.prefers_whole and self.steps > 1
+        return fits and (algorithm == "persistent" or (algorithm == "auto" and preferred))
+
+    def _chunk_steps(self) -> int:
+        """Steps of which each part of a buffer that is bound is within the adapter's limit."""
+        most, rows = self.device.most_bound, 4 * self.batch
+        widths = {
+            "the gates": self._columns,
+            "y": self.y_width,
+            "x": self.x_width,
+        }
+        largest = max(widths, key=lambda name: widths[name])
+        steps = min(self.steps, MOST_STEPS, most // (rows * widths[largest]))
+        if steps < self.steps:
+            # A part begins at a multiple of the alignment.
+            unit = 1
+            for width in (self.x_width, self.y_width):
+                aligned = self.device.alignment // gcd(self.device.alignment, rows * width)
+                unit = max(unit, aligned)  # powers of two
+            steps -= steps % unit
+        if steps < 1:
+            raise self.device.unsupported(
+                f"{largest} of a few steps of {self.batch} rows takes more than the {most} bytes "
+                f"that this adapter binds (max-storage-buffer-binding-size); run fewer rows at once"
+            )
+        return steps
+
+    def _make_buffers(self) -> None:
+        device, spec, usage = self.device, self.spec, self.device.usage
+        storage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+        rows, lengths = 4 * self.steps * self.batch, up(4 * self.batch, device.alignment)
+        self.length_slot = lengths
+        self.y_bytes = rows * self.y_width
+        self._h_all = self.state.count * self.state.h_slot
+        self._c_all = self.state.count * self.state.c_slot
+        self.x = device.buffer("x", rows * self.x_width, storage)
+        count = min(2, spec.num_layers)
+        self._ys = [device.buffer("y", self.y_bytes, storage) for _ in range(count)]
+        gates = 4 * self.chunk * self.batch * self._columns
+        self._gates = device.buffer("the gates", gates, storage)
+        self.h = self.state.h_buffer(), self.state.h_buffer()
+        self.c = self.state.c_buffer()
+        self._hidden = None
+        if spec.proj_size:
+            self._hidden_bytes = 16 * self.batch * vectors(spec.hidden_size)
+            self._hidden = device.buffer("what is projected", self._hidden_bytes, storage)
+        self.lengths = device.buffer("lengths", lengths * len(self.starts), storage)
+        self.results = device.buffer(
+            "the results",
+            self.y_bytes + self._h_all + self._c_all,
+            usage.COPY_DST | usage.MAP_READ,
+        )
+
+    def _direction(self, k: int, weights: DirectionWeights) -> _Direction:
+        spec, tiles = self.spec, self._tiles
+        layer, direction = divmod(k, spec.num_directions)
+        half, projected = spec.dtype == "float16", bool(spec.proj_size)
+        source = vectors(spec.output_size)
+        in_width = self.x_width if layer == 0 else self.y_width
+        text = shaders.product(in_width // 4, self._columns, half, spec.bias, tiles.product)
+        names = ("w", "x", "out", *(("bias",) if spec.bias else ()))
+        product = self.device.pipeline(text, names)
+        kernel = Step(
+            mode=spec.mode,
+            units=spec.hidden_size,
+            source=source,
+            state=source,
+            half=half,
+            bias=spec.bias,
+            tile=tiles.whole if self.whole else tiles.step,
+            y_width=self.y_width,
+            y_offset=direction * spec.output_size,
+            projected=projected,
+            whole=self.whole,
+            reverse=self.whole and direction == 1,
+        )
+        step, projection = self._kernel(kernel), None
+        if projected:
+            projection = self._kernel(
+                kernel._replace(
+                    mode=PROJECTION,
+                    units=spec.proj_size,
+                    source=vectors(spec.hidden_size),
+                    projected=False,
+                )
+            )
+        chunks = [
+            self._chunk(layer, k, weights, start, product, step, projection)
+            for start in self.starts
+        ]
+        if direction == 1:
+            chunks.reverse()
+        return _Direction(product, step, projection, tuple(chunks))
+
+    def _kernel(self, kernel: Step) -> _Kernel:
+        pipeline = self.device.pipeline(shaders.step(kernel), kernel.bindings())
+        columns = 1 if kernel.whole else kernel.units
+        return _Kernel(pipeline, _groups(kernel.tile, columns, self.batch))
+
+    def _chunk(
+        self,
+        layer: int,
+        k: int,
+        weights: DirectionWeights,
+        start: int,
+        product: Pipeline,
+        step: _Kernel,
+        projection: _Kernel | None,
+    ) -> _Chunk:
+        batch, state = self.batch, self.state
+        steps = min(self.chunk, self.steps - start)
+
+        def part(buffer: Any, width: int) -> Bound:
+            return buffer, 4 * start * batch * width, 4 * steps * batch * width
+
+        read = part(self.x, self.x_width)
+        if layer > 0:
+            read = part(self._ys[(layer - 1) % 2], self.y_width)
+        gates = (self._gates, 0, 4 * steps * batch * self._columns)
+        parts: dict[str, Bound | None] = {"x": read, "gates": gates, "out": gates}
+        parts["y"] = part(self._ys[layer % 2], self.y_width)
+        index = start // self.chunk
+        parts["lengths"] = self.lengths, index * self.length_slot, 4 * batch
+        parts["now"] = self.device.steps, 0, 4
+        if self.c is not None:
+            parts["c"] = self.c, k * state.c_slot, state.c_bytes
+        if self._hidden is not None:
+            parts["hidden"] = self._hidden, 0, self._hidden_bytes
+        of_product = product.bind({**parts, "w": weights.w_ih, "bias": weights.b_ih})
+        h = [(one, k * state.h_slot, state.h_bytes) for one in self.h]
+        of_step, of_projection = [], []
+        for here, there in (h, reversed(h)):
+            parts.update(w=weights.w_hh, bias=weights.b_hh, source=here, state=there)
+            of_step.append(step.pipeline.bind(parts))
+            if projection is not None:
+                parts.update(w=weights.w_hr, source=parts["hidden"], before=here)
+                of_projection.append(projection.pipeline.bind(parts))
+        order = range(steps)
+        if k % self.spec.num_directions:
+            order = range(steps - 1, -1, -1)
+        groups = _groups(self._tiles.product, self._columns, steps * batch)
+        return _Chunk(order, groups, of_product, tuple(of_step), tuple(of_projection))
+
+    def write_lengths(self, lengths: NDArray) -> None:
+        """Upload the lengths [B] of the rows, for each chunk how many of its steps are left."""
+        table = np.zeros((len(self.starts), self.length_slot // 4), np.uint32)
+        for index, start in enumerate(self.starts):
+            table[index, : self.batch] = np.maximum(lengths - start, 0)
+        self.device.queue.write_buffer(self.lengths, 0, table)
+
+    def encode(self, encoder: Any) -> None:
+        """Enqueue all layers and the copies of their results."""
+        run = encoder.begin_compute_pass()
+        set_bind_group, set_pipeline = run.set_bind_group, run.set_pipeline
+        dispatch, step_bytes = run.dispatch_workgroups, self.device.step_bytes
+        for direction in self._directions:
+            step, projection, turn = direction.step, direction.projection, 0
+            for chunk in direction.chunks:
+                set_pipeline(direction.product.native)
+                set_bind_group(0, chunk.product)
+                dispatch(*chunk.product_groups)
+                if self.whole:
+                    set_pipeline(step.pipeline.native)
+                    set_bind_group(0, chunk.step[turn], (0,))
+                    dispatch(*step.groups)
+                    turn = 1 - turn
+                elif projection is None:
+                    set_pipeline(step.pipeline.native)
+                    for t in chunk.steps:
+                        set_bind_group(0, chunk.step[turn], (t * step_bytes,))
+                        dispatch(*step.groups)
+                        turn = 1 - turn
+                else:
+                    for t in chunk.steps:
+                        offsets = (t * step_bytes,)
+                        set_pipeline(step.pipeline.native)
+                        set_bind_group(0, chunk.step[turn], offsets)
+                        dispatch(*step.groups)
+                        set_pipeline(projection.pipeline.native)
+                        set_bind_group(0, chunk.projection[turn], offsets)
+                        dispatch(*projection.groups)
+                        turn = 1 - turn
+        run.end()
+        copy, y = encoder.copy_buffer_to_buffer, self._ys[(self.spec.num_layers - 1) % 2]
+        copy(y, 0, self.results, 0, self.y_bytes)
+        copy(self.h[self.last], 0, self.results, self.y_bytes, self._h_all)
+        if self.c is not None:
+            copy(self.c, 0, self.results, self.y_bytes + self._h_all, self._c_all)
+
+    def read(self, take: Callable[[NDArray, NDArray, NDArray | None], T]) -> T:
+        """Wait, and ``take(y, h, c)``, [T, B, .] and [L*D, B, .], of memory that is gone then."""
+        # What wgpu's own read_buffer does: the other mode submits an empty command buffer first.
+        mapped = self.results.map_async("READ_NOSYNC")
+        # By this thread: waking wgpu's thread that polls, and being woken, takes longer.
+        getattr(self.device.native, "_poll_wait", _nothing)()
+        mapped.sync_wait()
+        try:
+            return take(*self._views(np.frombuffer(self.results.read_mapped(copy=False), "f4")))
+        finally:
+            self.results.unmap()
+
+    def _views(self, data: NDArray) -> tuple[NDArray, NDArray, NDArray | None]:
+        spec, state, batch = self.spec, self.state, self.batch
+        y, h, c = np.split(data, [self.y_bytes // 4, (self.y_bytes + self._h_all) // 4])
+        y = y.reshape(self.steps, batch, self.y_width)
+        h = h.reshape(state.count, -1)[:, : state.h_bytes // 4].reshape(state.count, batch, -1)
+        if c.size:
+            c = c.reshape(state.count, -1)[:, : state.c_bytes // 4].reshape(state.count, batch, -1)
+        width = spec.output_size * spec.num_directions
+        return y[..., :width], h[..., : spec.output_size], c if c.size else None
+
+
+def _nothing() -> None:
+    """What a wgpu without such a function is asked for."""
+
+
+def _groups(tile: Tile, columns: int, rows: int) -> Groups:
+    """Workgroups of a dispatch over ``columns`` by ``rows``."""
+    across = -(-columns // (tile.lanes * tile.columns))
+    down = -(-rows // tile.rows)
+    return across, min(down, MOST_GROUPS), -(-down // MOST_GROUPS)

@@ -1,0 +1,382 @@
+"""What do the kernels compute? WGSL, generated from one source for all modes.
+
+A product of all inputs, a step of a recurrence, and a whole sequence in one workgroup. Sums are
+over vectors of four. Weights lie as [K/4][columns][4], so that neighbours read neighbours; those in
+float16 are unpacked where they are read, and everything else is float32. No ``exp`` here is of a
+positive number, so that none overflows, and functions of WGSL with a range are not used.
+
+Symbols: B rows of the batch, G gates, H hidden size, O the size of the state that is read, K of a
+sum, M rows of all steps.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from dnnffi.backends.vulkan.packing import vectors
+from dnnffi.backends.vulkan.tiles import Tile
+
+PROJECTION = "projection"
+"""The mode of a step that projects what an LSTM's step left: one sum, and no input."""
+
+MOST_GROUPS = 65535
+"""Workgroups of a dispatch in one dimension; every adapter has as many."""
+
+# Of a row and unit: ``x0``.. are the gates' parts of the input, ``h0``.. of the state, ``old`` is
+# the unit's own state. Each leaves ``next``.
+_CELLS = {
+    "lstm": """
+            let i = sigmoid(x0 + h0);
+            let f = sigmoid(x1 + h1);
+            let g = hyperbolic(x2 + h2);
+            let o = sigmoid(x3 + h3);
+            let cell = f * c[b * HIDDEN + u] + i * g;
+            if (runs) { c[b * HIDDEN + u] = cell; }
+            let next = o * hyperbolic(cell);""",
+    "gru": """
+            let r = sigmoid(x0 + h0);
+            let z = sigmoid(x1 + h1);
+            let n = hyperbolic(x2 + r * h2);
+            let next = (1.0 - z) * n + z * old;""",
+    "rnn_tanh": """
+            let next = hyperbolic(x0 + h0);""",
+    # Not max: NaN is to stay.
+    "rnn_relu": """
+            let next = select(x0 + h0, 0.0, x0 + h0 <= 0.0);""",
+    PROJECTION: """
+            let next = h0;""",
+}
+
+_FUNCTIONS = """
+fn sigmoid(v: f32) -> f32 {
+    let e = exp(-abs(v));
+    return select(e, 1.0, v >= 0.0) / (1.0 + e);
+}
+fn hyperbolic(v: f32) -> f32 {
+    let e = exp(-2.0 * abs(v));
+    let t = (1.0 - e) / (1.0 + e);
+    return select(-t, t, v >= 0.0);
+}
+"""
+
+
+class Step(NamedTuple):
+    """The kernel of a step, or of a whole sequence.
+
+    mode : of the network, or `PROJECTION`
+    units : H; P of a projection
+    source : vectors of four in a row of what is summed over
+    state : vectors of four in a row of the state
+    half : whether the weights are float16
+    bias : whether there is one
+    tile : how it is divided
+    y_width, y_offset : elements of a row of y, and where this direction's begin
+    projected : whether a projection follows, which writes y and the state
+    whole : whether all steps are run, in the order that ``reverse`` tells
+    """
+
+    mode: str
+    units: int
+    source: int
+    state: int
+    half: bool
+    bias: bool
+    tile: Tile
+    y_width: int
+    y_offset: int
+    projected: bool = False
+    whole: bool = False
+    reverse: bool = False
+
+    @property
+    def gates(self) -> int:
+        """G, 1 of a projection."""
+        return {"lstm": 4, "gru": 3}.get(self.mode, 1)
+
+    def bindings(self) -> tuple[str, ...]:
+        """The names of its bindings, in their order."""
+        names = ["w", "source", "hidden" if self.projected else "state"]
+        if self.mode != PROJECTION:
+            names += ["gates", *(("bias",) if self.bias else ())]
+        if self.mode == "lstm":
+            names.append("c")
+        if self.mode == PROJECTION:
+            names.append("before")
+        if not self.projected:
+            names.append("y")
+        names.append("lengths")
+        return (*names, "now")
+
+
+@lru_cache(maxsize=256)
+def product(k4: int, columns: int, half: bool, bias: bool, tile: Tile) -> str:
+    """``out[m][n] = bias[n] + sum of x[m][k] * w[n][k]``, for M rows by as many as ``out`` has."""
+    rows, count, lanes = tile.rows, tile.columns, tile.lanes
+    sums = _lines(f"var s{r}_{n} = START{n};" for r in range(rows) for n in range(count))
+    for n in range(count):
+        start = f"bias[n{n}]" if bias else "0.0"
+        sums = sums.replace(f"START{n};", f"{start};")
+    at = _lines(f"let n{n} = min(first + {n * lanes}u, COLUMNS - 1u);" for n in range(count))
+    x_at = _rows_at(tile, "min(m + {r}, rows - 1u) * K4")
+    loads = _lines(f"let w{n} = weight(k * COLUMNS + n{n});" for n in range(count))
+    inner = _rows_read("x", tile) + _lines(
+        f"{{ let v = {_row(r, 'x', tile)};"
+        + "".join(f" s{r}_{n} += dot(w{n}, v);" for n in range(count))
+        + " }"
+        for r in range(rows)
+    )
+    stores = _lines(
+        f"if (m + {r}u < rows && first + {n * lanes}u < COLUMNS) "
+        f"{{ out[(m + {r}u) * COLUMNS + n{n}] = s{r}_{n}; }}"
+        for r in range(rows)
+        for n in range(count)
+    )
+    names = ("w", "x", "out", *(("bias",) if bias else ()))
+    return f"""{_declarations(names, half)}
+const K4 = {k4}u;
+const COLUMNS = {columns}u;
+@compute @workgroup_size({lanes})
+fn main({_invocation(tile)}) {{
+    let rows = arrayLength(&out) / COLUMNS;
+    let m = (group.y + group.z * {MOST_GROUPS}u) * {rows}u;
+    let first = group.x * {lanes * count}u + lane;
+{at}{x_at}{sums}
+    for (var k = 0u; k < K4; k++) {{
+{loads}{inner}
+    }}
+{stores}
+}}
+"""
+
+
+@lru_cache(maxsize=256)
+def step(kernel: Step) -> str:
+    """A step of B rows, or with ``whole`` all steps that ``gates`` has.
+
+    A row past its length keeps its state, and its y is zero.
+    """
+    tile, gates = kernel.tile, kernel.gates
+    body = _sums(kernel) + _finish(kernel)
+    lanes = tile.lanes * tile.splits
+    whole = kernel.whole
+    shared = ""
+    if whole:
+        shared += f"var<workgroup> kept: array<vec4f, {2 * tile.rows * kernel.state}>;\n"
+    if tile.splits > 1:
+        size = tile.splits * tile.lanes * tile.rows * gates
+        shared += f"var<workgroup> sums: array<f32, {size}>;\n"
+    first_rows = f"let first = (group.y + group.z * {MOST_GROUPS}u) * {tile.rows}u;"
+    if not whole:
+        run = f"""
+    let t = now.t;
+    let block = group.x * {tile.lanes}u;
+{body}"""
+    else:
+        order = "steps - 1u - turn" if kernel.reverse else "turn"
+        run = f"""
+    for (var i = lane; i < {tile.rows}u * STATE; i += {lanes}u) {{
+        kept[i] = source[min(first + i / STATE, rows - 1u) * STATE + i % STATE];
+        kept[{tile.rows}u * STATE + i] = vec4f();  // memory of workgroups is not zero on lavapipe
+    }}
+    workgroupBarrier();
+    let steps = arrayLength(&gates) / (rows * GATES * HIDDEN);
+    var half = 0u;
+    for (var turn = 0u; turn < steps; turn++) {{
+        let t = {order};
+        for (var block = 0u; block < HIDDEN; block += {tile.lanes}u) {{
+{body}
+        }}
+        half = {tile.rows}u * STATE - half;
+        workgroupBarrier();
+    }}
+    for (var i = lane; i < {tile.rows}u * STATE; i += {lanes}u) {{
+        let b = first + i / STATE;
+        if (b < rows) {{
+            let at = b * STATE * 4u + (i % STATE) * 4u;
+            for (var j = 0u; j < 4u; j++) {{ state[at + j] = kept[half + i][j]; }}
+        }}
+    }}
+"""
+    return f"""{_declarations(kernel.bindings(), kernel.half)}
+{shared}const GATES = {gates}u;
+const HIDDEN = {kernel.units}u;
+const SOURCE = {kernel.source}u;
+const STATE = {kernel.state}u;
+{_FUNCTIONS}
+@compute @workgroup_size({lanes})
+fn main({_invocation(tile)}) {{
+    let rows = arrayLength(&lengths);
+    {first_rows}
+    let column = lane % {tile.lanes}u;
+    let split = lane / {tile.lanes}u;
+{run}
+}}
+"""
+
+
+def _sums(kernel: Step) -> str:
+    """The recurrent sums of the block's units: ``s{row}_{gate}``."""
+    tile, gates = kernel.tile, kernel.gates
+    rows, splits = range(tile.rows), tile.splits
+    declared = _lines(f"var s{r}_{g} = 0.0;" for r in rows for g in range(gates))
+    if kernel.whole:
+        at, load = _rows_at(tile, "half + {r} * STATE"), "kept"
+    else:
+        at, load = _rows_at(tile, "min(first + {r}, rows - 1u) * SOURCE"), "source"
+    weights = _lines(
+        f"let w{g} = weight((k * GATES + {g}u) * HIDDEN + place);" for g in range(gates)
+    )
+    inner = _rows_read(load, tile) + _lines(
+        f"{{ let v = {_row(r, load, tile)};"
+        + "".join(f" s{r}_{g} += dot(w{g}, v);" for g in range(gates))
+        + " }"
+        for r in rows
+    )
+    return f"""
+    let u = block + column;
+    let place = min(u, HIDDEN - 1u);
+{declared}{at}
+    for (var k = split; k < SOURCE; k += {splits}u) {{
+{weights}{inner}
+    }}
+"""
+
+
+def _finish(kernel: Step) -> str:
+    """The cell of each row, from its sums."""
+    tile, gates = kernel.tile, range(kernel.gates)
+    rows, splits, lanes = range(tile.rows), tile.splits, tile.lanes
+    if splits == 1:
+        return "".join(
+            f"""
+    {{
+        let b = first + {r}u;
+        if (b < rows && u < HIDDEN) {{
+{_lines(f"let sum{g} = s{r}_{g};" for g in gates)}{_cell(kernel, str(r) + "u")}
+        }}
+    }}"""
+            for r in rows
+        )
+    stores = _lines(
+        f"sums[((split * {tile.rows}u + {r}u) * GATES + {g}u) * {lanes}u + column] = s{r}_{g};"
+        for r in rows
+        for g in gates
+    )
+    totals = _lines(
+        f"var sum{g} = 0.0;\n"
+        f"for (var p = 0u; p < {splits}u; p++) {{ sum{g} += "
+        f"sums[((p * {tile.rows}u + row) * GATES + {g}u) * {lanes}u + column]; }}"
+        for g in gates
+    )
+    behind = "    workgroupBarrier();\n" if kernel.whole else ""
+    return f"""
+{stores}
+    workgroupBarrier();
+    for (var row = split; row < {tile.rows}u; row += {splits}u) {{
+        let b = first + row;
+        if (b < rows && u < HIDDEN) {{
+{totals}{_cell(kernel, "row")}
+        }}
+    }}
+{behind}"""
+
+
+def _cell(kernel: Step, row: str) -> str:
+    gates = range(kernel.gates)
+    text = "            let runs = t < lengths[b];\n"
+    if kernel.mode != PROJECTION:
+        text += "            let at = (t * rows + b) * GATES * HIDDEN + u;\n"
+        text += _lines(f"let x{g} = gates[at + {g}u * HIDDEN];" for g in gates)
+    for g in gates:
+        bias = f" + bias[{g}u * HIDDEN + u]" if kernel.bias and kernel.mode != PROJECTION else ""
+        text += f"            let h{g} = sum{g}{bias};\n"
+    if kernel.whole:
+        text += f"            let old = kept[half + {row} * STATE + u / 4u][u % 4u];\n"
+    elif not kernel.projected:
+        before = "before" if kernel.mode == PROJECTION else "source"
+        text += f"            let old = {before}[b * STATE + u / 4u][u % 4u];\n"
+    text += _CELLS[kernel.mode]
+    if kernel.projected:
+        return f"{text}\n            hidden[b * {4 * vectors(kernel.units)}u + u] = next;\n"
+    if kernel.whole:
+        # Where the other half begins.
+        other = f"{kernel.tile.rows}u * STATE - half"
+        target = f"kept[{other} + {row} * STATE + u / 4u][u % 4u]"
+    else:
+        target = "state[b * STATE * 4u + u]"
+    y_at = f"(t * rows + b) * {kernel.y_width}u + {kernel.y_offset}u + u"
+    return f"""{text}
+            {target} = select(old, next, runs);
+            y[{y_at}] = select(0.0, next, runs);
+"""
+
+
+_TYPES = {
+    "x": ("read", "array<vec4f>"),
+    "source": ("read", "array<vec4f>"),
+    "before": ("read", "array<vec4f>"),
+    "gates": ("read", "array<f32>"),
+    "bias": ("read", "array<f32>"),
+    "lengths": ("read", "array<u32>"),
+    "out": ("read_write", "array<f32>"),
+    "state": ("read_write", "array<f32>"),
+    "hidden": ("read_write", "array<f32>"),
+    "c": ("read_write", "array<f32>"),
+    "y": ("read_write", "array<f32>"),
+}
+
+
+def _declarations(names: tuple[str, ...], half: bool) -> str:
+    text = ""
+    for index, name in enumerate(names):
+        place = f"@group(0) @binding({index})"
+        if name == "now":
+            text += f"struct Step {{ t: u32 }}\n{place} var<uniform> now: Step;\n"
+        elif name == "w":
+            kind = "vec2u" if half else "vec4f"
+            text += f"{place} var<storage, read> w: array<{kind}>;\n"
+            read = "w[i]"
+            if half:
+                read = "vec4f(unpack2x16float(w[i].x), unpack2x16float(w[i].y))"
+            text += f"fn weight(i: u32) -> vec4f {{ return {read}; }}\n"
+        else:
+            access, kind = _TYPES[name]
+            text += f"{place} var<storage, {access}> {name}: {kind};\n"
+    return text
+
+
+def _invocation(tile: Tile) -> str:
+    """The parameters of a kernel."""
+    text = "@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32"
+    return f"{text}, @builtin(subgroup_invocation_id) neighbour: u32" if tile.passes else text
+
+
+def _rows_at(tile: Tile, place: str) -> str:
+    """Where the rows begin: of all rows, or of those that this invocation reads for others."""
+    if not tile.passes:
+        return _lines(f"let x{r} = {place.format(r=f'{r}u')};" for r in range(tile.rows))
+    most = min(tile.passes, tile.rows)
+    return _lines(
+        f"let own{n} = {place.format(r=f'({n * most}u + neighbour % {most}u)')};"
+        for n in range(tile.rows // most)
+    )
+
+
+def _rows_read(load: str, tile: Tile) -> str:
+    if not tile.passes:
+        return ""
+    count = tile.rows // min(tile.passes, tile.rows)
+    return _lines(f"let mine{n} = {load}[own{n} + k];" for n in range(count))
+
+
+def _row(r: int, load: str, tile: Tile) -> str:
+    """Vector k of a row."""
+    if not tile.passes:
+        return f"{load}[x{r} + k]"
+    group, place = divmod(r, min(tile.passes, tile.rows))
+    return f"subgroupBroadcast(mine{group}, {place}u)"
+
+
+def _lines(lines: object) -> str:
+    return "".join(f"        {line}\n" for line in lines)  # type: ignore[attr-defined]

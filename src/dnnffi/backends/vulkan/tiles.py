@@ -1,0 +1,72 @@
+"""How is the work divided among invocations? By the kind of adapter, the network and the batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Tile(NamedTuple):
+    """What a workgroup does of a product.
+
+    lanes : invocations side by side, each with a column of every gate
+    rows : rows of the batch that an invocation does at once
+    columns : columns of an invocation, ``lanes`` apart; of a product without gates alone
+    splits : invocations that share the sum of a column
+    passes : of how many invocations of a subgroup each reads a row for the others; 0 for none
+    """
+
+    lanes: int
+    rows: int
+    columns: int = 1
+    splits: int = 1
+    passes: int = 0
+
+
+class Tiles(NamedTuple):
+    """The tiles of a call: of the product of all inputs, of a step, and of a whole sequence."""
+
+    product: Tile
+    step: Tile
+    whole: Tile
+    prefers_whole: bool
+
+
+LARGEST_WHOLE = 256
+"""Hidden sizes up to this one are run by one workgroup where nothing else is asked for."""
+
+_WORKGROUP_BYTES = 16384  # what every adapter has
+
+
+def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: int) -> Tiles:
+    """The tiles for a batch; ``source`` is the length of a recurrent sum in vectors of four.
+
+    A CPU runs the invocations of a ``subgroup`` as one vector and loads element by element: many
+    rows share a load, and are passed on. A GPU needs many invocations, and hides loads behind
+    others. ``subgroup`` is 0 where it is not known.
+    """
+    if cpu:
+        rows = min(16, _power_of_two(batch))
+        passes = _power_of_two(min(8, subgroup)) if subgroup else 0
+        whole = Tile(8, rows, passes=passes)
+        while whole.rows > 1 and not fits_whole(whole, 1, source):
+            whole = whole._replace(rows=whole.rows // 2)
+        product, step = Tile(8, 16, 8, passes=passes), Tile(16, rows, passes=passes)
+        return Tiles(product, step, whole, prefers_whole=False)
+    rows = min(4, _power_of_two(batch))
+    splits = 8
+    while splits > 1 and splits > source:
+        splits //= 2
+    whole = Tile(32, min(2, rows), 1, splits)
+    preferred = hidden_size <= LARGEST_WHOLE
+    return Tiles(Tile(64, 8, 2), Tile(32, rows, 1, splits), whole, preferred)
+
+
+def fits_whole(tile: Tile, gates: int, source: int) -> bool:
+    """Whether the state of a workgroup that runs a sequence fits into its memory."""
+    state = 2 * tile.rows * source * 16
+    sums = tile.splits * tile.lanes * tile.rows * gates * 4 if tile.splits > 1 else 0
+    return state + sums <= _WORKGROUP_BYTES
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number.bit_length() - 1)

@@ -1,0 +1,199 @@
+"""`pack_rnn`: a network whose weights are uploaded once, for a backend with a device of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, NoReturn, Self
+
+from dnnffi.backends.registry import BACKENDS
+from dnnffi.backends.rnn_interface import PackedNetwork
+from dnnffi.device.arrays import as_array
+from dnnffi.device.interface import AnyArray, NDArray
+from dnnffi.errors import not_picklable
+from dnnffi.rnn.backend import PackedRNNBackend, rnn_backends
+from dnnffi.rnn.call import CallArrays, initial_states, problem_of
+from dnnffi.spec.checks import check_flag
+from dnnffi.spec.options import rnn_options
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.weights import RNNWeights
+
+
+class PackedRNN:
+    """A network on a device, for inference: made by `pack_rnn` or `load_rnn`.
+
+    Arrays of calls are on the host. Several threads may call `run` at a time; calls that keep the
+    state are of one thread after the other. Closed by `close`, or as a context manager.
+    """
+
+    def __init__(self, network: PackedNetwork, backend: PackedRNNBackend) -> None:
+        self.spec: RNNSpec = network.spec
+        self._backend = backend
+        self._network: PackedNetwork | None = network
+        # Only its checks are used, which need none of the arrays.
+        self._call = CallArrays(backend, self.spec, 0, _takes_none, None, None, None, [])
+
+    def run(
+        self,
+        x: AnyArray,
+        hx: Any = None,
+        *,
+        batch_first: bool = False,
+        lengths: Sequence[int] | None = None,
+        batch_sizes: Sequence[int] | None = None,
+        keep_state: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> Any:
+        """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise.
+
+        Parameters
+        ----------
+        x : [T, B, I]; [B, T, I] with ``batch_first``; packed [sum(batch_sizes), I]; NumPy's, or
+            another array on the host
+        hx : h_0 [L*D, B, O], of an LSTM (h_0, c_0 [L*D, B, H]), or None for zeros
+        lengths, batch_sizes : as of `dnnffi.lstm`
+        keep_state : leave the last states on the device; the next such call without ``hx`` begins
+            there, with as many rows. `reset` forgets them.
+        options : "algorithm": "auto", "stepwise" (a dispatch a step) or "persistent" (a dispatch
+            for all steps, a workgroup for some rows)
+
+        Raises
+        ------
+        TypeError, ValueError
+            Naming the argument, what came and what was expected; the context is closed; another
+            thread runs it with ``keep_state``.
+        UnsupportedError
+            The adapter has no buffers of this size, the backend not this option.
+        VulkanError
+            wgpu or the driver failed, or the device was lost.
+        """
+        network, spec = self._open(), self.spec
+        checked = rnn_options(options, spec.mode)
+        if checked.validate:
+            raise ValueError("options['validate'] is for the functions; a context does not compare")
+        x = as_array("x", x)
+        self._backend.device_of("x", x)
+        keep_state = check_flag("keep_state", keep_state)
+        batch_first = check_flag("batch_first", batch_first)
+        h_0, c_0 = initial_states(spec, hx)
+        problem = problem_of(spec, x, batch_first, lengths, batch_sizes, checked, False, 0.0)
+        self._backend.record.check_network(problem, network.device)
+        x = self._call.array("x", x, problem.x_shape)
+        h_0 = self._call.optional("h_0", h_0, problem.h_shape)
+        c_0 = self._call.optional("c_0", c_0, problem.c_shape)
+        y, h_n, c_n = network.run(problem, x, h_0, c_0, keep_state)
+        return (y, (h_n, c_n)) if spec.has_cell else (y, h_n)
+
+    def reset(self) -> None:
+        """Forget the state that ``run(..., keep_state=True)`` left."""
+        self._open().forget()
+
+    def unpack(self) -> list[NDArray]:
+        """The arrays that were packed, bit by bit, in PyTorch's order; read from the device."""
+        return self._open().arrays()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the file that `RNNWeights.save` writes, which `load_rnn` and others read."""
+        RNNWeights.pack(self.unpack(), self.spec, backend="torch").save(path)
+
+    def close(self) -> None:
+        """Let go of the device's memory. A second call does nothing."""
+        self._network = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._network is None
+
+    @property
+    def device(self) -> str:
+        """The adapter, in words."""
+        return str(self._open().device)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(self, "save it, and load_rnn the file where it is to run")
+
+    def __repr__(self) -> str:
+        where = "closed" if self._network is None else str(self._network.device)
+        return f"PackedRNN({self.spec}, {where})"
+
+    def _open(self) -> PackedNetwork:
+        network = self._network
+        if network is None:
+            raise ValueError("this context is closed")
+        return network
+
+
+def pack_rnn(
+    weights: RNNWeights | Sequence[AnyArray],
+    spec: RNNSpec | None = None,
+    *,
+    backend: str = "vulkan",
+    device: int | None = None,
+) -> PackedRNN:
+    """Upload the weights of a network once, in the layout that the kernels read.
+
+    Parameters
+    ----------
+    weights : an `RNNWeights`, in any layout and on any device, or arrays in PyTorch's order (see
+        `dnnffi.lstm`); they are copied
+    spec : what the arrays are of; an `RNNWeights` brings its own
+    backend : "vulkan"
+    device : the number of the adapter, as ``python -m dnnffi info`` lists them; by default 0
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    LibraryNotFoundError
+        The package wgpu is not installed, or finds no adapter.
+    UnsupportedError
+        For networks that are neither float16 nor float32, and for arrays that are larger than the
+        adapter binds.
+    VulkanError
+        wgpu or the driver failed.
+    """
+    found = _packing(backend)
+    if isinstance(weights, RNNWeights):
+        if spec is not None and spec != weights.spec:
+            raise ValueError(f"spec is {spec}; the weights are those of {weights.spec}")
+    elif spec is None:
+        raise TypeError(
+            "spec must be given for separate arrays; RNNSpec.from_weight_shapes infers it from "
+            "their shapes"
+        )
+    else:
+        weights = RNNWeights.pack(weights, spec, backend="torch")
+    return PackedRNN(found.pack(weights, weights.spec, device), found)
+
+
+def load_rnn(
+    path: str | PathLike[str], *, backend: str = "vulkan", device: int | None = None
+) -> PackedRNN:
+    """The network in a file that `PackedRNN.save` or `RNNWeights.save` wrote, packed.
+
+    Raises ``ValueError`` naming the file if it is damaged, truncated or of another kind; otherwise
+    as `pack_rnn`.
+    """
+    found = _packing(backend)
+    weights = RNNWeights.load(path)
+    return PackedRNN(found.pack(weights, weights.spec, device), found)
+
+
+def _packing(backend: object) -> PackedRNNBackend:
+    names = [name for name, record in BACKENDS.items() if record.pack is not None]
+    if backend not in names:
+        raise ValueError(f"backend must be one of {', '.join(names)}; got {backend!r}")
+    found = rnn_backends.of(str(backend))
+    assert isinstance(found, PackedRNNBackend)
+    return found
+
+
+def _takes_none(array: object, shape: tuple[int, ...]) -> bool:
+    return False

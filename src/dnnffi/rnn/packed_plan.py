@@ -1,0 +1,49 @@
+"""A problem on a backend that keeps the weights on its device, behind the doors of a plan."""
+
+from __future__ import annotations
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.rnn_interface import PackedNetwork
+from dnnffi.device.interface import NDArray
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.problem import RNNProblem
+
+
+class PackedPlan:
+    """What the functions ask of a plan; the buffers of a problem are the network's."""
+
+    def __init__(self, problem: RNNProblem, record: Backend) -> None:
+        self.problem = problem
+        self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
+        self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
+        self._record = record
+        # What no adapter has is said before one is looked for.
+        record.check_network(problem, _Nobody(record.title))
+
+    def takes(self, array: object, shape: tuple[int, ...]) -> bool:
+        """Never: each array is looked at."""
+        return False
+
+    fits = takes
+
+    def forward(
+        self, x: NDArray, h_0: NDArray | None, c_0: NDArray | None, weights: PackedNetwork
+    ) -> tuple[NDArray, NDArray, NDArray | None, None]:
+        """(y, h_n, c_n, nothing for a backward)."""
+        return (*weights.run(self.problem, x, h_0, c_0), None)
+
+    def report(self) -> str:
+        """What runs, in plain words."""
+        return f"{self.problem}\n{self._record.title}, with the weights on the device"
+
+
+class _Nobody:
+    """Stands for a library or device where a limit holds for all of them."""
+
+    version_text = ""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+
+    def unsupported(self, limit: str) -> UnsupportedError:
+        return UnsupportedError(self._title, "", limit)

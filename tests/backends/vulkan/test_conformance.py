@@ -1,0 +1,102 @@
+"""The problems that every backend must solve, on the adapter: functions, and packed contexts."""
+
+from __future__ import annotations
+
+import conformance
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dnnffi
+from dnnffi import testing
+
+pytestmark = pytest.mark.usefixtures("device")
+
+CASES = [
+    # Kernels that run all steps have no projection.
+    case._replace(
+        problem=case.problem._replace(options=case.problem.options._replace(algorithm="stepwise"))
+    )
+    if case.problem.spec.proj_size
+    else case
+    for case in conformance.matrix(conformance.VULKAN)
+]
+
+
+def states(problem, h_0, c_0):
+    if h_0 is None or not problem.spec.has_cell:
+        return h_0
+    return h_0, c_0
+
+
+def run_function(problem, arrays):
+    hx = states(problem, arrays.h_0, arrays.c_0)
+    weights = dnnffi.RNNWeights.pack(arrays.weights, problem.spec, backend="torch")
+    keywords = testing.keywords(problem) | {"backend": "vulkan"}
+    return getattr(dnnffi, problem.spec.mode)(arrays.x, hx, weights, **keywords)
+
+
+def run_context(problem, arrays):
+    keywords = testing.keywords(problem)
+    del keywords["num_layers"], keywords["bidirectional"]
+    with dnnffi.pack_rnn(arrays.weights, problem.spec) as context:
+        return context.run(arrays.x, states(problem, arrays.h_0, arrays.c_0), **keywords)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_are_those_of_the_reference(case):
+    conformance.check_inference(case, run_function)
+
+
+@given(
+    problem=testing.problems(testing.specs(dtypes=("float32", "float16")), training=False),
+    given_states=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_results_of_a_context_are_those_of_the_reference(problem, given_states, seed):
+    case = conformance.Case(problem, given_states, seed)
+    conformance.check_inference(case, run_context)
+
+
+@pytest.mark.parametrize("tiles", ["as_they_are", "gpu", "no_subgroups"])
+@pytest.mark.parametrize("algorithm", ["stepwise", "persistent"])
+@pytest.mark.parametrize("mode", conformance.MODES)
+@pytest.mark.parametrize(("hidden", "batch"), [(31, 9), (33, 17), (70, 1), (129, 5)])
+def test_sizes_around_those_of_the_tiles(
+    device, monkeypatch, mode, algorithm, hidden, batch, tiles
+):
+    # What other adapters are given, wherever it runs.
+    if tiles == "gpu":
+        monkeypatch.setattr(device, "cpu", False)
+    elif tiles == "no_subgroups":
+        monkeypatch.setattr(device, "subgroup", 0)
+    spec = dnnffi.RNNSpec(
+        mode=mode, input_size=hidden - 1, hidden_size=hidden, num_layers=2, bidirectional=True
+    )
+    options = dnnffi.spec.options.rnn_options({"algorithm": algorithm}, mode)
+    problem = dnnffi.RNNProblem.dense(
+        spec, 3, batch, lengths=[1 + n % 3 for n in range(batch)], options=options
+    )
+    conformance.check_inference(conformance.Case(problem, True, hidden), run_context)
+
+
+def test_a_projection_with_the_tiles_of_a_gpu(device, monkeypatch):
+    monkeypatch.setattr(device, "cpu", False)
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=9, hidden_size=41, proj_size=35, num_layers=2)
+    problem = dnnffi.RNNProblem.dense(spec, 3, 7, lengths=[1, 2, 3, 3, 2, 1, 1])
+    conformance.check_inference(conformance.Case(problem, True, 0), run_context)
+
+
+def test_float16_weights_with_the_tiles_of_a_gpu(device, monkeypatch):
+    monkeypatch.setattr(device, "cpu", False)
+    spec = dnnffi.RNNSpec(mode="gru", input_size=9, hidden_size=41, dtype="float16")
+    problem = dnnffi.RNNProblem.dense(spec, 3, 7)
+    conformance.check_inference(conformance.Case(problem, True, 0), run_context)
+
+
+def test_more_rows_than_a_dispatch_has_groups_in_a_dimension(device):
+    # 4096 steps at a time, of 16 rows a group on a CPU: 71680 groups.
+    spec = dnnffi.RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=1)
+    options = dnnffi.spec.options.rnn_options({"algorithm": "persistent"}, "rnn_tanh")
+    problem = dnnffi.RNNProblem.dense(spec, 4100, 280, options=options)
+    conformance.check_inference(conformance.Case(problem, True, 0), run_context)
