@@ -32,7 +32,7 @@ DESCRIPTION = (
     "convolutional network to tell shapes in noisy pictures. Writes the loss curve and pictures "
     "with its answers. Both use cuDNN and CuPy if they find a GPU, and else the reference on NumPy."
 )
-VULKAN = "vulkan"
+VULKAN: BackendName = "vulkan"
 PROMPT = "def "
 SAMPLE_LENGTH = 400
 
