@@ -1,16 +1,18 @@
-"""The figures of the pages as SVG, from the records and from what the code of a page computes."""
+"""The figures of the pages, from the records and from what the code of a page computes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import floor, log10
+from io import StringIO
+from math import ceil, floor, log10
 from typing import Any
-from xml.sax.saxutils import escape
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from dnnffi.bench.shapes import FASTRNNS, Shape
 from dnnffi.bench.summary import EAGER, FUNCTIONS, GRAPH, PHASE_WORDS, compare, figures
 
-WIDTH = 720
 MODELS = {  # with their colours, dnnffi's first
     FUNCTIONS: ("dnnffi", "#1f6feb"),
     EAGER: ("PyTorch", "#c9510c"),
@@ -18,43 +20,56 @@ MODELS = {  # with their colours, dnnffi's first
     "jax": ("JAX", "#4d7f3e"),
     "jax scan": ("JAX, lax.scan", "#a3c496"),
 }
-LEFT, BAR, GAP = 232, 17, 14
+STYLE = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.h_pad": 0.1,
+    "figure.constrained_layout.w_pad": 0.14,
+    "font.sans-serif": ["DejaVu Sans"],  # which Matplotlib brings; where it is missing, sans-serif
+    "font.size": 9,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "dnnffi",  # the same names in every run
+}
+BOLD = {"weight": "bold", "size": 11}
+WIDTH, BAR, LINE = 7.5, 0.18, 0.16  # inches: 720 pixels; from a bar or a line to the next
 
 
-def speed(record: dict[str, Any]) -> str | None:
+@rc_context(STYLE)
+def speed(record: dict[str, Any]) -> Figure | None:
     """Milliseconds of a call on fastrnns' shapes, by who was measured; None where nothing was."""
-    groups = [
-        (words_of(shape), PHASE_WORDS[phase], found)
-        for shape in FASTRNNS
-        for phase in PHASE_WORDS
-        if FUNCTIONS in (found := measured(record, shape, phase))
-    ]
+    rows: dict[str, list[tuple[float, float]]] = {model: [] for model in MODELS}
+    groups, place = [], 0.0
+    for shape in FASTRNNS:
+        for phase, words in PHASE_WORDS.items():
+            times = {model: figures(record, model, phase).get(shape.name) for model in MODELS}
+            found = [(model, time) for model, time in times.items() if time is not None]
+            if times[FUNCTIONS] is None:
+                continue
+            groups.append((place + (len(found) - 1) / 2, words_of(shape), words))
+            for row, (model, time) in enumerate(found):
+                rows[model].append((place + row, time))
+            place += len(found) + 0.9
     if not groups:
         return None
-    longest = max(time for _, _, found in groups for time in found.values())
-    shown = [model for model in MODELS if any(model in found for _, _, found in groups)]
-    scale = (WIDTH - LEFT - 80) / longest
-    parts = [_text(16, 26, title(), size=15, weight="bold")]
-    x = 16.0
-    for model in shown:
-        words, colour = MODELS[model]
-        parts += [_bar(x, 40, 12, 12, colour), _text(x + 18, 50, words)]
-        x += 36 + 6.8 * len(words)
-    y = 74.0
-    for shape, phase, found in groups:
-        middle = y + len(found) * BAR / 2
-        parts += [_text(16, middle - 3, shape, weight="bold"), _text(16, middle + 13, phase)]
-        for model in shown:
-            if model not in found:
-                continue
-            parts.append(_bar(LEFT, y, found[model] * scale, BAR - 3, MODELS[model][1]))
-            parts.append(_text(LEFT + found[model] * scale + 6, y + 11, f"{found[model]:.2f}"))
-            y += BAR
-        y += GAP
-    for line in (*summary(record), machine(record)):
-        y += 16
-        parts.append(_text(16, y - 8, line, colour="#57606a"))
-    return _svg(y + 6, parts)
+    middles, shapes, phases = zip(*groups, strict=True)
+    below = [*summary(record), machine(record)]
+    figure = Figure((WIDTH, 0.6 + place * BAR + len(below) * LINE), layout="constrained")
+    axes = figure.subplots()
+    for model, (words, colour) in MODELS.items():
+        if rows[model]:
+            bars = axes.barh(*zip(*rows[model], strict=True), 0.82, color=colour, label=words)
+            axes.bar_label(bars, fmt="%.2f", padding=4)
+    # Two ticks a group: the lines of one text are aligned in Matplotlib's font only.
+    axes.set_yticks([middle - 0.45 for middle in middles], shapes, weight="bold")
+    axes.set_yticks([middle + 0.45 for middle in middles], phases, minor=True)
+    axes.set_ylim(place - 1.4, -0.5)  # the first shape on top
+    axes.tick_params(axis="y", which="both", length=0)
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
+    legend = {"ncols": len(MODELS), "frameon": False, "handlelength": 1, "alignment": "left"}
+    figure.legend(loc="outside upper left", title=title(), title_fontproperties=BOLD, **legend)
+    figure.supxlabel("\n".join(below), x=0.02, ha="left", size=8, color="#57606a")
+    return figure
 
 
 def title() -> str:
@@ -73,21 +88,17 @@ def words_of(shape: Shape) -> str:
     return f"{shape.mode.upper()}, {layers}, {steps}"
 
 
-def measured(record: dict[str, Any], shape: Shape, phase: str) -> dict[str, float]:
-    """The milliseconds of each model that was measured on a shape."""
-    found = {model: figures(record, model, phase).get(shape.name) for model in MODELS}
-    return {model: time for model, time in found.items() if time is not None}
-
-
 def summary(record: dict[str, Any]) -> Iterator[str]:
-    """What the record says of all its shapes, a line for each phase."""
-    for phase, words in PHASE_WORDS.items():
-        one = compare(record, FUNCTIONS, EAGER, phase)
-        if one is not None:
-            yield (
-                f"All {one.over}, {words}: {one.mean:.2f} times as fast as PyTorch "
-                f"(geometric mean), lowest {one.worst:.2f}"
+    """How many times as fast dnnffi is on all shapes of the record, a line for each peer."""
+    yield "How many times as fast dnnffi's functions are, as a geometric mean over all shapes:"
+    for peer, (words, _) in list(MODELS.items())[1:]:
+        compared = (compare(record, FUNCTIONS, peer, phase) for phase in PHASE_WORDS)
+        if found := [one for one in compared if one is not None]:
+            shapes = " and ".join(dict.fromkeys(one.over for one in found))
+            said = (
+                f"{PHASE_WORDS[one.phase]} {one.mean:.2f} (lowest {one.worst:.2f})" for one in found
             )
+            yield f"as {words}, {shapes}: {', '.join(said)}"
 
 
 def machine(record: dict[str, Any]) -> str:
@@ -98,64 +109,25 @@ def machine(record: dict[str, Any]) -> str:
     return ", ".join([found["device"], *versions, found["date"]])
 
 
-def curve(losses: Sequence[float], title: str) -> str:
+@rc_context(STYLE)
+def curve(losses: Sequence[float], title: str) -> Figure:
     """A loss over the steps of a training, on a logarithmic axis."""
-    height, left, top, right, bottom = 260, 64, 44, 20, 44
-    low, high = floor(log10(min(losses))), floor(log10(max(losses))) + 1
-    across, down = WIDTH - left - right, height - top - bottom
-
-    def place(step: int, loss: float) -> tuple[float, float]:
-        y = top + down * (high - log10(loss)) / (high - low)
-        return left + across * step / (len(losses) - 1), y
-
-    parts = [_text(16, 26, title, size=15, weight="bold")]
-    for power in range(low, high + 1):
-        _, y = place(0, 10.0**power)
-        parts.append(_line([(left, y), (WIDTH - right, y)], "#d0d7de", 1))
-        parts.append(_text(left - 8, y + 4, f"{10.0**power:g}", anchor="end"))
-    for step in range(0, len(losses) + 1, max(1, len(losses) // 4)):
-        x = left + across * min(step, len(losses) - 1) / (len(losses) - 1)
-        parts.append(_text(x, height - bottom + 18, str(step), anchor="middle"))
-    parts.append(_text(left + across / 2, height - 8, "step", anchor="middle"))
-    parts.append(_line([place(*one) for one in enumerate(losses)], MODELS[FUNCTIONS][1], 2))
-    return _svg(height, parts)
+    figure = Figure((WIDTH, 2.7), layout="constrained")
+    axes = figure.subplots()
+    axes.semilogy(losses, color=MODELS[FUNCTIONS][1])
+    axes.set_title(title, BOLD, loc="left")
+    axes.set_ylim(10.0 ** floor(log10(min(losses))), 10.0 ** ceil(log10(max(losses))))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.set_xlabel("step")
+    axes.margins(x=0)
+    axes.grid(color="#d0d7de")
+    return figure
 
 
-def _svg(height: float, parts: Sequence[str]) -> str:
-    # On white, so that it can be read where the page around it is dark.
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}" '
-            f'viewBox="0 0 {WIDTH} {height:.0f}" font-family="sans-serif">',
-            _bar(0, 0, WIDTH, height, "#ffffff"),
-            *parts,
-            "</svg>\n",
-        ]
-    )
-
-
-def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
-    )
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 12,
-    weight: str = "normal",
-    colour: str = "#1f2328",
-    anchor: str = "start",
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
-        f'fill="{colour}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
-
-
-def _line(points: Sequence[tuple[float, float]], colour: str, width: int) -> str:
-    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+@rc_context(STYLE)
+def svg(figure: Figure) -> str:
+    """A figure as SVG on white; equal figures give equal text."""
+    out = StringIO()
+    figure.savefig(out, format="svg", metadata={"Creator": None, "Date": None})
+    return out.getvalue()

@@ -299,7 +299,7 @@ class SpeedFigure(Record):
         drawn = figures.speed(json.loads(text))
         if drawn is None:
             return self.missing(self.file)
-        _write(DOCS / "speed.svg", drawn)
+        _write(DOCS / "speed.svg", figures.svg(drawn))
         alt = "Bars: milliseconds of a call of dnnffi beside PyTorch, by network and phase"
         return [nodes.image(uri="speed.svg", alt=alt)]
 
@@ -318,7 +318,7 @@ class LossFigure(SphinxDirective):
             exec(compile(code, str(path), "exec"), names)
         name = f"_generated/loss_{path.stem}.svg"
         title = self.arguments[0]
-        _write(DOCS / name, figures.curve(names["losses"], title))
+        _write(DOCS / name, figures.svg(figures.curve(names["losses"], title)))
         return [nodes.image(uri=name, alt=f"A curve: {title}")]
 
 

@@ -83,7 +83,7 @@ class Library(VendorLibrary):
 
 
 def cuda_majors() -> list[int]:
-    """The major versions of CUDA that this process may compute with; empty if nothing tells.
+    """The major versions of CUDA that this process may compute with; empty if unknown.
 
     CuPy knows its own. Without it they are those of the CUDA libraries that are loaded.
     """
@@ -99,7 +99,7 @@ def _major(path: str) -> int:
 
 
 def _of_cuda(place: loader.Place) -> loader.Place:
-    """What is of the CUDA of this process, by the names of files."""
+    """The files that are of the CUDA of this process, by their names."""
 
     def candidates() -> Iterator[str]:
         found, majors = list(place.candidates()), cuda_majors()

@@ -1,6 +1,6 @@
 """How are matrices multiplied? By cublasLtMatmul, with algorithms that were chosen before.
 
-The library takes columns for what lies together, we take rows: what it reads is transposed. So it
+The library stores matrices by columns, we store them by rows: it reads ours transposed. So it
 is asked for the transposed result, which is the product of the other two in the opposite order.
 """
 
@@ -59,7 +59,7 @@ class Matrix(NamedTuple):
         return size[::-1] if self.transposed else size
 
     def checked(self, name: str) -> Matrix:
-        """The same with all numbers; ``ValueError`` or ``TypeError`` naming what is wrong."""
+        """The same with all numbers set; ``ValueError`` or ``TypeError`` naming what is wrong."""
         rows = check_range(f"{name}.rows", self.rows, 1)
         columns = check_range(f"{name}.columns", self.columns, 1)
         leading = columns if self.leading is None else self.leading
@@ -79,7 +79,7 @@ class Matrix(NamedTuple):
 class MatrixProduct:
     """C = A B, or C += A B, of matrices in rows on addresses in device memory.
 
-    It stands on ``cublasLtMatmul``. The sums are computed in float32, of ``float32`` elements with
+    It calls ``cublasLtMatmul``. The sums are computed in float32, of ``float32`` elements with
     TF32 unless ``math`` is "strict". Threads may share it.
 
     Parameters
@@ -154,7 +154,7 @@ class MatrixProduct:
         """Enqueue it on the stream of ``launch``, which may be captured.
 
         ``a``, ``b`` and ``c`` are addresses of the dtype's alignment; where all three have 16
-        bytes, faster algorithms run. ``workspace`` has 256 bytes of alignment; 0 will do where
+        bytes, faster algorithms run. ``workspace`` has 256 bytes of alignment; 0 suffices where
         ``workspace_bytes`` is 0. With ``accumulate`` the product is added to what C holds, without
         C is not read. Raises `CublasError`, or `DnnffiError` in a forked process.
         """
@@ -213,7 +213,7 @@ class MatrixProduct:
     def _choose(self, handle: Any, descriptors: tuple[int, ...], alignment: int, limit: int) -> Any:
         """The result of the heuristic for addresses of ``alignment`` bytes.
 
-        Of the addresses alone: it knows the gaps between rows and matrices from the layouts.
+        Only of the addresses: it knows the gaps between rows and matrices from the layouts.
         """
         library, name = self._library, "CUBLASLT_MATMUL_PREF"
         found, count = ffi.new("cublasLtMatmulHeuristicResult_t *"), ffi.new("int *")

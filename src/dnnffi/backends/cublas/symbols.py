@@ -1,6 +1,6 @@
 """Which functions and enumerators of cuBLASLt are not in every supported version: none.
 
-``bindings/check_headers.py`` holds this table against the real headers.
+``bindings/check_headers.py`` compares this table with the real headers.
 """
 
 from __future__ import annotations

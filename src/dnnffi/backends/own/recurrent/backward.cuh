@@ -1,9 +1,9 @@
 /* The backward of a layer: the steps of the forward from its last to its first, in one launch.
 
-   A step's gradients of the gates follow from dy and from the gradient of h that the step behind it
+   A step's gradients of the gates follow from dy and from the gradient of h that the step after it
    left, which is the product of that step's gradients with the matrices' columns: what a group
-   exchanges here are the gradients of all gates. They also go where the gates were: the products
-   that give dx and the gradients of the weights read them there. One round more gives those of the
+   exchanges here are the gradients of all gates. They also replace the gates: the products
+   that give dx and the gradients of the weights read them there. One more turn gives those of the
    initial state. */
 
 struct BackwardArrays
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
                     if (POLL_FIRST) prepare();
                 });
             } else if (POLL_FIRST) prepare();
-            if (!BARRIER_LAST) __syncthreads(); /* the cells before have read the partial sums */
+            if (!BARRIER_LAST) __syncthreads(); /* the previous cells have read the partial sums */
             partials.write(sums, warp, lane);
             wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
             __syncthreads();
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
                     float of_gates[SAVED];
 #pragma unroll
                     for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input[i][gate][e];
-                    /* A row that is not there has nothing but zeros; NaN is not multiplied away. */
+                    /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
                     const bool live = there && (!PACKED || step < length);
                     const CellGradients before = step_backward(
                         of_gates, input[i][PLAIN ? 0 : SAVED][e], d + input[i][INPUTS - 1][e],
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
         }
     }
 
-    /* The sums over a group's steps: of eight rows, added up by whoever reads them. */
+    /* The sums over a group's steps: of eight rows, added up by the kernel that reads them. */
 #pragma unroll
     for (int sub = 0; sub < SUBTILES; sub++)
 #pragma unroll

@@ -23,7 +23,7 @@ OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
 _VERSION = 1
-"""Of the kernels: times that were measured with others are not believed."""
+"""Of the kernels: times that were measured with another version are not used."""
 
 _MOST = 3
 _OLDEST = (8, 0)
@@ -61,7 +61,7 @@ class OwnCandidates:
         return OwnRNNExecutor(problem, launch, self._memory, library, OWN, forward, backward)
 
     def _why_not(self, problem: RNNProblem) -> str:
-        """Why a problem is not for our kernels; empty where it is."""
+        """Why our kernels do not take a problem; empty where they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
 
     def _pairs(self, problem: RNNProblem) -> list[tuple[Geometry, Geometry | None]]:
@@ -94,7 +94,7 @@ class OwnCandidates:
         return Chip(memory.architecture(device).multiprocessors, memory.shared_bytes(device))
 
     def _compile(self, pairs: list[tuple[Geometry, Geometry | None]], device: int) -> None:
-        """Compile all of them side by side: who asks for one by its name, asks for each."""
+        """Compile all of them at once: a caller that asks for one by its name asks for each."""
         geometries = {geometry for pair in pairs for geometry in pair if geometry is not None}
 
         def compiled(geometry: Geometry) -> None:
@@ -103,7 +103,7 @@ class OwnCandidates:
 
         with ThreadPoolExecutor(len(geometries)) as pool:
             for future in [pool.submit(compiled, geometry) for geometry in geometries]:
-                future.exception()  # whoever needs it fails likewise
+                future.exception()  # a caller that needs the kernel gets the same error
 
 
 def why_not_here(memory: Any) -> str:

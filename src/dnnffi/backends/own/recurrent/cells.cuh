@@ -9,8 +9,8 @@ enum { LSTM, GRU, TANH, RELU };
 constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
 
 /* What a training forward leaves for the backward: i f g o; r z n and the product of n; nothing of
-   a plain cell, whose y tells. Also the columns of the gradients that the backward leaves: of the
-   gates, and for a GRU of n's two products. */
+   a plain cell, whose y suffices. Also the columns of the gradients that the backward leaves: of
+   the gates, and for a GRU of n's two products. */
 constexpr int SAVED = CELL == LSTM || CELL == GRU ? 4 : 1;
 
 struct Cell
@@ -19,7 +19,7 @@ struct Cell
     float saved[SAVED]; /* with it */
 };
 
-/* The cell state as it is read: clipped, where that was asked for. `changed` says where it was. */
+/* The cell state as it is read: clipped, if that was asked for. `changed` says whether it was. */
 DEVICE float clipped(float c, float low, float high, bool &changed)
 {
     changed = false;
@@ -57,7 +57,7 @@ DEVICE Cell step_forward(
 struct CellGradients
 {
     float gates[SAVED]; /* of the sums in the gates; of a GRU r, z and n's two products */
-    float h, c;         /* of the state before the step, but for the way through the product */
+    float h, c;         /* of the state before the step, without the part through the product */
 };
 
 /* From the gradients of the state after the step. `before` is the state before it: c of an LSTM, h
@@ -88,7 +88,7 @@ DEVICE CellGradients step_backward(
         d.h = dh * z;
     } else {
         const float h = saved[0];
-        d.gates[0] = CELL == TANH ? dh * (1 - h * h) : h <= 0 ? 0 : dh; /* NaN is not off */
+        d.gates[0] = CELL == TANH ? dh * (1 - h * h) : h <= 0 ? 0 : dh; /* NaN counts as active */
     }
     return d;
 }

@@ -4,36 +4,36 @@
    Every step a block needs what all blocks of its group computed in the step before. It lies in
    device memory, where L2 is what all of them see, in two slots that steps use in turn:
    [slot][word][row]. A word is written and read by one access of 16 bytes. The last bit of the
-   mantissa of its last element is its tag, which is turned over whenever the word is written. A
+   mantissa of its last element is its tag, which is flipped whenever the word is written. A
    reader knows which tag a word will have, and reads it again until it has that.
 
-   Why nobody reads early: a word with the new tag is the new word, all of it, since an access of
+   Why no block reads early: a word with the new tag is the new word, all of it, since an access of
    16 bytes is one access.
-   Why nobody overwrites what is still to be read: a block writes step e + 2 into the slot of step
+   Why no block overwrites what is still to be read: a block writes step e + 2 into the slot of step
    e only after it has read all of step e + 1, and each block wrote its part of e + 1 only after it
    had read all of e (its threads meet at a barrier in between).
-   Why nobody waits for ever: all blocks of a launch are on the device at once (a cooperative
+   Why no block waits forever: all blocks of a launch are on the device at once (a cooperative
    launch), each waits only for words of the step before, and those of the first step are written
-   before anybody waits.
-   Why a launch needs no zeroed memory: a block finds the tags of the launch before in its own
-   words, which nobody else writes. Each launch on a buffer writes all of a group's words of a slot
+   before any block waits.
+   Why a launch needs no zeroed memory: a block finds the tags of the previous launch in its own
+   words, which no other block writes. Each launch on a buffer writes all words of a group's slot
    equally often. It has to be zeroed before the first launch only; here every call does so, since
    workspaces are shared.
 
    A block that is a group ALONE needs none of this: its words stay in its shared memory, without
-   tags. They are written by the cells, behind the barrier that ends the product, and read behind
+   tags. They are written by the cells, after the barrier that ends the product, and read after
    the one that ends the step. */
 
 constexpr u32 TAG = DTYPE == FLOAT32 ? 1u : 0x10000u;
 
-/* After so many polls, which take some seconds, a block takes it that the others are gone. It goes
-   on with NaN and does not wait again: a defect ends in results that say so, not in a device that
-   hangs. */
+/* After this many polls, which take some seconds, a block assumes that the others are gone. It
+   continues with NaN and does not wait again: a defect shows in the results and does not hang the
+   device. */
 constexpr u32 MOST_POLLS = 1u << 22;
 
 struct Tags
 {
-    u32 found[2]; /* of each slot, from the launch before */
+    u32 found[2]; /* of each slot, from the previous launch */
 
     DEVICE u32 of(int exchange) const
     {
@@ -43,7 +43,7 @@ struct Tags
 };
 
 /* The word with a tag in the place of its last bit. Its last element is rounded to one bit less;
-   what would then be infinite is cut, and NaN and infinity stay what they are. */
+   what would then be infinite is truncated, and NaN and infinity stay what they are. */
 DEVICE uint4 tagged(uint4 word, u32 tag)
 {
 #if DTYPE == 2
@@ -67,7 +67,7 @@ DEVICE uint4 untagged(uint4 word)
 
 DEVICE bool has_tag(const uint4 &word, u32 tag) { return ((word.w ^ tag) & TAG) == 0; }
 
-/* What stands for a word that never came: its last element is NaN. */
+/* What replaces a word that never arrived: its last element is NaN. */
 DEVICE uint4 lost(u32 tag)
 {
     const u32 nan = DTYPE == FLOAT16 ? 0x7e000000u : 0x7fc00000u;

@@ -3,7 +3,7 @@
 For each layer the products of x of all steps, then one kernel for all steps of both directions. A
 backward is a kernel for all steps, then the products that give dx; the gradients of the weights are
 products again. Nothing is kept between calls: what kernels exchange lies in the workspace and is
-cleared by every call, so streams, threads, graphs and launches that failed have nothing in common.
+cleared by every call, so streams, threads, graphs and launches that failed share no state.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OwnRNNExecutor:
     """One problem on kernels of our own; see `AddressExecutor`.
 
     ``library`` is the libcublasLt; ``forward`` and ``backward`` are the geometries of the kernels,
-    the latter None in inference. Raises `UnsupportedError` where a kernel finds no room on the
+    the latter None in inference. Raises `UnsupportedError` where a kernel does not fit on the
     device, `CublasError`, and what CuPy raises where one cannot be compiled.
     """
 
@@ -282,6 +282,6 @@ class OwnRNNExecutor:
         return not self._products
 
     def close(self) -> None:
-        """Let go of everything native. A second call does nothing."""
+        """Release everything native. A second call does nothing."""
         while self._products:
             self._products.popitem()[1].close()

@@ -1,8 +1,8 @@
 /* The forward of a layer: all steps in one launch. A group of blocks owns some rows of a direction;
    a block has UNITS hidden units of them, with the weights of their gates on the chip.
 
-   In front, `gates` hold the products of x. A step reads them, adds the products of h that the
-   group exchanged, and computes its cells; y goes out, and in training what the backward needs. */
+   At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
+   group exchanged, and computes its cells; it writes y, and in training what the backward needs. */
 
 struct ForwardArrays
 {
@@ -139,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
                 }
                 commit_copies();
             };
-            float input[WARP_TASKS][GATES][CELLS]; /* read while h is on its way */
+            float input[WARP_TASKS][GATES][CELLS]; /* read while h is in flight */
             const auto prepare = [&] {
                 if (BARRIER_LAST) pass_on();
 #pragma unroll
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
                     if (POLL_FIRST) prepare();
                 });
             } else if (POLL_FIRST) prepare();
-            if (!BARRIER_LAST) __syncthreads(); /* the cells before have read the partial sums */
+            if (!BARRIER_LAST) __syncthreads(); /* the previous cells have read the partial sums */
             partials.write(sums, warp, lane);
             /* The next step's inputs are here; the barrier shows them to all threads. */
             wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();

@@ -1,5 +1,5 @@
-/* How is a step divided among blocks, warps and threads? `geometry.py` decides, and knows the same
-   sums; its constants come in front of this file:
+/* How is a step divided among blocks, warps and threads? `geometry.py` decides, with the same
+   sums; its constants precede this file:
 
    HIDDEN, CELL, DTYPE, CLIP, TRAINING, BACKWARD, PACKED: the problem.
    UNITS: hidden units of a block, a multiple of 8.
@@ -10,10 +10,10 @@
        shared memory; those of the rest are read from L2 in every step.
    STAGED: whether all threads gather a step's words into shared memory, or each warp its own into
        registers.
-   BARRIER_LAST: whether the barrier that ends a step stands behind the cells, so that nobody polls
-       while they work, or in front of the partial sums. POLL_FIRST: whether words are asked for
+   BARRIER_LAST: whether the barrier that ends a step comes after the cells, so that no thread polls
+       while they work, or before the partial sums. POLL_FIRST: whether words are requested
        before the step's inputs are read.
-   RING: steps whose inputs are on their way. */
+   RING: steps whose inputs are in flight. */
 
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
@@ -41,7 +41,7 @@ constexpr bool FOURFOLD = OCTET_GATES == 4 && WARP_TILES % 2 == 0; /* partial su
 constexpr int WARPS = TILE_WARPS * K_WARPS;
 constexpr int THREADS = WARPS * 32;
 
-/* Cells: a task of a warp are 8 units of 8 rows, or of every second one if that busies more. */
+/* Cells: a task of a warp is 8 units of 8 rows, or of every second row if that uses more warps. */
 constexpr int OCTETS = UNITS / 8 * COLUMNS;
 constexpr int CELLS = OCTETS * 2 <= WARPS ? 1 : 2; /* of a thread in a task */
 constexpr int TASKS = OCTETS * (3 - CELLS);

@@ -1,6 +1,6 @@
 """How is a recurrent layer divided among blocks, warps and threads? Sizes, and a list to try.
 
-The same sums as in ``geometry.cuh``, which says what the names mean. Nothing here asks a device.
+The same sums as in ``geometry.cuh``, which says what the names mean. Nothing here queries a device.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MOST_WARPS = 16
 
 
 class Chip(NamedTuple):
-    """What of a GPU decides: its multiprocessors, and bytes of shared memory of a block."""
+    """What of a GPU matters: its multiprocessors, and bytes of shared memory of a block."""
 
     multiprocessors: int
     shared_bytes: int
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, but for its geometry.
+    """What a kernel is compiled for, except for its geometry.
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound.
     """
@@ -179,7 +179,7 @@ class Geometry(NamedTuple):
         return -(-batch // self.group_rows)
 
     def constants(self) -> dict[str, int]:
-        """What stands in front of the source."""
+        """What precedes the source."""
         kind = self.kind
         return {
             "HIDDEN": kind.hidden,
@@ -204,13 +204,13 @@ class Geometry(NamedTuple):
 
 
 def tiles(kind: Kind, units: int) -> int:
-    """Tiles of a block with so many units."""
+    """Tiles of a block with ``units`` hidden units."""
     halves = units // 8 * (1 if kind.backward else kind.gates)
     return -(-halves // 2)
 
 
 def warp_k(kind: Kind, k_warps: int) -> int:
-    """Steps of k of each of so many warps."""
+    """Steps of k of each of ``k_warps`` warps."""
     steps = -(-kind.exchanged // 4)
     return -(-steps // k_warps)
 
@@ -244,7 +244,7 @@ def divisions(kind: Kind, chip: Chip, units: int, rows: int, subtiles: int) -> I
 
 
 def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip) -> float:
-    """About how many microseconds a step takes, with so many units a block and rows a group.
+    """About how many microseconds a step takes, with ``units`` a block and ``rows`` a group.
 
     Fitted to the best of up to 16 divisions for each of 92 shapes on an H200, to 83 of them within
     a third, to the worst within a factor of two: an exchange takes 0.66, 1000 words that a block

@@ -1,4 +1,4 @@
-"""How does a kernel come from its sources? Constants of its geometry in front, then the parts."""
+"""How does a kernel come from its sources? The constants of its geometry, then the parts."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _text(name: str) -> str:
 
 
 def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
-    """The kernel of a geometry on the current device; compiled once for all who ask.
+    """The kernel of a geometry on the current device; compiled once for all callers.
 
-    `UnsupportedError` where there is no compiler, or none that can.
+    `UnsupportedError` where there is no compiler, or it fails.
     """
     name = "recurrent_backward" if geometry.kind.backward else "recurrent_forward"
     shared_bytes = geometry.shared_bytes

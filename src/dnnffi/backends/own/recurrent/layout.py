@@ -13,7 +13,7 @@ _ALIGNMENT = 256
 
 
 class Buffer:
-    """A buffer whose parts are laid out one behind the other; ``nbytes`` is its size so far."""
+    """A buffer whose parts are laid out one after the other; ``nbytes`` is its size so far."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -28,7 +28,7 @@ class Buffer:
 class LayerWeights(NamedTuple):
     """Bytes from the flat weights to those of a layer: of its first direction, and to the next.
 
-    Of biases that are not there all is 0.
+    Offsets of biases that are not there are 0.
     """
 
     w_ih: int
@@ -54,7 +54,7 @@ def layer_weights(spec: RNNSpec) -> list[LayerWeights]:
 
 
 class LayerArrays(NamedTuple):
-    """Offsets of what one layer leaves, in bytes; its directions lie behind each other.
+    """Offsets of what one layer leaves, in bytes; its directions follow each other.
 
     gates : [D, positions, columns, padded]: the products of x, then what a training forward saves,
         then the gradients of the gates
@@ -71,7 +71,7 @@ class LayerArrays(NamedTuple):
 
 
 class ArraySizes(NamedTuple):
-    """Bytes of the arrays of one layer: of one direction, but for y, x and dx."""
+    """Bytes of the arrays of one layer: of one direction, except for y, x and dx."""
 
     gates: int
     state: int
@@ -80,7 +80,7 @@ class ArraySizes(NamedTuple):
 
     @classmethod
     def of(cls, spec: RNNSpec, kind: Kind, positions: int) -> ArraySizes:
-        """Those of a problem with so many positions."""
+        """Those of a problem with ``positions`` positions."""
         size = ITEM_SIZES[spec.dtype]
         state = positions * kind.padded * size
         columns = kind.saved if kind.training else kind.gates

@@ -1,5 +1,5 @@
 /* How are numbers stored, rounded and multiplied? By dtype: float16, bfloat16, or float32 with
-   products in TF32. No header is needed, so that NVRTC compiles it wherever it is. */
+   products in TF32. No header is needed, so that NVRTC compiles it everywhere. */
 
 typedef unsigned int u32;
 
@@ -51,7 +51,7 @@ DEVICE Element rounded(float value)
 #endif
 }
 
-/* The 11 bits of mantissa that a product in TF32 reads: rounded, since it would cut the others. */
+/* The 11 bits of mantissa that a product in TF32 reads: rounded, since it would drop the rest. */
 DEVICE u32 to_tf32(u32 bits)
 {
     u32 result;
@@ -75,8 +75,8 @@ DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 secon
                    "r"(second));
 }
 
-/* The approximations err by no more than the dtype's rounding: tanh by 2^-11 (PTX ISA), which 16
-   bits take; float32, whose factors have 11 bits, by powers and quotients of 22 bits. */
+/* The approximations err by no more than the dtype's rounding: tanh by 2^-11 (PTX ISA), enough for
+   16 bits; float32, whose factors have 11 bits, by powers and quotients of 22 bits. */
 DEVICE float sigmoid(float a)
 {
 #if DTYPE == 2

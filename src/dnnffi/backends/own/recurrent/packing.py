@@ -42,7 +42,7 @@ class Packing:
         self._move("gather", launch, source, packed, width)
 
     def scatter(self, launch: Launch, packed: int, target: int, width: int, positions: int) -> None:
-        """The other way, into an array of so many positions; zeros past the ends of rows."""
+        """The other way, into an array of ``positions``; zeros past the ends of rows."""
         self._memory.clear(target, positions * width * self._size, launch.stream)
         self._move("scatter", launch, packed, target, width)
 

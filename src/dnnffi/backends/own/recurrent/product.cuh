@@ -1,7 +1,7 @@
 /* How is the recurrent product of a step computed? Gates x rows, summed over what was exchanged:
-   each warp takes the words of its part of k as they come. */
+   each warp takes the words of its part of k as they arrive. */
 
-constexpr int AT_ONCE = 8; /* words of a thread that are on their way together */
+constexpr int AT_ONCE = 8; /* words of a thread that are in flight at once */
 
 struct Sums
 {
@@ -31,7 +31,7 @@ struct Sums
     }
 };
 
-/* Reads words again until they have their tag; `late` once they never had. */
+/* Reads words again until they have their tag; sets `late` if they never do. */
 template <int COUNT, class Load>
 DEVICE void wait_for(uint4 *words, u32 tag, bool &late, Load load)
 {
@@ -52,7 +52,7 @@ DEVICE void wait_for(uint4 *words, u32 tag, bool &late, Load load)
     } while (!all);
 }
 
-/* Where a word of a row is staged. Rows are mixed, so that the four words of a step of k lie in
+/* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
 
@@ -74,7 +74,7 @@ DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *sta
     }
 }
 
-/* All threads gather a step's words into shared memory; `meanwhile` runs while the first come. */
+/* All threads gather a step's words into shared memory; `meanwhile` runs while the first arrive. */
 template <class Meanwhile>
 DEVICE void gather_staged(
     Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,

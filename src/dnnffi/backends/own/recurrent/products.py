@@ -15,7 +15,7 @@ from dnnffi.spec.checks import ITEM_SIZES
 
 
 class Products:
-    """The products of layers with so many inputs, each of one direction, on addresses.
+    """The products of layers with ``inputs`` inputs, each of one direction, on addresses.
 
     ``workspace_bytes`` is what all of them need. Raises as `MatrixProduct`.
     """
@@ -53,21 +53,21 @@ class Products:
         self.workspace_bytes = max(made.workspace_bytes for made in self._made)
 
     def _gates(self, count: int, *, transposed: bool) -> tuple[Matrix, int]:
-        """The first gates of all positions, and the batch that they are."""
+        """The first gates of all positions, and the batch that they form."""
         kind, positions, width = self._kind, self._positions, self._width
         if kind.padded == kind.hidden:
             return Matrix(positions, count * kind.hidden, width, transposed=transposed), 1
         return Matrix(positions, kind.hidden, width, kind.padded, transposed), count
 
     def _matrices(self, gates: int, columns: int) -> Matrix:
-        """The matrices of so many gates, as they lie in the flat weights."""
+        """The matrices of ``gates`` gates, as they lie in the flat weights."""
         kind = self._kind
         if kind.padded == kind.hidden:
             return Matrix(gates * kind.hidden, columns)
         return Matrix(kind.hidden, columns, batch_stride=kind.hidden * columns)
 
     def _gradients(self, gates: int, factor: Matrix) -> tuple[Matrix, Matrix, Matrix, int]:
-        """The gradients of the matrices of so many gates, from those of the gates and a factor."""
+        """The gradients of the matrices of ``gates`` gates, from the gates' and a factor."""
         of_gates, batch = self._gates(gates, transposed=True)
         return of_gates, factor, self._matrices(gates, factor.columns), batch
 
@@ -126,6 +126,6 @@ class Products:
             self._dw_hh_n.run(launch, gates, h_before, dw_hh, workspace, accumulate=accumulate)
 
     def close(self) -> None:
-        """Let go of the products. A second call does nothing."""
+        """Release the products. A second call does nothing."""
         while self._made:
             self._made.pop().close()

@@ -1,4 +1,4 @@
-/* What is common to the forward and the backward kernel: who a thread is, and the loop's parts. */
+/* What is common to the forward and the backward kernel: a thread's cells, and the loop's parts. */
 
 /* The cells of a thread in one of its warp's tasks: one unit, one or two rows. */
 struct Task
@@ -26,7 +26,7 @@ DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
 }
 
 /* Sends what a task has written into the stream `stream` of a slot: word `gate` of the exchange,
-   whose slot `to` is, or what is staged of a group ALONE. */
+   of which `to` is a slot, or what is staged of a group ALONE. */
 DEVICE void send(
     uint4 *to, const uint4 *slot, int stream, int gate, const Task &task, int rank, u32 tag)
 {
@@ -43,7 +43,7 @@ DEVICE void send(
     }
 }
 
-/* The tags that the launch before left in this block's own words. */
+/* The tags that the previous launch left in this block's own words. */
 DEVICE Tags tags_of(const uint4 *exchanged, int rank)
 {
     Tags tags{};
@@ -53,7 +53,7 @@ DEVICE Tags tags_of(const uint4 *exchanged, int rank)
     return tags;
 }
 
-/* The product of a step, from what the group exchanged; `meanwhile` runs while words come. */
+/* The product of a step, from what the group exchanged; `meanwhile` runs while words arrive. */
 template <class Meanwhile>
 DEVICE void product(
     Sums &sums, const Weights &weights, const uint4 *exchanged, uint4 *staged, int exchange,

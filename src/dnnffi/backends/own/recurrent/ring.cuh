@@ -1,9 +1,9 @@
 /* How do a step's inputs and results reach device memory? Through a ring in shared memory: what a
-   step reads is asked for RING - 1 steps ahead, what it wrote goes out behind it, so that neither
+   step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
    is waited for. A slot of the ring has a stream of words for each array. */
 
 /* Where the rows of a step lie. Sequences of unequal length are packed: all rows of a step one
-   behind the other, the longest rows first. */
+   after the other, the longest rows first. */
 struct Places
 {
     /* PACKED: of each step the first position; of each row its steps, and the caller's number. */
@@ -50,7 +50,7 @@ DEVICE Array users_array(const Element *first, int directions)
 
 #ifdef __CUDACC__
 
-/* A word that comes while the thread goes on. */
+/* A word that arrives while the thread continues. */
 DEVICE void copy_word(uint4 *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
@@ -90,8 +90,8 @@ DEVICE void copy_out(const uint4 &word, const Array &array, long long position, 
         if (unit + e < HIDDEN) to[e] = ((const Element *)&word)[e];
 }
 
-/* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and `second`
-   besides). Each thread moves the same words of a slot in every step. */
+/* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
+   `second`). Each thread moves the same words of a slot in every step. */
 template <class Arrays> struct Ring
 {
     uint4 *slots;
@@ -99,7 +99,7 @@ template <class Arrays> struct Ring
     Places places;
     int rank, first_row; /* of the block: among its group, and of its first sub-tile */
 
-    /* Clears the ring and asks for the first turns of `last`; those of the first one are there. */
+    /* Clears the ring and requests the first turns of `last`; those of the first one are there. */
     DEVICE void begin(int last) const
     {
         for (int i = threadIdx.x; i < RING * SUBTILES * RING_WORDS; i += THREADS)

@@ -1,6 +1,6 @@
 /* How do rows of unequal length become packed ones, and back? By a table of where each is. */
 
-/* Packed row p is row where[p] of the caller's array; each has so many pieces of type PIECE. */
+/* Packed row p is row where[p] of the caller's array; each has `pieces` pieces of type PIECE. */
 extern "C" __global__ void gather_rows(
     const PIECE *from, PIECE *to, const int *where, long long rows, long long pieces)
 {

@@ -1,6 +1,6 @@
 """Where do the rows of a problem lie? In steps of equal size, or packed, the longest rows first.
 
-Kernels know two ways: every row has all steps, at constant distances; or rows are packed, the
+Kernels take two layouts: every row has all steps, at constant distances; or rows are packed, the
 longest first, by tables. Rows of unequal length that are not packed are copied into packed ones:
 then no product computes what is not there, a group of rows ends with its longest, and what lies
 past a row's end is not read.
