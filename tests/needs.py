@@ -53,3 +53,14 @@ def program(config, name):
     if path is None:
         missing(config, "compiler", f"there is no compiler {name}")
     return path
+
+
+def check_vulkan(config):
+    """The adapter that is used."""
+    from dnnffi.backends.vulkan.device import open_device
+    from dnnffi.errors import LibraryNotFoundError
+
+    try:
+        return open_device()
+    except LibraryNotFoundError as error:
+        missing(config, "vulkan", error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 
+import needs
 import pytest
 
 import dnnffi
@@ -13,6 +14,7 @@ NOT_SHOWN = {
     "DropoutState.generator",  # backends ask for it
     "RNNPlan.capture",  # needs a GPU; docs/tuning.md shows it
 }
+ON_VULKAN = ("PackedRNN", "load_rnn", "pack_rnn")
 
 
 def is_used(name):
@@ -55,7 +57,9 @@ def test_an_example_shows(name):
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples_run(name, tmp_path, monkeypatch):
+def test_examples_run(name, tmp_path, monkeypatch, pytestconfig):
+    if name in ON_VULKAN:
+        needs.check_vulkan(pytestconfig)
     monkeypatch.chdir(tmp_path)
     text = docstring(name)
     assert "\n\nExamples\n--------\n>>> " in text

@@ -24,6 +24,24 @@ class PackedRNN:
 
     Arrays of calls are on the host. Several threads may call `run` at a time; calls that keep the
     state are of one thread after the other. Closed by `close`, or as a context manager.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> x = np.ones((5, 2, 3), np.float32)
+    >>> context = dnnffi.pack_rnn(weights)
+    >>> y, h_n = context.run(x)
+    >>> steps = [context.run(x[t : t + 1], keep_state=True)[0] for t in range(5)]  # a stream
+    >>> np.allclose(np.concatenate(steps), y, atol=1e-6)
+    True
+    >>> context.reset()  # the next step begins at zeros
+    >>> [array.shape for array in context.unpack()]
+    [(12, 3), (12, 4), (12,), (12,)]
+    >>> context.save("gru.npz")
+    >>> context.close()
     """
 
     def __init__(self, network: PackedNetwork, backend: PackedRNNBackend) -> None:
@@ -158,6 +176,17 @@ def pack_rnn(
         adapter binds.
     VulkanError
         wgpu or the driver failed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+    >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    >>> with dnnffi.pack_rnn(weights) as context:
+    ...     y, (h_n, c_n) = context.run(np.ones((5, 2, 3), np.float32))
+    >>> y.shape
+    (5, 2, 4)
     """
     found = _packing(backend)
     if isinstance(weights, RNNWeights):
@@ -180,6 +209,16 @@ def load_rnn(
 
     Raises ``ValueError`` naming the file if it is damaged, truncated or of another kind; otherwise
     as `pack_rnn`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> spec = dnnffi.RNNSpec(mode="rnn_tanh", input_size=3, hidden_size=4)
+    >>> dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).save("rnn.npz")
+    >>> with dnnffi.load_rnn("rnn.npz") as context:
+    ...     context.spec == spec
+    True
     """
     found = _packing(backend)
     weights = RNNWeights.load(path)

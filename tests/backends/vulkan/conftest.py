@@ -17,7 +17,6 @@ import dnnffi
 from dnnffi import RNNSpec, testing
 from dnnffi.backends.vulkan.device import open_device
 from dnnffi.cli.machine import machine
-from dnnffi.errors import LibraryNotFoundError
 
 HERE = Path(__file__).resolve().parent
 
@@ -36,10 +35,7 @@ def environment():
 
 @pytest.fixture(scope="session")
 def device(pytestconfig):
-    try:
-        return open_device()
-    except LibraryNotFoundError as error:
-        needs.missing(pytestconfig, "vulkan", error)
+    return needs.check_vulkan(pytestconfig)
 
 
 @pytest.fixture
