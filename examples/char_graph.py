@@ -11,13 +11,12 @@ nothing in it may be decided on the host:
 - A new window is copied into the arrays that the step reads, before the launch.
 - The state behind a window is copied to where the next step reads it, as a part of the step.
 - Adam counts its steps in an array. A number of Python would stay what it was at the capture.
-- CuPy calls no cuBLAS while a graph is captured, so the matrix products are a kernel of our own.
+- CuPy's own products refuse to run while a graph is captured, so `dnnffi.matmul` multiplies.
 """
 
 from __future__ import annotations
 
 import argparse
-import operator
 import time
 from pathlib import Path
 
@@ -34,46 +33,11 @@ RATE = 4e-3
 CHARACTERS = 2_000_000
 WARM_UP = 10
 
-PRODUCT = r"""
-extern "C" __global__ void product(
-    const float* a, const float* b, float* c, int m, int n, int k,
-    int a_row, int a_column, int b_row, int b_column)
-{
-    __shared__ float of_a[16][17], of_b[16][17];
-    const int x = threadIdx.x, y = threadIdx.y;
-    const int column = blockIdx.x * 16 + x, row = blockIdx.y * 16 + y;
-    float sum = 0;
-    for (int start = 0; start < k; start += 16) {
-        of_a[y][x] = row < m && start + x < k ? a[row * a_row + (start + x) * a_column] : 0;
-        of_b[y][x] = column < n && start + y < k ? b[(start + y) * b_row + column * b_column] : 0;
-        __syncthreads();
-        for (int i = 0; i < 16; ++i) sum += of_a[y][i] * of_b[i][x];
-        __syncthreads();
-    }
-    if (row < m && column < n) c[row * n + column] = sum;
-}
-"""
-
-
-def product_kernel(cupy):
-    """``a @ b`` for matrices of float32 with any strides, in tiles of 16 x 16."""
-    kernel = cupy.RawKernel(PRODUCT, "product")
-
-    def product(a, b):
-        (m, k), n = a.shape, b.shape[1]
-        c = cupy.empty((m, n), "float32")
-        strides = (step // 4 for step in (*a.strides, *b.strides))
-        sizes = (np.int32(number) for number in (m, n, k, *strides))
-        kernel((-(-n // 16), -(-m // 16)), (16, 16), (a, b, c, *sizes))
-        return c
-
-    return product
-
 
 class Training:
     """The model, and every array that a step reads or writes from one step to the next."""
 
-    def __init__(self, xp, backend, alphabet, options, product=operator.matmul):
+    def __init__(self, xp, backend, alphabet, options):
         spec = dnnffi.RNNSpec(
             mode="lstm",
             input_size=len(alphabet),
@@ -89,7 +53,6 @@ class Training:
             options={"tune": "now"},
         )
         self.adam = Adam(self.model.parameters, RATE)
-        self.product = product
         self.inputs, self.targets = xp.zeros((2, options.window, options.batch), "int32")
         self.state = tuple(xp.zeros((2, *spec.h_shape(options.batch)), spec.dtype))
 
@@ -105,7 +68,7 @@ class Training:
         """Train on the window that was loaded; its loss in bits per character."""
         model, plan = self.model, self.plan
         y, state = plan.forward(model.embed(self.inputs), self.state, model.rnn)
-        loss, dy, gradients = model.head(y, self.targets, self.product)
+        loss, dy, gradients = model.head(y, self.targets, dnnffi.matmul)
         plan.backward_data(dy)
         gradients = [plan.backward_weights().flat, *gradients]
         clip_by_norm(gradients, 1.0)
@@ -150,16 +113,13 @@ def main(arguments=None):
     if problem and not options.eager:
         print(f"A CUDA graph needs a GPU that cuDNN can use: {problem}. Try --eager.")
         return 0
-    xp, backend, product = np, "reference", operator.matmul
-    if not problem:
-        xp, backend = import_cupy(), "cudnn"
-        product = product_kernel(xp)
+    xp, backend = (np, "reference") if problem else (import_cupy(), "cudnn")
     text, source = read_text(options.text, CHARACTERS)
     alphabet = Alphabet.of(text)
     numbers = xp.asarray(alphabet.encode(text))
     print(f"{source}: {len(text):,} characters; {backend} on {xp.__name__}")
     for as_graph in (False,) if options.eager else (False, True):
-        training = Training(xp, backend, alphabet, options, product)
+        training = Training(xp, backend, alphabet, options)
         walk = windows(numbers, options.batch, options.window)
         losses, speed = train(training, walk, options.steps, as_graph)
         print(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dnnffi.errors import UnsupportedError as UnsupportedError
     from dnnffi.errors import ValidationError as ValidationError
     from dnnffi.errors import VulkanError as VulkanError
+    from dnnffi.matrices import matmul as matmul
     from dnnffi.plans import cached_plans as cached_plans
     from dnnffi.plans import clear_plans as clear_plans
     from dnnffi.plans import held_memory as held_memory
@@ -87,6 +88,7 @@ _MODULES = {
         "VulkanError",
     ),
     "dnnffi.rnn.backend": ("HeldMemory",),
+    "dnnffi.matrices": ("matmul",),
     "dnnffi.plans": ("cached_plans", "clear_plans", "held_memory"),
     "dnnffi.rnn.functions": (
         "Gradients",

@@ -21,21 +21,8 @@ EXAMPLE, SIGPY, THINC = (
 TEXT = Path(__file__).read_text(encoding="utf-8") * 4
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (16, 16, 16), (37, 21, 45), (100, 7, 300)])
-def test_the_product_of_the_example(m, n, k):
-    product = EXAMPLE["product_kernel"](cupy)
-    rng = cupy.random.default_rng(0)
-    a = rng.standard_normal((m, k), dtype="float32")
-    b = rng.standard_normal((k, n), dtype="float32")
-    expected = a.get() @ b.get()
-    for left in (a, cupy.ascontiguousarray(a.T).T):
-        for right in (b, cupy.ascontiguousarray(b.T).T):
-            found = product(left, right).get()
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
 def test_cupy_multiplies_no_matrices_in_a_capture():
-    # Where this fails, the example needs no product of its own, and docs/tuning.md is wrong.
+    # Where this fails, the example may write `@`, and docs/tuning.md is wrong.
     a = cupy.ones((4, 4), "float32")
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -52,9 +39,7 @@ def test_steps_as_a_graph_learn_as_steps_without():
     options = argparse.Namespace(hidden=64, layers=2, batch=8, window=16)
     found = []
     for as_graph in (False, True):
-        training = EXAMPLE["Training"](
-            *(cupy, "cudnn", alphabet, options), EXAMPLE["product_kernel"](cupy)
-        )
+        training = EXAMPLE["Training"](cupy, "cudnn", alphabet, options)
         walk = windows(numbers, options.batch, options.window)
         found.append(EXAMPLE["train"](training, walk, 30, as_graph)[0])
         training.plan.close()

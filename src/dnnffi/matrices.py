@@ -1,0 +1,147 @@
+"""How does a captured step multiply matrices? By cuBLASLt: CuPy's own products refuse a capture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnffi.backends.cublas import library
+from dnnffi.backends.cublas.product import DATA_TYPES, Matrix, MatrixProduct
+from dnnffi.device.arrays import as_array
+from dnnffi.device.cupy import cupy_memory
+from dnnffi.device.interface import AnyArray, ArrayT, Launch
+from dnnffi.execution.cache import keep_newest
+from dnnffi.spec.names import Math
+from dnnffi.spec.options import MATHS
+
+_MOST_PRODUCTS = 64
+
+_products: dict[tuple[Any, ...], MatrixProduct] = {}
+
+
+def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "default") -> ArrayT:
+    """``a @ b`` of two matrices, which may be captured in a CUDA graph (``cublasLtMatmul``).
+
+    CuPy's own ``@`` refuses to run while a graph is captured. Call it once before the capture, as
+    `RNNPlan.capture` does with a step. Transposed matrices, and those with gaps between rows, are
+    read where they are; matrices with other strides are copied first. NumPy multiplies NumPy's
+    arrays.
+
+    Parameters
+    ----------
+    a : [M, K], of CuPy or NumPy, in "float16", "bfloat16" or "float32"; NumPy's in "float64" too
+    b : [K, N], of the same library, device and dtype
+    out : [M, N] in C order, for the result; None for a new array
+    math : of CuPy's float32: "default" and "fast" multiply in TF32, "strict" does not
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what came and what was expected.
+    LibraryNotFoundError, UnsupportedError, CublasError
+        For libcublasLt.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dnnffi
+    >>> a, b = np.arange(6.0).reshape(2, 3), np.ones((3, 1))
+    >>> dnnffi.matmul(a, b)
+    array([[ 3.],
+           [12.]])
+    """
+    left, right = as_array("a", a), as_array("b", b)
+    target = None if out is None else as_array("out", out)
+    on_host = isinstance(left, np.ndarray)
+    memory: Any = None if on_host else cupy_memory()
+    expected = np.ndarray if on_host else memory.ndarray
+    for name, one in (("a", left), ("b", right), ("out", target)):
+        if one is not None and not isinstance(one, expected):
+            raise TypeError(f"{name} must be of the same library as a; got {type(one).__name__}")
+    shape = _check(left, right, target)
+    if math not in MATHS:
+        raise ValueError(f"math must be one of {', '.join(MATHS)}; got {math!r}")
+    if on_host:
+        result: Any = np.matmul(left, right, out=target)
+        return result
+    if left.dtype.name not in DATA_TYPES:
+        raise TypeError(f"a must have dtype {', '.join(DATA_TYPES)}; got {left.dtype.name}")
+    device = left.data.device_id
+    for name, one in (("b", right), ("out", target)):
+        if one is not None and one.data.device_id != device:
+            raise ValueError(f"{name} must be on device {device}; got {one.data.device_id}")
+    with memory.use(device):
+        found = memory.empty(shape, left.dtype) if target is None else target
+        if 0 in (*shape, left.shape[1]):
+            found.fill(0)
+            return found
+        (a_matrix, left), (b_matrix, right) = _as_matrix(left), _as_matrix(right)
+        product = _product(device, a_matrix, b_matrix, left.dtype.name, math)
+        launch = Launch(memory.current_stream(), device)
+        product.run(launch, left.data.ptr, right.data.ptr, found.data.ptr, 0)
+    return found
+
+
+def _check(a: AnyArray, b: AnyArray, out: AnyArray | None) -> tuple[int, int]:
+    """The shape of the product."""
+    for name, one in (("a", a), ("b", b)):
+        if one.ndim != 2:
+            raise ValueError(f"{name} must have 2 dimensions; got shape {tuple(one.shape)}")
+    if a.dtype != b.dtype:
+        raise TypeError(f"b must have the dtype of a, {a.dtype.name}; got {b.dtype.name}")
+    (rows, inner), (b_rows, columns) = a.shape, b.shape
+    if inner != b_rows:
+        raise ValueError(f"b must have {inner} rows, the columns of a; got shape {tuple(b.shape)}")
+    if out is None:
+        return rows, columns
+    if out.dtype != a.dtype:
+        raise TypeError(f"out must have the dtype of a, {a.dtype.name}; got {out.dtype.name}")
+    if tuple(out.shape) != (rows, columns):
+        raise ValueError(f"out must have shape ({rows}, {columns}); got {tuple(out.shape)}")
+    if not out.flags.c_contiguous:
+        raise ValueError("out must be contiguous, in C order")
+    begin, end = _extent(out)
+    for name, one in (("a", a), ("b", b)):
+        other_begin, other_end = _extent(one)
+        if begin < other_end and other_begin < end:
+            raise ValueError(f"out must not share memory with {name}")
+    return rows, columns
+
+
+def _extent(array: AnyArray) -> tuple[int, int]:
+    """The first address of an array, and the one behind its last element; equal if it is empty."""
+    pointer: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    if not array.size:
+        return pointer, pointer
+    steps = [step * (count - 1) for step, count in zip(array.strides, array.shape, strict=True)]
+    low, high = (sum(part) for part in ([min(s, 0) for s in steps], [max(s, 0) for s in steps]))
+    return pointer + low, pointer + high + array.itemsize
+
+
+def _as_matrix(array: AnyArray) -> tuple[Matrix, AnyArray]:
+    """How an array that is not empty lies in memory, or how its copy does, which is also given."""
+    (rows, columns), size = array.shape, array.itemsize
+    down, across = (step // size if step % size == 0 else 0 for step in array.strides)
+    if columns == 1 or across == 1:
+        leading = columns if rows == 1 else down
+        if leading >= columns:
+            return Matrix(rows, columns, leading), array
+    if rows == 1 or down == 1:
+        leading = rows if columns == 1 else across
+        if leading >= rows:
+            return Matrix(columns, rows, leading, transposed=True), array
+    return Matrix(rows, columns, columns), array.copy(order="C")
+
+
+def _product(device: int, a: Matrix, b: Matrix, dtype: str, math: str) -> MatrixProduct:
+    found = library.load()
+    key = found, device, a, b, dtype, math
+    product = _products.get(key)
+    if product is None:
+        result = Matrix(a.shape[0], b.shape[1])
+        # Without a workspace, which a graph would keep.
+        made = MatrixProduct(found, device, a, b, result, dtype, math=math, workspace_limit=0)
+        product = _products.setdefault(key, made)
+        keep_newest(_products, _MOST_PRODUCTS)
+    return product
