@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -246,6 +247,14 @@ def test_times_are_valid_for_these_kernels(own):
 def test_its_random_numbers_are_on_the_device(own, memory):
     generator = own.generator(0, 7)
     assert (generator.device, generator.save().view(np.uint64).tolist()) == (0, [7, 0])
+
+
+def test_who_drops_is_given_the_random_numbers(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
+    problem = with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5)
+    generator = own.generator(0, 7)
+    with closing(own.make(problem, None, launch(memory), generator)) as executor:
+        assert executor.generator is generator
 
 
 def test_who_cannot_run_has_no_random_numbers(memory):
