@@ -65,7 +65,10 @@ ROWS = (
     Row(
         "Dropout between layers",
         ("dropout",),
-        cudnn=("tests/gpu/test_dropout.py::test_results_are_the_reference_with_the_same_masks",),
+        cudnn=(
+            "tests/gpu/test_dropout.py::test_results_are_the_reference_with_the_same_masks",
+            "tests/gpu/test_own.py::test_dropout_is_the_reference_with_the_same_masks",
+        ),
     ),
     Row("Choice of algorithm", CHOSEN, reference="ignored"),
     Row("Choice of math", ("strict", "fast"), refusal="math", reference="ignored"),

@@ -32,9 +32,9 @@ class DropoutState:
     """A seeded stream of random numbers for dropout; each training forward moves it on.
 
     The same seed and the same calls give the same results. It binds to the backend and device of
-    its first use and stays there: make one for each. On a GPU, uses on several streams are ordered
-    by events, without the host waiting. Raises ``TypeError``, ``ValueError`` for a seed that is
-    not an integer from 0 to 2**64 - 1.
+    its first use, and to the algorithm "own" if that was named, and stays there: make one for each.
+    On a GPU, uses on several streams are ordered by events, without the host waiting. Raises
+    ``TypeError``, ``ValueError`` for a seed that is not an integer from 0 to 2**64 - 1.
 
     Examples
     --------
@@ -78,8 +78,7 @@ class DropoutState:
     def _check(self, own: str | None, place: str) -> None:
         if own not in (None, place):
             raise ValueError(
-                f"dropout_state belongs to {own} and cannot be used on {place}; make one for each "
-                f"backend and device"
+                f"dropout_state belongs to {own} and cannot be used on {place}; make one for each"
             )
 
     def save(self) -> dict[str, Any]:

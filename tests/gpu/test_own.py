@@ -14,6 +14,7 @@ import dnnffi
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
+from dnnffi.reference.dropout import own_masks
 from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -250,6 +251,132 @@ def test_gradients_are_added():
             plan.backward_data(y)
             plan.backward_weights(total, accumulate=True)
     assert conformance.deviation(total.flat, 3 * once) <= 2e-3
+
+
+def dropping(spec, state, steps=20, batch=12, dropout=0.4, options=by_own):
+    """A training step with dropout: y, dx and the gradient of the weights."""
+    x, weights = arrays(spec, steps, batch)
+    function = getattr(dnnffi, f"{spec.mode}_forward")
+    y, _, ctx = function(x, None, weights, dropout=dropout, dropout_state=state, options=options)
+    grads = ctx.backward(y)
+    return y, grads.x, grads.weights.flat
+
+
+@pytest.mark.parametrize("layout", conformance.LAYOUTS)
+@pytest.mark.parametrize("mode", conformance.MODES)
+@pytest.mark.parametrize("dtype", OWN.dtypes)
+def test_dropout_is_the_reference_with_the_same_masks(mode, dtype, layout):
+    seed = conformance.LAYOUTS.index(layout)
+    spec = RNNSpec(
+        mode=mode,
+        input_size=5,
+        hidden_size=40 - seed % 2,
+        num_layers=3,
+        bidirectional=bool(seed % 3),
+        dtype=dtype,
+    )
+    rng = np.random.default_rng(seed)
+    dropout = {"training": True, "dropout": 0.4, "options": OPTIONS}
+    problem = problem_of(spec, layout, 7, 6, rng, **dropout)
+    case = Case(problem, states=bool(seed % 2), seed=seed)
+    given, state = conformance.arrays_of(case), dnnffi.DropoutState(seed)
+    for number in range(2):
+        keywords = {"dropout": 0.4, "dropout_state": state}
+        _, found = conformance.run(case, given, cupy.asarray, "cudnn", {"tune": "off"}, **keywords)
+        masks = own_masks(spec, problem.steps, problem.batch, 0.4, seed, 2 * number)
+        conformance.assert_close(case, found, conformance.expected(case, given, masks), OWN)
+    conformance.passed(problem)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 1.0])
+def test_all_or_nothing_is_dropped(dropout):
+    spec = RNNSpec(mode="gru", input_size=5, hidden_size=40, num_layers=2)
+    case = case_of(spec, 6, 5)
+    given = conformance.arrays_of(case)
+    keywords = {"dropout": dropout, "dropout_state": dnnffi.DropoutState(1)}
+    _, found = conformance.run(case, given, cupy.asarray, "cudnn", {"tune": "off"}, **keywords)
+    masks = own_masks(spec, 6, 5, dropout, 1)
+    conformance.assert_close(case, found, conformance.expected(case, given, masks), OWN)
+
+
+def test_the_same_seed_drops_the_same_in_every_geometry():
+    for hidden in (39, 264):
+        spec = RNNSpec(mode="lstm", input_size=8, hidden_size=hidden, num_layers=3, dtype="float16")
+        first, second = dnnffi.DropoutState(7), dnnffi.DropoutState(7)
+        one, two = dropping(spec, first), dropping(spec, first)
+        assert same(dropping(spec, second), one)
+        assert same(dropping(spec, second), two)
+        assert not same(one[:1], two[:1])
+        assert not same(dropping(spec, dnnffi.DropoutState(8))[:1], one[:1])
+        tuned = dropping(spec, dnnffi.DropoutState(7), options={"algorithm": "own", "tune": "now"})
+        for found, expected in zip(tuned, one, strict=True):
+            expected = cupy.asnumpy(expected).astype(np.float64)
+            assert conformance.deviation(found, expected) <= 1e-2
+
+
+def test_a_saved_state_goes_on_where_it_was():
+    state = dnnffi.DropoutState(2**64 - 3)
+    dropping(SPEC, state)
+    saved = state.save()
+    assert np.frombuffer(saved["states"], np.uint64).tolist() == [2**64 - 3, 1]
+    expected = dropping(SPEC, state)
+    assert same(dropping(SPEC, dnnffi.DropoutState.restore(saved)), expected)
+
+
+def test_a_graph_that_is_launched_again_draws_other_masks():
+    x, weights = arrays(SPEC, 20, 12)
+    state, again = dnnffi.DropoutState(5), dnnffi.DropoutState(5)
+    given = {"training": True, "dropout": 0.4, "options": by_own}
+    plan = dnnffi.RNNPlan(SPEC, 12, 20, dropout_state=state, **given)
+
+    def train():
+        y, _ = plan.forward(x, None, weights)
+        (dx, _), gradient = plan.backward(y)
+        return y, dx, gradient.flat
+
+    graph = plan.capture(train)  # runs the step once
+    expected = [dropping(SPEC, again) for _ in range(6)]
+    for one in expected[1:5]:
+        found = graph.launch()
+        cupy.cuda.Device().synchronize()
+        assert same(found, one)
+    assert same(dropping(SPEC, state), expected[5])
+
+
+def test_calls_that_are_replayed_draw_what_direct_calls_draw():
+    tuned, state = {"algorithm": "own", "tune": "now"}, dnnffi.DropoutState(5)
+    x, weights = arrays(SPEC, 20, 12)
+    given = {"training": True, "dropout": 0.4, "options": tuned}
+    with dnnffi.RNNPlan(SPEC, 12, 20, dropout_state=state, **given) as plan:
+        y = cupy.empty(SPEC.y_shape(20, 12), SPEC.dtype)
+        h, c = (cupy.empty(SPEC.h_shape(12), SPEC.dtype) for _ in range(2))
+        again = dnnffi.DropoutState(5)
+        for _ in range(5):
+            plan.forward(x, None, weights, out=(y, (h, c)))
+            expected = cupy.asnumpy(dropping(SPEC, again)[0]).astype(np.float64)
+            assert conformance.deviation(y, expected) <= 1e-2
+
+
+def test_uses_of_a_state_on_two_streams_are_ordered():
+    once, state = dnnffi.DropoutState(6), dnnffi.DropoutState(6)
+    expected = [dropping(SPEC, once)[0] for _ in range(6)]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    cupy.cuda.Device().synchronize()
+    found = []
+    for number in range(6):
+        with streams[number % 2]:
+            found.append(dropping(SPEC, state)[0])
+    cupy.cuda.Device().synchronize()
+    assert same(found, expected)
+
+
+def test_who_names_no_algorithm_drops_by_cudnn():
+    state = dnnffi.DropoutState(3)
+    given = {"training": True, "dropout": 0.4, "dropout_state": state}
+    with dnnffi.RNNPlan(SPEC, 5, 6, options={"tune": "now"}, **given) as plan:
+        assert "  own " not in plan.report()
+    with pytest.raises(ValueError, match="dropout_state belongs to cudnn device 0"):
+        dropping(SPEC, state)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import conformance
 import numpy as np
 from emulated_cuda import EmulatedMemory
 
+from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
 from dnnffi.backends.own.recurrent.geometry import Geometry, Kind, warp_k
 from dnnffi.backends.own.recurrent.rows import rows_of
@@ -45,14 +46,21 @@ def geometry(
 
 
 class Network:
-    """A problem's executor with its arrays on the host."""
+    """A problem's executor with its arrays on the host.
 
-    def __init__(self, cublas, problem, forward, backward=None, *, room=12, seed=0, offset=0):
+    One that drops draws from a generator of its own, seeded with ``drops_by``.
+    """
+
+    def __init__(
+        self, cublas, problem, forward, backward=None, *, room=12, seed=0, offset=0, drops_by=0
+    ):
         self.problem, self.spec = problem, problem.spec
         self.memory = EmulatedMemory(room, seed, offset)
         self.launch = Launch(self.memory.current_stream(), 0)
+        self.generator = Generator(self.memory, 0, drops_by) if problem.drops else None
         self.executor = OwnRNNExecutor(
-            problem, self.launch, self.memory, cublas, "own", forward, backward
+            *(problem, self.launch, self.memory, cublas, "own", forward, backward),
+            self.generator,
         )
         aligned = EmulatedMemory()
         self.aligned = aligned
@@ -66,8 +74,11 @@ class Network:
     def new(self, shape):
         return self.memory.empty(shape, self.memory.dtype(self.spec.dtype))
 
-    def results(self, arrays, accumulate=None):
-        """All results of a training step, or y, h_n and c_n of an inference."""
+    def results(self, arrays, accumulate=None, between=lambda: None):
+        """All results of a training step, or y, h_n and c_n of an inference.
+
+        ``between`` is called behind the forward.
+        """
         problem, spec = self.problem, self.spec
         cell = spec.has_cell
         x, h_0, c_0 = map(self.array, arrays[:3])
@@ -88,6 +99,7 @@ class Network:
         if not problem.training:
             self.check()
             return conformance.Results(y, h_n, c_n, *none)
+        between()
         dy, dh_n, dc_n = map(self.array, arrays[4:])
         dx = self.new(problem.x_shape)
         dh_0 = self.new(problem.h_shape) if arrays.h_0 is not None else None

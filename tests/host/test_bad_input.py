@@ -12,6 +12,8 @@ from buffers import NAMES, SHARED
 
 import dnnffi
 from dnnffi.backends.cudnn.dropout import Generator
+from dnnffi.backends.own.recurrent import candidates
+from dnnffi.backends.own.recurrent.dropout import Generator as OwnGenerator
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
@@ -386,6 +388,41 @@ def test_a_dropout_generator_is_used_by_one_thread_at_a_time(host):
     assert free == [False]
     use()
     assert free == [False, True]
+
+
+def by_function(given, **keywords):
+    dnnffi.lstm_forward(given["x"], None, given["weights"], backend="cudnn", **keywords)
+
+
+def by_plan(given, **keywords):
+    dnnffi.RNNPlan(SPEC, 2, 5, training=True, backend="cudnn", **keywords)
+
+
+@pytest.mark.parametrize("call", [by_function, by_plan])
+def test_a_dropout_state_stays_with_its_algorithms_random_numbers(host, monkeypatch, call):
+    monkeypatch.setattr(candidates, "why_not_here", lambda memory: "")
+    monkeypatch.setattr(host.memory, "constant", host.memory.array, raising=False)
+    given, own = functional_arguments(host), {"algorithm": "own"}
+    of_cudnn, of_own = DropoutState(5), DropoutState(5)
+    call(given, dropout=0.5, dropout_state=of_cudnn, options={"algorithm": "persist_static"})
+    call(given, dropout=0.5, dropout_state=of_cudnn)
+    words = "^dropout_state belongs to {} and cannot be used on {}; make one for each$"
+    places = "cudnn device 0", "cudnn device 0, algorithm 'own'"
+    with pytest.raises(ValueError, match=words.format(*places)):
+        call(given, dropout=0.5, dropout_state=of_cudnn, options=own)
+    host.rnn.generator(of_own, 0, "own")
+    with pytest.raises(ValueError, match=words.format(*reversed(places))):
+        call(given, dropout=0.5, dropout_state=of_own)
+
+
+def test_each_algorithms_random_numbers_have_a_state_of_their_own(host, monkeypatch):
+    monkeypatch.setattr(candidates, "why_not_here", lambda memory: "")
+    monkeypatch.setattr(host.memory, "constant", host.memory.array, raising=False)
+    by_function(functional_arguments(host), dropout=0.5)
+    found = [host.rnn.generator(None, 0, name) for name in ("auto", "standard", "own", "own")]
+    assert [type(one) for one in found] == [Generator] * 2 + [OwnGenerator] * 2
+    assert found[0] is found[1]
+    assert found[2] is found[3]
 
 
 def test_a_dropout_state_stays_where_it_was_used(host):

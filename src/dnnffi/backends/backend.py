@@ -25,7 +25,6 @@ class Backend(NamedTuple):
     by_name : whether it is used only where it is named, and not by what an array asks for
     load, loaded : open its library, and tell which is open; None where it needs none
     candidates : who offers ways to run a network, from the library; the vendor's own first
-    generator : random numbers of dropout, from library, device and seed
     convolutions : who makes plans of convolutions, from the resources
     pack : keep the weights of a network, arrays on the host, on device so and so; None where calls
         take weights as they are
@@ -47,7 +46,6 @@ class Backend(NamedTuple):
     load: Callable[[], VendorLibrary] | None = None
     loaded: Callable[[], VendorLibrary | None] | None = None
     candidates: Callable[[VendorLibrary], tuple[CandidateSource, ...]] | None = None
-    generator: Callable[[VendorLibrary, int, int], Any] | None = None
     convolutions: Callable[[ConvResources], ConvSource] | None = None
     pack: Callable[[RNNSpec, Sequence[Any], int | None], PackedNetwork] | None = None
     adapters: Callable[[], Sequence[object]] | None = None

@@ -105,6 +105,9 @@ class CandidateSource(Protocol):
         `DnnffiError` where the problem is not for it.
         """
 
+    def generator(self, device: int, seed: int) -> Any:
+        """The random numbers of dropout that its executors draw; see `dnnffi.dropout.Generator`."""
+
 
 class PackedNetwork(Protocol):
     """A network whose weights are on a device. Its calls take and give arrays on the host."""

@@ -59,7 +59,7 @@ class RNNBackend:
         self.name = record.name
         self.layout: LayoutName = record.layout
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
-        self._default_states: Once[int, DropoutState] = Once()
+        self._default_states: Once[str, DropoutState] = Once()
 
     def device_of(self, name: str, array: AnyArray) -> int:
         """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
@@ -83,11 +83,12 @@ class RNNBackend:
         """A new plan for a caller that keeps it with its buffers."""
         return ReferenceBufferPlan(self.prepare(problem, device, generator))
 
-    def generator(self, state: DropoutState | None, device: int) -> Any:
+    def generator(self, state: DropoutState | None, device: int, algorithm: str) -> Any:
         """The random numbers of ``state``, or of this device's own where it is None."""
+        place = self._where(device, algorithm)
         if state is None:
-            state = self._default_states.get(device, lambda: DropoutState(secrets.randbits(63)))
-        return state.generator(self._where(device), lambda seed: self._seeded(seed, device))
+            state = self._default_states.get(place, lambda: DropoutState(secrets.randbits(63)))
+        return state.generator(place, lambda seed: self._seeded(seed, device, algorithm))
 
     def separate(self, packed: RNNWeights) -> list[AnyArray]:
         """The weights in ``packed``, a result, as separate arrays."""
@@ -110,11 +111,11 @@ class RNNBackend:
     def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
         return EmptyRNNPlan(problem)
 
-    def _where(self, device: int) -> str:
+    def _where(self, device: int, algorithm: str) -> str:
         """Where a `DropoutState` stays."""
         return f"{self.name} device {device}"
 
-    def _seeded(self, seed: int, device: int) -> Any:
+    def _seeded(self, seed: int, device: int, algorithm: str) -> Any:
         return HostGenerator(seed)
 
 
@@ -134,8 +135,6 @@ class DeviceRNNBackend(RNNBackend):
         self.device_of = resources.device_of  # type: ignore[method-assign]
         self.check_device = resources.check_device  # type: ignore[method-assign]
         assert record.candidates is not None
-        assert record.generator is not None
-        self._generator = record.generator
         self.candidates = CandidateSet(*record.candidates(resources.library))
         self.tuner: RNNTuner | None = None
         if record.tunes and not resources.external:
@@ -197,12 +196,14 @@ class DeviceRNNBackend(RNNBackend):
     def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
         return EmptyRNNPlan(problem, self.memory, device, self.layout)
 
-    def _where(self, device: int) -> str:
+    def _where(self, device: int, algorithm: str) -> str:
+        source = self.candidates.source(algorithm).name
+        of_source = "" if source == self.name else f", algorithm {source!r}"
         with_allocator = " with an allocator" if self.resources.external else ""
-        return f"{super()._where(device)}{with_allocator}"
+        return f"{super()._where(device, algorithm)}{of_source}{with_allocator}"
 
-    def _seeded(self, seed: int, device: int) -> Any:
-        return self._generator(self.library, device, seed)
+    def _seeded(self, seed: int, device: int, algorithm: str) -> Any:
+        return self.candidates.source(algorithm).generator(device, seed)
 
 
 class PackedRNNBackend(RNNBackend):

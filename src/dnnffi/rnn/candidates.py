@@ -31,9 +31,13 @@ class CandidateSet:
         """The vendor's alone."""
         return CandidateSet(self._vendor)
 
+    def source(self, algorithm: str) -> CandidateSource:
+        """Who runs a problem that was not measured, and whose random numbers drop."""
+        return self._sources.get(algorithm, self._vendor)
+
     def oracle(self, problem: RNNProblem) -> str:
         """The candidate whose results are right."""
-        source = self._sources.get(problem.options.algorithm, self._vendor)
+        source = self.source(problem.options.algorithm)
         return f"{source.name} {source.offers(problem)[0]}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ class CandidateSet:
         `DnnffiError` where the problem is not for it.
         """
         if candidate is None:
-            source = self._sources.get(problem.options.algorithm, self._vendor)
+            source = self.source(problem.options.algorithm)
             return source.make(problem, None, launch, generator)
         name, _, algorithm = candidate.partition(" ")
         return self._sources[name].make(problem, algorithm, launch, generator)

@@ -100,7 +100,9 @@ class RNNPlan:
         self._backend, self._device = rnn_backends.on_device(backend, device)
         generator = None
         if problem.drops and problem.batch:
-            generator = self._backend.generator(dropout_state, self._device)
+            generator = self._backend.generator(
+                dropout_state, self._device, problem.options.algorithm
+            )
         elif problem.dropout and not problem.drops:
             warn_of_dropout()
         self._buffers = self._backend.buffer_plan(problem, self._device, generator)

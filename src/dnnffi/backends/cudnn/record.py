@@ -5,7 +5,6 @@ from __future__ import annotations
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.cudnn import conv_limits, library, rnn_limits
 from dnnffi.backends.cudnn.conv_plan import CudnnConvolutions
-from dnnffi.backends.cudnn.dropout import Generator
 from dnnffi.backends.cudnn.rnn_candidates import CudnnCandidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 
@@ -17,7 +16,6 @@ CUDNN = Backend(
     load=library.load,
     loaded=library.loaded,
     candidates=lambda library: (CudnnCandidates(library), OwnCandidates(library.memory)),
-    generator=Generator,
     convolutions=CudnnConvolutions,
     tunes=True,
     rnn_limits=rnn_limits.LIMITS,

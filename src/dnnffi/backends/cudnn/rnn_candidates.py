@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dnnffi.backends.cudnn.algorithm import known_wrong
+from dnnffi.backends.cudnn.dropout import Generator
 from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.rnn_candidates import VendorCandidates
@@ -18,7 +19,7 @@ class CudnnCandidates(VendorCandidates):
     """The algorithms of a libcudnn. What else it refuses is found out when one is made."""
 
     def __init__(self, library: VendorLibrary) -> None:
-        super().__init__("cudnn", CudnnRNNExecutor, library)
+        super().__init__("cudnn", CudnnRNNExecutor, Generator, library)
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         """None but the one that the caller named; else "standard" and what may beat it."""

@@ -1,4 +1,4 @@
-"""What do the vendors' random numbers of dropout share? States in device memory, used in order."""
+"""What do random numbers of dropout on a device share? States in device memory, used in order."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 from dnnffi.backends.vendor.descriptors.dropout import DropoutDescriptor, states_size
 from dnnffi.backends.vendor.handle import Handle, current_launch, launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.interface import AnyArray, Launch
+from dnnffi.device.arrays import to_host
+from dnnffi.device.interface import AnyArray, Launch, Memory, Stream
 from dnnffi.execution.cache import Once
 from dnnffi.execution.locks import new_lock
 
 
-class Generator(ABC):
-    """A seeded random number generator of a vendor on one device.
+class StatesInOrder(ABC):
+    """Random numbers whose states are in the memory of one device.
 
     Each training forward with dropout uses its states, so uses must not overlap: `in_order` holds
     a lock and lets the stream wait for the last use if that was on another one. Waiting is only
@@ -26,41 +27,28 @@ class Generator(ABC):
     streams while a capture is under way.
     """
 
-    _descriptor: ClassVar[type[DropoutDescriptor]]
+    _states: AnyArray
 
-    def __init__(self, library: VendorLibrary, device: int, seed: int) -> None:
-        self.library = library
+    def __init__(self, memory: Memory, device: int) -> None:
         self.device = device
-        self.seed = seed
+        self._memory = memory
         self._lock = new_lock()
-        self._descriptors: Once[float, DropoutDescriptor] = Once()
-        memory = library.memory
-        with memory.use(device):
-            launch = current_launch(library)
-            size = states_size(library, launch.owner)
-            self._states: AnyArray = memory.zeros((size,), memory.dtype("uint8"))
-            self._start(launch.owner)
-            self._event = memory.new_event()
-            self._stream = launch.stream
-            self._capture = memory.capture_id(launch.stream)
-            memory.record(self._event, launch.stream)
+
+    def _begin(self, stream: Stream) -> None:
+        """The states are there, or ``stream`` fills them; the device is the current one."""
+        memory = self._memory
+        self._event = memory.new_event()
+        self._stream = stream
+        self._capture = memory.capture_id(stream)
+        memory.record(self._event, stream)
 
     @abstractmethod
-    def _start(self, handle: Handle) -> None:
-        """Seed the states."""
-
-    def descriptor(self, dropout: float, handle: Handle) -> DropoutDescriptor:
-        """The dropout descriptor for a probability, on these states. Owned by the generator."""
-        return self._descriptors.get(
-            dropout,
-            lambda: self._descriptor(
-                handle, dropout, self._states, self.seed, library=self.library
-            ),
-        )
+    def _launch(self, stream: Stream) -> Launch:
+        """A launch on a stream of the device."""
 
     def in_order(self, launch: Launch, call: Callable[[], object]) -> None:
         """Run ``call``, which enqueues one use of the states on the stream of ``launch``."""
-        memory = self.library.memory
+        memory = self._memory
         with self._lock:
             capture = memory.capture_id(launch.stream)
             if capture == self._capture and launch.stream.ptr != self._stream.ptr:
@@ -77,18 +65,57 @@ class Generator(ABC):
 
     def _on_current_stream(self, call: Callable[[], object]) -> None:
         """Run ``call`` in order, on the stream that is the current one of the device."""
-        memory = self.library.memory
-        with memory.use(self.device):
-            stream = memory.current_stream()
-            self.in_order(launch_on(self.library, self.device, stream), call)
+        with self._memory.use(self.device):
+            self.in_order(self._launch(self._memory.current_stream()), call)
 
-    @abstractmethod
     def save(self) -> np.ndarray[Any, Any]:
-        """The states as bytes on the host."""
+        """The states as bytes on the host. Waits for the current stream."""
+        saved = []
+        self._on_current_stream(lambda: saved.append(np.array(to_host(self._states))))
+        return saved[0]
 
-    @abstractmethod
     def restore(self, states: np.ndarray[Any, Any]) -> None:
         """Continue from saved states."""
+        if states.nbytes != self._states.nbytes:
+            raise ValueError(
+                f"saved states have {states.nbytes} bytes; this device's have {self._states.nbytes}"
+            )
+        self._on_current_stream(lambda: self._states.set(states))
+
+
+class Generator(StatesInOrder):
+    """A seeded random number generator of a vendor on one device."""
+
+    _descriptor: ClassVar[type[DropoutDescriptor]]
+
+    def __init__(self, library: VendorLibrary, device: int, seed: int) -> None:
+        super().__init__(library.memory, device)
+        self.library = library
+        self.seed = seed
+        self._descriptors: Once[float, DropoutDescriptor] = Once()
+        memory = library.memory
+        with memory.use(device):
+            launch = current_launch(library)
+            size = states_size(library, launch.owner)
+            self._states = memory.zeros((size,), memory.dtype("uint8"))
+            self._start(launch.owner)
+            self._begin(launch.stream)
+
+    @abstractmethod
+    def _start(self, handle: Handle) -> None:
+        """Seed the states."""
+
+    def descriptor(self, dropout: float, handle: Handle) -> DropoutDescriptor:
+        """The dropout descriptor for a probability, on these states. Owned by the generator."""
+        return self._descriptors.get(
+            dropout,
+            lambda: self._descriptor(
+                handle, dropout, self._states, self.seed, library=self.library
+            ),
+        )
+
+    def _launch(self, stream: Stream) -> Launch:
+        return launch_on(self.library, self.device, stream)
 
     def close(self) -> None:
         """Close the descriptors. The states go when nothing refers to them."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dnnffi.backends.rnn_interface import AddressExecutor
+from dnnffi.backends.vendor.dropout import Generator
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import RNNProblem
@@ -13,10 +15,17 @@ from dnnffi.spec.problem import RNNProblem
 class VendorCandidates:
     """A `CandidateSource` over a vendor's executor."""
 
-    def __init__(self, name: str, executor: type[Any], library: VendorLibrary) -> None:
+    def __init__(
+        self,
+        name: str,
+        executor: type[Any],
+        generator: Callable[[VendorLibrary, int, int], Generator],
+        library: VendorLibrary,
+    ) -> None:
         self.name = name
         self.version = f"{library.vendor} {library.version_text}"
         self._executor = executor
+        self._generator = generator
         self._library = library
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
@@ -28,3 +37,6 @@ class VendorCandidates:
         if algorithm is not None:
             problem = problem._replace(options=problem.options._replace(algorithm=algorithm))
         return self._executor(problem, launch, self._library, generator)
+
+    def generator(self, device: int, seed: int) -> Generator:
+        return self._generator(self._library, device, seed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from emulated_cuda import EmulatedMemory
 
@@ -82,7 +84,9 @@ LIMITED = {
         with_spec(PROBLEM, dtype="float32"), math="strict"
     ),
     "no projection; got proj_size 3": with_spec(PROBLEM, proj_size=3),
-    "do not drop; got dropout 0.5": with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
+    "drop only where algorithm 'own' is named; got dropout 0.5, algorithm 'auto'": with_spec(
+        ANY, num_layers=2
+    )._replace(dropout=0.5),
     r"at most 2147483647 rows of all steps; got 1048576 \* 4096": PROBLEM._replace(
         steps=2**20, batch=2**12
     ),
@@ -109,7 +113,9 @@ def test_every_limit_is_told():
         with_options(with_spec(PROBLEM, dtype="float32"), math="fast"),
         with_options(PROBLEM, math="strict"),
         PROBLEM._replace(dropout=0.5),
-        with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5, training=False),
+        with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
+        with_spec(ANY, num_layers=2)._replace(dropout=0.5, training=False),
+        ANY._replace(dropout=0.5),
         PROBLEM._replace(steps=2**20, batch=2**11 - 1),
         PROBLEM._replace(lengths=(1, 2, 3, 4, 5, 5)),
     ],
@@ -167,7 +173,7 @@ def made(monkeypatch):
     """What executors were asked for: (name, forward, backward)."""
     asked = []
 
-    def executor(problem, launch, memory, library, algorithm, forward, backward):
+    def executor(problem, launch, memory, library, algorithm, forward, backward, generator):
         asked.append((algorithm, forward, backward))
         return asked[-1]
 
@@ -236,6 +242,25 @@ def test_the_vendors_alone(own):
 
 def test_times_are_valid_for_these_kernels(own):
     assert CandidateSet(Vendor(), own).version == f"cuDNN 1.0, kernels {candidates._VERSION}"
+
+
+def test_its_random_numbers_are_on_the_device(own, memory):
+    generator = own.generator(0, 7)
+    assert (generator.device, generator.save().view(np.uint64).tolist()) == (0, [7, 0])
+
+
+def test_who_drops_is_given_the_random_numbers(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
+    problem = with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5)
+    generator = own.generator(0, 7)
+    with closing(own.make(problem, None, launch(memory), generator)) as executor:
+        assert executor.generator is generator
+
+
+def test_who_cannot_run_has_no_random_numbers(memory):
+    memory.kind = "rocm"
+    with pytest.raises(UnsupportedError, match="CuPy arrays on CUDA only"):
+        OwnCandidates(memory).generator(0, 7)
 
 
 def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):

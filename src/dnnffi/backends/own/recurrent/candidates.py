@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dnnffi.backends.cublas import library as cublas
+from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, choices
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
@@ -58,7 +59,16 @@ class OwnCandidates:
             self._compile(pairs, launch.device)
         forward, backward = pairs[wanted]
         library = cublas.load()
-        return OwnRNNExecutor(problem, launch, self._memory, library, OWN, forward, backward)
+        return OwnRNNExecutor(
+            problem, launch, self._memory, library, OWN, forward, backward, generator
+        )
+
+    def generator(self, device: int, seed: int) -> Generator:
+        with self._memory.use(device):
+            reason = why_not_here(self._memory)
+        if reason:
+            raise UnsupportedError("dnnffi", "", reason)
+        return Generator(self._memory, device, seed)
 
     def _why_not(self, problem: RNNProblem) -> str:
         """Why our kernels do not take a problem; empty where they do."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
 from dnnffi.backends.own.recurrent.geometry import Geometry
 from dnnffi.backends.own.recurrent.kernels import LayerKernel, source_of_bias
 from dnnffi.backends.own.recurrent.layout import (
@@ -46,11 +47,10 @@ class OwnRNNExecutor:
     """One problem on kernels of our own; see `AddressExecutor`.
 
     ``library`` is the libcublasLt; ``forward`` and ``backward`` are the geometries of the kernels,
-    the latter None in inference. Raises `UnsupportedError` where a kernel does not fit on the
-    device, `CublasError`, and what CuPy raises where one cannot be compiled.
+    the latter None in inference; ``generator`` has the random numbers of dropout. Raises
+    `UnsupportedError` where a kernel does not fit on the device, `CublasError`, ``ValueError`` and
+    ``TypeError`` for a generator, and what CuPy raises where a kernel cannot be compiled.
     """
-
-    generator: Any = None
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class OwnRNNExecutor:
         algorithm: str,
         forward: Geometry,
         backward: Geometry | None,
+        generator: Any = None,
     ) -> None:
         self.problem, self.device, self.algorithm = problem, launch.device, algorithm
         self._memory = memory
@@ -85,6 +86,11 @@ class OwnRNNExecutor:
             *(rows.steps, rows.batch, rows.step_stride, rows.row_stride, rows.positions),
             self._directions,
         )
+        self.generator = self._checked(generator) if problem.drops else None
+        self._dropout = None
+        if self.generator is not None:
+            tables = self._places[0], self._places[2]
+            self._dropout = Dropout(problem, rows, tables, self.generator, memory)
         self._weights = layer_weights(spec)
         self._sizes = ArraySizes.of(spec, kind, rows.positions)
         self._products: dict[int, Products] = {}
@@ -107,6 +113,7 @@ class OwnRNNExecutor:
         self._forward_room = self._room(workspace, self._forward_kernel)
         kept = reserve if kind.training else workspace
         self._packed_x = kept.add(sizes.x if self._copies else 0)
+        self._taken = kept.add(STATE_BYTES if self._dropout is not None else 0)
         if kind.training:
             self._arrays = [self._saved(reserve, layer) for layer in range(spec.num_layers)]
         else:
@@ -129,6 +136,22 @@ class OwnRNNExecutor:
             needed = max(needed, workspace.nbytes)
         self.workspace_bytes = self.least_workspace_bytes = needed
 
+    def _checked(self, generator: Any) -> Generator:
+        """The generator of a problem that drops; ``ValueError``, ``TypeError`` for another."""
+        if generator is None:
+            raise ValueError("generator: a problem with dropout needs random numbers")
+        if not isinstance(generator, Generator):
+            raise TypeError(
+                f"generator must be that of our own kernels, a {Generator.__module__}.Generator; "
+                f"got a {type(generator).__module__}.{type(generator).__name__}"
+            )
+        if generator.device != self.device:
+            raise ValueError(
+                f"generator must be on the executor's device, {self.device}; "
+                f"it is on {generator.device}"
+            )
+        return generator
+
     def _room(self, workspace: Buffer, kernel: LayerKernel) -> _Room:
         geometry = kernel.geometry
         nbytes = kernel.groups_at_once * geometry.exchange_bytes
@@ -146,13 +169,17 @@ class OwnRNNExecutor:
         kind, sizes, directions = self._kind, self._sizes, self._directions
         geometry = self._backward_kernel.geometry
         self._bias_parts = geometry.groups(self._rows.batch) * geometry.bias_parts
-        return LayerArrays(
+        arrays = LayerArrays(
             reserve.add(directions * sizes.gates),
             reserve.add(directions * sizes.state if kind.mode == "lstm" else 0),
             reserve.add(directions * sizes.state),
-            reserve.add(sizes.y if layer < self._own_ys else 0),
+            y := reserve.add(sizes.y if layer < self._own_ys else 0),
             reserve.add(directions * self._bias_parts * kind.saved * kind.padded * 4),
+            dropped=y,
         )
+        if self._dropout is not None and kind.plain and layer < self.problem.spec.num_layers - 1:
+            arrays = arrays._replace(dropped=reserve.add(sizes.y))
+        return arrays
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         spec, kind = self.problem.spec, self._kind
@@ -162,6 +189,8 @@ class OwnRNNExecutor:
         if self._packing is not None and self._copies:
             x = kept + self._packed_x
             self._packing.gather(launch, at.x, x, spec.input_size)
+        if self._dropout is not None:
+            self._dropout.take(launch, kept + self._taken)
         for layer, (weights, arrays) in enumerate(zip(self._weights, self._arrays, strict=True)):
             gates = kept + arrays.gates
             products = self._products[spec.layer_input_size(layer)]
@@ -186,6 +215,9 @@ class OwnRNNExecutor:
             )
             self._forward_kernel.run(launch, arguments, self._bounds)
             x = y
+            if self._dropout is not None and layer < spec.num_layers - 1:
+                x = kept + arrays.dropped
+                self._dropout.drop(launch, y, x, kept + self._taken, layer)
         if self._packing is not None and self._copies:
             width = spec.hidden_size * self._directions
             self._packing.scatter(launch, x, at.y, width, self._positions)
@@ -224,6 +256,8 @@ class OwnRNNExecutor:
                 of_gates = gates + direction * self._sizes.gates
                 where = of_gates, w_ih, dx, at.workspace + self._padded
                 products.dx(launch, self._memory, where, at.workspace, accumulate=direction > 0)
+            if self._dropout is not None and layer > 0:
+                self._dropout.drop(launch, dx, dx, at.reserve + self._taken, layer - 1)
             dy = dx
         if self._packing is not None and self._copies:
             self._packing.scatter(launch, dy, at.dx, spec.input_size, self._positions)
@@ -258,7 +292,7 @@ class OwnRNNExecutor:
                     ),
                     stream=launch.stream,
                 )
-            x = at.reserve + arrays.y
+            x = at.reserve + arrays.dropped
 
     def _clear(self, launch: Launch, workspace: int, room: _Room) -> tuple[int, int]:
         """Clear what groups exchange; the addresses of that and of streamed weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from dnnffi.backends.own.recurrent.geometry import Geometry
+from dnnffi.backends.own.recurrent.geometry import DTYPES, Geometry
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
 
@@ -28,6 +28,11 @@ def source_of_bias(geometry: Geometry) -> str:
 def source_of_rows(piece: str) -> str:
     """The source of ``gather_rows`` and ``scatter_rows``, which copy pieces of a C type."""
     return f"#define PIECE {piece}\n{_text('rows')}"
+
+
+def source_of_dropout(dtype: str) -> str:
+    """The source of ``take_masks`` and ``drop_elements``, for arrays of a dtype."""
+    return _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "dropout")))
 
 
 def _constants(values: dict[str, int]) -> str:

@@ -61,6 +61,7 @@ class LayerArrays(NamedTuple):
     c_before, h_before : [D, positions, padded]: the state before each step; in training
     y : [positions, D * H], where it is not the caller's array
     bias_sums : float32 [D * parts, columns, padded]: what a backward leaves of the biases
+    dropped : y as the next layer reads it: in y's place, but a plain cell's backward needs y too
     """
 
     gates: int
@@ -68,6 +69,7 @@ class LayerArrays(NamedTuple):
     h_before: int = 0
     y: int = 0
     bias_sums: int = 0
+    dropped: int = 0
 
 
 class ArraySizes(NamedTuple):

@@ -1,0 +1,77 @@
+/* Which elements of a layer's y does the next layer read? A random number says, which follows from
+   the state's seed, how many masks it has drawn before, and the element's place in [T, B, units]: not
+   from how rows are packed or a layer is divided. A backward draws the numbers of its forward again.
+
+   Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
+
+typedef unsigned long long u64;
+
+struct Random
+{
+    u32 words[4];
+};
+
+DEVICE Random philox(u64 low, u64 high, u64 key)
+{
+    u32 c0 = (u32)low, c1 = (u32)(low >> 32), c2 = (u32)high, c3 = (u32)(high >> 32);
+    u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        const u64 first = (u64)0xd2511f53u * c0, second = (u64)0xcd9e8d57u * c2;
+        c0 = (u32)(second >> 32) ^ c1 ^ k0, c1 = (u32)second;
+        c2 = (u32)(first >> 32) ^ c3 ^ k1, c3 = (u32)first;
+        k0 += 0x9e3779b9u, k1 += 0xbb67ae85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+/* A state is its seed and how many masks it has drawn. A forward keeps both for its backward and
+   moves the state on: also where a graph is replayed. */
+extern "C" __global__ void take_masks(u64 *state, u64 *taken, long long masks)
+{
+    taken[0] = state[0], taken[1] = state[1];
+    state[1] += masks;
+}
+
+/* Four neighbouring units, moved by one access where rows have whole ones. */
+constexpr int FOUR = 4;
+struct alignas(FOUR * sizeof(Element)) Four
+{
+    Element of[FOUR];
+};
+
+/* to = from * mask, which may be the same array. `mask` counts those of the forward. A number below
+   `dropped_below` drops; `scale` is what others are multiplied by. What is dropped is multiplied by
+   zero, so that NaN and infinity stay NaN. */
+extern "C" __global__ void drop_elements(
+    const Element *from, Element *to, const u64 *taken, const int *offsets, const int *order,
+    long long mask, long long steps, long long batch, long long step_stride, long long row_stride,
+    long long units, long long dropped_below, double scale)
+{
+    const u64 seed = taken[0], number = taken[1] + mask;
+    const long long groups = (units + FOUR - 1) / FOUR, threads = (long long)gridDim.x * blockDim.x;
+    const bool whole = units % FOUR == 0;
+    for (long long step = blockIdx.z; step < steps; step += gridDim.z) {
+        const long long rows = offsets ? offsets[step + 1] - offsets[step] : batch;
+        for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
+            const long long place = step * batch + (order ? order[row] : row);
+            const long long position =
+                offsets ? offsets[step] + row : step * step_stride + row * row_stride;
+            long long group = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+            for (; group < groups; group += threads) {
+                const Random random = philox(place * groups + group, number, seed);
+                const long long at = position * units + group * FOUR;
+                Four four;
+                if (whole) four = *(const Four *)(from + at);
+#pragma unroll
+                for (int i = 0; i < FOUR; i++) {
+                    const float factor = random.words[i] < dropped_below ? 0.0f : (float)scale;
+                    if (whole) four.of[i] = rounded(real(four.of[i]) * factor);
+                    else if (group * FOUR + i < units)
+                        to[at + i] = rounded(real(from[at + i]) * factor);
+                }
+                if (whole) *(Four *)(to + at) = four;
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+"""How do our own kernels drop elements between layers? By random numbers that are drawn twice.
+
+Nothing but a seed and a number is kept: a forward writes them into its reserve space, and its
+backward draws the same masks from them again. `dnnffi.reference.dropout` draws them in NumPy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dnnffi.backends.own.recurrent.kernels import source_of_dropout
+from dnnffi.backends.own.recurrent.rows import Rows
+from dnnffi.backends.vendor.dropout import StatesInOrder
+from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
+from dnnffi.reference.dropout import dropped_below
+from dnnffi.spec.problem import RNNProblem
+
+STATE_BYTES = 16
+"""The seed, and how many masks were drawn: two unsigned integers of 64 bits."""
+
+_MOST_THREADS = 256
+_MOST_BLOCKS = 2**16 - 1  # in the second and third dimension
+
+
+class Generator(StatesInOrder):
+    """The random numbers of our own dropout on one device; a forward moves them on, there."""
+
+    def __init__(self, memory: MemoryWithGraphs, device: int, seed: int) -> None:
+        super().__init__(memory, device)
+        with memory.use(device):
+            self._states = memory.constant(np.array([seed, 0], np.uint64).view(np.uint8))
+            self._begin(memory.current_stream())
+
+    @property
+    def address(self) -> int:
+        """Where the state is."""
+        return int(self._states.data.ptr)
+
+    def _launch(self, stream: Stream) -> Launch:
+        return Launch(stream, self.device)
+
+
+class Dropout:
+    """The kernels of a problem that drops.
+
+    ``tables`` are the addresses of packed rows' offsets and order, 0 where rows are not packed.
+    """
+
+    def __init__(
+        self,
+        problem: RNNProblem,
+        rows: Rows,
+        tables: tuple[int, int],
+        generator: Generator,
+        memory: MemoryWithGraphs,
+    ) -> None:
+        spec = problem.spec
+        source = source_of_dropout(spec.dtype)
+        self._take = memory.kernel(source, "take_masks")
+        self._drop = memory.kernel(source, "drop_elements")
+        self._state = generator.address
+        self._masks = spec.num_layers - 1
+        units = spec.hidden_size * spec.num_directions
+        groups = -(-units // 4)
+        threads = min(-(-groups // 32) * 32, _MOST_THREADS)
+        self._threads = (threads,)
+        self._blocks = (
+            -(-groups // threads),
+            min(rows.batch, _MOST_BLOCKS),
+            min(rows.steps, _MOST_BLOCKS),
+        )
+        self._tables = tables
+        self._sizes = rows.steps, rows.batch, rows.step_stride, rows.row_stride, units
+        scale = 0.0 if problem.dropout == 1 else 1 / (1 - problem.dropout)
+        self._rule = dropped_below(problem.dropout), scale
+
+    def take(self, launch: Launch, taken: int) -> None:
+        """Keep the state in ``taken`` for the masks of one forward, and move it on."""
+        self._take((1,), (1,), (self._state, taken, self._masks), stream=launch.stream)
+
+    def drop(self, launch: Launch, source: int, target: int, taken: int, layer: int) -> None:
+        """``source``, of the shape of a layer's y, by the mask of that layer's y."""
+        arguments = source, target, taken, *self._tables, layer, *self._sizes, *self._rule
+        self._drop(self._blocks, self._threads, arguments, stream=launch.stream)

@@ -1,0 +1,58 @@
+"""Our own kernels by the functions that users call: all of it on the host."""
+
+from __future__ import annotations
+
+import conformance
+import numpy as np
+import pytest
+from emulated_cuda import EmulatedMemory
+from host_library import open_host
+
+import build
+import dnnffi
+from dnnffi.backends.cublas import library as cublas_library
+from dnnffi.device.interface import Architecture
+from dnnffi.reference.dropout import own_masks
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.rnn import RNNSpec
+
+
+@pytest.fixture
+def host():
+    with open_host(build.build()) as host:
+        yield host
+
+
+@pytest.fixture
+def emulated(host, cublas, monkeypatch):
+    """The stand-in of cuDNN on memory that runs our kernels."""
+    kernels = EmulatedMemory(room=6)
+    for name in ("_allocate", "kernel", "blocks_at_once", "shared_bytes"):
+        monkeypatch.setattr(host.memory, name, getattr(kernels, name), raising=False)
+    monkeypatch.setattr(host.memory, "constant", host.memory.array, raising=False)
+    monkeypatch.setattr(host.memory, "architecture", lambda device: Architecture(9, 0, 6))
+    monkeypatch.setattr(cublas_library, "load", lambda: cublas)
+    yield host
+    host.forget_plans()
+    kernels.check_margins()
+
+
+def test_training_steps_are_the_references_by_the_masks_of_the_state(emulated):
+    options = RNNOptions(algorithm="own", tune="off")
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=10, num_layers=3, bidirectional=True)
+    problem = conformance.problem_of(
+        *(spec, "batch_first_lengths", 4, 5, np.random.default_rng(0)),
+        training=True,
+        dropout=0.4,
+        options=options,
+    )
+    case = conformance.Case(problem, states=True, seed=0)
+    arrays, state = conformance.arrays_of(case), dnnffi.DropoutState(7)
+    for number in range(2):
+        keywords = {"dropout": 0.4, "dropout_state": state}
+        _, found = conformance.run(case, arrays, emulated.asarray, "cudnn", **keywords)
+        masks = own_masks(spec, problem.steps, problem.batch, 0.4, 7, 2 * number)
+        conformance.assert_close(case, found, conformance.expected(case, arrays, masks))
+    assert np.frombuffer(state.save()["states"], np.uint64).tolist() == [7, 4]
+    assert repr(state) == "DropoutState(seed=7, cudnn device 0, algorithm 'own')"
+    assert emulated.calls("cudnnRNNForward") == 0
