@@ -449,6 +449,20 @@ def test_what_is_gained_over_the_library_in_a_table():
     assert len(records["GAIN_HEAD"]) == 7
 
 
+def test_the_gain_that_the_readme_tells_is_that_of_the_record():
+    record = json.loads((ROOT / "docs/verification/bench_rnn.json").read_text(encoding="utf-8"))
+    *shapes, means = records["gain_rows"](record)
+    inference, training = (f"{float(means[column]):.1f}" for column in (3, 6))
+    text = " ".join(read("README.md").split())
+    assert f"{inference} times as fast as cuDNN's fastest algorithm at inference, and " in text
+    assert (
+        f" {training} times with all gradients (geometric means over {len(shapes)} shapes)" in text
+    )
+    assert all(
+        record["machine"]["device"].endswith(one) for one in re.findall(r"On an (H\d+)", text)
+    )
+
+
 def test_a_benchmark_in_a_table():
     record = {
         "shapes": [{"name": "one"}],
