@@ -454,13 +454,11 @@ def test_the_gain_that_the_readme_tells_is_that_of_the_record():
     *shapes, means = records["gain_rows"](record)
     inference, training = (f"{float(means[column]):.1f}" for column in (3, 6))
     text = " ".join(read("README.md").split())
-    assert f"{inference} times as fast as cuDNN's fastest algorithm at inference, and " in text
     assert (
-        f" {training} times with all gradients (geometric means over {len(shapes)} shapes)" in text
-    )
-    assert all(
-        record["machine"]["device"].endswith(one) for one in re.findall(r"On an (H\d+)", text)
-    )
+        f"On an {record['machine']['device'].split()[-1]}, tuned plans are {inference} times as "
+        f"fast as cuDNN's fastest algorithm at inference, and {training} times with all gradients "
+        f"(geometric means over {len(shapes)} shapes)"
+    ) in text
 
 
 def test_a_benchmark_in_a_table():
