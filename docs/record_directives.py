@@ -46,6 +46,7 @@ from records import (
     gpu_rows,
     measured_on,
     memcheck_rows,
+    memory_of_own_kernels,
     miopen_rows,
     overhead_rows,
     plan_rows,
@@ -249,7 +250,8 @@ class BenchGain(BenchRecord):
     """``bench-gain``."""
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
-        return [table(gain_rows(record), GAIN_HEAD)]
+        memory = nodes.paragraph(text=memory_of_own_kernels(record))
+        return [table(gain_rows(record), GAIN_HEAD), memory]
 
 
 class BenchImages(BenchRecord):

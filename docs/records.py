@@ -185,6 +185,26 @@ def gain_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     return [*((name, *row) for name, row in cells.items()), ("geometric mean", *means)]
 
 
+def memory_of_own_kernels(record: dict[str, Any]) -> str:
+    """Their workspace and reserve space over those of cuDNN's standard algorithm, in words."""
+    ratios = []
+    for phase in PHASE_WORDS:
+        ran, raw = (figures(record, model, phase, "about") for model in (FUNCTIONS, RAW))
+        for name in [name for name in ran if name in raw and ran[name]["algorithm"] == "own"]:
+            ours, standard = (
+                about["workspace_bytes"] + about["reserve_bytes"]
+                for about in (ran[name], raw[name]["algorithms"]["standard"])
+            )
+            ratios.append(ours / standard)
+    if not ratios:
+        return "No shape of the record ran on these kernels."
+    return (
+        f"Where these kernels run, their workspace and reserve space together are "
+        f"{min(ratios):.2f} to {max(ratios):.2f} times those of cuDNN's standard algorithm, "
+        f"{median(ratios):.2f} times in the median of {len(ratios)} cases."
+    )
+
+
 _HOSTS = ("host µs, dnnffi", "host µs, PyTorch")
 BENCH_HEAD = ("Shape", *BENCH_MODELS.values(), *_HOSTS)
 IMAGE_MODELS = (FUNCTIONS, *OF_IMAGES, EAGER, "torch benchmark", "torch traced", GRAPH)

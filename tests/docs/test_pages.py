@@ -449,6 +449,24 @@ def test_what_is_gained_over_the_library_in_a_table():
     assert len(records["GAIN_HEAD"]) == 7
 
 
+def test_the_memory_of_our_own_kernels_in_words():
+    def row(shape, model, about):
+        return {"shape": shape, "model": model, "phase": "inference", "about": about, "ms": 1.0}
+
+    def buffers(workspace, reserve):
+        return {"workspace_bytes": workspace, "reserve_bytes": reserve}
+
+    standard = {"algorithms": {"standard": buffers(60, 40)}}
+    shapes = {"a": ("own", 25), "b": ("own", 75), "c": ("own", 85), "d": ("standard", 500)}
+    rows = [row(name, "cudnn raw", standard) for name in shapes]
+    for name, (algorithm, nbytes) in shapes.items():
+        rows.append(row(name, "dnnffi", buffers(nbytes, 5) | {"algorithm": algorithm}))
+    found = records["memory_of_own_kernels"]({"rows": rows})
+    assert "are 0.30 to 0.90 times those" in found
+    assert "0.80 times in the median of 3 cases" in found
+    assert records["memory_of_own_kernels"]({"rows": []}).startswith("No shape")
+
+
 def test_the_gain_that_the_readme_tells_is_that_of_the_record():
     record = json.loads((ROOT / "docs/verification/bench_rnn.json").read_text(encoding="utf-8"))
     *shapes, means = records["gain_rows"](record)
