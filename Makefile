@@ -38,7 +38,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs bench clean
+.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs .docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -104,7 +104,11 @@ check-bindings: $(dev) ## Fail if the generated cffi modules are not those of th
 check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDORS=, VERSIONS="9.19 newest")
 	$(run) bindings/check_headers.py $(addprefix --vendor ,$(VENDORS)) $(addprefix --version ,$(VERSIONS))
 
-docs: $(docs) ## Build the documentation, warnings as errors
+# In an environment of its own: its pages import JAX, which must not be in a process that forks.
+docs: ## Build the documentation, warnings as errors
+	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-docs) CUDA_EXTRA= .docs
+
+.docs: $(docs)
 	$(run) -m sphinx -W --keep-going -b html docs docs/_build
 
 test-docs: docs $(dev) ## Look at the built documentation with a headless Chromium
@@ -120,7 +124,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 		--json docs/verification/bench_cnn.json
 
 clean: ## Remove the virtual environment and everything built
-	rm -rf .venv .venv-jax build dist docs/_build docs/_generated demo-output
+	rm -rf .venv .venv-docs .venv-jax build dist docs/_build docs/_generated demo-output
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
