@@ -448,8 +448,8 @@ def main() -> None:
                 json.dump(record, file, indent=1)
 
     only, operations = arguments.only or "", OPERATIONS
-    if not arguments.only and not arguments.untuned:
-        record["host"], record["first"] = host(), first_calls()
+    kernels_alone = arguments.only or arguments.untuned
+    record["host"], record["first"] = ([], []) if kernels_alone else (host(), first_calls())
     record["kernels"] = rows = []
     sets = {name: SETS[name] for name in arguments.sets}
     configs = arguments.configs

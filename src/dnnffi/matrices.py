@@ -8,9 +8,10 @@ import numpy as np
 
 from dnnffi.backends.cublas import library
 from dnnffi.backends.cublas.product import DATA_TYPES, Matrix, MatrixProduct
-from dnnffi.device.arrays import as_array
+from dnnffi.device.arrays import address, as_array
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
+from dnnffi.device.spans import Span, check_apart
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.names import Math
 from dnnffi.spec.options import MATHS
@@ -101,22 +102,17 @@ def _check(a: AnyArray, b: AnyArray, out: AnyArray | None) -> tuple[int, int]:
         raise ValueError(f"out must have shape ({rows}, {columns}); got {tuple(out.shape)}")
     if not out.flags.c_contiguous:
         raise ValueError("out must be contiguous, in C order")
-    begin, end = _extent(out)
-    for name, one in (("a", a), ("b", b)):
-        other_begin, other_end = _extent(one)
-        if begin < other_end and other_begin < end:
-            raise ValueError(f"out must not share memory with {name}")
+    check_apart([_span("out", out)], [_span("a", a), _span("b", b)])
     return rows, columns
 
 
-def _extent(array: AnyArray) -> tuple[int, int]:
-    """The first address of an array, and the one behind its last element; equal if it is empty."""
-    pointer: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+def _span(name: str, array: AnyArray) -> Span:
+    """All memory between an array's elements."""
     if not array.size:
-        return pointer, pointer
+        return Span(name, address(array), 0)
     steps = [step * (count - 1) for step, count in zip(array.strides, array.shape, strict=True)]
-    low, high = (sum(part) for part in ([min(s, 0) for s in steps], [max(s, 0) for s in steps]))
-    return pointer + low, pointer + high + array.itemsize
+    below = sum(min(step, 0) for step in steps)
+    return Span(name, address(array) + below, sum(map(abs, steps)) + array.itemsize)
 
 
 def _as_matrix(array: AnyArray) -> tuple[Matrix, AnyArray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
@@ -12,19 +11,12 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import AnyArray, Array, Memory
+from dnnffi.device.spans import Span, check_apart
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 
 BUFFER_ALIGNMENT = 16
 """Bytes: where a workspace or reserve space may begin. Allocators give more."""
-
-
-class Span(NamedTuple):
-    """An argument's memory: first address and bytes. No bytes for an argument that is None."""
-
-    name: str
-    address: int
-    nbytes: int
 
 
 class _Field(NamedTuple):
@@ -191,17 +183,3 @@ class Arguments:
         return ValueError(
             f"{name} must be on device {self._device}; it is on {array.data.device_id}"
         )
-
-
-def check_apart(written: Iterable[Span], read: Iterable[Span]) -> None:
-    """Raise ``ValueError`` where memory that is written is also another argument's."""
-    spans = [(*span, True) for span in written] + [(*span, False) for span in read]
-    spans.sort(key=lambda span: span[1])
-    last_name, last_end, last_written = "", 0, False
-    for name, start, nbytes, is_written in spans:
-        if not nbytes:
-            continue
-        if start < last_end and (is_written or last_written):
-            raise ValueError(f"{name} and {last_name} must not share memory: one is written")
-        if start + nbytes > last_end:
-            last_name, last_end, last_written = name, start + nbytes, is_written

@@ -11,10 +11,10 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Array, Stream
+from dnnffi.device.spans import Span
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.cache import Living
 from dnnffi.execution.remembered import Remembered
-from dnnffi.rnn.arguments import Span
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.route import Route

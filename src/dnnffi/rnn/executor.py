@@ -9,9 +9,10 @@ from dnnffi.backends.rnn_interface import AddressExecutor, ForwardAddresses
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import AnyArray, Launch
+from dnnffi.device.spans import Span
 from dnnffi.errors import ContextError
 from dnnffi.execution.remembered import Remembered
-from dnnffi.rnn.arguments import Arguments, Span
+from dnnffi.rnn.arguments import Arguments
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.context import Context, Phase, check_owner
 from dnnffi.spec.problem import RNNProblem
