@@ -27,7 +27,7 @@ def _warn(name: str) -> None:
         _warned = True
         warnings.warn(
             f"{name} requires a gradient, and PyTorch's autograd does not go back through this "
-            f"call: use dnnffi.torch, which it does, or give {name}.detach() (said once)",
+            f"call: use dnnffi.torch, or give {name}.detach() (said once)",
             UserWarning,
             stacklevel=caller_level(),
         )

@@ -1,4 +1,4 @@
-"""A problem on a backend that keeps the weights on its device, behind the doors of a plan."""
+"""A problem on a backend that keeps the weights on its device, with the interface of a plan."""
 
 from __future__ import annotations
 
