@@ -118,8 +118,10 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) benchmarks/call_overhead.py --json docs/verification/call_overhead.json
 	$(run) benchmarks/conv.py --json docs/verification/bench_conv.json
 	$(run) benchmarks/conv.py --untuned --json docs/verification/bench_depthwise.json
-	$(run) -m dnnffi bench rnn --device gpu --shapes performance fastrnns \
+	$(run) -m dnnffi bench rnn --device gpu --shapes performance,fastrnns \
 		--json docs/verification/bench_rnn.json $(BENCH_ARGS)
+	$(run) -m dnnffi bench rnn --device gpu --shapes own,random \
+		--json docs/verification/bench_own.json $(BENCH_ARGS)
 	$(run) -m dnnffi bench cnn --device gpu --shapes imagenet --rounds 5 --warm-up 10 \
 		--json docs/verification/bench_cnn.json
 

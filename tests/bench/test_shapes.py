@@ -1,8 +1,19 @@
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
-from dnnffi.bench.shapes import DEEPBENCH, FASTRNNS, PERFORMANCE, SETS, VARYING, shapes_of
+from dnnffi.bench.shapes import (
+    DEEPBENCH,
+    FASTRNNS,
+    PERFORMANCE,
+    SEED,
+    SETS,
+    VARYING,
+    draw_shapes,
+    shapes_of,
+)
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -66,3 +77,34 @@ def test_a_shape_of_two_sets_comes_once_and_knows_both():
     found = shapes_of(["fastrnns", "performance"], SETS)
     assert found[VARYING] == ("performance", "fastrnns")
     assert len(found) == len({*FASTRNNS, *PERFORMANCE})
+
+
+def test_a_seed_draws_the_same_shapes_everywhere():
+    names = [shape.name for shape in draw_shapes(0)]
+    assert (names[0], names[-1]) == (
+        "rnn_tanh f32 85 60 26 670 1 bi",
+        "rnn_relu bf16 86 20 258 161 1 uni",
+    )
+    assert draw_shapes(0) == draw_shapes(0) != draw_shapes(1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, SEED])
+def test_twenty_are_drawn_of_every_kind(seed):
+    drawn = draw_shapes(seed)
+    assert len(set(drawn)) == 20
+    for field, count in {"mode": 4, "dtype": 3, "layers": 3, "directions": 2}.items():
+        assert len({getattr(shape, field) for shape in drawn}) == count
+    round_ones = [s for s in drawn if s.input_size % 16 == s.hidden_size % 16 == 0]
+    assert 10 <= len(round_ones) <= 12
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_drawn_takes_milliseconds(seed):
+    for shape in draw_shapes(seed):
+        assert 10 <= shape.steps <= 300
+        assert 1 <= shape.batch <= 128
+        assert 8 <= shape.input_size <= 1024
+        assert 32 <= shape.hidden_size <= 2048
+        assert shape.steps * shape.layers * shape.directions <= 600
+        weights = sum(prod(parameter.shape) for parameter in shape.spec.parameter_shapes())
+        assert 2 * weights * shape.steps * shape.batch <= 2e11

@@ -8,6 +8,7 @@ import pytest
 from bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
 
 from dnnffi.bench import array_models
+from dnnffi.bench.shapes import Shape
 
 torch = pytest.importorskip("torch")
 
@@ -59,3 +60,16 @@ def test_scripted_dropout_drops_in_training_alone():
 def test_inference_records_no_gradients():
     outputs, _ = run(torch_models.eager, ONE, training=False)
     assert not outputs[0].requires_grad
+
+
+def test_bfloat16_arrives_bit_by_bit():
+    shape = Shape("gru", "bfloat16", 3, 2, 5, 4)
+    data = shape.draw()
+    model = torch_models.eager(shape, data, "cpu", training=True)
+    module = model.forward.func
+    arrays = [parameter.detach() for layer in module.all_weights for parameter in layer]
+    for tensor, array in zip(
+        [model.forward.args[0].detach(), *arrays], [data.x, *data.weights], strict=True
+    ):
+        assert tensor.dtype == torch.bfloat16
+        assert (tensor.view(torch.int16).numpy() == array.view("int16")).all()

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from operator import setitem
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dnnffi.bench import array_models, runner
 from dnnffi.bench.creator import Creator
+from dnnffi.bench.shapes import draw_shapes
 from dnnffi.bench.suites import SUITES
 from dnnffi.cli import bench, main, probe
 
@@ -133,6 +136,38 @@ def test_other_models_only_on_their_sets(monkeypatch):
     assert list(asked.values()) == [["array premultiplied bias"]]
 
 
+def test_what_is_drawn_is_measured_beside_cudnn_alone(monkeypatch, tmp_path, capsys):
+    asked = {}
+
+    def rows(self, shape, creators):
+        asked[shape] = [creator.name for creator in creators]
+        return []
+
+    monkeypatch.setattr(runner.Runner, "rows", rows)
+    record = tmp_path / "bench.json"
+    assert main([*SHORT, "--shapes", "random", "--seed", "7", "--json", str(record)]) == 0
+    assert tuple(asked) == draw_shapes(7)
+    assert set(chain(*asked.values())) == {"dnnffi", "dnnffi plan captured", "cudnn raw"}
+    assert json.loads(record.read_text(encoding="utf-8"))["seed"] == 7
+    assert "drawn from the seed 7" in capsys.readouterr().out
+    assert main([*SHORT, "--shapes", "tiny", "--json", str(record)]) == 0
+    assert "seed" not in json.loads(record.read_text(encoding="utf-8"))
+
+
+def test_commands_of_the_makefile_and_the_pages_are_understood():
+    root = Path(__file__).parents[2]
+    texts = [
+        path.read_text(encoding="utf-8") for path in (root / "Makefile", *root.glob("docs/*.md"))
+    ]
+    lines = "\n".join(texts).replace("\\\n", " ").replace("$(BENCH_ARGS)", "").splitlines()
+    found = [line.partition("-m dnnffi bench ")[2] for line in lines if "-m dnnffi bench " in line]
+    commands = [shlex.split(text.partition("`")[0], comments=True) for text in found]
+    parser = bench.argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    parsed = [parser.parse_args(command) for command in commands if command[1:]]
+    assert len(parsed) > 8
+
+
 def test_without_matplotlib_the_picture_is_skipped_and_the_rest_done(monkeypatch, tmp_path, capsys):
     absent = probe.absent
     monkeypatch.setattr(
@@ -187,6 +222,7 @@ def test_interrupted_keeps_what_was_measured(monkeypatch, tmp_path, capsys):
         (["--shapes", "huge"], "unknown set of shapes 'huge'; known are performance, fastrnns"),
         (["--peers", "tensorflow"], "unknown peer 'tensorflow'; known are torch, jax, none"),
         (["--rounds", "0"], "must be 1 or more; got 0"),
+        (["--seed", "-1"], "must be 0 or more; got -1"),
         (["--warm-up", "many"], "invalid int value: 'many'"),
         (["--device", "tpu"], "invalid choice"),
     ],
@@ -278,7 +314,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, capsys):
 
 
 def test_defaults_by_place(monkeypatch):
-    options = bench.argparse.Namespace(shapes=None, only=None)
+    options = bench.argparse.Namespace(shapes=None, only=None, seed=0)
     assert set(bench._shapes(RNN, options, "gpu").values()) == {("performance",)}
     assert set(bench._shapes(RNN, options, "cpu").values()) == {("tiny",)}
     images = SUITES["cnn"]

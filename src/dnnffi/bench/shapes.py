@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import sqrt
-from typing import NamedTuple, TypeVar
+from math import prod, sqrt
+from typing import Any, NamedTuple, TypeVar
 
 from dnnffi.bench.drawing import Drawing
 from dnnffi.bench.model import Problem
@@ -176,6 +176,71 @@ DEEPBENCH = (
     *_deepbench("gru", _GRU_INFERENCE, False),
 )
 
+# Those for which docs/own_engine.md has aims and PERFORMANCE has no shape: one row for many steps,
+# layers in both directions, and sizes whose weights do not fit on the chip.
+OWN = (
+    Shape("gru", "float16", 100, 64, 512, 512),
+    Shape("lstm", "float16", 1000, 1, 128, 128),
+    Shape("lstm", "float16", 1000, 1, 256, 256),
+    Shape("lstm", "float32", 1000, 1, 128, 128),
+    Shape("lstm", "float32", 1000, 1, 256, 256),
+    Shape("lstm", "float16", 200, 32, 512, 512, layers=4, directions=2),
+    Shape("lstm", "float16", 50, 8, 1024, 1024),
+    Shape("lstm", "float16", 50, 64, 1536, 1536),
+    Shape("gru", "float16", 50, 16, 2048, 2048),
+    Shape("lstm", "float16", 25, 64, 2816, 2816),
+)
+
+SEED = 14
+"""Of the set ``random``, where no other is named."""
+
+_DRAWN = 20
+_MOST_STEPS = 600  # of all layers and directions, one after the other
+_MOST_WORK = 2e11  # multiplications and additions of a forward: some milliseconds
+
+
+def draw_shapes(seed: int = SEED) -> tuple[Shape, ...]:
+    """Networks that nobody has chosen: 20 of them, all modes, dtypes, depths and directions.
+
+    T is from 10 to 300, B from 1 to 128, I from 8 to 1024 and H from 32 to 2048, each as likely in
+    every octave. In half of the networks I and H are multiples of 16, as most people have them, in
+    the others any numbers. Too large ones are drawn again. A seed gives the same shapes everywhere.
+    """
+    # Its random() alone: what random's other methods make of it may change between versions.
+    uniform = random.Random(seed).random
+
+    def deck(*pairs: tuple[Any, int]) -> list[Any]:
+        """Each value as often as its number says, in a drawn order."""
+        cards = [value for value, count in pairs for _ in range(count)]
+        return [cards[place] for _, place in sorted((uniform(), n) for n in range(_DRAWN))]
+
+    def size(least: int, most: int, multiple: int = 1) -> int:
+        drawn = least * (most / least) ** uniform()
+        return max(1, round(drawn / multiple)) * multiple
+
+    decks = zip(
+        deck(("lstm", 8), ("gru", 6), ("rnn_tanh", 3), ("rnn_relu", 3)),
+        deck(("float16", 8), ("bfloat16", 5), ("float32", 7)),
+        deck((1, 12), (2, 5), (3, 3)),
+        deck((1, 14), (2, 6)),
+        deck((16, 10), (1, 10)),
+        strict=True,
+    )
+    found = []
+    for mode, dtype, layers, directions, multiple in decks:
+        while True:
+            shape = Shape(
+                *(mode, dtype, size(10, 300), size(1, 128)),
+                *(size(8, 1024, multiple), size(32, 2048, multiple), layers, directions),
+            )
+            weights = sum(prod(parameter.shape) for parameter in shape.spec.parameter_shapes())
+            serial = shape.steps * layers * directions
+            if serial <= _MOST_STEPS and 2 * weights * shape.steps * shape.batch <= _MOST_WORK:
+                break
+        found.append(shape)
+    return tuple(found)
+
+
 # For a look at the command, and for its tests.
 TINY = (
     Shape("lstm", "float32", 5, 3, 4, 6),
@@ -190,6 +255,8 @@ SETS: dict[str, tuple[Shape, ...]] = {
     "performance": PERFORMANCE,
     "fastrnns": FASTRNNS,
     "deepbench": DEEPBENCH,
+    "own": OWN,
+    "random": draw_shapes(),
     "tiny": TINY,
 }
 

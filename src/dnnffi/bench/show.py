@@ -49,7 +49,10 @@ def print_record(record: Record, naming: str) -> None:
 
     ``naming`` says what the parts of a shape's name are.
     """
-    print(f"Shapes: {naming}\nColumns: {COLUMNS}\n")
+    print(f"Shapes: {naming}\nColumns: {COLUMNS}")
+    if "seed" in record:
+        print(f"Shapes of the set random were drawn from the seed {record['seed']}.")
+    print()
     for phase, words in PHASE_WORDS.items():
         head, rows = table(record, phase)
         if rows:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dnnffi.bench import images, shapes
 from dnnffi.bench.model import Problem
+from dnnffi.bench.summary import CAPTURED, FUNCTIONS, GRAPH, RAW
+
+if TYPE_CHECKING:
+    from dnnffi.bench.creator import Creator
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,8 @@ class Suite:
     models : modules of models without a peer
     peers : of each peer its module
     all_models_on : the sets on which creators are measured that are not ``always``
+    drawn : of the sets whose shapes are drawn, what draws them from a seed
+    models_on : of the sets on which less is measured, the models
     """
 
     networks: str
@@ -30,6 +37,21 @@ class Suite:
     models: tuple[str, ...]
     peers: Mapping[str, str]
     all_models_on: frozenset[str]
+    drawn: Mapping[str, Callable[[int], tuple[Problem, ...]]] = field(default_factory=dict)
+    models_on: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def measures(self, creator: Creator, sets: Iterable[str]) -> bool:
+        """Whether a creator is measured on a shape of these sets, where none are named."""
+        return any(
+            creator.name in self.models_on[name]
+            if name in self.models_on
+            else creator.always or name in self.all_models_on
+            for name in sets
+        )
+
+
+_BESIDE_CUDNN = frozenset({FUNCTIONS, CAPTURED, RAW, GRAPH})
+"""What says whether kernels of our own are worth having."""
 
 
 SUITES = {
@@ -42,6 +64,8 @@ SUITES = {
         ("array_models", "raw_models"),
         {"torch": "torch_models", "jax": "jax_models"},
         frozenset({"fastrnns", "tiny"}),
+        {"random": shapes.draw_shapes},
+        {"own": _BESIDE_CUDNN, "random": _BESIDE_CUDNN},
     ),
     "cnn": Suite(
         "image CNNs",

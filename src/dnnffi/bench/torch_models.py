@@ -24,8 +24,12 @@ def device(place: str) -> str:
 
 
 def _tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
-    # A copy, on the CPU too: no two models share an array.
-    return torch.tensor(array, device=device(place)).requires_grad_(gradient)
+    # A copy, on the CPU too: no two models share an array. PyTorch knows no bfloat16 of NumPy's.
+    if array.dtype.name == "bfloat16":
+        copied = torch.tensor(array.view("int16"), device=device(place)).view(torch.bfloat16)
+    else:
+        copied = torch.tensor(array, device=device(place))
+    return copied.requires_grad_(gradient)
 
 
 def _states(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
@@ -65,7 +69,7 @@ def _module(shape: Shape, data: Data, place: str, training: bool) -> Any:
     )
     with torch.no_grad():
         for parameter, array in zip(_parameters(module), data.weights, strict=True):
-            parameter.copy_(torch.tensor(array))
+            parameter.copy_(_tensor(array, "cpu", False))
     module.requires_grad_(training).train(training)
     module.flatten_parameters()
     return module

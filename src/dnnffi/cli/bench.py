@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnffi.bench.shapes import shapes_of
+from dnnffi.bench.shapes import SEED, shapes_of
 from dnnffi.bench.suites import SUITES, Suite
 from dnnffi.cli.command import INTERRUPTED, CommandError, number, one_thread
 
@@ -63,6 +63,13 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
         help=f"out of {', '.join(suite.sets)}, or all, with commas (default: {suite.on_gpu} on a "
         f"GPU, or all with --only; {suite.on_cpu} on a CPU)",
     )
+    if suite.drawn:
+        parser.add_argument(
+            "--seed",
+            type=number(int, lambda value: value >= 0, "0 or more"),
+            default=SEED,
+            help=f"of the sets that are drawn: {', '.join(suite.drawn)} (default: {SEED})",
+        )
     parser.add_argument(
         "--peers",
         type=_names((*suite.peers, "none"), "peer"),
@@ -115,6 +122,8 @@ def run(options: argparse.Namespace) -> int:
         "shapes": [shape.as_json() | {"sets": sets} for shape, sets in chosen.items()],
         "rows": [],
     }
+    if not suite.drawn.keys().isdisjoint(chain(*chosen.values())):
+        record["seed"] = options.seed
     print(", ".join(f"{name} {value}" for name, value in record["machine"].items()))
     runner = Runner(place, settings)
     interrupted = False
@@ -127,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
                 wanted = [
                     creator
                     for creator in creators
-                    if creator.always or options.models or not suite.all_models_on.isdisjoint(sets)
+                    if options.models or suite.measures(creator, sets)
                 ]
                 record["rows"] += [row.as_json() for row in runner.rows(shape, wanted)]
                 if options.json:
@@ -191,7 +200,8 @@ def _shapes(
     if sets is None:
         # Not all on a CPU, even for --only: one large shape may take an hour there.
         sets = (suite.on_cpu if place == "cpu" else "all" if options.only else suite.on_gpu,)
-    found = shapes_of(suite.sets if "all" in sets else sets, suite.sets)
+    known = {**suite.sets, **{name: draw(options.seed) for name, draw in suite.drawn.items()}}
+    found = shapes_of(known if "all" in sets else sets, known)
     if options.only:
         found = {
             shape: names
