@@ -38,7 +38,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs .docs bench clean
+.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs .docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.jso
 
 test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write memcheck.json
 	$(run) tests/gpu/memcheck.py $(PYTEST_ARGS)
+
+stress-gpu: $(bench) ## Launch our recurrent kernels a million times on the GPU and write own_stress.json
+	$(run) benchmarks/own_stress.py --json docs/verification/own_stress.json
 
 test-vulkan-record: $(dev) ## Run the tests of the Vulkan backend and write docs/verification/vulkan.json
 	$(run) -m pytest tests/backends/vulkan --record $(PYTEST_ARGS)
