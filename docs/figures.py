@@ -109,6 +109,54 @@ def machine(record: dict[str, Any]) -> str:
     return ", ".join([found["device"], *versions, found["date"]])
 
 
+STEP_LINES = {  # what a row of own_steps.json has, in words, with its look
+    "cudnn": ("cuDNN's fastest algorithm", {"color": "#c9510c", "marker": "o"}),
+    "own": ("our own kernels", {"color": MODELS[FUNCTIONS][1], "marker": "o"}),
+    "limit_us": ("what the device allows", {"color": "#57606a", "linestyle": "--"}),
+}
+PRECISIONS = {"float16": "float16", "float32": "float32, products in TF32"}
+
+
+@rc_context(STYLE)
+def steps(record: dict[str, Any]) -> Figure | None:
+    """Microseconds of an LSTM's step over its hidden size, a panel for each dtype and batch."""
+    kinds = list(dict.fromkeys((row["dtype"], row["batch"]) for row in record["rows"]))
+    if not kinds:
+        return None
+    across = len({batch for _, batch in kinds})
+    down = ceil(len(kinds) / across)
+    figure = Figure((WIDTH, 0.9 + 2.5 * down), layout="constrained")
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for axes, (dtype, batch) in zip(panels.flat, sorted(kinds), strict=False):
+        rows = [row for row in record["rows"] if (row["dtype"], row["batch"]) == (dtype, batch)]
+        for key, (words, look) in STEP_LINES.items():
+            points = [(row["hidden_size"], _microseconds(row[key])) for row in rows]
+            points = [(hidden, taken) for hidden, taken in points if taken]
+            if points:
+                axes.plot(*zip(*points, strict=True), markersize=3, label=words, **look)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_title(f"{PRECISIONS[dtype]}, batch of {batch}", loc="left", size=9)
+        axes.grid(color="#d0d7de")
+    for axes in panels[-1]:
+        axes.set_xlabel("hidden size")
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    legend = {"ncols": len(labels), "frameon": False, "alignment": "left"}
+    title = "Microseconds of a step of an LSTM"
+    figure.legend(
+        handles, labels, loc="outside upper left", title=title, title_fontproperties=BOLD, **legend
+    )
+    figure.supxlabel(machine(record), x=0.02, ha="left", size=8, color="#57606a")
+    return figure
+
+
+def _microseconds(found: Any) -> float | None:
+    """Of a candidate that was measured, or as they are."""
+    return found["us"] if isinstance(found, dict) else found
+
+
 @rc_context(STYLE)
 def curve(losses: Sequence[float], title: str) -> Figure:
     """A loss over the steps of a training, on a logarithmic axis."""

@@ -94,6 +94,50 @@ def test_where_nothing_was_measured_there_is_no_figure():
     assert figures["speed"](record({"torch eager": 2.5})) is None
 
 
+def step(hidden_size, cudnn, own, limit, batch=1):
+    return {
+        "hidden_size": hidden_size,
+        "batch": batch,
+        "dtype": "float16",
+        "cudnn": cudnn and {"candidate": "cudnn standard", "us": cudnn},
+        "own": own and {"candidate": "own 1", "us": own},
+        "limit_us": limit,
+    }
+
+
+def test_steps_are_drawn_over_the_hidden_size():
+    rows = [step(64, 4.0, 1.0, 0.5), step(128, 5.0, None, 0.6), step(64, 6.0, 2.0, 0.7, batch=64)]
+    figure = figures["steps"]({"machine": MACHINE, "rows": rows})
+    first, second = figure.axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in first.lines}
+    assert drawn == {
+        "cuDNN's fastest algorithm": [[64, 4.0], [128, 5.0]],
+        "our own kernels": [[64, 1.0]],
+        "what the device allows": [[64, 0.5], [128, 0.6]],
+    }
+    assert [line.get_ydata().tolist() for line in second.lines] == [[6.0], [2.0], [0.7]]
+    said = texts(figures["svg"](figure))
+    assert {"float16, batch of 1", "float16, batch of 64", "our own kernels"} <= set(said)
+    assert "Some GPU, cuDNN 9.19.0, PyTorch 2.11, 2026-01-02" in said
+
+
+def test_a_device_of_unknown_limits_has_two_lines():
+    figure = figures["steps"]({"machine": MACHINE, "rows": [step(64, 4.0, 1.0, None)]})
+    assert [line.get_label() for line in figure.axes[0].lines] == [
+        "cuDNN's fastest algorithm",
+        "our own kernels",
+    ]
+
+
+def test_the_steps_in_the_checkout_are_those_of_the_record():
+    path = DOCS / "verification" / "own_steps.json"
+    if not path.exists():
+        pytest.skip("this checkout holds no such record")
+    kept = (DOCS / "own_steps.svg").read_text(encoding="utf-8")
+    new = figures["svg"](figures["steps"](json.loads(path.read_text(encoding="utf-8"))))
+    assert texts(kept) == texts(new), "make docs draws it"
+
+
 def test_a_curve_is_logarithmic():
     figure = figures["curve"]([1.0, 0.1, 0.01], "a title")
     (line,) = figure.axes[0].lines
