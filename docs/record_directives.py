@@ -7,9 +7,10 @@
 call, ``tuning-report`` what was measured for one of these calls, ``bench-targets`` and
 ``bench-record`` those of the benchmark of networks beside their aims, ``bench-plans`` the host cost
 of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file as it is,
-``speed-figure`` a picture of the benchmark, which README.md shows too. Where there is no record
-they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data of the code,
-``loss-figure`` the losses that the code of its page computes.
+``speed-figure`` a picture of the benchmark, which README.md shows too, ``bench-gain``,
+``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels.
+Where there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data
+of the code, ``loss-figure`` the losses that the code of its page computes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import conv_table
 import figures
+import own_aims
 import rnn_table
 from docutils import nodes
 from records import (
@@ -50,6 +52,7 @@ from records import (
     miopen_rows,
     overhead_rows,
     plan_rows,
+    stress_text,
     target_rows,
     untuned_rows,
     vulkan_rows,
@@ -247,11 +250,63 @@ class BenchPlans(BenchRecord):
 
 
 class BenchGain(BenchRecord):
-    """``bench-gain``."""
+    """``bench-gain``, of another record with its file."""
+
+    optional_arguments = 1
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
-        memory = nodes.paragraph(text=memory_of_own_kernels(record))
-        return [table(gain_rows(record), GAIN_HEAD), memory]
+        return [table(gain_rows(record), GAIN_HEAD)]
+
+
+class OwnRecords(SphinxDirective):
+    """A directive that shows all that the benchmark has of our own kernels."""
+
+    def run(self) -> list[nodes.Node]:
+        found = [self._read(name) for name in ("bench_rnn.json", "bench_own.json")]
+        records = [record for record in found if record is not None]
+        return self.show(records, self._read("bench_jax.json"))
+
+    def _read(self, name: str) -> Any:
+        path = RECORDS / name
+        self.env.note_dependency(str(path))
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def show(self, records: list[dict[str, Any]], jax: dict[str, Any] | None) -> list[nodes.Node]:
+        """The records as nodes."""
+        raise NotImplementedError
+
+
+class OwnAims(OwnRecords):
+    """``own-aims``."""
+
+    def show(self, records: list[dict[str, Any]], jax: dict[str, Any] | None) -> list[nodes.Node]:
+        said = [memory_of_own_kernels(records)]
+        seeds = [str(record["seed"]) for record in records if "seed" in record]
+        said += [f"The seed of the networks drawn at random: {seed}." for seed in seeds]
+        said += [measured_on(record, source_hash()) for record in records]
+        paragraphs = [nodes.paragraph(text=text) for text in said]
+        return [table(own_aims.rows(records, jax), own_aims.HEAD), *paragraphs]
+
+
+class OwnJax(OwnRecords):
+    """``own-jax``."""
+
+    def show(self, records: list[dict[str, Any]], jax: dict[str, Any] | None) -> list[nodes.Node]:
+        rows = [] if jax is None else own_aims.jax_rows(records, jax)
+        if not rows:
+            return [nodes.paragraph(text="Not measured yet.")]
+        return [table(rows, own_aims.JAX_HEAD)]
+
+
+class OwnStress(Record):
+    """``own-stress``."""
+
+    file = "own_stress.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        said = (stress_text(record), measured_on(record, source_hash()))
+        return [nodes.paragraph(text=one) for one in said]
 
 
 class BenchImages(BenchRecord):
@@ -304,6 +359,23 @@ class SpeedFigure(Record):
         _write(DOCS / "speed.svg", figures.svg(drawn))
         alt = "Bars: milliseconds of a call of dnnffi beside PyTorch, by network and phase"
         return [nodes.image(uri="speed.svg", alt=alt)]
+
+
+class StepsFigure(Record):
+    """``steps-figure``, likewise."""
+
+    file = "own_steps.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        drawn = figures.steps(json.loads(text))
+        if drawn is None:
+            return self.missing(self.file)
+        _write(DOCS / "own_steps.svg", figures.svg(drawn))
+        alt = "Curves: microseconds of a step over the hidden size, of cuDNN and of our own kernels"
+        return [nodes.image(uri="own_steps.svg", alt=alt)]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [nodes.paragraph(text="Not measured yet.")]
 
 
 class LossFigure(SphinxDirective):
@@ -376,6 +448,10 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("tuning-report", TuningReport)
     app.add_directive("bench-gain", BenchGain)
+    app.add_directive("own-aims", OwnAims)
+    app.add_directive("own-jax", OwnJax)
+    app.add_directive("own-stress", OwnStress)
+    app.add_directive("steps-figure", StepsFigure)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)
     app.add_directive("bench-images", BenchImages)

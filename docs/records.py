@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -185,23 +186,37 @@ def gain_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     return [*((name, *row) for name, row in cells.items()), ("geometric mean", *means)]
 
 
-def memory_of_own_kernels(record: dict[str, Any]) -> str:
+def memory_of_own_kernels(records: Iterable[dict[str, Any]]) -> str:
     """Their workspace and reserve space over those of cuDNN's standard algorithm, in words."""
-    ratios = []
-    for phase in PHASE_WORDS:
+    ratios = {}
+    for record, phase in product(records, PHASE_WORDS):
         ran, raw = (figures(record, model, phase, "about") for model in (FUNCTIONS, RAW))
         for name in [name for name in ran if name in raw and ran[name]["algorithm"] == "own"]:
             ours, standard = (
                 about["workspace_bytes"] + about["reserve_bytes"]
                 for about in (ran[name], raw[name]["algorithms"]["standard"])
             )
-            ratios.append(ours / standard)
+            ratios[name, phase] = ours / standard
     if not ratios:
         return "No shape of the record ran on these kernels."
+    name, phase = worst = max(ratios, key=ratios.__getitem__)
     return (
         f"Where these kernels run, their workspace and reserve space together are "
-        f"{min(ratios):.2f} to {max(ratios):.2f} times those of cuDNN's standard algorithm, "
-        f"{median(ratios):.2f} times in the median of {len(ratios)} cases."
+        f"{min(ratios.values()):.2f} to {ratios[worst]:.2f} times those of cuDNN's standard "
+        f"algorithm (most for {name}, {PHASE_WORDS[phase]}), {median(ratios.values()):.2f} times "
+        f"in the median of {len(ratios)} cases."
+    )
+
+
+def stress_text(record: dict[str, Any]) -> str:
+    """What a run of benchmarks/own_stress.py found, in a sentence."""
+    wrong = record["differing_words"]
+    found = f"{wrong:,} words of four bytes differed" if wrong else "not a bit differed"
+    return (
+        f"{record['launches']:,} launches of {record['problems']} problems in "
+        f"{record['seconds']:g} s, {record['graph_launches']:,} graphs and "
+        f"{record['direct_calls']:,} direct calls on {record['threads']} threads beside "
+        f"{record['products_beside']:,} matrix products: {found} from the first results."
     )
 
 

@@ -1,0 +1,99 @@
+"""The table of aims for our own kernels says what the records hold."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from dnnffi.bench.shapes import OWN, PERFORMANCE, draw_shapes, shapes_of
+
+own_aims = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "own_aims.py"))
+LSTM = "lstm f16 100 64 512 512 1 uni"
+
+
+def record(shapes, times, sets=("performance",)):
+    """Of shapes and, by model, the milliseconds of an inference of each."""
+    return {
+        "shapes": [shape.as_json() | {"sets": list(sets)} for shape in shapes],
+        "rows": [
+            {"shape": shape.name, "model": model, "phase": "inference", "ms": ms}
+            for shape in shapes
+            for model, ms in times.items()
+        ],
+    }
+
+
+def rows(*arguments):
+    return {row[0]: row[1:] for row in own_aims["rows"](*arguments)}
+
+
+def test_the_fastest_peer_counts():
+    (shape,) = (shape for shape in PERFORMANCE if shape.name == LSTM)
+    times = {"dnnffi plan captured": 1.0, "cudnn raw": 4.0, "torch graph": 5.0, "jax": 0.1}
+    found = rows([record([shape], times)])
+    assert found["LSTM f16, T 100, B 64, H 512"][:4] == ("3.5", "4.00", "not measured", "yes; -")
+    times["torch graph"] = 3.0
+    found = rows([record([shape], times)])
+    assert found["LSTM f16, T 100, B 64, H 512"][:4] == ("3.5", "3.00", "not measured", "no; -")
+
+
+def test_a_scan_of_jax_counts_where_it_was_measured():
+    (shape,) = (shape for shape in PERFORMANCE if shape.name == LSTM)
+    times = {"dnnffi plan captured": 1.0, "cudnn raw": 4.0}
+    scans = {"scan 1": 9.0, "scan 10": 3.25, "scan 20": "RuntimeError: no", "plan": 0.1}
+    jax = {"rows": [{"shape": LSTM, "inference": scans, "training": {"scan 1": "no"}}]}
+    found = rows([record([shape], times)], jax)
+    assert found["LSTM f16, T 100, B 64, H 512"][1] == "3.25"
+    assert own_aims["jax_rows"]([record([shape], times)], jax) == [
+        (LSTM, "3.250", "1.000", "3.25", *["not measured"] * 3)
+    ]
+    assert own_aims["jax_rows"]([record([shape], times)], {}) == []
+
+
+def test_shapes_without_cudnn_are_not_compared():
+    (shape,) = (shape for shape in PERFORMANCE if shape.name == LSTM)
+    times = {"dnnffi plan captured": 1.0, "torch graph": 5.0}
+    assert own_aims["speedups"]([record([shape], times)], "inference") == {}
+
+
+def test_means_are_over_both_records_and_the_lowest_is_named():
+    drawn = draw_shapes(3)
+    one = record(PERFORMANCE[:2], {"dnnffi plan captured": 1.0, "cudnn raw": 2.0})
+    other = record(drawn[:2], {"dnnffi plan captured": 1.0, "cudnn raw": 8.0}, ["random"])
+    other["rows"][0]["ms"] = 4.0  # the first of them by dnnffi
+    found = rows([one, other])
+    drawn_at_random = found["20 networks drawn at random"]
+    assert drawn_at_random[1] == f"4.00 over 2, lowest 2.00 ({drawn[0].name})"
+    assert found["the set performance"][1].startswith("2.00 over 2")
+    assert found["any of these"][1:4] == (
+        f"lowest 2.00 ({PERFORMANCE[0].name})",
+        "not measured",
+        "yes; -",
+    )
+
+
+@pytest.mark.parametrize("least", [1.29, 1.31])
+def test_both_the_mean_and_the_lowest_are_to_be_reached(least):
+    large = [shape for shape in OWN if shape.hidden_size >= 1024]
+    made = record(large, {"dnnffi plan captured": 1.0, "cudnn raw": 4.0}, ["own"])
+    (row,) = (r for r in made["rows"] if r["shape"] == large[0].name and r["model"] == "cudnn raw")
+    row["ms"] = least
+    found = rows([made])["f16, H from 1024 to 2816, B from 8 to 64"]
+    assert found[0] == "2, none below 1.3"
+    assert found[3] == ("yes; -" if least > 1.3 else "no; -")
+
+
+def test_each_line_has_shapes_in_the_sets_that_make_bench_measures():
+    asked = shapes_of(
+        ["performance", "own", "random"],
+        {"performance": PERFORMANCE, "own": OWN, "random": draw_shapes()},
+    )
+    shapes = [shape.as_json() | {"sets": sets} for shape, sets in asked.items()]
+    counts = {line.words: sum(line.takes(shape) for shape in shapes) for line in own_aims["LINES"]}
+    assert counts["B 1, T 1000, H 128 and 256"] == 4
+    assert counts["20 networks drawn at random"] == 20
+    assert counts["the set performance"] == len(PERFORMANCE)
+    assert all(counts.values())
+    assert [words for words, count in counts.items() if count == 1] == list(counts)[:4]
