@@ -105,13 +105,14 @@ class EmulatedKernel:
             f'\nextern "C" void launch(const void *arguments) {{ call({name}, arguments); }}\n'
         )
         self._function = compiled(text).launch
-        self._cooperative = cooperative
+        cluster = "#define CLUSTER 1\n" in source and "meet_cluster" in source
+        self._together = cooperative or cluster
         self.seed, self.absent = 0, _NO_BLOCK
 
     def __call__(self, blocks, threads, arguments, *, stream=None, shared_mem=0):
         grid = (ctypes.c_int * 3)(*(*blocks, 1, 1)[:3])
         given = numbers_of(arguments)
-        if not self._cooperative:
+        if not self._together:
             _device().device_each(self._function, given, grid, threads[0])
             return
         self.seed += 1

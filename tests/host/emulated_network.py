@@ -40,9 +40,9 @@ def geometry(
     registers = min(kept[0], steps)
     shared = min(kept[1], steps - registers)
     last, first = flags.get("barrier_last", True), flags.get("poll_first", True)
-    return Geometry(
-        *(kind, units, rows, subtiles, *warps, registers, shared, staged, last, first, ring)
-    )
+    shape = units, rows, subtiles, *warps
+    cluster = flags.get("cluster", False)
+    return Geometry(kind, *shape, registers, shared, staged, last, first, ring, cluster)
 
 
 class Network:

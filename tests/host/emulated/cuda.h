@@ -16,6 +16,7 @@ void *memcpy(void *, const void *, unsigned long);
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 
 struct alignas(16) uint4 {
     unsigned x, y, z, w;

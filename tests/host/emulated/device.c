@@ -17,7 +17,7 @@
 #include "device.h"
 
 enum { STACK = 1 << 16, GUARD = 4096, LATE_STORES = 1 << 12, COPIES = 256 };
-enum { READY, AT_BARRIER, IN_WARP, ENDED };
+enum { READY, AT_BARRIER, AT_MEETING, IN_WARP, ENDED };
 #define MOST_IDLE 4000000L /* changes of threads without any that gets on */
 
 struct copy {
@@ -40,12 +40,20 @@ struct warp {
 };
 
 struct block {
-    int arrived, asleep;
+    int arrived, met, ended, asleep; /* `met` of the first block of a cluster */
     unsigned char *memory;
+};
+
+/* A barrier that counts bytes, 8 bytes in a block's memory. */
+struct arrivals {
+    int32_t bytes;
+    uint16_t expected, phase;
 };
 
 struct store {
     uint32_t *at, value[4];
+    struct arrivals *counted; /* by the barrier of this block, NULL for a store to device memory */
+    int block;
 };
 
 struct index threadIdx, blockIdx, blockDim, gridDim;
@@ -80,6 +88,14 @@ static _Noreturn void fail(const char *format, ...)
     _longjmp(host, 1);
 }
 
+static void arrived(struct arrivals *barrier, int bytes)
+{
+    barrier->bytes += bytes;
+    if (!barrier->expected || barrier->bytes) return;
+    barrier->expected = 0, barrier->phase ^= 1;
+    idle = 0;
+}
+
 static void show(int number)
 {
     /* Stores of a thread to one place stay in order. */
@@ -89,6 +105,10 @@ static void show(int number)
             break;
         }
     memcpy(stores[number].at, stores[number].value, 16);
+    if (stores[number].counted) {
+        if (blocks[stores[number].block].ended == per_block) fail("a store into a block that has ended");
+        arrived(stores[number].counted, -16);
+    }
     memmove(&stores[number], &stores[number + 1], (--store_count - number) * sizeof *stores);
 }
 
@@ -180,13 +200,61 @@ void device_wait(int pending)
     some_copies(self);
 }
 
+static void store_late(struct store store, const void *value)
+{
+    if ((uintptr_t)store.at & 15) fail("a store of a word that is not aligned");
+    if (store_count == LATE_STORES) show(0);
+    memcpy(store.value, value, 16);
+    stores[store_count++] = store;
+    if (draw(2)) change();
+}
+
 void device_store(void *at, const void *value)
 {
-    if ((uintptr_t)at & 15) fail("a store of a word that is not aligned");
-    if (store_count == LATE_STORES) show(0);
-    stores[store_count].at = at;
-    memcpy(stores[store_count++].value, value, 16);
-    if (draw(2)) change();
+    store_late((struct store){.at = at}, value);
+}
+
+void device_send(int block, unsigned at, const void *value, unsigned barrier)
+{
+    unsigned char *memory = blocks[block].memory;
+    store_late((struct store){(void *)(memory + at), {0}, (void *)(memory + barrier), block}, value);
+}
+
+void device_begin_barrier(unsigned at)
+{
+    *(struct arrivals *)(blocks[blockIdx.x].memory + at) = (struct arrivals){0};
+}
+
+void device_expect(unsigned at, int bytes)
+{
+    struct arrivals *barrier = (struct arrivals *)(blocks[blockIdx.x].memory + at);
+    if (barrier->expected) fail("two arrivals in a phase that has one");
+    barrier->expected = 1;
+    arrived(barrier, bytes);
+}
+
+int device_phase_ended(unsigned at, unsigned parity)
+{
+    const struct arrivals *barrier = (struct arrivals *)(blocks[blockIdx.x].memory + at);
+    if (barrier->phase == parity) change();
+    return barrier->phase != parity;
+}
+
+void device_meet(int of_cluster)
+{
+    int first = blockIdx.x / of_cluster * of_cluster;
+    idle = 0;
+    if (++blocks[first].met < per_block * of_cluster) {
+        take_out(current, AT_MEETING);
+        change();
+        return;
+    }
+    blocks[first].met = 0;
+    for (int i = first * per_block; i < (first + of_cluster) * per_block; i++) {
+        if (threads[i].state == ENDED) fail("a thread ended in front of a meeting");
+        if (threads[i].state == AT_MEETING) make_ready(i);
+    }
+    change();
 }
 
 void device_load(void *value, const void *at)
@@ -242,6 +310,7 @@ static void begin(void)
     while (self->copies) finish_copy(self, 0);
     idle = 0;
     take_out(current, ENDED);
+    blocks[current / per_block].ended++;
     if (++ended == expected) _longjmp(host, 1);
     go_on();
 }

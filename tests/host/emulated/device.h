@@ -15,6 +15,12 @@ void device_barrier(void);
 void device_warp(collective *what, void *argument);
 void device_load(void *value, const void *at);
 void device_store(void *at, const void *value);
+/* Of a cluster: a store into a block's memory, and its barriers, by their places there. */
+void device_send(int block, unsigned at, const void *value, unsigned barrier);
+void device_begin_barrier(unsigned at);
+void device_expect(unsigned at, int bytes);
+int device_phase_ended(unsigned at, unsigned parity);
+void device_meet(int of_cluster);
 void device_copy(void *to, const void *from);
 void device_commit(void);
 void device_wait(int pending);

@@ -93,3 +93,29 @@ DEVICE void copy_word(uint4 *to, const void *from) { device_copy(to, from); }
 DEVICE void commit_copies() { device_commit(); }
 
 template <int PENDING> DEVICE void wait_for_copies() { device_wait(PENDING); }
+
+/* An address of a block's shared memory is a place in it, behind a block's number in the cluster. */
+DEVICE u32 shared_address(const void *at)
+{
+    return (u32)((const unsigned char *)at - (const unsigned char *)device_shared());
+}
+
+DEVICE u32 in_block(u32 address, int rank) { return address | (u32)(rank + 1) << 24; }
+
+DEVICE void begin_barrier(u32 barrier) { device_begin_barrier(barrier); }
+
+DEVICE void expect_bytes(u32 barrier, int bytes) { device_expect(barrier, bytes); }
+
+DEVICE bool phase_ended(u32 barrier, u32 parity) { return device_phase_ended(barrier, parity); }
+
+#ifdef UNITS
+constexpr int OF_CLUSTER = ((HIDDEN + 7) / 8 * 8 + UNITS - 1) / UNITS;
+
+DEVICE void store_in_block(u32 at, uint4 word, u32 barrier)
+{
+    const int block = blockIdx.x / OF_CLUSTER * OF_CLUSTER + (int)(at >> 24) - 1;
+    device_send(block, at & 0xffffff, &word, barrier & 0xffffff);
+}
+
+DEVICE void meet_cluster() { device_meet(OF_CLUSTER); }
+#endif

@@ -71,7 +71,7 @@ def refused(own, memory, problem, words):
 def test_they_are_numbered(own):
     found = own.offers(PROBLEM)
     assert found == tuple(map(str, range(1, len(found) + 1)))
-    assert 1 <= len(found) <= 3
+    assert 1 <= len(found) <= 4
 
 
 def test_who_asks_for_an_algorithm_of_the_vendors_is_offered_none(own):
@@ -89,6 +89,9 @@ LIMITED = {
     )._replace(dropout=0.5),
     r"at most 2147483647 rows of all steps; got 1048576 \* 4096": PROBLEM._replace(
         steps=2**20, batch=2**12
+    ),
+    r"at most 2147483647 elements of the gates of a step; got 4 \* 2097152 \* 256": with_spec(
+        PROBLEM._replace(batch=2**21), hidden_size=256
     ),
 }
 
@@ -165,7 +168,7 @@ def test_a_device_without_room_is_offered_nothing(own, memory, monkeypatch):
 
 def test_one_that_is_not_offered_is_not_made(own, memory):
     with pytest.raises(UnsupportedError, match="have no geometry"):
-        own.make(PROBLEM, "4", launch(memory))
+        own.make(PROBLEM, "5", launch(memory))
 
 
 @pytest.fixture
@@ -261,6 +264,31 @@ def test_who_cannot_run_has_no_random_numbers(memory):
     memory.kind = "rocm"
     with pytest.raises(UnsupportedError, match="CuPy arrays on CUDA only"):
         OwnCandidates(memory).generator(0, 7)
+
+
+def geometries(own, memory, monkeypatch, problem, *architecture):
+    """Of all candidates, on a device of an architecture."""
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(*architecture))
+    return own._pairs(problem)
+
+
+def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
+    small = with_spec(PROBLEM, hidden_size=200)._replace(batch=16)
+    older = geometries(own, memory, monkeypatch, small, 8, 9, 132)
+    newer = geometries(own, memory, monkeypatch, small, 9, 0, 132)
+    assert [one.cluster for pair in older for one in pair] == [False] * 2 * len(older)
+    assert newer[:-1] == older
+    forward, backward = newer[-1]
+    assert forward.cluster
+    assert forward.blocks == 8
+    assert backward in [pair[1] for pair in older]  # too many words for a cluster
+
+
+def test_a_backward_of_one_row_is_a_clusters(own, memory, monkeypatch):
+    one = with_spec(PROBLEM, hidden_size=128)._replace(batch=1)
+    forward, backward = geometries(own, memory, monkeypatch, one, 9, 0, 132)[-1]
+    assert forward.cluster
+    assert backward.cluster
 
 
 def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):

@@ -20,12 +20,13 @@ from dnnffi.backends.own.recurrent.geometry import (
     Geometry,
     Kind,
     choices,
+    clustered,
     divisions,
     warp_k,
 )
 from dnnffi.spec.checks import ITEM_SIZES
 
-H200 = Chip(132, 232_448)
+H200 = Chip(132, 232_448, clusters=True)
 SMALL = Chip(20, 101_376)
 
 KINDS = [
@@ -52,10 +53,9 @@ SUMS = {
     "k_streamed": "K_STREAMED",
     "cells": "CELLS",
     "streams": "STREAMS",
-    "base_shared_bytes": "PARTIAL_BYTES + RING_BYTES + STAGED_BYTES",
+    "base_shared_bytes": "PARTIAL_BYTES + RING_BYTES + STAGED_BYTES + ARRIVAL_BYTES",
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
-    "alone": "ALONE",
-    "exchange_bytes": "ALONE ? 0 : SUBTILES * 2 * SLOT_WORDS * 16",
+    "exchange_bytes": "CLUSTER ? 0 : SUBTILES * 2 * SLOT_WORDS * 16",
     "bias_parts": "SUBTILES * COLUMNS * (3 - CELLS)",
 }
 
@@ -71,10 +71,13 @@ def any_geometry(dice):
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
     steps = warp_k(kind, k_warps)
     registers = dice.randint(0, steps)
+    cluster = dice.random() < 0.2
+    subtiles = 1 if cluster else dice.randint(1, 2)
     return Geometry(
-        *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), dice.randint(1, 2)),
+        *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
         *(tile_warps, k_warps, registers, dice.randint(0, steps - registers)),
-        *(dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5, dice.randint(3, 4)),
+        *(cluster or dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5),
+        *(dice.randint(3, 4), cluster),
     )
 
 
@@ -153,6 +156,24 @@ def test_an_h200_has_something_for_every_hidden_size():
     for hidden, kind in zip(range(1, 4097), itertools.cycle(KINDS), strict=False):
         batch, directions = dice.choice([1, 5, 64, 300]), dice.choice([1, 2])
         assert choices(kind._replace(hidden=hidden), batch, directions, H200, 1), (hidden, kind)
+
+
+@given(kinds(1024), st.integers(1, 300), st.sampled_from([1, 2]))
+def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions):
+    one = clustered(kind, batch, directions, H200)
+    if one is None:
+        return
+    check([one], kind, batch, H200)
+    assert one.cluster
+    assert one.staged
+    assert (one.blocks <= 8, one.subtiles, one.k_streamed, one.exchange_bytes) == (True, 1, 0, 0)
+    assert one.groups(batch) * directions * one.blocks <= H200.multiprocessors
+
+
+@pytest.mark.parametrize("hidden", [8, 64, 128, 200, 256])
+def test_a_small_layer_can_be_a_clusters(hidden):
+    assert clustered(Kind("lstm", hidden, "float16"), 64, 1, H200)
+    assert clustered(Kind("lstm", hidden, "float16"), 64, 1, H200._replace(clusters=False)) is None
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

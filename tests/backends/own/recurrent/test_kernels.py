@@ -77,6 +77,7 @@ def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
 
 
 LATER = {"barrier_last": False, "poll_first": False}
+CLUSTER = {"barrier_last": False, "cluster": True}
 
 SETUPS = (
     # One tile, whole words; weights in registers alone.
@@ -110,8 +111,13 @@ SETUPS = (
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
     # A group of one block.
     Setup("lstm", "float16", 21, way(24, 8, 1, (2, 2)), way(24, 16, 1, (1, 4), (0, 1))),
-    Setup("gru", "float32", 14, way(16, 16, 1, (3, 2)), way(16, 8, 1, (1, 4)), packed=True),
-    Setup("rnn_relu", "bfloat16", 24, way(24, poll_first=False), way(24, 8, 1, (2, 2))),
+    # Clusters.
+    Setup("lstm", "float16", 40, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
+    Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER)),
+    Setup("gru", "float32", 14, way(8, 8, 1, (3, 2), **CLUSTER), way(8, **CLUSTER), packed=True),
+    Setup("gru", "bfloat16", 23, way(16, 8, 1, (1, 4), (0, 1), **CLUSTER), way(8, 16, **CLUSTER)),
+    Setup("rnn_relu", "bfloat16", 8, way(poll_first=False, cluster=True), way(**CLUSTER)),
+    Setup("rnn_tanh", "float16", 24, way(8, **CLUSTER), way(8, cluster=True), packed=True),
     # Without what a backward needs.
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
     Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2), **LATER), packed=True),
@@ -142,7 +148,7 @@ def differs(one):
     )
     yield "gathers a last word that is not there", kind.exchanged % (4 * one.k_warps) > 0
     yield "pads units", kind.hidden % 8 > 0
-    yield "has groups of one block", one.alone
+    yield "has groups of one block", one.blocks == 1
     yield "has a last block that is not full", kind.padded % one.units > 0
     yield from zip(Geometry._fields[8:], one[8:], strict=True)
 

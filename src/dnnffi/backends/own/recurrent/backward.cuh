@@ -27,7 +27,7 @@ struct BackwardArrays
     DEVICE Array gate(int number) const { return own_array(gates + number * PADDED, SAVED); }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
+extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_backward(
     Element *gates, const Element *c_before, const Element *h_before, const Element *y,
     const Element *dy, const Element *matrices, const Element *dh_n, const Element *dc_n,
     Element *dh_0, Element *dc_0, float *bias_sums, uint4 *exchange, uint4 *streamed,
@@ -36,13 +36,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
     long long weight_stride, long long groups, long long first_group, double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    Partials partials{(float *)memory};
     uint4 *slots = (uint4 *)(memory + PARTIAL_BYTES), *staged = slots + RING_BYTES / 16;
-    uint4 *kept = staged + STAGED_BYTES / 16;
+    uint4 *kept = staged + (STAGED_BYTES + ARRIVAL_BYTES) / 16;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
-    const int direction = number / (int)groups, group = number % (int)groups;
-    const int first_row = group * SUBTILES * ROWS;
+    const int direction = number / (int)groups;
+    const int first_row = number % (int)groups * SUBTILES * ROWS;
 
     matrices += direction * weight_stride;
     const long long state = direction * batch * HIDDEN, saved = direction * positions * PADDED;
@@ -51,12 +50,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
     const BackwardArrays arrays{gates + saved * SAVED, c_before + saved, h_before + saved,
                                 y + direction * HIDDEN, dy + direction * HIDDEN, (int)directions};
     const int last = places.length(first_row);
-    uint4 *exchanged = exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS;
-    const Tags tags = tags_of(exchanged, rank);
+
+    const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
+    Group group(rank, rows, exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS,
+                staged);
 
     Weights weights;
     weights.read(matrices, kept, streamed, rank, warp, lane);
-    const Ring<BackwardArrays> ring{slots, arrays, places, rank, first_row};
+    const Ring<BackwardArrays> ring(slots, arrays, places, rank, first_row);
     ring.begin(last);
 
     float dh[SUBTILES][WARP_TASKS][CELLS], dc[SUBTILES][WARP_TASKS][CELLS];
@@ -71,7 +72,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
             for (int e = 0; e < CELLS; e++) dh[sub][i][e] = dc[sub][i][e] = 0;
         }
 
-    bool late = false;
 #pragma unroll 1
     for (int turn = 0; turn <= last; turn++) {
         const int step = last - 1 - turn;
@@ -103,13 +103,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
             if (!POLL_FIRST) prepare();
             Sums sums;
             sums.clear();
-            uint4 *words = exchanged + sub * 2 * SLOT_WORDS;
             if (turn > 0) {
-                product(sums, weights, words, staged, turn - 1, tags, late, [&] {
+                group.product(sums, weights, turn - 1, sub, [&] {
                     if (POLL_FIRST) prepare();
                 });
             } else if (POLL_FIRST) prepare();
-            if (!BARRIER_LAST) __syncthreads(); /* the previous cells have read the partial sums */
+            const Partials partials((float *)memory, turn * SUBTILES + sub);
+            sums.total();
             partials.write(sums, warp, lane);
             wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
             __syncthreads();
@@ -158,8 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(
                 __syncwarp();
 #pragma unroll
                 for (int gate = 0; gate < GATES; gate++)
-                    send(ALONE ? staged : words + (turn & 1) * SLOT_WORDS, slot,
-                         gate == 2 && CELL == GRU ? 3 : gate, gate, task, rank, tags.of(turn));
+                    group.send(turn, sub, slot, gate == 2 && CELL == GRU ? 3 : gate, gate, task);
             }
             if (BARRIER_LAST) __syncthreads();
             else pass_on();

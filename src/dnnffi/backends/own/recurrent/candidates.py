@@ -11,7 +11,13 @@ from typing import Any
 from dnnffi.backends.cublas import library as cublas
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, choices
+from dnnffi.backends.own.recurrent.geometry import (
+    Chip,
+    Geometry,
+    Kind,
+    choices,
+    clustered,
+)
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.rows import rows_of
@@ -23,11 +29,12 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 1
+_VERSION = 2
 """Of the kernels: times that were measured with another version are not used."""
 
 _MOST = 3
 _OLDEST = (8, 0)
+_CLUSTERS = (9, 0)
 
 
 class OwnCandidates:
@@ -85,23 +92,28 @@ class OwnCandidates:
             clip=clip,
         )
         chip = self._chip()
-        arguments = problem.batch, spec.num_directions, chip, _MOST
-        forwards = choices(kind, *arguments)
+        where = problem.batch, spec.num_directions, chip
+        forwards = choices(kind, *where, _MOST)
+        cluster = clustered(kind, *where)
         if not problem.training:
-            return [(forward, None) for forward in forwards]
-        backwards = choices(kind._replace(backward=True), *arguments)
+            return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]
+        of_backward = kind._replace(backward=True)
+        backwards = choices(of_backward, *where, max(1, _MOST - 1))
         if not forwards or not backwards:
             return []
-        count = max(len(forwards), len(backwards))
-        return [
-            (forwards[min(n, len(forwards) - 1)], backwards[min(n, len(backwards) - 1)])
-            for n in range(count)
+        pairs: list[tuple[Geometry, Geometry | None]] = [
+            (one, backwards[number % len(backwards)]) for number, one in enumerate(forwards)
         ]
+        if cluster:
+            pairs.append((cluster, clustered(of_backward, *where) or backwards[0]))
+        return pairs
 
     def _chip(self) -> Chip:
         memory = self._memory
         device = memory.current_device()
-        return Chip(memory.architecture(device).multiprocessors, memory.shared_bytes(device))
+        major, minor, multiprocessors = memory.architecture(device)
+        clusters = (major, minor) >= _CLUSTERS
+        return Chip(multiprocessors, memory.shared_bytes(device), clusters)
 
     def _compile(self, pairs: list[tuple[Geometry, Geometry | None]], device: int) -> None:
         """Compile all of them at once: a caller that asks for one by its name asks for each."""

@@ -18,11 +18,7 @@
    Why a launch needs no zeroed memory: a block finds the tags of the previous launch in its own
    words, which no other block writes. Each launch on a buffer writes all words of a group's slot
    equally often. It has to be zeroed before the first launch only; here every call does so, since
-   workspaces are shared.
-
-   A block that is a group ALONE needs none of this: its words stay in its shared memory, without
-   tags. They are written by the cells, after the barrier that ends the product, and read after
-   the one that ends the step. */
+   workspaces are shared. */
 
 constexpr u32 TAG = DTYPE == FLOAT32 ? 1u : 0x10000u;
 

@@ -33,7 +33,7 @@ struct ForwardArrays
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
+extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_forward(
     Element *gates, Element *c_before, Element *h_before, Element *y, const Element *matrices,
     const Element *input_bias, const Element *recurrent_bias, const Element *h_0,
     const Element *c_0, Element *h_n, Element *c_n, uint4 *exchange, uint4 *streamed,
@@ -43,13 +43,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
     double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    Partials partials{(float *)memory};
     uint4 *slots = (uint4 *)(memory + PARTIAL_BYTES), *staged = slots + RING_BYTES / 16;
-    uint4 *kept = staged + STAGED_BYTES / 16;
+    uint4 *kept = staged + (STAGED_BYTES + ARRIVAL_BYTES) / 16;
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
-    const int direction = number / (int)groups, group = number % (int)groups;
-    const int first_row = group * SUBTILES * ROWS, most = (int)batch - 1;
+    const int direction = number / (int)groups;
+    const int first_row = number % (int)groups * SUBTILES * ROWS, most = (int)batch - 1;
 
     matrices += direction * weight_stride;
     if (input_bias) {
@@ -62,12 +61,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
     const ForwardArrays arrays{gates + saved * (TRAINING ? SAVED : GATES), c_before + saved,
                                h_before + saved, y + direction * HIDDEN, (int)directions};
     const int last = places.length(first_row); /* the group's steps: its first row is the longest */
-    uint4 *exchanged = exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS;
-    const Tags tags = tags_of(exchanged, rank);
+
+    const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
+    Group group(rank, rows, exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS,
+                staged);
 
     Weights weights;
     weights.read(matrices, kept, streamed, rank, warp, lane);
-    const Ring<ForwardArrays> ring{slots, arrays, places, rank, first_row};
+    const Ring<ForwardArrays> ring(slots, arrays, places, rank, first_row);
     ring.begin(last);
 
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
@@ -120,13 +121,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
             for (int e = 0; e < CELLS; e++)
                 element(slot, OUTPUT, task.unit, task.row + e) = rounded(h[sub][i][e]);
             __syncwarp();
-            send(ALONE ? staged : exchanged + sub * 2 * SLOT_WORDS, slot, OUTPUT, 0, task, rank,
-                 tags.of(0));
+            group.send(0, sub, slot, OUTPUT, 0, task);
             __syncwarp();
         }
-    if (ALONE) __syncthreads();
 
-    bool late = false;
 #pragma unroll 1
     for (int step = 0; step <= last; step++) {
 #pragma unroll
@@ -156,13 +154,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
             if (!POLL_FIRST) prepare();
             Sums sums;
             sums.clear();
-            uint4 *words = exchanged + sub * 2 * SLOT_WORDS;
             if (step < last) {
-                product(sums, weights, words, staged, step, tags, late, [&] {
+                group.product(sums, weights, step, sub, [&] {
                     if (POLL_FIRST) prepare();
                 });
             } else if (POLL_FIRST) prepare();
-            if (!BARRIER_LAST) __syncthreads(); /* the previous cells have read the partial sums */
+            const Partials partials((float *)memory, step * SUBTILES + sub);
+            sums.total();
             partials.write(sums, warp, lane);
             /* The next step's inputs are here; the barrier shows them to all threads. */
             wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
@@ -189,8 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_forward(
                 }
                 __syncwarp();
                 if (step + 1 < last)
-                    send(ALONE ? staged : words + ((step + 1) & 1) * SLOT_WORDS, slot, OUTPUT, 0,
-                         task, rank, tags.of(step + 1));
+                    group.send(step + 1, sub, slot, OUTPUT, 0, task);
                 if (TRAINING && !PLAIN) {
 #pragma unroll
                     for (int e = 0; e < CELLS; e++) {

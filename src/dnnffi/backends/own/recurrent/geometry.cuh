@@ -10,15 +10,15 @@
        shared memory; those of the rest are read from L2 in every step.
    STAGED: whether all threads gather a step's words into shared memory, or each warp its own into
        registers.
-   BARRIER_LAST: whether the barrier that ends a step comes after the cells, so that no thread polls
-       while they work, or before the partial sums. POLL_FIRST: whether words are requested
+   CLUSTER: whether the blocks of a group are a cluster, which exchanges in shared memory.
+   BARRIER_LAST: whether a second barrier ends a step, so that no thread polls while others compute
+       cells; without it partial sums alternate between two places. POLL_FIRST: whether words are requested
        before the step's inputs are read.
    RING: steps whose inputs are in flight. */
 
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
 constexpr int BLOCKS = (PADDED + UNITS - 1) / UNITS; /* of a group */
-constexpr bool ALONE = BLOCKS == 1 && SUBTILES == 1 && STAGED && BARRIER_LAST;
 constexpr int WORDS = PADDED / WORD;                 /* of a row of one gate, or of h */
 constexpr int BLOCK_WORDS = UNITS / WORD;            /* those of a block */
 
@@ -57,9 +57,18 @@ constexpr int THREAD_WORDS = (RING_WORDS + THREADS - 1) / THREADS;
 constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
 
 constexpr int SLOT_WORDS = EXCHANGED * ROWS;
-constexpr int PARTIAL_BYTES = K_WARPS * 2 * TILES * COLUMNS * 256;
+constexpr int PARTIAL_FLOATS = K_WARPS * 2 * TILES * COLUMNS * 64;
+constexpr int PARTIAL_BYTES = (BARRIER_LAST ? 1 : 2) * PARTIAL_FLOATS * 4;
 constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
-constexpr int STAGED_BYTES = STAGED ? SLOT_WORDS * 16 : 0;
+constexpr int STAGED_BYTES = STAGED ? (CLUSTER ? 2 : 1) * SLOT_WORDS * 16 : 0;
+constexpr int ARRIVAL_BYTES = CLUSTER ? 16 : 0;
 
 static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
+static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
 static_assert(RING >= (BARRIER_LAST ? 2 : 3), "a step's inputs are awaited one step ahead");
+
+#if CLUSTER
+#define CLUSTER_BLOCKS __cluster_dims__(BLOCKS, 1, 1)
+#else
+#define CLUSTER_BLOCKS
+#endif

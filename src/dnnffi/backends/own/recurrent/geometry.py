@@ -17,14 +17,18 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
 WORD_BYTES = 16
+_ARRIVAL_BYTES = 16
 MOST_WARPS = 16
+_MOST_BLOCKS = 8
+"""Of a cluster, on every device that has them."""
 
 
 class Chip(NamedTuple):
-    """What of a GPU matters: its multiprocessors, and bytes of shared memory of a block."""
+    """What of a GPU matters: its multiprocessors, bytes of shared memory of a block, clusters."""
 
     multiprocessors: int
     shared_bytes: int
+    clusters: bool = False
 
 
 class Kind(NamedTuple):
@@ -87,16 +91,12 @@ class Geometry(NamedTuple):
     barrier_last: bool
     poll_first: bool
     ring: int = 4
+    cluster: bool = False
 
     @property
     def blocks(self) -> int:
         """Blocks of a group."""
         return -(-self.kind.padded // self.units)
-
-    @property
-    def alone(self) -> bool:
-        """Whether a group is a block, which exchanges nothing with others."""
-        return self.blocks == self.subtiles == 1 and self.staged and self.barrier_last
 
     @property
     def group_rows(self) -> int:
@@ -150,9 +150,12 @@ class Geometry(NamedTuple):
     def base_shared_bytes(self) -> int:
         """The same without weights: partial sums, the ring, and what is staged."""
         block_words = self.units // self.kind.word
-        partials = self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
+        partials = (2 - self.barrier_last) * self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
         ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
-        return partials + ring + self.staged * self.kind.exchanged * self.rows * WORD_BYTES
+        exchange = self.kind.exchanged * self.rows * WORD_BYTES
+        if self.cluster:
+            return partials + ring + 2 * exchange + _ARRIVAL_BYTES
+        return partials + ring + self.staged * exchange
 
     @property
     def shared_step_bytes(self) -> int:
@@ -162,7 +165,8 @@ class Geometry(NamedTuple):
     @property
     def exchange_bytes(self) -> int:
         """Device memory through which a group exchanges."""
-        return 0 if self.alone else self.subtiles * 2 * self.kind.exchanged * self.rows * WORD_BYTES
+        words = self.subtiles * 2 * self.kind.exchanged * self.rows
+        return 0 if self.cluster else words * WORD_BYTES
 
     @property
     def streamed_bytes(self) -> int:
@@ -200,6 +204,7 @@ class Geometry(NamedTuple):
             "BARRIER_LAST": int(self.barrier_last),
             "POLL_FIRST": int(self.poll_first),
             "RING": self.ring,
+            "CLUSTER": int(self.cluster),
         }
 
 
@@ -215,14 +220,25 @@ def warp_k(kind: Kind, k_warps: int) -> int:
     return -(-steps // k_warps)
 
 
-def weight_registers(threads: int, staged: bool, rows: int, warp_tiles: int) -> int:
-    """Registers of a thread that can keep weights: what addresses, words and sums leave."""
-    own = min(255, 65536 // threads)
-    words = 32 if staged else 64
-    return own - 40 - words // 2 - warp_tiles * rows // 8 * 4
+def steps_in_registers(empty: Geometry) -> int:
+    """How many of a warp's steps of k have their weights in registers.
+
+    What addresses, words and sums leave; and, where not all of the steps fit, the weights that are
+    on their way from elsewhere. One step too many costs more than it gains: the compiler then
+    moves registers to memory in every step.
+    """
+    own = min(255, 65536 // empty.threads)
+    words = 16 if empty.staged else 32
+    room = own - 40 - words - empty.warp_tiles * empty.rows // 8 * 4
+    a_step = 8 * empty.warp_tiles
+    if room < empty.warp_k * a_step:
+        room -= 48
+    return min(empty.warp_k, max(0, room // a_step))
 
 
-def divisions(kind: Kind, chip: Chip, units: int, rows: int, subtiles: int) -> Iterator[Geometry]:
+def divisions(
+    kind: Kind, chip: Chip, units: int, rows: int, subtiles: int, *, cluster: bool = False
+) -> Iterator[Geometry]:
     """All divisions of a block's work among warps that the chip has room for."""
     ring = 4 if rows * subtiles <= 16 else 3
     for tile_warps, k_warps, staged in product((1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16), (True, False)):
@@ -231,11 +247,11 @@ def divisions(kind: Kind, chip: Chip, units: int, rows: int, subtiles: int) -> I
             continue
         if tiles(kind, units) % tile_warps or k_warps > max(4, kind.exchanged // 4):
             continue
-        empty = Geometry(
-            kind, units, rows, subtiles, tile_warps, k_warps, 0, 0, staged, True, staged, ring
-        )
-        room = weight_registers(empty.threads, staged, rows, empty.warp_tiles)
-        k_registers = min(empty.warp_k, max(0, room // (8 * empty.warp_tiles)))
+        if cluster and not staged:
+            continue
+        shape = units, rows, subtiles, tile_warps, k_warps
+        empty = Geometry(kind, *shape, 0, 0, staged, not cluster, staged, ring, cluster)
+        k_registers = steps_in_registers(empty)
         left = chip.shared_bytes - empty.base_shared_bytes
         if left < 0:
             continue
@@ -262,34 +278,67 @@ def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, ch
 
 
 def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> list[Geometry]:
-    """What is worth measuring, the most promising first; nothing where nothing fits.
-
-    The last of several is a group of one block, where its weights fit on the chip.
-    """
-    alone = _alone(kind, batch, directions, chip) if most > 1 else []
-    most -= len(alone)
+    """What is worth measuring, the most promising first; nothing where nothing fits."""
     found: list[Geometry] = []
-    shapes = 0
     for units, rows, subtiles in _shapes(kind, batch, directions, chip):
-        room = [g for g in divisions(kind, chip, units, rows, subtiles) if _fits(g, chip)]
-        room.sort(key=_division_cost)
-        found += room[: most - len(found)]
-        shapes += bool(room)
-        if len(found) >= most or shapes == 2:
+        if len(found) >= most:
             break
-    return found + [one for one in alone if one not in found]
+        room = [
+            one
+            for one in divisions(kind, chip, units, rows, subtiles)
+            if one.blocks <= chip.multiprocessors
+        ]
+        room.sort(key=lambda one: (one.k_streamed, abs(one.tile_warps * one.k_warps - 8)))
+        best: dict[int, Geometry] = {}
+        for one in room:
+            best.setdefault(_class(one), one)
+        found += sorted(best.values(), key=lambda one: (one.k_streamed, _class(one)))
+    return found[:most]
 
 
-def _alone(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
-    """The most promising division of groups that are a block each."""
+def _class(geometry: Geometry) -> int:
+    """Which of several ways to divide a block's work this is: what is fast more often comes first.
+
+    Of a forward, from small layers to large ones: warps that share tiles; warps that share the sum
+    alone, with words that all gather together; and with words that each gathers for itself. Of a
+    backward the last one, then the one before it.
+    """
+    staged, tile_warps = geometry.staged, geometry.tile_warps
+    if geometry.kind.backward:
+        return 2 if tile_warps > 1 else int(staged)
+    if tile_warps in (3, 4) and staged:
+        return 0
+    if tile_warps == 1:
+        return 1 if staged else 2
+    return 3 if staged else 4
+
+
+def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry | None:
+    """The geometry whose groups are clusters of blocks, where it can be the fastest.
+
+    That is where a step has few products and few words are sent to all blocks: on an H200 up to
+    half a million products of a block, and 512 words that it sends.
+    """
+    blocks = min(_MOST_BLOCKS, kind.padded // 8)
+    units = -(-kind.padded // blocks // 8) * 8
+    rows = 8
+    groups = -(-batch // rows) * directions
+    products = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word * rows
+    sent = kind.exchanged * min(batch, rows)
+    if not chip.clusters or groups > chip.multiprocessors // blocks:
+        return None
+    if products > 500_000 or (kind.backward and sent > 512):
+        return None
     found = [
-        one
-        for one in divisions(kind, chip, kind.padded, 8, 1)
-        if one.alone
-        and not one.k_streamed
-        and one.groups(batch) * directions <= chip.multiprocessors
+        one for one in divisions(kind, chip, units, rows, 1, cluster=True) if not one.k_streamed
     ]
-    return sorted(found, key=_division_cost)[:1]
+    found.sort(
+        key=lambda one: (
+            one.tile_warps > 1 if kind.backward else abs(one.warp_tiles - 2),
+            abs(one.tile_warps * one.k_warps - 8),
+        )
+    )
+    return found[0] if found else None
 
 
 def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[int, int, int]]:
@@ -307,20 +356,3 @@ def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[i
                 cost = step_cost(kind, even, group_rows, batch, directions, chip)
                 found[even, rows, subtiles] = cost
     return sorted(found, key=lambda shape: found[shape])
-
-
-def _fits(geometry: Geometry, chip: Chip) -> bool:
-    return geometry.blocks <= chip.multiprocessors
-
-
-def _division_cost(geometry: Geometry) -> tuple[int, int, int]:
-    """What was seen to be fast comes first.
-
-    Weights on the chip, eight warps, and in a forward words that all of them gather together.
-    """
-    warps = geometry.tile_warps * geometry.k_warps
-    return (
-        geometry.k_streamed,
-        abs(warps - 8) + 4 * (geometry.k_shared > geometry.k_registers),
-        -geometry.tile_warps if geometry.staged and not geometry.kind.backward else 0,
-    )

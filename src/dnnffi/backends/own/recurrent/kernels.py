@@ -9,7 +9,10 @@ from dnnffi.backends.own.recurrent.geometry import DTYPES, Geometry
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
 
-_PARTS = ("numbers", "cells", "geometry", "exchange", "weights", "product", "ring", "recurrence")
+_PARTS = (
+    *("numbers", "cells", "geometry", "exchange", "cluster", "weights", "product", "ring"),
+    "recurrence",
+)
 
 
 def source(geometry: Geometry) -> str:
@@ -53,7 +56,9 @@ def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
     name = "recurrent_backward" if geometry.kind.backward else "recurrent_forward"
     shared_bytes = geometry.shared_bytes
     try:
-        return memory.kernel(source(geometry), name, cooperative=True, shared_bytes=shared_bytes)
+        return memory.kernel(
+            source(geometry), name, cooperative=not geometry.cluster, shared_bytes=shared_bytes
+        )
     except Exception as error:  # CuPy's have no class in common
         raise UnsupportedError(
             "dnnffi", "", f"our own kernels cannot be compiled: {type(error).__name__}: {error}"

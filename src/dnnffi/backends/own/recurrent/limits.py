@@ -35,4 +35,10 @@ LIMITS: Limits[RNNProblem] = (
         "{asked.steps} * {asked.batch}",
         "use standard",
     ),
+    Limit(
+        lambda problem: 4 * problem.batch * (problem.spec.hidden_size + 7) > _MOST_POSITIONS,
+        f"our own kernels take at most {_MOST_POSITIONS} elements of the gates of a step; got "
+        "4 * {asked.batch} * {asked.spec.hidden_size}",
+        "use standard",
+    ),
 )

@@ -3,17 +3,43 @@
 
 constexpr int AT_ONCE = 8; /* words of a thread that are in flight at once */
 
+/* A product waits for the one before it in the same sums: a warp that has few of them splits each in
+   several, which `total` adds up. */
+constexpr int SPLIT = WARP_TILES * COLUMNS >= 4 ? 1 : WARP_TILES * COLUMNS >= 2 ? 2 : 4;
+
 struct Sums
 {
     float of[WARP_TILES][COLUMNS][4];
+    float more[SPLIT > 1 ? SPLIT - 1 : 1][WARP_TILES][COLUMNS][4];
+
+    DEVICE float *part(int product, int m, int j)
+    {
+        const int number = product % SPLIT;
+        return number == 0 ? of[m][j] : more[number ? number - 1 : 0][m][j];
+    }
 
     DEVICE void clear()
     {
 #pragma unroll
-        for (int m = 0; m < WARP_TILES; m++)
+        for (int number = 0; number < SPLIT; number++)
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++)
-                of[m][j][0] = of[m][j][1] = of[m][j][2] = of[m][j][3] = 0;
+            for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) part(number, m, j)[e] = 0;
+    }
+
+    DEVICE void total()
+    {
+#pragma unroll
+        for (int number = SPLIT - 1; number > 0; number--)
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) of[m][j][e] += part(number, m, j)[e];
     }
 
     DEVICE void add(const Weights &weights, int s, const uint4 *words)
@@ -23,33 +49,40 @@ struct Sums
             const Fragments factors = weights.of(s, m);
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
-                multiply_add(of[m][j], factors.first, words[j].x, words[j].y);
+                multiply_add(part(2 * s, m, j), factors.first, words[j].x, words[j].y);
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
-                multiply_add(of[m][j], factors.second, words[j].z, words[j].w);
+                multiply_add(part(2 * s + 1, m, j), factors.second, words[j].z, words[j].w);
         }
     }
 };
 
-/* Reads words again until they have their tag; sets `late` if they never do. */
-template <int COUNT, class Load>
+/* Reads words again until they have their tag; sets `late` if they never do. EACH asks for a word
+   again before it looks at the next one, which is faster where all threads of a block wait for the
+   same step (measured); otherwise one test of all words costs the least. */
+template <int COUNT, bool EACH, class Load>
 DEVICE void wait_for(uint4 *words, u32 tag, bool &late, Load load)
 {
-    u32 polls = 0;
-    bool all;
+    u32 polls = 0, other;
     do {
-        all = true;
+        other = 0;
+        if constexpr (EACH) {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++)
-            if (!has_tag(words[i], tag)) {
-                if (late) words[i] = lost(tag);
-                else {
-                    words[i] = load(i);
-                    all = false;
+            for (int i = 0; i < COUNT; i++)
+                if (!has_tag(words[i], tag)) {
+                    other = TAG;
+                    words[i] = late ? lost(tag) : load(i);
                 }
-            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) other |= words[i].w ^ tag;
+            other &= TAG;
+#pragma unroll
+            for (int i = 0; i < COUNT && other; i++)
+                if (!has_tag(words[i], tag)) words[i] = late ? lost(tag) : load(i);
+        }
         if (++polls > MOST_POLLS) late = true;
-    } while (!all);
+    } while (other);
 }
 
 /* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
@@ -94,7 +127,7 @@ DEVICE void gather_staged(
 #pragma unroll
         for (int i = 0; i < COUNT; i++) words[i] = load(i);
         if (first == 0) meanwhile();
-        wait_for<COUNT>(words, tag, late, load);
+        wait_for<COUNT, true>(words, tag, late, load);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int at = thread + (first + i) * THREADS;
@@ -130,7 +163,7 @@ DEVICE void gather(
     meanwhile();
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        wait_for<COUNT>(words[chunk & 1], tag, late, load_of(chunk));
+        wait_for<COUNT, false>(words[chunk & 1], tag, late, load_of(chunk));
         __syncwarp();
         if (chunk + 1 < CHUNKS) {
 #pragma unroll
@@ -152,7 +185,12 @@ struct Partials
 {
     float *at;
 
-    DEVICE void write(const Sums &sums, int warp, int lane)
+    DEVICE Partials(float *first, int number)
+        : at(first + (BARRIER_LAST ? 0 : (number & 1) * PARTIAL_FLOATS))
+    {
+    }
+
+    DEVICE void write(const Sums &sums, int warp, int lane) const
     {
         const int first = warp % TILE_WARPS * WARP_TILES, k = warp / TILE_WARPS;
 #pragma unroll

@@ -25,45 +25,75 @@ DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
     return ((Element *)(slot + (stream * BLOCK_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
 }
 
-/* Sends what a task has written into the stream `stream` of a slot: word `gate` of the exchange,
-   of which `to` is a slot, or what is staged of a group ALONE. */
-DEVICE void send(
-    uint4 *to, const uint4 *slot, int stream, int gate, const Task &task, int rank, u32 tag)
+/* A group of blocks, as one of them sees it. */
+struct Group
 {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = lane; i < TASK_WORDS; i += 32) {
-        const int word = task.octet * (8 / WORD) + i / (4 * CELLS);
-        const int row = task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd);
-        const int unit_word = rank * BLOCK_WORDS + word, at = gate * WORDS + unit_word;
-        if (unit_word >= WORDS) continue;
-        const uint4 factors = as_factors(slot[(stream * BLOCK_WORDS + word) * ROWS + row]);
-        if constexpr (ALONE) to[staged_at(at, row)] = factors;
-        else store_word(to + at * ROWS + row, tagged(factors, tag));
+    int rank, rows;    /* of this block; of the first sub-tile, those that exist */
+    uint4 *exchanged;  /* two slots of each sub-tile in device memory, */
+    uint4 *staged;     /* or, of a CLUSTER, in shared memory */
+    Arrivals arrivals; /* of a CLUSTER */
+    Tags tags;         /* of other groups */
+    bool late;
+
+    DEVICE Group(int rank_, int rows_, uint4 *exchanged_, uint4 *staged_)
+        : rank(rank_), rows(rows_), exchanged(exchanged_), staged(staged_), arrivals{}, tags{},
+          late(false)
+    {
+        if constexpr (CLUSTER) {
+            arrivals = {shared_address(staged + STAGED_BYTES / 16), EXCHANGED * rows * 16};
+            arrivals.begin();
+        } else {
+            /* Those that the previous launch left in this block's own words. */
+            const uint4 *own = exchanged + rank * BLOCK_WORDS * ROWS;
+            for (int slot = 0; slot < 2; slot++)
+                tags.found[slot] = load_word(own + slot * SLOT_WORDS).w & TAG ? 1 : 0;
+        }
     }
-}
 
-/* The tags that the previous launch left in this block's own words. */
-DEVICE Tags tags_of(const uint4 *exchanged, int rank)
-{
-    Tags tags{};
-    for (int slot = 0; slot < 2 && !ALONE; slot++)
-        tags.found[slot] =
-            load_word(exchanged + slot * SLOT_WORDS + rank * BLOCK_WORDS * ROWS).w & TAG ? 1 : 0;
-    return tags;
-}
+    /* The slot of an exchange of a sub-tile. */
+    DEVICE uint4 *slot(int exchange, int sub) const
+    {
+        return exchanged + (sub * 2 + (exchange & 1)) * SLOT_WORDS;
+    }
 
-/* The product of a step, from what the group exchanged; `meanwhile` runs while words arrive. */
-template <class Meanwhile>
-DEVICE void product(
-    Sums &sums, const Weights &weights, const uint4 *exchanged, uint4 *staged, int exchange,
-    const Tags &tags, bool &late, Meanwhile meanwhile)
-{
-    const uint4 *slot = exchanged + (exchange & 1) * SLOT_WORDS;
-    const u32 tag = tags.of(exchange);
-    if constexpr (ALONE) {
-        meanwhile();
-        multiply_staged(sums, weights, staged);
-    } else if constexpr (STAGED) gather_staged(sums, weights, slot, staged, tag, late, meanwhile);
-    else gather(sums, weights, slot, tag, late, meanwhile);
-}
+    /* Sends what a task has written into the stream `stream` of the ring: the words of a gate. */
+    DEVICE void send(
+        int exchange, int sub, const uint4 *ring, int stream, int gate, const Task &task) const
+    {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = lane; i < TASK_WORDS * (CLUSTER ? BLOCKS : 1); i += 32) {
+            const int part = i % TASK_WORDS;
+            const int word = task.octet * (8 / WORD) + part / (4 * CELLS);
+            const int row = task.column * 8 + (CELLS == 2 ? part % 8 : part % 4 * 2 + task.odd);
+            const int unit_word = rank * BLOCK_WORDS + word, at = gate * WORDS + unit_word;
+            if (unit_word >= WORDS || (CLUSTER && row >= rows)) continue;
+            const uint4 factors = as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]);
+            if constexpr (CLUSTER) {
+                const uint4 *to = staged + (exchange & 1) * SLOT_WORDS + staged_at(at, row);
+                const int block = i / TASK_WORDS;
+                store_in_block(in_block(shared_address(to), block), factors,
+                               in_block(arrivals.of(exchange), block));
+            } else store_word(slot(exchange, sub) + at * ROWS + row,
+                            tagged(factors, tags.of(exchange)));
+        }
+    }
+
+    /* The product of a step, from what the group exchanged; `meanwhile` runs while words arrive. */
+    template <class Meanwhile>
+    DEVICE void product(
+        Sums &sums, const Weights &weights, int exchange, int sub, Meanwhile meanwhile)
+    {
+        if constexpr (CLUSTER) {
+            meanwhile();
+            arrivals.wait(exchange);
+            multiply_staged(sums, weights, staged + (exchange & 1) * SLOT_WORDS);
+        } else {
+            const u32 tag = tags.of(exchange);
+            const uint4 *from = slot(exchange, sub);
+            if constexpr (STAGED)
+                gather_staged(sums, weights, from, staged, tag, late, meanwhile);
+            else gather(sums, weights, from, tag, late, meanwhile);
+        }
+    }
+};

@@ -68,26 +68,57 @@ template <int PENDING> DEVICE void wait_for_copies()
 
 #endif
 
-DEVICE void copy_in(uint4 *word, const Array &array, long long position, int unit)
+/* The words of an array that one place of the ring has in turn. Where they lie is found out once: a
+   step has no time for that. */
+struct Way
 {
-    const Element *from = array.first + position * array.width + unit;
-    if (array.whole) {
-        copy_word(word, from);
-        return;
-    }
-    for (int e = 0; e < WORD; e++)
-        ((Element *)word)[e] = unit + e < HIDDEN ? from[e] : (Element)0;
-}
+    Element *first; /* in step 0; PACKED: in position 0 */
+    int advance;    /* elements, from one step or position to the next */
+    int steps;      /* that there are: 0 for no array, no row, or no unit */
+    bool whole;
+    int later;
 
-DEVICE void copy_out(const uint4 &word, const Array &array, long long position, int unit)
-{
-    Element *to = array.first + position * array.width + unit;
-    if (array.whole) {
-        *(uint4 *)to = word;
-        return;
+    DEVICE Element *at(const Places &places, int step) const
+    {
+        if (!PACKED) return first + (long long)step * advance;
+        const int number = places.reverse ? steps - 1 - step : step + later;
+        return first + (long long)places.offsets[number] * advance;
     }
-    for (int e = 0; e < WORD; e++)
-        if (unit + e < HIDDEN) to[e] = ((const Element *)&word)[e];
+
+    DEVICE void read(uint4 *word, const Places &places, int unit, int step) const
+    {
+        if (step >= steps) return;
+        const Element *from = at(places, step);
+        if (whole) copy_word(word, from);
+        else
+            for (int e = 0; e < WORD; e++)
+                ((Element *)word)[e] = unit + e < HIDDEN ? from[e] : (Element)0;
+    }
+
+    DEVICE void write(const uint4 *word, const Places &places, int unit, int step) const
+    {
+        if (step >= steps) return;
+        Element *to = at(places, step);
+        if (whole) *(uint4 *)to = *word;
+        else
+            for (int e = 0; e < WORD; e++)
+                if (unit + e < HIDDEN) to[e] = ((const Element *)word)[e];
+    }
+};
+
+DEVICE Way way_of(const Array &array, const Places &places, int unit, int row)
+{
+    Way way{nullptr, 0, 0, array.whole, array.later};
+    if (!array.first || unit >= PADDED) return way;
+    way.steps = places.length(row) - array.later;
+    way.advance = array.width;
+    long long position = row;
+    if (!PACKED) {
+        way.advance *= places.reverse ? -places.step_stride : places.step_stride;
+        position = places.of(array.later, row);
+    }
+    way.first = array.first + position * array.width + unit;
+    return way;
 }
 
 /* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
@@ -95,9 +126,29 @@ DEVICE void copy_out(const uint4 &word, const Array &array, long long position, 
 template <class Arrays> struct Ring
 {
     uint4 *slots;
-    Arrays arrays;
     Places places;
-    int rank, first_row; /* of the block: among its group, and of its first sub-tile */
+    int rank;
+    Way sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
+    Way seconds[SUBTILES][THREAD_WORDS];
+
+    DEVICE Ring(
+        uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row)
+        : slots(slots_), places(places_), rank(rank_)
+    {
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+            for (int r = 0; r < THREAD_WORDS; r++) {
+                const int i = threadIdx.x + r * THREADS, stream = i / (ROWS * BLOCK_WORDS);
+                const int row = first_row + sub * ROWS + i % ROWS;
+                const int clamped = row < places.batch ? row : places.batch - 1;
+                const int unit = is_word(i) ? unit_of(r) : PADDED;
+                const int written = row < places.batch ? unit : PADDED;
+                sources[sub][r] = way_of(arrays.source(stream), places, unit, clamped);
+                targets[sub][r] = way_of(arrays.target(stream), places, written, clamped);
+                seconds[sub][r] = way_of(arrays.second(stream), places, written, clamped);
+            }
+    }
 
     /* Clears the ring and requests the first turns of `last`; those of the first one are there. */
     DEVICE void begin(int last) const
@@ -123,46 +174,30 @@ template <class Arrays> struct Ring
 
     DEVICE void load(int step, int turn, int sub) const
     {
-        uint4 *to = slot(turn, sub);
+        uint4 *to = slot(turn, sub) + threadIdx.x;
 #pragma unroll
-        for (int r = 0; r < THREAD_WORDS; r++) {
-            const int i = threadIdx.x + r * THREADS, unit = unit_of(i), row = row_of(i, sub);
-            const int clamped = row < places.batch ? row : places.batch - 1;
-            if (!is_word(i) || unit >= PADDED) continue;
-            const Array from = arrays.source(stream_of(i));
-            if (from.first && (!PACKED || step < places.length(clamped)))
-                copy_in(to + i, from, places.of(step, clamped), unit);
-        }
+        for (int r = 0; r < THREAD_WORDS; r++)
+            sources[sub][r].read(to + r * THREADS, places, unit_of(r), step);
     }
 
     DEVICE void store(int step, int turn, int sub) const
     {
-        const uint4 *from = slot(turn, sub);
+        const uint4 *from = slot(turn, sub) + threadIdx.x;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
-            const int i = threadIdx.x + r * THREADS, unit = unit_of(i), row = row_of(i, sub);
-            if (!is_word(i) || unit >= PADDED || row >= places.batch) continue;
-            put(from[i], arrays.target(stream_of(i)), step, row, unit);
-            put(from[i], arrays.second(stream_of(i)), step, row, unit);
+            targets[sub][r].write(from + r * THREADS, places, unit_of(r), step);
+            seconds[sub][r].write(from + r * THREADS, places, unit_of(r), step);
         }
     }
 
   private:
-    DEVICE void put(const uint4 &word, const Array &array, int step, int row, int unit) const
-    {
-        const int at = step + array.later;
-        if (array.first && at < places.length(row))
-            copy_out(word, array, places.of(at, row), unit);
-    }
-
     DEVICE static bool is_word(int i)
     {
         return RING_WORDS % THREADS == 0 || i < RING_WORDS;
     }
 
-    DEVICE static int stream_of(int i) { return i / (ROWS * BLOCK_WORDS); }
-
-    DEVICE int row_of(int i, int sub) const { return first_row + sub * ROWS + i % ROWS; }
-
-    DEVICE int unit_of(int i) const { return rank * UNITS + i / ROWS % BLOCK_WORDS * WORD; }
+    DEVICE int unit_of(int r) const
+    {
+        return rank * UNITS + (threadIdx.x + r * THREADS) / ROWS % BLOCK_WORDS * WORD;
+    }
 };

@@ -1,0 +1,97 @@
+/* How do the blocks of a group tell each other what they computed if the group is a CLUSTER? They
+   write it into each other's shared memory, which is nearer than L2 (compute capability 9.0).
+
+   Every block stages two exchanges, which steps use in turn, and has an mbarrier for each. A word
+   comes with its 16 bytes of the barrier's count (`st.async`); a phase of the barrier ends when all
+   words of an exchange are there: those of the rows that exist. No word has a tag, and nothing lies
+   in device memory.
+
+   Why no block reads early: the phase of an exchange ends after the stores that it counts.
+   Why no block overwrites what is still to be read: a block sends exchange e + 2 only after all of
+   e + 1 arrived, and each block sent its part of e + 1 behind a barrier of its threads that follows
+   their products of e.
+   Why a phase counts the words of one exchange only: those of e + 2 come, as was said, after e + 1
+   is complete, of which the block itself sent a part after its own phase e had ended. Words may come
+   before the block says how many it expects: until it does, the phase has an arrival to wait for.
+   Why no block waits forever: the blocks of a cluster are on the device at once, and no block ends
+   before all words that are sent to it have arrived: it waits for each exchange. */
+
+#ifdef __CUDACC__
+
+DEVICE u32 shared_address(const void *at) { return (u32)__cvta_generic_to_shared(at); }
+
+/* The same place of another block. */
+DEVICE u32 in_block(u32 address, int rank)
+{
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+DEVICE void store_in_block(u32 at, uint4 word, u32 barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+                 "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(at),
+                 "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w), "r"(barrier)
+                 : "memory");
+}
+
+DEVICE void begin_barrier(u32 barrier)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+
+/* The only arrival of a phase, which says what the phase counts. */
+DEVICE void expect_bytes(u32 barrier, int bytes)
+{
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::
+                     "r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+DEVICE bool phase_ended(u32 barrier, u32 parity)
+{
+    u32 ended;
+    asm volatile("{ .reg .pred ended; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 "
+                 "ended, [%1], %2; selp.u32 %0, 1, 0, ended; }"
+                 : "=r"(ended)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return ended;
+}
+
+/* All threads of a cluster meet; they see each other's barriers. */
+DEVICE void meet_cluster()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\n\t"
+                 "barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+#endif
+
+/* The barriers of the two exchanges that a block stages. */
+struct Arrivals
+{
+    u32 first;
+    int bytes; /* of an exchange */
+
+    DEVICE u32 of(int exchange) const { return first + 8 * (exchange & 1); }
+
+    DEVICE void begin() const
+    {
+        if (threadIdx.x == 0)
+            for (int exchange = 0; exchange < 2; exchange++) {
+                begin_barrier(of(exchange));
+                expect_bytes(of(exchange), bytes);
+            }
+        meet_cluster();
+    }
+
+    DEVICE void wait(int exchange) const
+    {
+        while (!phase_ended(of(exchange), exchange >> 1 & 1)) {}
+        if (threadIdx.x == 0) expect_bytes(of(exchange), bytes);
+    }
+};
