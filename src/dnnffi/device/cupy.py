@@ -115,10 +115,12 @@ class CupyMemory:
         return int(properties["sharedMemPerBlockOptin"])
 
     def blocks_at_once(self, kernel: Any, threads: int, shared_bytes: int) -> int:
+        device = self.current_device()
+        self._cupy.cuda.runtime.setDevice(device)  # a new thread has no context for the driver
         each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
             kernel.kernel.ptr, threads, shared_bytes
         )
-        return each * self.architecture(self.current_device()).multiprocessors
+        return each * self.architecture(device).multiprocessors
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         array: Array = self._cupy.asarray(values)

@@ -280,7 +280,7 @@ def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
     assert newer[:-1] == older
     forward, backward = newer[-1]
     assert forward.cluster
-    assert forward.blocks == 8
+    assert forward.blocks == 7
     assert backward in [pair[1] for pair in older]  # too many words for a cluster
 
 

@@ -102,7 +102,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             };
             if (!POLL_FIRST) prepare();
             Sums sums;
-            sums.clear();
+            sums.fill(0);
             if (turn > 0) {
                 group.product(sums, weights, turn - 1, sub, [&] {
                     if (POLL_FIRST) prepare();

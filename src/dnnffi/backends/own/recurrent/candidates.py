@@ -98,15 +98,12 @@ class OwnCandidates:
         if not problem.training:
             return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]
         of_backward = kind._replace(backward=True)
-        backwards = choices(of_backward, *where, max(1, _MOST - 1))
-        if not forwards or not backwards:
-            return []
-        pairs: list[tuple[Geometry, Geometry | None]] = [
-            (one, backwards[number % len(backwards)]) for number, one in enumerate(forwards)
-        ]
-        if cluster:
-            pairs.append((cluster, clustered(of_backward, *where) or backwards[0]))
-        return pairs
+        for backward in choices(of_backward, *where, 1):
+            pairs: list[tuple[Geometry, Geometry | None]] = [(one, backward) for one in forwards]
+            if cluster:
+                pairs.append((cluster, clustered(of_backward, *where) or backward))
+            return pairs
+        return []
 
     def _chip(self) -> Chip:
         memory = self._memory

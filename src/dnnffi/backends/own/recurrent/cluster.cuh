@@ -89,9 +89,15 @@ struct Arrivals
         meet_cluster();
     }
 
-    DEVICE void wait(int exchange) const
+    /* Sets `late` if the words of an exchange never arrive. */
+    DEVICE void wait(int exchange, bool &late) const
     {
-        while (!phase_ended(of(exchange), exchange >> 1 & 1)) {}
+        u32 polls = late ? MOST_POLLS : 0;
+        while (!phase_ended(of(exchange), exchange >> 1 & 1))
+            if (polls++ >= MOST_POLLS) {
+                late = true;
+                return;
+            }
         if (threadIdx.x == 0) expect_bytes(of(exchange), bytes);
     }
 };

@@ -153,7 +153,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             };
             if (!POLL_FIRST) prepare();
             Sums sums;
-            sums.clear();
+            sums.fill(0);
             if (step < last) {
                 group.product(sums, weights, step, sub, [&] {
                     if (POLL_FIRST) prepare();

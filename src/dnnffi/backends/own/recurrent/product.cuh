@@ -18,7 +18,7 @@ struct Sums
         return number == 0 ? of[m][j] : more[number ? number - 1 : 0][m][j];
     }
 
-    DEVICE void clear()
+    DEVICE void fill(float value)
     {
 #pragma unroll
         for (int number = 0; number < SPLIT; number++)
@@ -27,7 +27,7 @@ struct Sums
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
-                    for (int e = 0; e < 4; e++) part(number, m, j)[e] = 0;
+                    for (int e = 0; e < 4; e++) part(number, m, j)[e] = value;
     }
 
     DEVICE void total()
@@ -57,32 +57,47 @@ struct Sums
     }
 };
 
-/* Reads words again until they have their tag; sets `late` if they never do. EACH asks for a word
-   again before it looks at the next one, which is faster where all threads of a block wait for the
-   same step (measured); otherwise one test of all words costs the least. */
-template <int COUNT, bool EACH, class Load>
-DEVICE void wait_for(uint4 *words, u32 tag, bool &late, Load load)
+/* Reads words again until they have their tag; sets `late` if they never do. */
+template <int COUNT, class Load>
+DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
 {
-    u32 polls = 0, other;
+    u32 polls = late ? MOST_POLLS : 0;
+    while (true) {
+        u32 other = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) other |= words[i].w ^ tag;
+        if ((other & TAG) == 0) return;
+        if (polls++ == MOST_POLLS) break;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (!has_tag(words[i], tag)) words[i] = load(i);
+    }
+    late = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (!has_tag(words[i], tag)) words[i] = lost(tag);
+}
+
+/* The same, but asks for a word again before it looks at the next one: faster where all threads of a
+   block wait for the same step (measured). */
+template <int COUNT, class Load>
+DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
+{
+    u32 polls = 0;
+    bool all;
     do {
-        other = 0;
-        if constexpr (EACH) {
+        all = true;
 #pragma unroll
-            for (int i = 0; i < COUNT; i++)
-                if (!has_tag(words[i], tag)) {
-                    other = TAG;
-                    words[i] = late ? lost(tag) : load(i);
+        for (int i = 0; i < COUNT; i++)
+            if (!has_tag(words[i], tag)) {
+                if (late) words[i] = lost(tag);
+                else {
+                    words[i] = load(i);
+                    all = false;
                 }
-        } else {
-#pragma unroll
-            for (int i = 0; i < COUNT; i++) other |= words[i].w ^ tag;
-            other &= TAG;
-#pragma unroll
-            for (int i = 0; i < COUNT && other; i++)
-                if (!has_tag(words[i], tag)) words[i] = late ? lost(tag) : load(i);
-        }
+            }
         if (++polls > MOST_POLLS) late = true;
-    } while (other);
+    } while (!all);
 }
 
 /* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
@@ -127,7 +142,7 @@ DEVICE void gather_staged(
 #pragma unroll
         for (int i = 0; i < COUNT; i++) words[i] = load(i);
         if (first == 0) meanwhile();
-        wait_for<COUNT, true>(words, tag, late, load);
+        wait_for_each<COUNT>(words, tag, late, load);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int at = thread + (first + i) * THREADS;
@@ -163,7 +178,7 @@ DEVICE void gather(
     meanwhile();
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        wait_for<COUNT, false>(words[chunk & 1], tag, late, load_of(chunk));
+        wait_for_all<COUNT>(words[chunk & 1], tag, late, load_of(chunk));
         __syncwarp();
         if (chunk + 1 < CHUNKS) {
 #pragma unroll

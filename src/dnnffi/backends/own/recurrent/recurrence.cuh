@@ -86,8 +86,9 @@ struct Group
     {
         if constexpr (CLUSTER) {
             meanwhile();
-            arrivals.wait(exchange);
+            arrivals.wait(exchange, late);
             multiply_staged(sums, weights, staged + (exchange & 1) * SLOT_WORDS);
+            if (late) sums.fill(bits_to_float(0x7fc00000u));
         } else {
             const u32 tag = tags.of(exchange);
             const uint4 *from = slot(exchange, sub);
