@@ -188,6 +188,7 @@ def test_threads_that_tune_the_same_problem():
     assert wrong == []
 
 
+@pytest.mark.usefixtures("replayed")
 @pytest.mark.parametrize("training", [False, True])
 def test_a_buffers_plan(training):
     spec, weights, x = network()
@@ -257,6 +258,7 @@ def test_a_graph_keeps_what_its_step_needs():
         assert conformance.deviation(graph.launch(), expected.astype("f8")) < 1e-4
 
 
+@pytest.mark.usefixtures("replayed")
 def test_graphs_go_before_the_kernels_that_they_need():
     spec, weights, x = network(size=64, layers=1)
     options = {"algorithm": "persist_dynamic", "tune": "now"}

@@ -56,6 +56,7 @@ def test_a_problem_that_was_measured(source, training):
     choice = CHOICE._replace(replayed=None, source=source)
     assert report(PROBLEM._replace(training=training), choice) == (
         "algorithm standard, math default\n"
+        "cudnn standard called directly\n"
         f"{where}, milliseconds of {what}:\n"
         "  cudnn standard: 1.2500 directly, 0.5000 as graph\n"
         "  cudnn persist_static: 2.0000 directly, not captured\n"

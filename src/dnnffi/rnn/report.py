@@ -18,7 +18,9 @@ def report_of(problem: RNNProblem, finder: RouteFinder, operations: Operations) 
         why = "tuning is off" if problem.options.tune == "off" else "not measured yet"
         lines.append(f"picked by the rule for {problem.options.algorithm!r}; {why}")
     else:
-        if route.replayed is not None:
+        if route.replayed is None:
+            lines.append(f"{choice.direct} called directly")
+        else:
             elsewhere = f"{choice.direct} called directly elsewhere"
             if route.staged:
                 elsewhere = "through copies to addresses that are known elsewhere"
