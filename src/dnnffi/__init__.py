@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from dnnffi.convolution.plan import ConvPlan as ConvPlan
     from dnnffi.dropout import DropoutState as DropoutState
+    from dnnffi.errors import CaptureError as CaptureError
     from dnnffi.errors import ContextError as ContextError
     from dnnffi.errors import CublasError as CublasError
     from dnnffi.errors import CudnnError as CudnnError
@@ -76,6 +77,7 @@ _MODULES = {
     ),
     "dnnffi.dropout": ("DropoutState",),
     "dnnffi.errors": (
+        "CaptureError",
         "ContextError",
         "CublasError",
         "CudnnError",

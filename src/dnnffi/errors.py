@@ -78,6 +78,10 @@ class VulkanError(DnnffiError, RuntimeError):
     """The backend "vulkan": wgpu or the driver failed, or the device was lost; says what it did."""
 
 
+class CaptureError(DnnffiError):
+    """A signal handler or a callback called dnnffi while the same thread captured a CUDA graph."""
+
+
 class ContextError(DnnffiError, RuntimeError):
     """Backward was asked in an order, or of a context, that the reserve space does not allow."""
 

@@ -10,6 +10,7 @@ from dnnffi.backends.cublas import library
 from dnnffi.backends.cublas.product import DATA_TYPES, Matrix, MatrixProduct
 from dnnffi.device.arrays import address, as_array
 from dnnffi.device.cupy import cupy_memory
+from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
 from dnnffi.device.spans import Span, check_apart
 from dnnffi.execution.cache import keep_newest
@@ -79,7 +80,9 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
             return found
         (a_matrix, left), (b_matrix, right) = _as_matrix(left), _as_matrix(right)
         product = _product(device, a_matrix, b_matrix, left.dtype.name, math)
-        launch = Launch(memory.current_stream(), device)
+        stream = memory.current_stream()
+        refuse_in_capture(stream.ptr)
+        launch = Launch(stream, device)
         product.run(launch, left.data.ptr, right.data.ptr, found.data.ptr, 0)
     return found
 

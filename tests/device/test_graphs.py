@@ -5,10 +5,19 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
-from dnnffi.device.graphs import uncollected
+from dnnffi.device.cupy import CupyMemory
+from dnnffi.device.graphs import (
+    recording,
+    refuse_beside_capture,
+    refuse_in_capture,
+    uncollected,
+)
+from dnnffi.device.interface import StreamAt
+from dnnffi.errors import CaptureError
 
 
 class Cycle:
@@ -71,3 +80,111 @@ def test_the_last_of_several_threads_turns_it_on():
     ended.set()
     thread.join(60)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("refuse", [refuse_in_capture, lambda at: refuse_beside_capture(at + 16)])
+def test_a_thread_is_refused_while_it_captures(refuse):
+    refuse(32)
+    with recording(StreamAt(32)), pytest.raises(CaptureError, match="in the middle of a call"):
+        refuse(32)
+    refuse(32)
+
+
+def test_a_thread_that_captures_takes_what_is_to_be_captured():
+    with recording(StreamAt(32)):
+        refuse_in_capture(0)  # of the null stream, which is never captured
+        refuse_beside_capture(32)
+
+
+def test_a_capture_in_a_capture_is_refused_and_the_first_goes_on():
+    with recording(StreamAt(32)):
+        with pytest.raises(CaptureError), recording(StreamAt(48)):
+            pass
+        with pytest.raises(CaptureError):
+            refuse_in_capture(32)
+
+
+class Streams:
+    """As much of CuPy as a capture needs: streams, of which one is current."""
+
+    def __init__(self):
+        self.entered = [StreamAt(0)]
+        self.ended = []
+        outer = self
+
+        class Stream:
+            ptr, device_id = 32, 0
+
+            def __init__(self, non_blocking):
+                assert non_blocking
+
+            def __enter__(self):
+                outer.entered.append(self)
+
+            def __exit__(self, *exception):
+                outer.entered.pop()
+
+            def begin_capture(self, mode):
+                outer.ended.append(False)
+
+            def end_capture(self):
+                outer.ended[-1] = True
+                return SimpleNamespace(upload=lambda stream: None)
+
+            def synchronize(self):
+                pass
+
+        runtime = SimpleNamespace(
+            is_hip=False,
+            getDevice=lambda: 0,
+            memGetInfo=lambda: (0, 0),
+            memsetAsync=None,
+            streamCaptureModeThreadLocal=1,
+            streamIsCapturing=lambda at: self.ended[-1:] == [False],
+            CUDARuntimeError=RuntimeError,
+        )
+        cuda = SimpleNamespace(
+            runtime=runtime,
+            Stream=Stream,
+            Memory=lambda size: SimpleNamespace(ptr=0),
+            get_current_stream=lambda: self.entered[-1],
+        )
+        self.cupy = SimpleNamespace(cuda=cuda, ndarray=None, zeros=None)
+
+
+def test_cupys_memory_refuses_who_asks_for_its_stream_in_a_capture(monkeypatch):
+    streams = Streams()
+    monkeypatch.setattr("dnnffi.device.cupy.import_cupy", lambda: streams.cupy)
+    memory, asked = CupyMemory(), []
+
+    def record(stream):
+        with pytest.raises(CaptureError):
+            memory.is_capturing(memory.current_stream())
+        with pytest.raises(CaptureError):
+            memory.capture(asked.append)
+        asked.append(stream.ptr)
+
+    memory.capture(record)
+    assert asked == [32]
+    assert streams.ended == [True]
+    assert not memory.is_capturing(memory.current_stream())
+
+
+def test_other_threads_are_not_refused():
+    def use():
+        refuse_in_capture(32)
+        refuse_beside_capture(48)
+        used.append(True)
+
+    used = []
+    with recording(StreamAt(32)):
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(60)
+    assert used == [True]
+
+
+def test_a_capture_that_fails_leaves_its_thread_free():
+    with pytest.raises(MemoryError), recording(StreamAt(32)):
+        raise MemoryError
+    refuse_in_capture(32)

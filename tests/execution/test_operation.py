@@ -8,7 +8,7 @@ from weakref import ref
 import pytest
 
 from dnnffi.device.interface import Launch, StreamAt
-from dnnffi.errors import DnnffiError
+from dnnffi.errors import CaptureError, UnsupportedError
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.replay import GraphMemory
 
@@ -88,7 +88,9 @@ def test_a_graph_keeps_its_executor_and_the_handle_that_it_was_captured_with(mad
     assert [one() for one in kept] == [None, None]
 
 
-@pytest.mark.parametrize("error", [DnnffiError("no"), MemoryError(), RuntimeError("no")])
+@pytest.mark.parametrize(
+    "error", [UnsupportedError("it", "", "no"), MemoryError(), RuntimeError("no")]
+)
 def test_a_capture_that_fails_is_told_and_gives_no_graph(made, error):
     operation, memory, _, failures = made
     memory.error = error
@@ -98,11 +100,12 @@ def test_a_capture_that_fails_is_told_and_gives_no_graph(made, error):
     assert operation.nbytes == 0
 
 
-def test_an_interrupt_of_a_capture_is_the_users(made):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, CaptureError])
+def test_an_interrupt_of_a_capture_is_the_users(made, error):
     operation, memory, _, failures = made
-    memory.error = KeyboardInterrupt()
+    memory.error = error()
     operation.graph((1,), Owner(), id)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         operation.graph((1,), Owner(), id)
     assert failures == []
 

@@ -89,6 +89,32 @@ def test_graphs_that_are_garbage_are_not_destroyed_in_a_capture():
     memory.capture(record)  # CuPy would say that it could not destroy the first one
 
 
+def test_a_call_in_the_middle_of_a_capture_is_refused_and_not_captured():
+    _, weights, x = network()
+    expected = dnnffi.lstm(x, None, weights, options={"tune": "off"})[0]
+    array, refused = cupy.ones(4), []
+    array += 1
+
+    def record(stream):
+        array.__iadd__(1)
+        for call in (
+            lambda: dnnffi.lstm(x, None, weights, options={"tune": "off"}),
+            lambda: dnnffi.lstm(x, None, weights, options={"tune": "now"}),
+            lambda: dnnffi.matmul(x[0], x[0].T, math="strict"),
+        ):
+            with pytest.raises(dnnffi.CaptureError, match="by a signal handler"):
+                call()
+            refused.append(call)
+
+    dnnffi.matmul(x[0], x[0].T, math="strict")
+    graph = cupy_memory().capture(record)
+    assert len(refused) == 3
+    graph.launch(cupy.cuda.get_current_stream())
+    assert array.tolist() == [3, 3, 3, 3]
+    again = dnnffi.lstm(x, None, weights, options={"tune": "off"})[0]
+    assert cupy.array_equal(again, expected)
+
+
 @pytest.mark.usefixtures("replayed")
 @pytest.mark.parametrize("null_stream", [True, False])
 def test_a_loop_is_tuned_captured_and_stays_right(null_stream):

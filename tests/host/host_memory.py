@@ -15,6 +15,7 @@ import numpy as np
 
 import build
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.graphs import recording, refuse_in_capture
 from dnnffi.device.interface import Architecture
 
 POISON = 0xA5  # what nobody wrote is seen in results
@@ -123,7 +124,7 @@ class HostMemory:
         self.allocations = 0
         self.fail_allocation = None
         self.fail_capture = None
-        self.recording = None
+        self.recording = self.recorded_on = None
         self.graphs = []
         # What a call and a replay cost on the clock of `elapsed`.
         self.milliseconds, self.call_costs, self.replay_costs = 0.0, 1.0, 0.5
@@ -196,7 +197,7 @@ class HostMemory:
         self.enqueue(lambda *arguments: ctypes.memset(*arguments) and 0, (address, 0, nbytes))
 
     def copy(self, target, source, nbytes, stream):
-        assert self.recording is None
+        assert self.recording is None or stream is not self.recorded_on
         self.copies += 1
         self.milliseconds += self.copy_costs
         ctypes.memmove(target, source, nbytes)
@@ -247,18 +248,21 @@ class HostMemory:
         return self.capture_number
 
     def is_capturing(self, stream):
+        refuse_in_capture(stream.ptr)
         return bool(self.capture_number)
 
     def capture(self, record):
-        assert self.recording is None
-        self.recording = []
-        try:
-            record(self.new_stream())
-            if self.fail_capture is not None:
-                raise self.fail_capture()
-            graph = HostGraph(self, self.recording)
-        finally:
-            self.recording = None
+        before, stream = self.stream, self.new_stream()
+        with recording(stream):
+            assert self.recording is None
+            self.recording, self.recorded_on, self.stream = [], stream, stream
+            try:
+                record(stream)
+                if self.fail_capture is not None:
+                    raise self.fail_capture()
+                graph = HostGraph(self, self.recording)
+            finally:
+                self.recording, self.recorded_on, self.stream = None, None, before
         self.graphs.append(weakref.ref(graph))
         return graph
 

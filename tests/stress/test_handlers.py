@@ -8,7 +8,7 @@ from stress.calls import BATCH, SPEC, STEPS, Calls, assert_equal, is_equal, on_h
 from stress.points import at_point, points_of
 
 import dnnffi
-from dnnffi.errors import CudnnError
+from dnnffi.errors import CaptureError, CudnnError
 
 EXECUTION_FAILED = 5000
 CALLS = ("lstm", "train_on_the_state", "plan_step", "conv", "conv_backward_weights", "conv_plan")
@@ -106,6 +106,101 @@ def test_a_handler_in_a_call_that_runs_through_copies(host):
         assert_equal(found, expected)
         for results in of_handler:
             assert_equal(results, expected_of_handler)
+
+
+class Capturing:
+    """A plan's calls on the same arrays: the first runs, the second is captured, others replay."""
+
+    def __init__(self, host):
+        self.host = host
+        self.calls = Calls("cudnn", host.asarray)
+        self.other_stream = host.memory.new_stream()
+        self.out = self.calls.lstm(tune="off")
+        self.expected = on_host(self.out)
+
+    def plan(self):
+        return dnnffi.RNNPlan(SPEC, BATCH, STEPS, backend="cudnn", options={"tune": "now"})
+
+    def __call__(self, plan):
+        for one in self.out:
+            one[...] = np.nan
+        y, *states = self.out
+        plan.forward(self.calls.x, self.calls.hx, self.calls.weights, (y, tuple(states)))
+        return on_host(self.out)
+
+    # Handlers
+
+    def lstm(self):
+        return self.calls.lstm(tune="off")
+
+    def lstm_elsewhere(self):
+        memory = self.host.memory
+        before, memory.stream = memory.stream, self.other_stream
+        try:
+            return self.lstm()
+        finally:
+            memory.stream = before
+
+    def tuned(self):
+        return self.calls.lstm(tune="now")
+
+    def train_on_a_state(self):
+        return self.calls.train(0.5, dnnffi.DropoutState(1))
+
+    def conv(self):
+        return self.calls.conv()
+
+
+IN_CAPTURES = ("lstm", "lstm_elsewhere", "tuned", "train_on_a_state", "conv")
+
+
+@pytest.mark.parametrize("handler", IN_CAPTURES)
+def test_a_handler_in_a_capture_is_refused_and_not_captured(host, handler):
+    call = Capturing(host)
+    does = getattr(call, handler)
+    expected = on_host(does())
+    with call.plan() as plan:
+        call(plan)
+        points = points_of(lambda: call(plan))
+    refused, done = [], []
+
+    def handle():
+        try:
+            done.append(does())
+        except CaptureError:
+            refused.append(handler)
+
+    for number in range(1, points + 1):
+        with call.plan() as plan:
+            call(plan)
+            found = at_point(number, handle, lambda: call(plan))
+            assert_equal(found, call.expected)
+            for _ in range(3):
+                assert_equal(call(plan), call.expected)
+            assert "1 graphs" in plan.report()
+    for results in done:
+        assert_equal(results, expected)  # also after the replays
+    assert refused
+    assert done
+
+
+def test_a_handler_that_is_refused_interrupts_the_call_as_any_error_does(host):
+    call = Capturing(host)
+    with call.plan() as plan:
+        call(plan)
+        points = points_of(lambda: call(plan))
+    refused = 0
+    for number in range(1, points + 1):
+        with call.plan() as plan:
+            call(plan)
+            try:
+                at_point(number, call.lstm, lambda: call(plan))
+            except CaptureError:
+                refused += 1
+            for _ in range(3):
+                assert_equal(call(plan), call.expected)
+            assert "1 graphs" in plan.report()
+    assert refused
 
 
 def test_a_handler_that_tunes_in_a_convolution_that_nothing_can_run(host):

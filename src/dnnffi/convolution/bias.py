@@ -8,6 +8,7 @@ from typing import Any
 from dnnffi.backends.own.bias import BiasGradient, can_sum
 from dnnffi.device.arrays import aligned, in_layout
 from dnnffi.device.cupy import cupy_memory
+from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, Launch
 from dnnffi.reference import conv as reference
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, is_packed, memory_layout
@@ -29,7 +30,9 @@ def backward_bias(dy: AnyArray) -> AnyArray:
         return backward_bias(in_layout(dy, channels_last=layout == CHANNELS_LAST))
     db = memory.empty((dy.shape[1],), dy.dtype)
     workspace = memory.empty((gradient.workspace_bytes,), "b")
-    launch = Launch(memory.current_stream(), device)
+    stream = memory.current_stream()
+    refuse_in_capture(stream.ptr)
+    launch = Launch(stream, device)
     gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
     return db
 

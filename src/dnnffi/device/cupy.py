@@ -14,7 +14,14 @@ import numpy as np
 
 from dnnffi.device.driver import capture_id
 from dnnffi.device.dtypes import dtype_object
-from dnnffi.device.graphs import CudaGraph, NullStream, StepGraph, uncollected
+from dnnffi.device.graphs import (
+    CudaGraph,
+    NullStream,
+    StepGraph,
+    recording,
+    refuse_in_capture,
+    uncollected,
+)
 from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Stream
 
 INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
@@ -95,6 +102,7 @@ class CupyMemory:
     def is_capturing(self, stream: Stream) -> bool:
         # The null stream cannot be captured; asking about it may disturb another's capture.
         at = stream.ptr
+        refuse_in_capture(at)
         return bool(at and self.kind == "cuda" and self._cupy.cuda.runtime.streamIsCapturing(at))
 
     def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
@@ -136,7 +144,7 @@ class CupyMemory:
         stream = getattr(self._local, "capture_stream", None)
         if stream is None or stream.device_id != self.current_device():
             stream = self._local.capture_stream = self._cupy.cuda.Stream(non_blocking=True)
-        with stream, uncollected():
+        with recording(stream), stream, uncollected():
             try:
                 stream.begin_capture(runtime.streamCaptureModeThreadLocal)
                 record(stream)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from dnnffi.device.interface import Stream
+from dnnffi.errors import CaptureError
 
 _captures: list[None] = []  # one for each that is in progress
 _collecting = False  # whether the collector ran before the first of them
@@ -32,6 +34,50 @@ def uncollected() -> Iterator[None]:
         if _collecting and not _captures:
             _collecting = False
             gc.enable()
+
+
+class _Recording(threading.local):
+    """The address of the stream on which a thread captures a graph of a plan; None: on none."""
+
+    at: int | None = None
+
+
+_recording = _Recording()
+
+
+@contextmanager
+def recording(stream: Stream) -> Iterator[None]:
+    """Let this thread enqueue nothing but what is to be captured on ``stream``.
+
+    A signal handler or a callback of the garbage may run in the middle of a capture. What it
+    enqueued would be in the graph, and run again in every launch on memory that it has given back:
+    `refuse_in_capture` and `refuse_beside_capture` raise `CaptureError` first.
+    """
+    refuse_beside_capture(None)
+    _recording.at = stream.ptr
+    try:
+        yield
+    finally:
+        _recording.at = None
+
+
+def refuse_in_capture(at: int) -> None:
+    """Refuse a call whose current stream, at this address, is the one of `recording`."""
+    if at == _recording.at:
+        _refuse()
+
+
+def refuse_beside_capture(at: int | None) -> None:
+    """Refuse a launch on another stream: the thread's handle would leave that of `recording`."""
+    if _recording.at not in (None, at):
+        _refuse()
+
+
+def _refuse() -> None:
+    raise CaptureError(
+        "dnnffi was called, by a signal handler or a callback, in the middle of a call that this "
+        "thread is capturing as a CUDA graph, which would record it; call it after that call"
+    )
 
 
 class NullStream:

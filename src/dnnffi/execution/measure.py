@@ -11,7 +11,7 @@ import numpy as np
 
 from dnnffi.device.arrays import to_host
 from dnnffi.device.interface import AnyArray, MemoryWithGraphs
-from dnnffi.errors import DnnffiError
+from dnnffi.errors import LibraryNotFoundError
 
 _BATCHES = 3  # times of a candidate, of which the median counts
 _BATCH_MS = 2.0  # as many calls as fill this make a batch
@@ -23,8 +23,11 @@ _MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
 
 HostArrays = list[np.ndarray[Any, Any]]
 
-FAILURES = (DnnffiError, MemoryError, RuntimeError)
-"""What a candidate may fail with: refused, too large for the memory left, failed on the device."""
+FAILURES = (LibraryNotFoundError, MemoryError, RuntimeError)
+"""What a candidate may fail with: refused, too large for the memory left, failed on the device.
+
+`CaptureError` is not among them: it is of who was called in the middle of this.
+"""
 
 
 def median_time(

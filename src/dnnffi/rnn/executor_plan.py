@@ -188,11 +188,11 @@ class ExecutorPlan:
         route = finder.route
         if weights_at is None:
             weights_at = self.arguments.weights(weights)
+        stream = self.current_stream()
+        captured = stream.ptr != 0 and self.is_capturing(stream)
         reserve = self._empty((route.reserve_bytes,), self._bytes) if self._training else None
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
-        stream = self.current_stream()
-        captured = stream.ptr != 0 and self.is_capturing(stream)
         if route.replayed is None or captured:
             workspace = self._empty((route.workspace_bytes,), self._bytes)
         else:

@@ -6,6 +6,7 @@ import os
 
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.resource import Resource
+from dnnffi.device.graphs import refuse_beside_capture
 from dnnffi.device.interface import Launch, Stream, StreamAt
 from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import refuse_after_fork
@@ -48,6 +49,7 @@ def launch_on(library: VendorLibrary, device: int, stream: Stream) -> Launch:
         handle = _create(library, device)
     launch = handle.launch
     if launch is None or launch.stream.ptr != stream.ptr:
+        refuse_beside_capture(stream.ptr)
         return handle.set_stream(stream)
     return launch
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NoReturn
 
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Launch
-from dnnffi.errors import DnnffiError
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import RNNProblem
@@ -74,9 +74,11 @@ class VendorRNNExecutor(ABC):
         spec = self.problem.spec
         predicted = self.weight_size * ITEM_SIZES[spec.dtype]
         if found != predicted:
-            raise DnnffiError(
-                f"{self.library.vendor} {self.library.version_text} wants {found} bytes of weights "
-                f"for {spec}; the layout that dnnffi predicts has {predicted}. Please report this"
+            raise UnsupportedError(
+                self.library.vendor,
+                self.library.version_text,
+                f"it wants {found} bytes of weights for {spec}; the layout that dnnffi predicts "
+                f"has {predicted}. Please report this",
             )
         return found
 
