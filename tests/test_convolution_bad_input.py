@@ -277,7 +277,7 @@ def test_arrays_and_keywords_of_a_forward(name, make, error, message):
 
 
 def test_a_kernel_larger_than_the_padded_input():
-    message = r"^x is smaller than the kernel: spatial dimension 1 has size 2, with padding 4, "
+    message = r"^x is smaller than the kernel: spatial dimension 1 has size 2, 4 with its padding, "
     with pytest.raises(ValueError, match=message):
         dnnffi.conv(zeros(1, 1, 9, 2), zeros(1, 1, 3, 3), dilation=2, padding=1)
     with pytest.raises(ValueError, match=r"^x_shape is smaller than the kernel"):

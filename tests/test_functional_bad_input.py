@@ -7,6 +7,7 @@ of the same problem, whose plan may then be found.
 from __future__ import annotations
 
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -324,6 +325,21 @@ WEIGHTS = {
         lambda a: a._replace(weights=a.weights[0]),
         TypeError,
         r"^weights must be a sequence of arrays or an RNNWeights; got ndarray$",
+    ),
+    "a flat buffer": (
+        lambda a: a._replace(weights=np.concatenate([w.ravel() for w in a.weights])),
+        TypeError,
+        r"; got ndarray; with its spec RNNWeights\(flat, spec\) takes a flat one$",
+    ),
+    "a path": (
+        lambda a: a._replace(weights="network.npz"),
+        TypeError,
+        r"^weights must be a sequence .*; got str; RNNWeights.load reads a file$",
+    ),
+    "a module": (
+        lambda a: a._replace(weights=SimpleNamespace(state_dict=dict)),
+        TypeError,
+        r"; got SimpleNamespace; RNNWeights.from_torch takes its state_dict\(\)$",
     ),
     "a flat buffer in a list": (
         lambda a: a._replace(weights=[np.concatenate([w.ravel() for w in a.weights])]),

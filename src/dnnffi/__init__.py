@@ -124,8 +124,9 @@ if not TYPE_CHECKING:  # or no mistyped name would be one to a type checker
         if name not in _HOME:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, _HOME, 1)
-            meant = "".join(f"; did you mean {one!r}?" for one in near)
+            lowered = {one.lower(): one for one in _HOME}
+            near = get_close_matches(name.lower(), lowered, 1)
+            meant = "".join(f"; did you mean {lowered[one]!r}?" for one in near)
             raise AttributeError(f"module 'dnnffi' has no attribute {name!r}{meant}")
         value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value
@@ -133,4 +134,5 @@ if not TYPE_CHECKING:  # or no mistyped name would be one to a type checker
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    mine = {"Any", "TYPE_CHECKING", "annotations", "import_module"}
+    return sorted({*globals(), *_HOME} - mine)

@@ -146,6 +146,7 @@ GRU, FUSED = "linen GRUCell", "nnx OptimizedLSTMCell"
 @pytest.mark.parametrize(
     ("params", "message"),
     [
+        (3, "params must have the names of a cell of Flax .*; got int$"),
         ({"cell": {}}, "params must have the names of a cell of Flax .*; got cell$"),
         ({"dense_i": {"kernel": 1}}, "params must have the names of a cell .*; got dense_i$"),
         (params_of(*CELLS[GRU][2]) | {"dense": {}}, "params has unexpected names: dense$"),

@@ -87,6 +87,9 @@ def test_the_public_names_resolve_and_are_listed():
     for name in dnnffi.__all__:
         assert getattr(dnnffi, name).__name__ == name
     assert set(dnnffi.__all__) <= set(dir(dnnffi))
+    listed = dnnffi.__dir__()
+    assert len(set(listed)) == len(listed)
+    assert not {"Any", "TYPE_CHECKING", "annotations", "import_module"} & set(listed)
     assert sorted(dnnffi.__all__) == dnnffi.__all__
 
 
@@ -95,7 +98,9 @@ def test_an_unknown_name_is_an_attribute_error():
         dnnffi.pooling  # noqa: B018 - looking it up is what is tested
 
 
-@pytest.mark.parametrize(("name", "meant"), [("lsmt", "lstm"), ("RnnSpec", "RNNSpec")])
+@pytest.mark.parametrize(
+    ("name", "meant"), [("lsmt", "lstm"), ("RnnSpec", "RNNSpec"), ("LSTM", "lstm")]
+)
 def test_a_mistyped_name_is_told_the_one_that_was_meant(name, meant):
     with pytest.raises(AttributeError, match=rf" no attribute '{name}'; did you mean '{meant}'\?$"):
         getattr(dnnffi, name)

@@ -30,8 +30,9 @@ def main(arguments: Sequence[str] | None = None, name: str = "dnnffi") -> int:
     """
     parser = argparse.ArgumentParser(
         prog=name,
-        description="RNNs and convolutions of cuDNN and MIOpen, on arrays of CuPy or of any "
-        "library with DLPack, and of a reference on NumPy arrays.",
+        description="Recurrent networks and convolutions: of cuDNN and MIOpen, on arrays of CuPy "
+        "or of any library with DLPack; of a reference, on NumPy arrays. RNN inference also runs "
+        "through Vulkan.",
     )
     parser.add_argument("--version", action="version", version=f"dnnffi {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND")

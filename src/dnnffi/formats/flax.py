@@ -54,7 +54,8 @@ def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
         if all(_entry(params, one) is not None for one in (*of_x, *of_h)):
             break
     else:
-        names = ", ".join(map(str, params)) if isinstance(params, Mapping) else type(params)
+        is_mapping = isinstance(params, Mapping)
+        names = ", ".join(map(str, params)) if is_mapping else type(params).__name__
         known = "; ".join(" ".join((*of_x, *of_h)) for of_x, of_h in GATES)
         raise ValueError(f"{name} must have the names of a cell of Flax ({known}); got {names}")
     if isinstance(params, Mapping):

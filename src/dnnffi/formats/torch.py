@@ -116,7 +116,10 @@ def _check(cell: Cell, mode: Mode, names: Sequence[str]) -> None:
     hidden = (cell.w_hh if cell.w_hr is None else cell.w_hr).shape[1]
     gates = len(GATES[mode])
     if rows != gates * hidden:
-        cause = of_other_mode(rows, hidden)
+        if cell.w_hr is None and gates * cell.w_hh.shape[0] == rows == hidden:
+            check_shape(labels["w_hh"], cell.w_hh, (rows, rows // gates))
+        is_transposed = cell.w_ih.shape[1] == gates * hidden
+        cause = "; it is transposed" if is_transposed else of_other_mode(rows, hidden)
         raise ValueError(
             f"{labels['w_ih']} must have {gates} times {hidden} rows (gates of {mode} times H); "
             f"got shape {tuple(cell.w_ih.shape)}{cause}"

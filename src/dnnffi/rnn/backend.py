@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
@@ -296,6 +297,19 @@ def warn_of_dropout() -> None:
     )
 
 
+def _taken_by(weights: object) -> str:
+    """What takes something that a network's call does not."""
+    if isinstance(weights, Mapping):
+        return "; RNNWeights.from_torch takes one"
+    if isinstance(weights, str | os.PathLike):
+        return "; RNNWeights.load reads a file"
+    if hasattr(weights, "state_dict"):
+        return "; RNNWeights.from_torch takes its state_dict()"
+    if getattr(weights, "ndim", None) == 1:
+        return "; with its spec RNNWeights(flat, spec) takes a flat one"
+    return ""
+
+
 def weights_of(
     mode: Mode,
     weights: object,
@@ -322,11 +336,10 @@ def weights_of(
         ):
             raise ValueError("bidirectional is True; the weights are for one direction")
         return spec, weights
-    if not isinstance(weights, Sequence):
-        named = "; RNNWeights.from_torch takes one" if isinstance(weights, Mapping) else ""
+    if not isinstance(weights, Sequence) or isinstance(weights, str):
         raise TypeError(
             f"weights must be a sequence of arrays or an RNNWeights; got "
-            f"{type(weights).__name__}{named}"
+            f"{type(weights).__name__}{_taken_by(weights)}"
         )
     arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(weights)]
     if not arrays:

@@ -258,7 +258,7 @@ class ConvSpec:
                 if padded < span:
                     raise ValueError(
                         f"{name} is smaller than the kernel: spatial dimension {index} has size "
-                        f"{size}, with padding {padded}, and the kernel spans {span} "
+                        f"{size}, {padded} with its padding, and the kernel spans {span} "
                         f"(size {self.kernel[index]}, dilation {self.dilation[index]})"
                     )
                 output = (padded - span) // stride + 1
