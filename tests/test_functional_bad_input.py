@@ -336,6 +336,11 @@ WEIGHTS = {
         TypeError,
         r"^weights must be a sequence .*; got str; RNNWeights.load reads a file$",
     ),
+    "an iterator": (
+        lambda a: a._replace(weights=iter(a.weights)),
+        TypeError,
+        r"^weights must be .*; got list_iterator; list makes a sequence of one$",
+    ),
     "a module": (
         lambda a: a._replace(weights=SimpleNamespace(state_dict=dict)),
         TypeError,

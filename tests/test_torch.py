@@ -204,7 +204,11 @@ def test_results_are_gone_with_their_last_name():
         ({"hx": 3}, r"^hx of an LSTM must be \(h_0, c_0\) or None; got int"),
         ({"hx": (3, None)}, r"^h_0 must be a torch.Tensor; got int"),
         ({"weights": [1]}, r"^weights\[0\] must be a torch.Tensor; got int"),
-        ({"weights": 3}, r"^weights must be a sequence.*; got int without spec"),
+        ({"weights": 3}, r"^weights must be a sequence.*; got int without spec$"),
+        (
+            {"weights": torch.nn.LSTM(3, 4)},
+            r"; got LSTM without spec; list\(module.parameters\(\)\) has those of a module$",
+        ),
         ({"weights": "flat"}, r"^weights must be a sequence of tensors, or one flat tensor with"),
         ({"lenghts": [1]}, r"unexpected keyword argument 'lenghts'"),
     ],

@@ -289,9 +289,11 @@ def _network(
     """(y, h_n) or (y, h_n, c_n)."""
     is_flat = isinstance(weights, Tensor)
     if is_flat == (spec is None) or not isinstance(weights, Iterable):
+        module = isinstance(weights, torch.nn.Module)
         raise TypeError(
             "weights must be a sequence of tensors, or one flat tensor with spec=; got "
             f"{type(weights).__name__} {'without' if spec is None else 'and'} spec"
+            f"{'; list(module.parameters()) has those of a module' if module else ''}"
         )
     given = [weights] if is_flat else list(weights)
     states = _states(mode, hx)

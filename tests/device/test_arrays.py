@@ -44,3 +44,16 @@ def test_arrays_and_subclasses_that_change_nothing_are_taken_as_they_are(tmp_pat
     mapped = np.memmap(tmp_path / "mapped", np.float32, "w+", shape=(3,))
     for array in (plain, plain.view(Labelled), mapped):
         assert as_array("dy", array) is array
+
+
+@pytest.mark.parametrize("error", [RuntimeError, BufferError, ValueError])
+@pytest.mark.parametrize("refuses", ["__dlpack_device__", "__dlpack__"])
+def test_an_array_that_its_library_does_not_hand_out_is_named(error, refuses):
+    def refuse(self, **keywords):
+        raise error("not this one")
+
+    methods = {"__dlpack_device__": lambda self: (1, 0), "__dlpack__": None, refuses: refuse}
+    value = type("Refusing", (), methods)()
+    message = r"^x cannot be seen as an array of NumPy or CuPy \(not this one\); if it is bfloat16"
+    with pytest.raises(TypeError, match=message):
+        as_array("x", value)

@@ -290,8 +290,8 @@ def test_wrong_weight_shapes_are_refused(shape, message):
 
 def test_a_kernel_larger_than_the_padded_input_is_refused():
     message = (
-        r"^x is smaller than the kernel: spatial dimension 1 has size 2, 4 with its padding, and the "
-        r"kernel spans 5 \(size 3, dilation 2\)$"
+        r"^x is smaller than the kernel: spatial dimension 1 has size 2, 4 with its padding, and "
+        r"the kernel spans 5 \(size 3, dilation 2\)$"
     )
     with pytest.raises(ValueError, match=message):
         spec(dilation=2, padding=1).output_sizes((5, 2))

@@ -58,9 +58,12 @@ def as_array(name: str, value: object) -> AnyArray:
     # DLPack first: its producer orders the streams by an event, the other protocol may wait.
     device_of = getattr(value, "__dlpack_device__", None)
     if device_of is not None:
-        device_type, _ = device_of()
-        if device_type == DLPACK_CPU:
-            return np.from_dlpack(detached(name, value))
+        try:
+            device_type, _ = device_of()
+            if device_type == DLPACK_CPU:
+                return np.from_dlpack(detached(name, value))
+        except (BufferError, RuntimeError, ValueError) as error:
+            raise cannot_be_seen(name, error) from error
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
             return _on_device(name, value, "from_dlpack")
     if hasattr(value, "__cuda_array_interface__"):
@@ -68,6 +71,14 @@ def as_array(name: str, value: object) -> AnyArray:
     raise TypeError(
         f"{name} must be a NumPy or CuPy array, or an object with DLPack or "
         f"__cuda_array_interface__; got {type(value).__name__}"
+    )
+
+
+def cannot_be_seen(name: str, error: Exception) -> TypeError:
+    """The error for an array that its library does not hand out, or NumPy does not take."""
+    return TypeError(
+        f"{name} cannot be seen as an array of NumPy or CuPy ({error}); if it is bfloat16, "
+        f"give it as float32"
     )
 
 

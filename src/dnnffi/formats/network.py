@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dnnffi.device.arrays import array_module, as_array, device_of, is_external, kind, to_host
+from dnnffi.device.arrays import (
+    array_module,
+    as_array,
+    cannot_be_seen,
+    device_of,
+    is_external,
+    kind,
+    to_host,
+)
 from dnnffi.device.interface import AnyArray
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.names import Mode
@@ -54,11 +62,7 @@ def named(name: str, value: object) -> AnyArray:
     try:
         array = as_array(name, value)
     except (BufferError, RuntimeError) as error:
-        # NumPy takes no bfloat16 by DLPack, whose owner may have it all the same.
-        raise TypeError(
-            f"{name} cannot be seen as an array of NumPy or CuPy ({error}); if it is bfloat16, "
-            f"give it as float32"
-        ) from error
+        raise cannot_be_seen(name, error) from error
     if array.dtype.name not in ITEM_SIZES:
         raise TypeError(
             f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"

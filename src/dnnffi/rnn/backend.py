@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -303,6 +303,8 @@ def _taken_by(weights: object) -> str:
         return "; RNNWeights.from_torch takes one"
     if isinstance(weights, str | os.PathLike):
         return "; RNNWeights.load reads a file"
+    if isinstance(weights, Iterator):
+        return "; list makes a sequence of one"
     if hasattr(weights, "state_dict"):
         return "; RNNWeights.from_torch takes its state_dict()"
     if getattr(weights, "ndim", None) == 1:
