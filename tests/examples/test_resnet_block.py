@@ -52,3 +52,9 @@ def test_the_residual_block_as_a_program():
         check=True,
     )
     assert "step    2  loss 0." in done.stdout
+
+
+def test_the_residual_block_is_trained_on_one_thread(resnet_block):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with threadpoolctl.threadpool_limits(2), resnet_block["one_thread"]():
+        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} <= {1}

@@ -92,3 +92,9 @@ def test_as_a_program():
         check=True,
     )
     assert done.stdout.count("SciPy") == 4
+
+
+def test_its_times_are_those_of_one_thread():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with threadpoolctl.threadpool_limits(2), EXAMPLE["one_thread"]():
+        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} <= {1}

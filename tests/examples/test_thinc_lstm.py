@@ -73,3 +73,9 @@ def test_as_a_program():
     )
     assert "dnnffi on" in done.stdout
     assert "gradients: dX" in done.stdout
+
+
+def test_its_times_are_those_of_one_thread():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with threadpoolctl.threadpool_limits(2), EXAMPLE["one_thread"]():
+        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} <= {1}
