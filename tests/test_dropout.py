@@ -220,3 +220,17 @@ def test_a_child_may_fork_while_threads_draw():
         done.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.parametrize(
+    ("saved", "error", "message"),
+    [
+        (b"", TypeError, "saved must be a dict of DropoutState.save; got bytes"),
+        ({"place": None, "states": None}, ValueError, ".*; it has no 'seed'"),
+        ({"seed": 1, "states": None}, ValueError, ".*; it has no 'place'"),
+        ({"seed": 1, "place": None}, ValueError, ".*; it has no 'states'"),
+    ],
+)
+def test_what_was_not_saved_is_not_restored(saved, error, message):
+    with pytest.raises(error, match=f"^{message}$"):
+        dnnffi.DropoutState.restore(saved)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -104,6 +104,8 @@ class DropoutState:
     def restore(cls, saved: dict[str, Any]) -> Self:
         """A state that goes on where the saved one was, on the same backend and kind of device.
 
+        Raises ``TypeError``, ``ValueError`` for what `save` did not give.
+
         Examples
         --------
         >>> import numpy as np
@@ -118,6 +120,12 @@ class DropoutState:
         >>> np.array_equal(forward(dnnffi.DropoutState.restore(saved)), second)
         True
         """
+        if not isinstance(saved, Mapping):
+            raise TypeError(
+                f"saved must be a dict of DropoutState.save; got {type(saved).__name__}"
+            )
+        if missing := [name for name in ("seed", "place", "states") if name not in saved]:
+            raise ValueError(f"saved must be a dict of DropoutState.save; it has no {missing[0]!r}")
         state = cls(saved["seed"])
         state._place = saved["place"]
         if saved["states"] is not None:

@@ -108,6 +108,29 @@ def test_arrays_of_out_have_the_shapes_of_the_results(mode, method):
             assert str(caught.value) == f"{name} must have shape {shape}; got {got}"
 
 
+@pytest.mark.parametrize("method", ["forward", "backward_data"])
+def test_arrays_of_out_are_of_the_dtype_contiguous_and_apart(method):
+    first, shape = ("y", SHAPES["y"]) if method == "forward" else ("dx", SHAPES["x"])
+    names = ("h_n", "c_n") if method == "forward" else ("dh_0", "dc_0")
+    zero, (h, c) = zeros("lstm", "y" if method == "forward" else "x")
+    for out, error, message in (
+        ((zero.astype("f8"), (h, c)), TypeError, f"{first} must have dtype float32; got float64"),
+        ((np.zeros(shape, "f4", order="F"), (h, c)), ValueError, f"{first} must be contiguous; "),
+        ((zero, (h, h)), ValueError, f"{names[1]} and {names[0]} must not share memory"),
+    ):
+        with plan_of("lstm") as plan, pytest.raises(error, match=f"^{message}"):
+            called(plan, "lstm", method, out)
+
+
+def test_a_forward_after_a_refused_one_is_as_ever():
+    out, (h, _) = zeros("lstm", "y")
+    with plan_of("lstm") as plan:
+        called(plan, "lstm", "forward")
+        with pytest.raises(ValueError, match="share memory"):
+            plan.forward(random(SHAPES["x"]), None, weights_of(SPECS["lstm"]), out=(out, (h, h)))
+        plan.backward_data(random(SHAPES["y"], 1))  # of the first one
+
+
 def test_results_of_out_are_arrays():
     y, (h_n, c_n) = zeros("lstm", "y")
     with plan_of("lstm") as plan:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.device.arrays import array_module
+from dnnffi.device.arrays import address, array_module, as_array
 from dnnffi.device.interface import AnyArray
+from dnnffi.device.spans import Span, check_apart
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.locks import new_lock
 from dnnffi.reference import rnn as reference
@@ -155,9 +156,10 @@ class ReferenceBufferPlan:
     ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """(y, h_n, c_n), copied into ``out`` where it is given."""
         self._open()
+        targets = self._targets(("y", "h_n", "c_n"), out)
         *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
         self._weights = None
-        return _into(out, results)
+        return _into(out, targets, results)
 
     def backward(
         self,
@@ -178,11 +180,12 @@ class ReferenceBufferPlan:
         if gradients is not None:
             if self._saved is None:
                 raise ContextError("backward data runs once, after a forward")
+            targets = self._targets(("dx", "dh_0", "dc_0"), out)
             *results, self._weights = self.plan.backward(
                 self._saved, *gradients, weights_needed=True, retain=False
             )
             self._saved = None
-            out = _into(out, results)
+            out = _into(out, targets, results)
         elif self._weights is None:
             raise ContextError("backward weights runs once, after backward data")
         if weights is not None:
@@ -212,11 +215,31 @@ class ReferenceBufferPlan:
         if self.closed:
             raise ValueError("this plan is closed")
 
+    def _targets(self, names: tuple[str, ...], out: Any) -> list[AnyArray | None]:
+        """The arrays of ``out``, refused where the plan of a library would refuse them."""
+        if out is None:
+            return []
+        targets = [
+            None if one is None else as_array(name, one)
+            for name, one in zip(names, out, strict=True)
+        ]
+        dtype, spans = self.plan.problem.spec.dtype, []
+        for name, target in zip(names, targets, strict=True):
+            if target is None:
+                continue
+            if target.dtype.name != dtype:
+                raise TypeError(f"{name} must have dtype {dtype}; got {target.dtype.name}")
+            if not target.flags.c_contiguous:
+                raise ValueError(f"{name} must be contiguous; got strides {target.strides}")
+            spans.append(Span(name, address(target), target.nbytes))
+        check_apart(spans, ())
+        return targets
 
-def _into(out: Any, results: list[Any]) -> tuple[Any, ...]:
+
+def _into(out: Any, targets: list[AnyArray | None], results: list[Any]) -> tuple[Any, ...]:
     if out is None:
         return tuple(results)
-    for target, result in zip(out, results, strict=True):
+    for target, result in zip(targets, results, strict=True):
         if target is not None:
             target[...] = result
     return tuple(out)

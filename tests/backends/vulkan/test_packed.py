@@ -118,6 +118,15 @@ def test_weights_that_were_written_to_are_uploaded_again(device, x):
     np.testing.assert_allclose(y, right, atol=1e-6)
 
 
+def test_weights_in_the_other_order_of_bytes_are_the_same_weights(device, x):
+    spec = dnnffi.RNNSpec(mode="gru", input_size=5, hidden_size=7)
+    weights = dnnffi.RNNWeights.pack(testing.weights(spec, 0), spec)
+    swapped = dnnffi.RNNWeights(weights.flat.astype(">f4"), spec, backend=weights.backend)
+    expected, _ = dnnffi.gru(x, None, weights, backend="vulkan")
+    y, _ = dnnffi.gru(x, None, swapped, backend="vulkan")
+    np.testing.assert_array_equal(y, expected)
+
+
 def test_a_stream_of_steps_is_the_whole_sequence(causal_spec):
     spec = causal_spec
     x, hx = inputs(spec)

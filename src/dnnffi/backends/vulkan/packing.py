@@ -15,9 +15,9 @@ def vectors(length: int) -> int:
 
 
 def pack_matrix(matrix: NDArray) -> NDArray:
-    """[columns, K] as [K/4, columns, 4], of the same dtype."""
+    """[columns, K] as [K/4, columns, 4], of the same dtype in the machine's order of bytes."""
     columns, k = matrix.shape
-    filled = np.zeros((columns, 4 * vectors(k)), matrix.dtype)
+    filled = np.zeros((columns, 4 * vectors(k)), matrix.dtype.newbyteorder("="))
     filled[:, :k] = matrix
     return np.ascontiguousarray(filled.reshape(columns, -1, 4).swapaxes(0, 1))
 
