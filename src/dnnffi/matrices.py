@@ -74,14 +74,14 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
         if one is not None and one.data.device_id != device:
             raise ValueError(f"{name} must be on device {device}; got {one.data.device_id}")
     with memory.use(device):
+        stream = memory.current_stream()
+        refuse_in_capture(stream.ptr)  # before anything is allocated there
         found = memory.empty(shape, left.dtype) if target is None else target
         if 0 in (*shape, left.shape[1]):
             found.fill(0)
             return found
         (a_matrix, left), (b_matrix, right) = _as_matrix(left), _as_matrix(right)
         product = _product(device, a_matrix, b_matrix, left.dtype.name, math)
-        stream = memory.current_stream()
-        refuse_in_capture(stream.ptr)
         launch = Launch(stream, device)
         product.run(launch, left.data.ptr, right.data.ptr, found.data.ptr, 0)
     return found

@@ -99,7 +99,6 @@ def test_a_call_in_the_middle_of_a_capture_is_refused_and_not_captured():
         array.__iadd__(1)
         for call in (
             lambda: dnnffi.lstm(x, None, weights, options={"tune": "off"}),
-            lambda: dnnffi.lstm(x, None, weights, options={"tune": "now"}),
             lambda: dnnffi.matmul(x[0], x[0].T, math="strict"),
         ):
             with pytest.raises(dnnffi.CaptureError, match="by a signal handler"):
@@ -108,7 +107,7 @@ def test_a_call_in_the_middle_of_a_capture_is_refused_and_not_captured():
 
     dnnffi.matmul(x[0], x[0].T, math="strict")
     graph = cupy_memory().capture(record)
-    assert len(refused) == 3
+    assert len(refused) == 2
     graph.launch(cupy.cuda.get_current_stream())
     assert array.tolist() == [3, 3, 3, 3]
     again = dnnffi.lstm(x, None, weights, options={"tune": "off"})[0]

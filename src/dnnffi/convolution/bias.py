@@ -28,10 +28,10 @@ def backward_bias(dy: AnyArray) -> AnyArray:
     if gradient is None:
         layout = memory_layout(dy.shape, dy.strides)
         return backward_bias(in_layout(dy, channels_last=layout == CHANNELS_LAST))
+    stream = memory.current_stream()
+    refuse_in_capture(stream.ptr)  # before anything is allocated there
     db = memory.empty((dy.shape[1],), dy.dtype)
     workspace = memory.empty((gradient.workspace_bytes,), "b")
-    stream = memory.current_stream()
-    refuse_in_capture(stream.ptr)
     launch = Launch(stream, device)
     gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
     return db

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.resources import Resources
 from dnnffi.backends.rnn_interface import AddressExecutor
+from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import Launch
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
@@ -81,7 +82,9 @@ class RouteFinder:
             self.route = Route.of(candidates.make(problem, None, self._launch(), generator))
 
     def _launch(self) -> Launch:
-        return self._launch_on(self._device, self._memory.current_stream())
+        stream = self._memory.current_stream()
+        refuse_in_capture(stream.ptr)  # executors may allocate when they are made
+        return self._launch_on(self._device, stream)
 
     def begin(self) -> None:
         """Take what was found before, or see to it that the problem is measured."""
