@@ -27,7 +27,7 @@ OWN = Backend(
     dtypes=("float32", "float16", "bfloat16"),
     projections=(False,),
     algorithms=("own",),
-    maths=("default", "fast"),
+    maths=("default", "fast", "strict"),
     sizes=Sizes(hidden=range(39, 41)),  # each is a kernel to compile
 )
 OPTIONS = RNNOptions(algorithm="own", tune="off")
@@ -383,7 +383,6 @@ def test_who_names_no_algorithm_drops_by_cudnn():
     ("fields", "options", "words"),
     [
         ({"dtype": "float64"}, {}, "float64"),
-        ({}, {"math": "strict"}, "TF32"),
         ({"proj_size": 3}, {}, "projection"),
     ],
 )

@@ -29,6 +29,7 @@ def kind_of(problem, backward=False):
         *(spec.mode, spec.hidden_size, spec.dtype, problem.training, backward),
         packed=rows_of(problem).tables is not None,
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
+        strict=spec.dtype == "float32" and options.math == "strict",
     )
 
 

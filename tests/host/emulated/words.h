@@ -73,7 +73,7 @@ static void multiply(void **lanes)
     }
 }
 
-DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 second)
+DEVICE void multiply_tile(float *sums, const uint4 &factors, u32 first, u32 second)
 {
     Factors one{sums, {factors.x, factors.y, factors.z, factors.w}, {first, second}};
     device_warp(multiply, &one);

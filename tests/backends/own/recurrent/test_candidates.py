@@ -80,9 +80,6 @@ def test_who_asks_for_an_algorithm_of_the_vendors_is_offered_none(own):
 
 LIMITED = {
     "got float64": with_spec(PROBLEM, dtype="float64"),
-    "in TF32, which math 'strict' forbids": with_options(
-        with_spec(PROBLEM, dtype="float32"), math="strict"
-    ),
     "no projection; got proj_size 3": with_spec(PROBLEM, proj_size=3),
     "drop only where algorithm 'own' is named; got dropout 0.5, algorithm 'auto'": with_spec(
         ANY, num_layers=2
@@ -282,6 +279,13 @@ def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
     assert forward.cluster
     assert forward.blocks == 7
     assert backward in [pair[1] for pair in older]  # too many words for a cluster
+
+
+def test_strict_float32_has_kernels_of_its_own(own):
+    strict = with_options(with_spec(PROBLEM, dtype="float32"), math="strict")
+    assert {one.kind.strict for pair in own._pairs(strict) for one in pair} == {True}
+    half = with_options(PROBLEM, math="strict")
+    assert {one.kind.strict for pair in own._pairs(half) for one in pair} == {False}
 
 
 def test_a_backward_of_one_row_is_a_clusters(own, memory, monkeypatch):

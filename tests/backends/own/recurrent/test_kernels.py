@@ -21,7 +21,7 @@ from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
-ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3}
+ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3, "strict": 2e-6}
 
 
 class Setup(NamedTuple):
@@ -34,10 +34,12 @@ class Setup(NamedTuple):
     backward: dict | None = None
     packed: bool = False
     clip: str = ""
+    strict: bool = False
 
     def __str__(self):
         words = [self.mode, self.dtype, f"H{self.hidden}"]
         words += ["training" if self.backward else "inference", "packed" if self.packed else ""]
+        words += ["strict" if self.strict else ""]
         return "-".join(word for word in (*words, self.clip) if word)
 
     def problem(self, rng, **fixed):
@@ -61,7 +63,7 @@ class Setup(NamedTuple):
             **(sizes | fixed),
             rng=rng,
             training=self.backward is not None,
-            options=RNNOptions(**clip),
+            options=RNNOptions(**clip, math="strict" if self.strict else "default"),
         )
 
     def network(self, cublas, problem, **how):
@@ -111,6 +113,9 @@ SETUPS = (
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
     # A group of one block.
     Setup("lstm", "float16", 21, way(24, 8, 1, (2, 2)), way(24, 16, 1, (1, 4), (0, 1))),
+    # Without TF32.
+    Setup("lstm", "float32", 20, way(8, 8, 2), way(16, 8, 1, (2, 2), staged=False), strict=True),
+    Setup("gru", "float32", 9, way(16, **CLUSTER), way(8, **CLUSTER), packed=True, strict=True),
     # Clusters.
     Setup("lstm", "float16", 40, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER)),
@@ -167,7 +172,8 @@ def test_the_setups_have_all_that_kernels_do_differently():
 def check(case, arrays, found):
     """Results of a case against the reference."""
     expected = conformance.expected(case, arrays)
-    allowed = ALLOWED[case.problem.spec.dtype]
+    strict = case.problem.options.math == "strict"
+    allowed = ALLOWED["strict" if strict else case.problem.spec.dtype]
     for name, one in found._asdict().items():
         other = getattr(expected, name)
         if one is None:

@@ -90,6 +90,7 @@ class OwnCandidates:
             *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
             packed=packed,
             clip=clip,
+            strict=spec.dtype == "float32" and options.math == "strict",
         )
         chip = self._chip()
         where = problem.batch, spec.num_directions, chip

@@ -37,7 +37,8 @@ class Chip(NamedTuple):
 class Kind(NamedTuple):
     """What a kernel is compiled for, except for its geometry.
 
-    ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound.
+    ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
+    ``strict`` is for float32 whose products are not rounded to TF32.
     """
 
     mode: str
@@ -47,6 +48,7 @@ class Kind(NamedTuple):
     backward: bool = False
     packed: bool = False
     clip: int = 0
+    strict: bool = False
 
     @property
     def gates(self) -> int:
@@ -192,6 +194,7 @@ class Geometry(NamedTuple):
             "HIDDEN": kind.hidden,
             "CELL": CELLS[kind.mode],
             "DTYPE": DTYPES[kind.dtype],
+            "STRICT": int(kind.strict),
             "CLIP": kind.clip,
             "TRAINING": int(kind.training),
             "BACKWARD": int(kind.backward),
@@ -228,10 +231,11 @@ def steps_in_registers(empty: Geometry) -> int:
 
     What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
     then moves registers to memory and back in every step (LSTM, H 1024, B 64: 4.9 us instead of
-    3.7).
+    3.7). Strict weights are two registers each.
     """
     room = min(255, 65536 // empty.threads) - _OTHER_REGISTERS
-    return min(empty.warp_k, max(0, room // (8 * empty.warp_tiles)))
+    a_step = 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
+    return min(empty.warp_k, max(0, room // a_step))
 
 
 def divisions(
@@ -262,8 +266,8 @@ def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, ch
 
     Fitted to the best of up to 16 divisions for each of 92 shapes on an H200, to 83 of them within
     a third, to the worst within a factor of two: an exchange takes 0.66, 1000 words that a block
-    gathers 0.28, a million products 1.52 (in TF32 twice that), and 100 KB of weights that do not
-    fit on the chip 1.51.
+    gathers 0.28, a million products 1.52 (in TF32 twice that, strict six times), and 100 KB of
+    weights that do not fit on the chip 1.51.
     """
     blocks = -(-kind.padded // units)
     groups = -(-batch // rows) * directions
@@ -271,7 +275,7 @@ def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, ch
     weights = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word
     size = ITEM_SIZES[kind.dtype]
     gathered = 0.28e-3 * kind.exchanged * rows
-    products = 1.52e-6 * weights * rows * (size // 2)
+    products = 1.52e-6 * weights * rows * (size // 2) * (3 if kind.strict else 1)
     return waves * (0.66 + gathered + products + 1.51e-5 * max(0, weights * size - 260_000))
 
 

@@ -14,11 +14,6 @@ LIMITS: Limits[RNNProblem] = (
         "use another algorithm",
     ),
     Limit(
-        lambda problem: problem.spec.dtype == "float32" and problem.options.math == "strict",
-        "our own kernels multiply float32 in TF32, which math 'strict' forbids",
-        "use another algorithm",
-    ),
-    Limit(
         lambda problem: bool(problem.spec.proj_size),
         "our own kernels have no projection; got proj_size {asked.spec.proj_size}",
         "use standard",

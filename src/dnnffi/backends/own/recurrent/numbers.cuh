@@ -1,5 +1,6 @@
 /* How are numbers stored, rounded and multiplied? By dtype: float16, bfloat16, or float32 with
-   products in TF32. No header is needed, so that NVRTC compiles it everywhere. */
+   products in TF32, of which a STRICT one takes three. No header is needed, so that NVRTC compiles
+   it everywhere. */
 
 typedef unsigned int u32;
 
@@ -60,7 +61,7 @@ DEVICE u32 to_tf32(u32 bits)
 }
 
 /* sums[16 x 8] += factors[16 x K] other[K x 8], where K elements are 32 bytes. */
-DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 second)
+DEVICE void multiply_tile(float *sums, const uint4 &factors, u32 first, u32 second)
 {
 #if DTYPE == 0
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -120,7 +121,7 @@ DEVICE u32 to_tf32(u32 bits)
 
 DEVICE uint4 as_factors(uint4 word)
 {
-#if DTYPE == 2
+#if DTYPE == 2 && !STRICT
     return make_uint4(to_tf32(word.x), to_tf32(word.y), to_tf32(word.z), to_tf32(word.w));
 #else
     return word;
