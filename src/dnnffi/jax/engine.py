@@ -44,6 +44,9 @@ class Engine(Protocol):
     def give_back(self, launch: Launch, *, failed: bool) -> None:
         """Take back what `borrow` lent; ``failed`` says that a call on it raised."""
 
+    def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
+        """Copy memory, in the order of the launch's stream."""
+
 
 class VendorEngine:
     """A vendor's library, with handles of its own.
@@ -106,6 +109,9 @@ class VendorEngine:
             handle.forget_stream()  # the library may have left it on a stream of its own
         self._handles[launch.device].append(handle)
 
+    def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
+        self._memory.copy(target, source, nbytes, launch.stream)
+
 
 class ReferenceEngine:
     """The NumPy reference on the buffers of XLA on the host."""
@@ -124,6 +130,9 @@ class ReferenceEngine:
 
     def give_back(self, launch: Launch, *, failed: bool) -> None:
         pass
+
+    def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
+        _memory(target, nbytes)[:] = _memory(source, nbytes)[:]
 
 
 _READY = b"dnnffi: ready..."
