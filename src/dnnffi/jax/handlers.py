@@ -60,7 +60,11 @@ class Handlers:
         self.calls = dict.fromkeys(KINDS, 0)
         """How often XLA has called: less often than it computes, where it replays."""
         for kind in KINDS:
-            register(self.target(kind), self._handler(kind), platform=platform, capturable=True)
+            # Whether MIOpen's calls can be captured is not known.
+            capturable = platform != "ROCM"
+            register(
+                self.target(kind), self._handler(kind), platform=platform, capturable=capturable
+            )
 
     def target(self, kind: str) -> str:
         """The name of the handler of a kind of call."""
