@@ -179,7 +179,7 @@ def test_recomputed_and_in_a_loop(wrap):
 
 @pytest.mark.parametrize("length", [1, 2, 8])
 def test_slices_in_a_loop(length):
-    # XLA hands over addresses inside the stacked arrays, and may lose the alias of a reserve space.
+    # XLA fuses the slices into the calls, and loses the alias of the reserve space (JAX 0.11.2).
     def mapped(program, *arrays):
         x, hx, weights = arrays
         xs = jnp.stack([x * (number + 1) for number in range(length)])

@@ -198,7 +198,8 @@ def _backward(
 
     def run(launch: Launch, addresses: list[int]) -> None:
         if addresses[reserve] != addresses[spent]:
-            # The alias was asked for, but XLA may lose it where it fuses a slice into the call.
+            # The alias was asked for, but XLA loses it where it fuses a slice into the call
+            # (JAX 0.11.2, in a loop).
             engine.copy(launch, addresses[spent], addresses[reserve], executor.reserve_bytes)
         executor.backward_data(launch, BackwardDataAddresses._make([addresses[n] for n in data]))
         if dweights >= 0:
