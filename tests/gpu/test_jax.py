@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -379,6 +382,29 @@ def test_two_gpus_by_sharded_arrays(mesh):
     assert_close(found, expected, 1e-4)
     assert "all-gather" not in gradient.lower(*arrays).compile().as_text()
     assert not found[0].is_fully_replicated
+
+
+def test_the_example_learns_the_same_on_all_gpus(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    sizes = ("--steps=40", "--batch=8", "--window=20", "--hidden=32", "--layers=2")
+    example = Path(__file__).parents[2] / "examples" / "jax_data_parallel.py"
+    found = []
+    for devices in (1, min(jax.device_count(), 8)):
+        done = subprocess.run(
+            [sys.executable, example, f"--devices={devices}", f"--text={text}", *sizes],
+            text=True,
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"{devices} of gpu" in done.stdout
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("bits"))
+        found.append((float(line.split()[3]), float(line.split()[6])))
+    one, all_of_them = found
+    assert all_of_them == pytest.approx(one, abs=2e-2)
+    assert one[1] < one[0] - 0.3
 
 
 def test_the_second_gpu_alone():

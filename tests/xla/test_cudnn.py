@@ -96,8 +96,9 @@ def test_a_result_is_not_written_where_an_operand_is_read(cudnn_host, apart):
     call = Call(PROBLEM, "", 1, ("x", "weights"), ("y", "h_n", "c_n", "workspace"), 0)
     run = cudnn_host._prepare("infer", call)
     x, weights, h_n, c_n, workspace = (2**20 * n for n in range(1, 6))
-    with pytest.raises(RuntimeError, match="XLA writes y where x is read"):
-        run(None, [x, weights, x + apart, h_n, c_n, workspace, 0])
+    for _ in range(2):  # what was refused is not remembered as right
+        with pytest.raises(RuntimeError, match="XLA writes y where x is read"):
+            run(None, [x, weights, x + apart, h_n, c_n, workspace, 0])
 
 
 @pytest.mark.parametrize("mapped", ["x", "weights", "both"])

@@ -30,6 +30,9 @@ from dnnffi.spec.problem import RNNProblem
 ALIGNMENT = 256
 """Bytes of a row of the reserve space are a multiple of it, as of memory that CUDA allocates."""
 
+_PASSED = 64
+"""Calls whose addresses were found apart that a problem remembers."""
+
 _FORWARD = ("x", "y", "h_0", "h_n", "c_0", "c_n", "weights", "workspace", "reserve")
 _DATA = (
     *("y", "h_0", "c_0", "weights", "dy", "dh_n", "dc_n"),
@@ -222,8 +225,12 @@ def _apart(
         (place, sizes[place]) for place in range(operands, len(names)) if names[place] != "spent"
     ]
     read = list(enumerate(sizes[:operands]))
+    passed: set[tuple[int, ...]] = set()  # of the calls before: most addresses come again
 
     def check(addresses: list[int]) -> None:
+        key = tuple(addresses)
+        if key in passed:
+            return
         spans = [(addresses[place], addresses[place] + size, place) for place, size in read]
         for place, size in results:
             start = addresses[place]
@@ -234,6 +241,9 @@ def _apart(
                         f"XLA writes {names[place]} where {names[operand]} is read; its flag "
                         "--xla_gpu_enable_dynamic_slice_fusion=false keeps them apart"
                     )
+        if len(passed) >= _PASSED:
+            passed.clear()
+        passed.add(key)
 
     return check
 
