@@ -5,8 +5,8 @@
 Would `dnnffi.jax` gain from a convolution of its own? XLA calls cuDNN for
 `lax.conv_general_dilated`, and searches among its engines while it compiles. dnnffi's tuned plans
 are what a handler could reach at best: it would add its own cost. Each side runs twenty
-convolutions on twenty sets of arrays: JAX in one compiled function, which XLA captures, dnnffi in
-one CUDA graph, on the same memory. Times are microseconds of one convolution by the host's clock,
+convolutions on twenty sets of arrays: JAX in one compiled function, dnnffi in one CUDA graph, on
+the same memory. Times are microseconds of one convolution by the host's clock,
 over many launches of which the last is waited for: the medians of turns that the two take.
 ``fused`` is relu(conv(x, w) + residual + bias), of the layers that have a residual in the network.
 
@@ -21,6 +21,7 @@ import json
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
@@ -161,6 +162,14 @@ class Problem:
         )
 
 
+def on_gpu(array: Any) -> Any:
+    """An array of JAX as one of CuPy, of the same memory."""
+    import cupy
+
+    memory = cupy.cuda.UnownedMemory(array.unsafe_buffer_pointer(), array.nbytes, array)
+    return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
 def graph_of(problem: Problem, operation: str, arrays: dict[str, Any]) -> tuple[Any, Any]:
     """What launches dnnffi's calls and waits for nothing, with their first result."""
     import cupy
@@ -170,7 +179,7 @@ def graph_of(problem: Problem, operation: str, arrays: dict[str, Any]) -> tuple[
     def given(number: int) -> list[Any]:
         found = [arrays[name] for name in problem.reads(operation)]
         picked = [one[number] if isinstance(one, list) else one for one in found]
-        return [problem.logical(cupy.from_dlpack(array)) for array in picked]
+        return [problem.logical(on_gpu(array)) for array in picked]
 
     read = [given(number) for number in range(problem.calls)]
     outs = [plan.run(*one) for one in read]
@@ -232,8 +241,6 @@ def apart(found: Any, expected: Any) -> float:
 
 def rows_of(problem: Problem, pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
     """A row for each operation of a layer."""
-    import cupy
-
     arrays = problem.draw()
 
     def compiled(operation: str) -> Any:
@@ -249,7 +256,7 @@ def rows_of(problem: Problem, pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
             run, given = program.result()
             graph, result = graph_of(problem, operation, arrays)
             graph(True)
-            by_jax = problem.logical(cupy.from_dlpack(run(*given)[0]))
+            by_jax = problem.logical(on_gpu(jax.block_until_ready(run(*given))[0]))
             row["apart"] = apart(by_jax, result)
             if not row["apart"] < WRONG:
                 raise RuntimeError(f"the results are {row['apart']:.1e} apart")
@@ -267,15 +274,12 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=["resnet50", "mobilenet_v2"])
     parser.add_argument("--only", default="", help="layers whose name has this")
     parser.add_argument("--seconds", type=float, default=150.0, help="then it ends")
-    parser.add_argument("--json", type=Path, help="where the record goes; other configs there stay")
+    parser.add_argument("--json", type=Path, help="the record; other configs of this machine stay")
     options = parser.parse_args()
     import cupy
 
     ends = time.perf_counter() + options.seconds
-    before: dict[str, Any] = {"rows": []}
-    if options.json and options.json.exists():
-        before = json.loads(options.json.read_text())
-    rows = [row for row in before["rows"] if row["config"] not in options.configs]
+    record = begun(options.json, options.configs)
     asked = [
         (config, name, layer)
         for config in options.configs
@@ -283,27 +287,39 @@ def main() -> None:
         for layer in SETS[name]
         if options.only in layer.name
     ]
-    left_out = 0
+    record["left_out"] |= Counter(config for config, _, _ in asked)
     with ThreadPoolExecutor(4) as pool:
         for config, name, layer in asked:
             if time.perf_counter() > ends:
-                left_out += 1
-                continue
+                print("no time for the rest:", record["left_out"])
+                break
             for row in rows_of(Problem(layer, config), pool):
-                rows.append({"set": name, "layer": layer.name, "config": config} | row)
+                record["rows"].append({"set": name, "layer": layer.name, "config": config} | row)
                 figures = row.get("error") or "{dnnffi:9.1f} {jax:9.1f}".format(**row)
                 print(
                     f"{config:11} {name} {layer.name:24} {row['operation']:17} {figures}",
                     flush=True,
                 )
+            record["left_out"][config] -= 1
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n")
             jax.clear_caches()
             dnnffi.clear_plans()
             cupy.get_default_memory_pool().free_all_blocks()
-    print(f"{left_out} of {len(asked)} layers were left out for want of time")
-    if options.json:
-        record = {"machine": machine("gpu", ("jax", "jaxlib")), "calls": CALLS}
-        record |= {"left_out": left_out, "rows": rows}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def begun(path: Path | None, configs: Sequence[str]) -> dict[str, Any]:
+    """The record at ``path`` without ``configs``; a new one if it is of another machine or source.
+
+    ``left_out`` counts the layers of each configuration that were not measured.
+    """
+    found = {"machine": machine("gpu", ("jax", "jaxlib")), "calls": CALLS}
+    if path is not None and path.exists():
+        before = json.loads(path.read_text())
+        if all(before[name] == value for name, value in found.items()):
+            rows = [row for row in before["rows"] if row["config"] not in configs]
+            return found | {"left_out": before["left_out"], "rows": rows}
+    return found | {"left_out": {}, "rows": []}
 
 
 if __name__ == "__main__":

@@ -39,7 +39,6 @@ RECORD_FILES = (
     "bench_cnn.json",
     "bench_conv.json",
     "bench_depthwise.json",
-    "bench_jax.json",
     "bench_jax_conv.json",
 )
 ROOM = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def test_both_sides_compute_the_same(benchmark, config, layer, operation):
             problem.logical(np.asarray(found[number])), expected, rtol=1e-4, atol=1e-4
         )
     assert not np.allclose(found[0], found[1])
+
+
+@pytest.mark.parametrize("device", ["same", "other"])
+def test_a_record_keeps_what_was_measured_on_the_same_machine(
+    benchmark, monkeypatch, tmp_path, device
+):
+    kept, anew = {"config": "tf32 first"}, {"config": "f16 last"}
+    path = tmp_path / "record.json"
+    record = {"machine": {"device": "same"}, "calls": benchmark.CALLS}
+    path.write_text(json.dumps(record | {"left_out": {"tf32 first": 2}, "rows": [kept, anew]}))
+    monkeypatch.setattr(benchmark, "machine", lambda place, peers: {"device": device})
+    found = benchmark.begun(path, ["f16 last"])
+    same = device == "same"
+    assert found["rows"] == ([kept] if same else [])
+    assert found["left_out"] == ({"tf32 first": 2} if same else {})
 
 
 def test_the_layers_with_a_residual_are_those_that_end_a_block(benchmark):
