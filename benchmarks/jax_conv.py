@@ -139,7 +139,7 @@ class Problem:
             return jax.nn.relu(conv(x, w) + residual + bias)
 
         def several(*given: Any) -> list[Any]:
-            lists = [one if isinstance(one, list) else [one] * self.calls for one in given]
+            lists = [item if isinstance(item, list) else [item] * self.calls for item in given]
             return [one(*arrays) for arrays in zip(*lists, strict=True)]
 
         return several
