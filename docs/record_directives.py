@@ -8,9 +8,11 @@ call, ``tuning-report`` what was measured for one of these calls, ``bench-target
 ``bench-record`` those of the benchmark of networks beside their aims, ``bench-plans`` the host cost
 of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file as it is,
 ``speed-figure`` a picture of the benchmark, which README.md shows too, ``bench-gain``,
-``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels.
-Where there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data
-of the code, ``loss-figure`` the losses that the code of its page computes.
+``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels,
+``jax-bench``, ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's
+convolutions beside dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table``
+and ``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
+computes.
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ from records import (
     GAIN_HEAD,
     IMAGE_HEAD,
     IMAGE_MODELS,
+    JAX_AIM_HEAD,
+    JAX_CONV_HEAD,
+    JAX_DEVICES_HEAD,
+    JAX_HEAD,
     OVERHEAD_HEAD,
     PLAN_HEAD,
     RECORDS,
@@ -46,6 +52,10 @@ from records import (
     conv_layers_head,
     gain_rows,
     gpu_rows,
+    jax_aims,
+    jax_conv_rows,
+    jax_device_rows,
+    jax_rows,
     measured_on,
     memcheck_rows,
     memory_of_own_kernels,
@@ -347,6 +357,66 @@ class DepthwiseBench(ConvBench):
         ]
 
 
+class JaxBench(Record):
+    """``jax-bench``."""
+
+    file = "bench_jax.json"
+    part = "rows"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        if not record.get(self.part):
+            return self.missing(self.file)
+        machine = {"machine": record[f"machine_{self.part}"]}
+        return [*self.tables(record), nodes.paragraph(text=measured_on(machine, source_hash()))]
+
+    def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
+        """What was measured: the aims, then every shape, a table for each phase."""
+        found: list[nodes.Node] = [table(jax_aims(record), JAX_AIM_HEAD)]
+        for phase, words in PHASE_WORDS.items():
+            found.append(nodes.paragraph(text=f"{words.capitalize()}:"))
+            found.append(table(jax_rows(record, phase), JAX_HEAD))
+        return found
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [nodes.paragraph(text="Not measured yet.")]
+
+
+class JaxDevices(JaxBench):
+    """``jax-devices``."""
+
+    part = "devices"
+
+    def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
+        return [table(jax_device_rows(record), JAX_DEVICES_HEAD)]
+
+
+class JaxHandler(JaxBench):
+    """``jax-handler``."""
+
+    part = "handler_us"
+
+    def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
+        text = f"A call of nine buffers that computes nothing: {record[self.part]:.1f} µs."
+        return [nodes.paragraph(text=text)]
+
+
+class JaxConv(JaxBench):
+    """``jax-conv``."""
+
+    file = "bench_jax_conv.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        left_out = {name: count for name, count in record["left_out"].items() if count}
+        words = ", ".join(f"{count} layers of {name}" for name, count in left_out.items())
+        said = f" Not measured for want of time: {words}." if words else ""
+        return [
+            table(jax_conv_rows(record), JAX_CONV_HEAD),
+            nodes.paragraph(text=measured_on(record, source_hash()) + said),
+        ]
+
+
 class SpeedFigure(Record):
     """``speed-figure``, drawn anew where the record has changed."""
 
@@ -457,6 +527,10 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("bench-images", BenchImages)
     app.add_directive("conv-bench", ConvBench)
     app.add_directive("depthwise-bench", DepthwiseBench)
+    app.add_directive("jax-bench", JaxBench)
+    app.add_directive("jax-conv", JaxConv)
+    app.add_directive("jax-devices", JaxDevices)
+    app.add_directive("jax-handler", JaxHandler)
     app.add_directive("wrong-engines", WrongEngines)
     app.add_directive("bench-plans", BenchPlans)
     app.add_directive("speed-figure", SpeedFigure)

@@ -353,3 +353,125 @@ def _imprecise(row: dict[str, Any]) -> bool:
 
 def _conv_columns(record: dict[str, Any]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["config"], row["operation"]) for row in record["kernels"]))
+
+
+JAX_HEAD = (
+    *("Shape", "dnnffi.jax", "Captured plan", "Scan", "Scan, unrolled", "Flax"),
+    *("jax.experimental.rnn", "Fastest peer / dnnffi.jax"),
+)
+_SCAN = "scan "
+
+
+def jax_rows(record: dict[str, Any], phase: str) -> list[tuple[str, ...]]:
+    """Milliseconds of networks in JAX in a phase, beside a captured plan and JAX's own."""
+    rows = []
+    for row in record["rows"]:
+        times = _jax_times(row[phase])
+        unrolled = [(times[name], name) for name in times if name.startswith(_SCAN)]
+        best = min((one for one in unrolled if one[1] != f"{_SCAN}1"), default=None)
+        peer = _fastest_peer(times)
+        ratio = NOT_MEASURED
+        if peer is not None and "dnnffi.jax" in times:
+            ratio = f"{times[peer] / times['dnnffi.jax']:.2f}"
+        rows.append(
+            (
+                row["shape"],
+                *(_milliseconds(times, name) for name in ("dnnffi.jax", "plan", f"{_SCAN}1")),
+                f"{best[0]:.3f} ({best[1].removeprefix(_SCAN)})" if best else NOT_MEASURED,
+                *(_milliseconds(times, name) for name in ("flax", "jax.experimental.rnn")),
+                ratio,
+            )
+        )
+    return rows
+
+
+def _jax_times(found: dict[str, Any]) -> dict[str, float]:
+    """The figures alone: who could not run a shape has a message in the record."""
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _fastest_peer(times: dict[str, float]) -> str | None:
+    peers = [name for name in times if name not in ("dnnffi.jax", "plan")]
+    return min(peers, key=times.__getitem__, default=None)
+
+
+def _milliseconds(times: dict[str, float], name: str) -> str:
+    return f"{times[name]:.3f}" if name in times else NOT_MEASURED
+
+
+JAX_AIM_HEAD = ("Against", "Aim", "Geometric mean", "Lowest", "Reached")
+
+
+def jax_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """How many times as fast dnnffi.jax is, over all shapes and phases, beside the aims."""
+    beside_plan, beside_peer = [], []
+    for row in record["rows"]:
+        for phase in ("inference", "training"):
+            times = _jax_times(row[phase])
+            own = times.get("dnnffi.jax")
+            peer = _fastest_peer(times)
+            if own is not None and "plan" in times:
+                beside_plan.append(times["plan"] / own)
+            if own is not None and peer is not None and row["shape"].split()[1] != "f32":
+                beside_peer.append(times[peer] / own)
+    aims = (
+        ("the captured plan", 0.97, beside_plan),
+        ("JAX's fastest, float16 and bfloat16", 1.0, beside_peer),
+    )
+    return [
+        (
+            against,
+            f">= {aim:.2f}x",
+            f"{geometric_mean(ratios):.2f}" if ratios else NOT_MEASURED,
+            f"{min(ratios):.2f}" if ratios else NOT_MEASURED,
+            f"{sum(ratio >= aim for ratio in ratios)} of {len(ratios)}",
+        )
+        for against, aim, ratios in aims
+    ]
+
+
+JAX_DEVICES_HEAD = ("GPUs", "shard_map, ms", "Throughput", "jit, ms", "Throughput", "Aim")
+_DEVICE_AIMS = {2: ">= 1.95x", 4: ">= 3.85x"}
+
+
+def jax_device_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Milliseconds of a step on several GPUs, and how many times the throughput of one that is."""
+    return [
+        (
+            str(row["devices"]),
+            *(
+                text
+                for way in ("shard_map", "jit")
+                for text in (f"{row[way]:.2f}", f"{row[f'{way} throughput']:.2f}x")
+            ),
+            _DEVICE_AIMS.get(row["devices"], "-"),
+        )
+        for row in record["devices"]
+    ]
+
+
+JAX_CONV_HEAD = (
+    "Layers of",
+    "Type and layout",
+    "Operation",
+    "Layers",
+    "XLA / dnnffi",
+    "XLA faster in",
+)
+
+
+def jax_conv_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """How many times as long as dnnffi's plans XLA's convolutions take: mean, least, most."""
+    by_what: dict[tuple[str, str, str], list[float]] = {}
+    for row in record["rows"]:
+        if "error" not in row:
+            key = row["set"], row["config"], row["operation"]
+            by_what.setdefault(key, []).append(row["jax"] / row["dnnffi"])
+    return [
+        (
+            *(name, config, operation.replace("_", " "), str(len(ratios))),
+            f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+            str(sum(ratio < 1 for ratio in ratios)),
+        )
+        for (name, config, operation), ratios in by_what.items()
+    ]

@@ -39,6 +39,7 @@ RECORD_FILES = (
     "bench_cnn.json",
     "bench_conv.json",
     "bench_depthwise.json",
+    "bench_jax_conv.json",
 )
 ROOM = re.compile(
     r"`((?:backends|bench|cli|convolution|device|execution|reference|rnn|spec|testing)/[\w./]*)`"
@@ -348,6 +349,61 @@ def test_aims_without_a_record_are_not_measured():
     assert {row[3] for row in rows} == {"not measured"}
     expected = ("any single shape", "PyTorch", ">= 1.0x", "not measured", "-", "not measured", "-")
     assert expected in rows
+
+
+JAX_TIMES = {
+    "training: algorithm": "own 2",
+    "dnnffi.jax": 1.0,
+    "handler calls": {"forward": 3},
+    "scan 1": 4.0,
+    "scan 5": 2.5,
+    "scan 10": 2.0,
+    "flax": 8.0,
+    "jax.experimental.rnn": "TypeError: not float16",
+    "plan": 0.99,
+}
+
+
+def test_networks_in_jax_stand_beside_their_peers():
+    slow = {"dnnffi.jax": 2.0, "scan 1": 1.5, "plan": 1.0}
+    rows = [
+        {"shape": "lstm f16 1 2 3 4 1 uni", "inference": JAX_TIMES, "training": JAX_TIMES},
+        {"shape": "lstm f32 1 2 3 4 1 uni", "inference": {}, "training": slow},
+    ]
+    found = records["jax_rows"]({"rows": rows}, "training")
+    none = "not measured"
+    assert found == [
+        ("lstm f16 1 2 3 4 1 uni", "1.000", "0.990", "4.000", "2.000 (10)", "8.000", none, "2.00"),
+        ("lstm f32 1 2 3 4 1 uni", "2.000", "1.000", "1.500", none, none, none, "0.75"),
+    ]
+    assert all(len(row) == len(records["JAX_HEAD"]) for row in found)
+    assert records["jax_rows"]({"rows": rows}, "inference")[1][1:] == (none,) * 7
+    # float32 is not among those that are to be as fast as JAX's fastest.
+    assert records["jax_aims"]({"rows": rows}) == [
+        ("the captured plan", ">= 0.97x", "0.79", "0.50", "2 of 3"),
+        ("JAX's fastest, float16 and bfloat16", ">= 1.00x", "2.00", "2.00", "2 of 2"),
+    ]
+    assert len(records["JAX_AIM_HEAD"]) == 5
+    assert records["jax_aims"]({"rows": []})[0][2:] == (none, none, "0 of 0")
+
+
+def test_several_gpus_in_jax_stand_beside_one():
+    one = {"devices": 1, "shard_map": 7.5, "jit": 7.0}
+    one |= {"shard_map throughput": 1.0, "jit throughput": 1.0}
+    two = one | {"devices": 2, "shard_map throughput": 1.951}
+    assert records["jax_device_rows"]({"devices": [one, two]}) == [
+        ("1", "7.50", "1.00x", "7.00", "1.00x", "-"),
+        ("2", "7.50", "1.95x", "7.00", "1.00x", ">= 1.95x"),
+    ]
+    assert len(records["JAX_DEVICES_HEAD"]) == 6
+
+
+def test_convolutions_in_jax_stand_beside_plans():
+    of_row = {"set": "resnet50", "config": "f16 last", "operation": "backward_data"}
+    rows = [of_row | {"jax": 2.0, "dnnffi": 1.0}, of_row | {"jax": 0.5, "dnnffi": 1.0}]
+    found = records["jax_conv_rows"]({"rows": [*rows, of_row | {"error": "no engine"}]})
+    assert found == [("resnet50", "f16 last", "backward data", "2", "1.00 (0.50 to 2.00)", "1")]
+    assert len(records["JAX_CONV_HEAD"]) == len(found[0])
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import argparse
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dnnffi
 from dnnffi.cli.charmodel import Alphabet, windows
 
 cupy = pytest.importorskip("cupy")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-EXAMPLE, SIGPY, THINC = (
+EXAMPLE, SIGPY, THINC, NCCL = (
     runpy.run_path(str(EXAMPLES / f"{name}.py"))
-    for name in ("char_graph", "sigpy_conv", "thinc_lstm")
+    for name in ("char_graph", "sigpy_conv", "thinc_lstm", "nccl_data_parallel")
 )
+GPUS = cupy.cuda.runtime.getDeviceCount()
 TEXT = Path(__file__).read_text(encoding="utf-8") * 4
 
 
@@ -79,3 +83,43 @@ def test_the_lstm_of_thinc_is_that_of_its_definition(directions):
     on_host = THINC["backprop_lstm"](np.ones_like(y), sizes, arrays[0], state)
     for one, two in zip((dx, dparams), on_host, strict=True):
         assert np.linalg.norm(one.get() - two) <= 1e-2 * np.linalg.norm(two)
+
+
+def test_nccl_sums_in_place():
+    from cupy.cuda import nccl
+
+    flat = cupy.arange(5, dtype="float32")
+    NCCL["nccl_sum"](0, 1, nccl.get_unique_id())(flat)  # over one process
+    np.testing.assert_array_equal(flat.get(), np.arange(5))
+
+
+def bits_per_character(gpus, text):
+    """What the example prints: the first loss and the last."""
+    sizes = ("--steps=40", "--batch=8", "--window=20", "--hidden=64", "--layers=2")
+    example = EXAMPLES / "nccl_data_parallel.py"
+    done = subprocess.run(
+        [sys.executable, example, f"--gpus={gpus}", f"--text={text}", *sizes],
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("bits"))
+    words = line.split()
+    return float(words[3]), float(words[6])
+
+
+@pytest.mark.parametrize("gpus", [count for count in (1, 2, 4, 8) if count <= GPUS])
+def test_several_gpus_learn_what_the_host_learns(gpus, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    alphabet = Alphabet.of(TEXT)
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=len(alphabet), hidden_size=64, num_layers=2)
+    one = NCCL["Replica"](np, "reference", spec, 1, lambda flat: None)
+    walk = windows(alphabet.encode(TEXT), 8, 20)
+    expected, _ = NCCL["train"](one, walk, slice(None), 40)
+    first, last = bits_per_character(gpus, text)
+    assert first == pytest.approx(expected[0], abs=1e-2)
+    assert last == pytest.approx(expected[-1], abs=5e-2)  # cuDNN's float32 is TF32
+    assert last < first - 0.5

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,9 +90,10 @@ def test_gradients_are_those_of_cupy_to_the_bit(one):
     hx = on_gpu["h_0"] if found.c_0 is None else (on_gpu["h_0"], on_gpu["c_0"])
     dhx = on_gpu["dh_n"] if found.c_0 is None else (on_gpu["dh_n"], on_gpu["dc_n"])
     keywords = strategies.keywords(one)
-    y, states, ctx = forward(on_gpu["x"], hx, on_gpu["weights"], **keywords)
+    weights = dnnffi.RNNWeights.pack(on_gpu["weights"], one.spec)
+    y, states, ctx = forward(on_gpu["x"], hx, weights, **keywords)
     grads = ctx.backward(on_gpu["dy"], dhx)
-    expected = (y, states), (grads.x, grads.hx, grads.weights)
+    expected = (y, states), (grads.x, grads.hx, grads.weights.arrays())
     expected = jax.tree.map(cupy.asnumpy, expected)
     assert_close((results, gradients), expected, 0)
 
@@ -100,7 +104,11 @@ def test_gradients_are_those_of_the_scan(one):
     gradients = []
     for name in ("cudnn", "scan"):
         program = network(one, name)
-        gradients.append(jax.jit(jax.value_and_grad(program.loss, (0, 1, 2)))(*program.arrays))
+        arrays = program.arrays
+        if one.spec.mode == "rnn_relu":
+            # All positive, and so is what ReLU gets: near 0 the two would differ in its sign.
+            arrays = jax.tree.map(lambda array: abs(array) / 4, arrays)
+        gradients.append(jax.jit(jax.value_and_grad(program.loss, (0, 1, 2)))(*arrays))
     assert_close(*gradients, TOLERANCES[one.spec.dtype] * 4)
 
 
@@ -170,6 +178,49 @@ def test_recomputed_and_in_a_loop(wrap):
         for p in (network(problem(), name) for name in ("cudnn", "scan"))
     ]
     assert_close(*gradients, 1e-3)
+
+
+@pytest.mark.parametrize("length", [1, 2, 8])
+def test_slices_in_a_loop(length):
+    # XLA fuses the slices into the calls, and loses the alias of the reserve space (JAX 0.11.2).
+    def mapped(program, *arrays):
+        x, hx, weights = arrays
+        xs = jnp.stack([x * (number + 1) for number in range(length)])
+
+        def step(total, x):
+            y, _ = program.function(x, hx, weights)
+            return total + (y * y).sum(), y
+
+        total, ys = jax.lax.scan(step, 0.0, xs)
+        return total + jnp.sin(ys).sum()
+
+    gradients = []
+    for program in (network(problem(), name) for name in ("cudnn", "scan")):
+        gradient = jax.jit(jax.value_and_grad(lambda *a, p=program: mapped(p, *a), (0, 1, 2)))
+        gradients.append([gradient(*program.arrays) for _ in range(3)])
+    assert_close(*gradients, 1e-3)
+
+
+def test_a_loop_that_replaces_its_rows_is_right_or_refused():
+    def replaced(program, *arrays):
+        x, hx, weights = arrays
+
+        def step(xs, number):
+            y, _ = program.function(xs[number], hx, weights)
+            return xs.at[number].set(y), None
+
+        return jax.lax.scan(step, jnp.stack([x, 2 * x, -x]), jnp.arange(3))[0]
+
+    one = problem(input_size=32, num_layers=1)
+    cudnn, scan = (network(one, name) for name in ("cudnn", "scan"))
+    expected = jax.jit(lambda *a: replaced(scan, *a))(*scan.arrays)
+    try:
+        found = jax.block_until_ready(jax.jit(lambda *a: replaced(cudnn, *a))(*cudnn.arrays))
+    except (RuntimeError, ValueError) as error:
+        if "XLA writes y where x is read" not in str(error):
+            raise
+    else:
+        assert_close(found, expected, 1e-4)
 
 
 def six_layers(one):
@@ -331,6 +382,29 @@ def test_two_gpus_by_sharded_arrays(mesh):
     assert_close(found, expected, 1e-4)
     assert "all-gather" not in gradient.lower(*arrays).compile().as_text()
     assert not found[0].is_fully_replicated
+
+
+def test_the_example_learns_the_same_on_all_gpus(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    sizes = ("--steps=40", "--batch=8", "--window=20", "--hidden=32", "--layers=2")
+    example = Path(__file__).parents[2] / "examples" / "jax_data_parallel.py"
+    found = []
+    for devices in (1, min(jax.device_count(), 8)):
+        done = subprocess.run(
+            [sys.executable, example, f"--devices={devices}", f"--text={text}", *sizes],
+            text=True,
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"{devices} of gpu" in done.stdout
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("bits"))
+        found.append((float(line.split()[3]), float(line.split()[6])))
+    one, all_of_them = found
+    assert all_of_them == pytest.approx(one, abs=2e-2)
+    assert one[1] < one[0] - 0.3
 
 
 def test_the_second_gpu_alone():

@@ -121,7 +121,7 @@ CASES = {
     ),
     "another implementation": (
         ValueError,
-        "implementation must be one of cudnn, reference, scan or None; got 'fast'",
+        "implementation must be one of cudnn, miopen, reference, scan or None; got 'fast'",
         lambda: lstm(implementation="fast"),
     ),
     "cudnn without a GPU": (

@@ -5,9 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from jax_programs import assert_close, network
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax_programs import TOLERANCES, assert_close, network
 
 import dnnffi
+from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
 ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), "reference")
@@ -19,9 +22,13 @@ MAPPED = [(0, None, None), (None, 0, None), (None, None, 0), (0, 0, 0), (0, None
 
 def rows_of(one, axes):
     """The arrays of a network, some of them by row of a map."""
+
+    def rows(array):
+        return jnp.stack([array * n for n in range(1, ROWS + 1)])
+
     return tuple(
-        array if axis is None else jnp.stack([array * n for n in range(1, ROWS + 1)])
-        for array, axis in zip(one.arrays, axes, strict=True)
+        arrays if axis is None else jax.tree.map(rows, arrays)
+        for arrays, axis in zip(one.arrays, axes, strict=True)
     )
 
 
@@ -32,6 +39,59 @@ def each_row(function, arrays, axes):
         for n in range(ROWS)
     ]
     return jax.tree.map(lambda *found: jnp.stack(found), *done)
+
+
+def in_a_loop(one):
+    x, hx, weights = one.arrays
+
+    def summed(xs, hx, weights):
+        def step(total, x):
+            return total + one.loss(x, hx, weights), None
+
+        return jax.lax.scan(step, 0.0, xs)[0]
+
+    return jax.jit(jax.grad(summed, (0, 1, 2)))(jnp.stack([x, 2 * x]), hx, weights)
+
+
+def mapped(derive, axes):
+    return lambda one: derive(one.loss, axes)(*rows_of(one, axes))
+
+
+def each_gradient(loss, axes):
+    return jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2)), axes))
+
+
+def gradient_of_all(loss, axes):
+    return jax.grad(lambda *arrays: jax.vmap(loss, axes)(*arrays).sum(), (0, 1, 2))
+
+
+TRANSFORMATIONS = {
+    "jit": lambda one: jax.jit(jax.value_and_grad(one.loss, (0, 1, 2)))(*one.arrays),
+    "checkpoint": lambda one: jax.grad(jax.checkpoint(one.loss), (0, 1, 2))(*one.arrays),
+    "jacrev": lambda one: jax.jacrev(lambda x: one.function(x, *one.arrays[1:])[0].sum(1))(one.x),
+    "loop": in_a_loop,
+    "each of x": mapped(each_gradient, (0, None, None)),
+    "each of the weights": mapped(each_gradient, (None, None, 0)),
+    "all of x": mapped(gradient_of_all, (0, None, None)),
+    "all of the weights": mapped(gradient_of_all, (None, 0, 0)),
+}
+
+
+@settings(max_examples=10)
+@given(
+    strategies.problems(
+        strategies.specs(dtypes=("float64",), max_size=4, max_layers=2),
+        layouts=("sequence_major", "batch_major"),
+        training=False,
+    ),
+    st.sampled_from(sorted(TRANSFORMATIONS)),
+)
+def test_every_transformation_of_any_network_is_that_of_the_scan(problem, name):
+    with jax.enable_x64(True):
+        found, expected = (
+            TRANSFORMATIONS[name](network(problem, way)) for way in ("reference", "scan")
+        )
+        assert_close(found, expected, TOLERANCES["float64"])
 
 
 def test_gradients_are_those_of_the_scan():

@@ -22,6 +22,7 @@ from dnnffi.jax._cdef import ffi
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.tuning import RNNTuner
+from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.weights import RNNWeights
 
@@ -43,6 +44,9 @@ class Engine(Protocol):
 
     def give_back(self, launch: Launch, *, failed: bool) -> None:
         """Take back what `borrow` lent; ``failed`` says that a call on it raised."""
+
+    def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
+        """Copy memory, in the order of the launch's stream."""
 
 
 class VendorEngine:
@@ -106,9 +110,15 @@ class VendorEngine:
             handle.forget_stream()  # the library may have left it on a stream of its own
         self._handles[launch.device].append(handle)
 
+    def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
+        self._memory.copy(target, source, nbytes, launch.stream)
+
 
 class ReferenceEngine:
-    """The NumPy reference on the buffers of XLA on the host."""
+    """The NumPy reference on the buffers of XLA on the host, with weights in a layout."""
+
+    def __init__(self, layout: LayoutName = "cudnn") -> None:
+        self._layout = layout
 
     def device(self) -> int:
         return 0
@@ -117,13 +127,16 @@ class ReferenceEngine:
         return ""
 
     def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
-        return ReferenceExecutor(problem)
+        return ReferenceExecutor(problem, self._layout)
 
     def borrow(self, device: int, stream: int) -> Launch:
         return Launch(StreamAt(0), 0)
 
     def give_back(self, launch: Launch, *, failed: bool) -> None:
         pass
+
+    def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
+        _memory(target, nbytes)[:] = _memory(source, nbytes)[:]
 
 
 _READY = b"dnnffi: ready..."
@@ -140,8 +153,9 @@ class ReferenceExecutor:
     generator: Any = None
     device = 0
 
-    def __init__(self, problem: RNNProblem) -> None:
+    def __init__(self, problem: RNNProblem, layout: LayoutName) -> None:
         self.problem = problem
+        self._layout = layout
         self._dtype = dtype_object(problem.spec.dtype)
         item = self._dtype.itemsize
         shapes = [parameter.shape for parameter in problem.spec.parameter_shapes()]
@@ -181,7 +195,8 @@ class ReferenceExecutor:
             self._array(at.dh_0, problem.h_shape)[...] = grads.h_0
         if at.dc_0 and grads.c_0 is not None:
             self._array(at.dc_0, problem.c_shape)[...] = grads.c_0
-        RNNWeights.pack(grads.weights, spec, out=self._array(at.workspace, (self.weight_size,)))
+        out = self._array(at.workspace, (self.weight_size,))
+        RNNWeights.pack(grads.weights, spec, backend=self._layout, out=out)
         mark[:] = _SPENT
 
     def backward_weights(
@@ -198,7 +213,8 @@ class ReferenceExecutor:
         self, x: Any, h_0: int, c_0: int, weights: int, *, training: bool
     ) -> reference.Forward:
         problem = self.problem
-        packed = RNNWeights(self._array(weights, (self.weight_size,)), problem.spec)
+        flat = self._array(weights, (self.weight_size,))
+        packed = RNNWeights(flat, problem.spec, backend=self._layout)
         return reference.forward(
             problem.spec,
             x,

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dnnffi.backends.registry import named
 from dnnffi.jax import operation, scan
 from dnnffi.jax.implementations import SCAN, implementation_of
 from dnnffi.jax.operation import Way
-from dnnffi.jax.weights import as_jax, check_dtypes, check_flat, pack, unpack
+from dnnffi.jax.weights import as_jax, check_dtypes, check_flat, laid_out, pack, unpack
 from dnnffi.rnn.backend import warn_of_dropout
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
 from dnnffi.spec.names import Mode
@@ -62,8 +63,9 @@ def lstm(
         only the scan takes, and which is not checked
     dropout, key : between layers each element is zero with this probability, by masks that the key
         of `jax.random` makes, whatever the implementation. Asked for is a call a layer
-    implementation : "cudnn", "scan" (``lax.scan``), "reference" (NumPy, on the host), or None:
-        cuDNN on CUDA, the scan elsewhere, for an empty batch and for lengths on a device
+    implementation : "cudnn", "miopen" (not run on AMD hardware yet), "scan" (``lax.scan``),
+        "reference" (NumPy, on the host), or None: cuDNN on CUDA, the scan elsewhere, for an empty
+        batch and for lengths on a device
     options : as `dnnffi.lstm` has them: algorithm, math, clip, clip_nan, and tune, of which "off"
         leaves out what was measured
 
@@ -174,7 +176,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     x = as_jax("x", x)
     spec, weights = _weights(mode, weights, keywords)
     batch_first = check_flag("batch_first", keywords.batch_first)
-    options = _options(keywords.options, mode)
+    options = _options(keywords, mode)
     steps, batch = _sizes(x, spec, batch_first)
     states = _states(hx, spec, batch)
     dropout, key = _dropout(keywords, spec)
@@ -284,8 +286,8 @@ def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
     return tuple(states)
 
 
-def _options(options: Any, mode: str) -> RNNOptions:
-    checked = rnn_options(options, mode)
+def _options(keywords: _Keywords, mode: str) -> RNNOptions:
+    checked = rnn_options(keywords.options, mode)
     if checked.validate:
         raise ValueError(
             "options['validate'] is of dnnffi's own functions; compare with "
@@ -293,7 +295,8 @@ def _options(options: Any, mode: str) -> RNNOptions:
         )
     if checked.tune == "now":
         raise ValueError("options['tune'] must be auto or off; dnnffi.jax.tune measures")
-    check_algorithm("cudnn", "cuDNN", "", checked)
+    backend = named("miopen" if keywords.implementation == "miopen" else "cudnn")
+    check_algorithm(backend.name, backend.title, "", checked)
     return checked
 
 
@@ -365,6 +368,7 @@ def _layers(
     spec = static.spec
     if static.way is not None and static.problem is not None:
         flat = pack(weights, spec) if isinstance(weights, list) else weights
+        flat = laid_out(flat, spec, static.way.layout)
         operands = {"x": x, "weights": flat} | dict(zip(("h_0", "c_0"), states, strict=False))
         found = operation.run(static.way, static.problem, operands)
         return (*found, None) if len(found) == 2 else tuple(found)

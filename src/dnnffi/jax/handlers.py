@@ -8,7 +8,7 @@ waited for, and no lock is held across a call: a device may be waiting for anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -29,6 +29,9 @@ from dnnffi.spec.problem import RNNProblem
 
 ALIGNMENT = 256
 """Bytes of a row of the reserve space are a multiple of it, as of memory that CUDA allocates."""
+
+_PASSED = 64
+"""Calls whose addresses were found apart that a problem remembers."""
 
 _FORWARD = ("x", "y", "h_0", "h_n", "c_0", "c_n", "weights", "workspace", "reserve")
 _DATA = (
@@ -60,7 +63,11 @@ class Handlers:
         self.calls = dict.fromkeys(KINDS, 0)
         """How often XLA has called: less often than it computes, where it replays."""
         for kind in KINDS:
-            register(self.target(kind), self._handler(kind), platform=platform, capturable=True)
+            # Whether MIOpen's calls can be captured is not known.
+            capturable = platform != "ROCM"
+            register(
+                self.target(kind), self._handler(kind), platform=platform, capturable=capturable
+            )
 
     def target(self, kind: str) -> str:
         """The name of the handler of a kind of call."""
@@ -146,21 +153,26 @@ class Handlers:
             return tuple(places.get(name, -1) for name in wanted)
 
         if kind == BACKWARD:
-            once = _backward(executor, order(_DATA), order(_WEIGHTS))
+            reserve = places["reserve"], places["spent"]
+            once = _backward(self.engine, executor, order(_DATA), order(_WEIGHTS), reserve)
         else:
             once = _forward(executor, order(_FORWARD))
-        if call.problems == 1:
-            return once
+        sizes = [_bytes(name, call, executor) for name in names]
         strides = [
-            0 if name.endswith("*") or name == "workspace" else _bytes(name, call.problem, executor)
-            for name in (*call.operands, *call.results)
+            0 if name.endswith("*") or name == "workspace" else size
+            for name, size in zip((*call.operands, *call.results), sizes, strict=True)
         ]
+        spans = [
+            size + stride * (call.problems - 1) for size, stride in zip(sizes, strides, strict=True)
+        ]
+        check = _apart(names, len(call.operands), spans)
         strides.append(0)
-        for name in ("reserve", "spent"):
-            if name in places:
-                strides[places[name]] = call.reserve_row * call.problem.batch
 
         def all_of_them(launch: Launch, addresses: list[int]) -> None:
+            check(addresses)
+            if call.problems == 1:
+                once(launch, addresses)
+                return
             for number in range(call.problems):
                 moved = zip(addresses, strides, strict=True)
                 once(launch, [address + number * stride for address, stride in moved])
@@ -178,11 +190,20 @@ def _forward(
 
 
 def _backward(
-    executor: AddressExecutor, data: tuple[int, ...], weights: tuple[int, ...]
+    engine: Engine,
+    executor: AddressExecutor,
+    data: tuple[int, ...],
+    weights: tuple[int, ...],
+    places: tuple[int, int],
 ) -> Callable[[Launch, list[int]], None]:
     dweights = weights[_WEIGHTS.index("dweights")]
+    reserve, spent = places
 
     def run(launch: Launch, addresses: list[int]) -> None:
+        if addresses[reserve] != addresses[spent]:
+            # The alias was asked for, but XLA loses it where it fuses a slice into the call
+            # (JAX 0.11.2, in a loop).
+            engine.copy(launch, addresses[spent], addresses[reserve], executor.reserve_bytes)
         executor.backward_data(launch, BackwardDataAddresses._make([addresses[n] for n in data]))
         if dweights >= 0:
             at = BackwardWeightsAddresses._make([addresses[n] for n in weights])
@@ -191,12 +212,52 @@ def _backward(
     return run
 
 
-def _bytes(name: str, problem: RNNProblem, executor: Any) -> int:
+def _apart(
+    names: Sequence[str], operands: int, sizes: Sequence[int]
+) -> Callable[[list[int]], None]:
+    """What raises ``RuntimeError`` for addresses of which a result lies in an operand.
+
+    A library may read an operand after it has written a result. XLA keeps the two apart, unless it
+    has fused the call with the slice that it reads and the update that it is written by. ``names``
+    and ``sizes`` are of ``operands`` operands, then of the results.
+    """
+    results = [
+        (place, sizes[place]) for place in range(operands, len(names)) if names[place] != "spent"
+    ]
+    read = list(enumerate(sizes[:operands]))
+    passed: set[tuple[int, ...]] = set()  # of the calls before: most addresses come again
+
+    def check(addresses: list[int]) -> None:
+        key = tuple(addresses)
+        if key in passed:
+            return
+        spans = [(addresses[place], addresses[place] + size, place) for place, size in read]
+        for place, size in results:
+            start = addresses[place]
+            end = start + size
+            for other, other_end, operand in spans:
+                if start < other_end and other < end:
+                    raise RuntimeError(
+                        f"XLA writes {names[place]} where {names[operand]} is read; its flag "
+                        "--xla_gpu_enable_dynamic_slice_fusion=false keeps them apart"
+                    )
+        if len(passed) >= _PASSED:
+            passed.clear()
+        passed.add(key)
+
+    return check
+
+
+def _bytes(name: str, call: Call, executor: Any) -> int:
     """What an array of one problem takes."""
+    problem = call.problem
     item = ITEM_SIZES[problem.spec.dtype]
     if name in ("weights", "dweights"):
         return int(executor.weight_size) * item
+    if name in ("reserve", "spent"):
+        return call.reserve_row * problem.batch
+    if name == "workspace":
+        return int(executor.workspace_bytes)
     shapes = {"x": problem.x_shape, "y": problem.y_shape, "h": problem.h_shape}
     shapes["c"] = problem.c_shape
-    of = name.removeprefix("d")[0]
-    return prod(shapes[of]) * item if of in shapes else 0
+    return prod(shapes[name.removeprefix("d")[0]]) * item

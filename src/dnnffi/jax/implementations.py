@@ -33,11 +33,19 @@ def _cudnn() -> Engine:
     return VendorEngine(record, library, tuner)
 
 
+def _miopen() -> Engine:
+    record = named("miopen")
+    assert record.load is not None
+    # Nothing here needs an array: XLA has the memory.
+    return VendorEngine(record, record.load().without_cupy())
+
+
 # Registered when this is imported: programs from disk find their handlers by name.
 WAYS = {
     way.name: way
     for way in (
         Way("cudnn", "cuda", Handlers("dnnffi_cudnn", "CUDA", _cudnn)),
+        Way("miopen", "rocm", Handlers("dnnffi_miopen", "ROCM", _miopen), "miopen"),
         Way("reference", "cpu", Handlers("dnnffi_reference", "cpu", ReferenceEngine)),
     )
 }

@@ -29,17 +29,23 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from dnnffi.jax.call import BACKWARD, FORWARD, INFER, Call
 from dnnffi.jax.handlers import Handlers
+from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 
 Arrays = Sequence[Any]
 
 
 class Way(NamedTuple):
-    """An implementation by handlers: its name, and JAX's name of the platform that it runs on."""
+    """An implementation by handlers.
+
+    platform : JAX's name of where it runs
+    layout : the layout of the weights that its handlers read
+    """
 
     name: str
     platform: str
     handlers: Handlers
+    layout: LayoutName = "cudnn"
 
 
 class Task(NamedTuple):

@@ -49,6 +49,16 @@ def unpack(flat: Any, spec: RNNSpec) -> list[Any]:
     return arrays
 
 
+def laid_out(flat: Any, spec: RNNSpec, layout: LayoutName) -> Any:
+    """A flat array in cuDNN's layout, in another layout. Differentiable."""
+    if layout == LAYOUT:
+        return flat
+    moves = weight_layout(spec, LAYOUT).moves_to(weight_layout(spec, layout))
+    in_order = sorted(moves, key=lambda move: move.target)
+    parts = [jax.lax.slice(flat, (move.source,), (move.source + move.size,)) for move in in_order]
+    return jnp.concatenate(parts)
+
+
 def init(key: Any, spec: RNNSpec) -> Any:
     """Random weights as ``torch.nn`` begins: uniform in [-1/sqrt(H), 1/sqrt(H)].
 
