@@ -206,7 +206,7 @@ def test_results_are_gone_with_their_last_name():
         ({"weights": [1]}, r"^weights\[0\] must be a torch.Tensor; got int"),
         ({"weights": 3}, r"^weights must be a sequence.*; got int without spec$"),
         (
-            {"weights": torch.nn.LSTM(3, 4)},
+            {"weights": "module"},
             r"; got LSTM without spec; list\(module.parameters\(\)\) has those of a module$",
         ),
         ({"weights": "flat"}, r"^weights must be a sequence of tensors, or one flat tensor with"),
@@ -215,9 +215,10 @@ def test_results_are_gone_with_their_last_name():
 )
 def test_a_wrong_argument_of_a_network_is_named(change, error):
     given = {"x": draw(5, 2, 3), "hx": None, "weights": list(module_of("lstm").parameters())}
-    if change.get("weights") == "flat":
-        change = {"weights": torch.ones(112)}
+    made = {"flat": lambda: torch.ones(112), "module": lambda: module_of("lstm")}
     given |= change
+    if given["weights"] in list(made):
+        given["weights"] = made[given["weights"]]()
     arguments = [given.pop(name) for name in ("x", "hx", "weights")]
     with pytest.raises(TypeError, match=error):
         dnnffi.torch.lstm(*arguments, **given)
