@@ -153,6 +153,22 @@ def test_kernels_of_all_steps_have_no_projection(device):
         context.run(np.zeros((1, 1, 5), "f4"), options={"algorithm": "persistent"})
 
 
+def test_loops_longer_than_a_cpu_runs_are_refused(device, monkeypatch):
+    # Mesa ends a kernel's loops behind 65535 turns, and says nothing.
+    monkeypatch.setattr(device, "cpu", True)
+    spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=2048)
+    weights = [np.zeros(shape, "f4") for _, _, _, shape in spec.parameter_shapes()]
+    x = np.zeros((2, 1, 1), "f4")
+    with dnnffi.pack_rnn(weights, spec) as context:
+        context.run(x)
+        with pytest.raises(dnnffi.UnsupportedError, match=r"65535 turns .*'stepwise' runs it"):
+            context.run(x, options={"algorithm": "persistent"})
+    spec = RNNSpec(mode="rnn_tanh", input_size=4 * 65535, hidden_size=1)
+    weights = [np.zeros(shape, "f4") for _, _, _, shape in spec.parameter_shapes()]
+    with pytest.raises(dnnffi.UnsupportedError, match=r"w_ih of layer 0 has rows of 262140 el"):
+        dnnffi.pack_rnn(weights, spec)
+
+
 def test_weights_beyond_what_the_adapter_binds_are_named(device, monkeypatch):
     monkeypatch.setattr(device, "most_bound", 200)
     with pytest.raises(dnnffi.UnsupportedError, match=r"w_ih of layer 0 takes 672 bytes.* 200"):

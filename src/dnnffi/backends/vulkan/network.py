@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dnnffi.backends.vulkan.device import Device
-from dnnffi.backends.vulkan.packing import pack_matrix, pack_rows, unpack_matrix
+from dnnffi.backends.vulkan.packing import pack_matrix, pack_rows, unpack_matrix, vectors
 from dnnffi.backends.vulkan.sequence import DirectionWeights, Sequence, State
+from dnnffi.backends.vulkan.tiles import MOST_TURNS
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
 from dnnffi.execution.locks import Turn
@@ -53,6 +54,11 @@ class VulkanNetwork:
             raise self.device.unsupported(
                 f"{what} takes {data.nbytes} bytes; this adapter binds at most "
                 f"{self.device.most_bound} (max-storage-buffer-binding-size)"
+            )
+        if self.device.cpu and array.ndim == 2 and vectors(array.shape[1]) >= MOST_TURNS:
+            raise self.device.unsupported(
+                f"{what} has rows of {array.shape[1]} elements; on a CPU they have at most "
+                f"{4 * (MOST_TURNS - 1)}"
             )
         usage = self.device.usage
         buffer = self.device.buffer(

@@ -34,6 +34,9 @@ class Tiles(NamedTuple):
 LARGEST_WHOLE = 256
 """Hidden sizes up to this one are run by one workgroup where nothing else is asked for."""
 
+MOST_TURNS = 65535
+"""Turns that all loops of an invocation have together on a CPU: Mesa ends later ones, silently."""
+
 _WORKGROUP_BYTES = 16384  # what every adapter has
 
 
@@ -66,6 +69,16 @@ def fits_whole(tile: Tile, gates: int, source: int) -> bool:
     state = 2 * tile.rows * source * 16
     sums = tile.splits * tile.lanes * tile.rows * gates * 4 if tile.splits > 1 else 0
     return state + sums <= _WORKGROUP_BYTES
+
+
+def most_whole_steps(tile: Tile, hidden_size: int, source: int) -> int:
+    """Steps that one dispatch runs on a CPU, within `MOST_TURNS`.
+
+    Ends of loops count too: of H 64 a step has 147 turns, and 168 here.
+    """
+    around = 8 * (-(-tile.rows * source // tile.lanes) + 1)
+    step = -(-hidden_size // tile.lanes) * (source + 4) + 8
+    return max(0, (MOST_TURNS - around) // step)
 
 
 def _power_of_two(number: int) -> int:
