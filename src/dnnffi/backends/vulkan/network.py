@@ -92,13 +92,26 @@ class VulkanNetwork:
         keep: bool = False,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
         """(y, h_n, c_n) of a problem of this spec; with ``keep`` from and to the kept state."""
-        device = self.device
         mine = self._turn.take() if keep else None
         if keep and mine is None:
             raise ValueError(
                 "another thread runs this context with keep_state=True; the state is of one "
                 "sequence after the other"
             )
+        try:
+            return self._run(problem, x, h_0, c_0, keep)
+        finally:
+            mine = None  # an error that the caller keeps would keep this frame, and the turn
+
+    def _run(
+        self,
+        problem: RNNProblem,
+        x: NDArray,
+        h_0: NDArray | None,
+        c_0: NDArray | None,
+        keep: bool,
+    ) -> tuple[NDArray, NDArray, NDArray | None]:
+        device = self.device
         before = self._kept
         if keep and h_0 is None and before is not None and before.batch != problem.batch:
             raise ValueError(

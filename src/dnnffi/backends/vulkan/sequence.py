@@ -352,10 +352,8 @@ class Sequence:
     def read(self, take: Callable[[NDArray, NDArray, NDArray | None], T]) -> T:
         """Wait, and ``take(y, h, c)``, [T, B, .] and [L*D, B, .], of memory that is gone then."""
         # What wgpu's own read_buffer does: the other mode submits an empty command buffer first.
-        mapped = self.results.map_async("READ_NOSYNC")
-        # By this thread: waking wgpu's thread that polls, and being woken, takes longer.
-        getattr(self.device.native, "_poll_wait", _nothing)()
-        mapped.sync_wait()
+        # wgpu's thread polls. If this one polled too, each might wait 5 ms for the other's GIL.
+        self.results.map_async("READ_NOSYNC").sync_wait()
         try:
             return take(*self._views(np.frombuffer(self.results.read_mapped(copy=False), "f4")))
         finally:
@@ -370,10 +368,6 @@ class Sequence:
             c = c.reshape(state.count, -1)[:, : state.c_bytes // 4].reshape(state.count, batch, -1)
         width = spec.output_size * spec.num_directions
         return y[..., :width], h[..., : spec.output_size], c if c.size else None
-
-
-def _nothing() -> None:
-    """What a wgpu without such a function is asked for."""
 
 
 def _groups(tile: Tile, columns: int, rows: int) -> Groups:
