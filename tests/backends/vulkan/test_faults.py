@@ -42,6 +42,12 @@ def test_opengl_is_no_adapter(device):
     assert {adapter.api for adapter in devices.adapters()} <= {"Vulkan", "Metal", "D3D12"}
 
 
+@pytest.mark.parametrize("number", ["0", 0.0, True])
+def test_the_number_of_an_adapter_is_an_integer(device, number):
+    with pytest.raises(TypeError, match=r"^device must be an integer; got (str|float|bool)$"):
+        dnnffi.pack_rnn(testing.weights(SPEC, 0), SPEC, device=number)
+
+
 def test_an_adapter_that_is_not_there(device):
     with pytest.raises(ValueError, match=r"^device must be from 0 to \d+ \(0: .*; got 99"):
         dnnffi.pack_rnn(testing.weights(SPEC, 0), SPEC, device=99)
