@@ -41,6 +41,8 @@ REFERENCE, ONE_THREAD, CUDNN = "reference", "reference, one thread", "cuDNN stan
 ALGORITHMS = "stepwise", "persistent", "auto"
 SECONDS = 0.02
 """About how long each call has in a turn."""
+WARM = 0.1
+"""How long it has in front of that, unmeasured."""
 
 
 class Problem(NamedTuple):
@@ -151,8 +153,10 @@ def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            time.sleep(0.05)  # threads of a BLAS go on spinning behind the call before
-            call()
+            # Threads of a BLAS go on spinning behind the call before, and clocks of a GPU fall.
+            warm = time.perf_counter() + WARM
+            while time.perf_counter() < warm:
+                call()
             for _ in range(repeats[name]):
                 start = time.perf_counter()
                 call()

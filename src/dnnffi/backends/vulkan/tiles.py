@@ -31,7 +31,7 @@ class Tiles(NamedTuple):
     prefers_whole: bool
 
 
-LARGEST_WHOLE = 256
+LARGEST_WHOLE = 128
 """Hidden sizes up to this one are run by one workgroup where nothing else is asked for."""
 
 MOST_TURNS = 65535
@@ -59,7 +59,7 @@ def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: 
     splits = 8
     while splits > 1 and splits > source:
         splits //= 2
-    whole = Tile(32, min(2, rows), 1, splits)
+    whole = Tile(64, min(2, rows), 1, min(4, splits))
     preferred = hidden_size <= LARGEST_WHOLE
     return Tiles(Tile(64, 8, 2), Tile(32, rows, 1, splits), whole, preferred)
 
