@@ -285,21 +285,23 @@ def main() -> None:
     arguments = parser.parse_args()
     found = environment(arguments.device)
     print(", ".join(f"{key} {value}" for key, value in found.items()))
-    most = bounds(arguments.device)
-    print(
-        f"at most {most['gflops']:.0f} GFLOP/s; a dispatch {most['dispatch_us']:.1f} us, "
-        f"a submission with a result {most['submission_us']:.0f} us"
-    )
-    rows = []
+    rows, before = [], bounds(arguments.device)
     for problem in PROBLEMS:
         row = measure(problem, arguments.device, arguments.rounds)
-        row["bound_ms"] = {name: bound(row, most, name) for name in row["dispatches"]}
         rows.append(row)
         print(f"{row['problem']}: {row['submissions']} submission(s) a call; median (least) ms")
         for name, median in row["median_ms"].items():
-            least = row["bound_ms"].get(name)
-            words = f", at least {least:.3f}" if least else ""
-            print(f"    {name:24} {median:10.3f} ({row['least_ms'][name]:.3f}){words}")
+            print(f"    {name:24} {median:10.3f} ({row['least_ms'][name]:.3f})", flush=True)
+    after = bounds(arguments.device)  # the better of both, since others may use the machine
+    most = {name: min(before[name], after[name]) for name in ("dispatch_us", "submission_us")}
+    most["gflops"] = max(before["gflops"], after["gflops"])
+    print(
+        f"at most {most['gflops']:.0f} GFLOP/s; a dispatch {most['dispatch_us']:.1f} us, "
+        f"a submission with a result {most['submission_us']:.0f} us; at least"
+    )
+    for row in rows:
+        row["bound_ms"] = {name: bound(row, most, name) for name in row["dispatches"]}
+        print(f"    {row['problem']:24} {row['bound_ms']['auto']:10.3f} ms")
     if arguments.json:
         record = {"machine": found, "bounds": most, "rows": rows}
         Path(arguments.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
