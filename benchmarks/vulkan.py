@@ -7,7 +7,10 @@ them alike. A call through Vulkan is whole: arrays on the host go up, results co
 reference computes on the threads that NumPy's BLAS takes, and on one where threadpoolctl is
 installed. cuDNN's arrays are on the device all the time, with its algorithm "standard"; the device
 is waited for. "step" is a call of a stream, whose state stays on the device. The submissions of a
-call are counted. The record has the adapter, the processor, versions and the load of the machine.
+call are counted, and results compared with those of the reference. Beside each call through Vulkan
+stands what it takes at least: its multiplications and additions at the rate of a kernel that does
+nothing else, its dispatches as kernels that do nothing, and one submission. The record has the
+adapter, the processor, versions and the load of the machine.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
+from wgpu.backends import wgpu_native
 
 import dnnffi
 from dnnffi import testing
@@ -33,8 +38,11 @@ from dnnffi.cli.command import one_thread
 from dnnffi.cli.machine import machine
 
 REFERENCE, ONE_THREAD, CUDNN = "reference", "reference, one thread", "cuDNN standard"
+ALGORITHMS = "stepwise", "persistent", "auto"
 SECONDS = 0.02
 """About how long each call has in a turn."""
+WARM = 0.1
+"""How long it has in front of that, unmeasured."""
 
 
 class Problem(NamedTuple):
@@ -51,6 +59,12 @@ class Problem(NamedTuple):
         """As the record has it."""
         sizes = f"{self.mode} T{self.steps} B{self.batch} H{self.hidden}"
         return f"{sizes} step" if self.step else sizes
+
+    @property
+    def gflop(self) -> float:
+        """Multiplications and additions of its products, in 1e9."""
+        gates = {"lstm": 4, "gru": 3}.get(self.mode, 1)
+        return 4e-9 * self.steps * self.batch * gates * self.hidden**2
 
 
 PROBLEMS = (
@@ -83,11 +97,14 @@ def calls_of(problem: Problem, device: int | None) -> dict[str, Callable[[], Any
         with one_thread():
             return reference()
 
-    for algorithm in ("stepwise", "persistent"):
+    right, _ = reference()
+    for algorithm in ALGORITHMS[:2]:
         try:
-            vulkan(algorithm)()
+            y, _ = vulkan(algorithm)()
         except dnnffi.UnsupportedError:
             continue
+        np.testing.assert_allclose(y, right, atol=1e-3, err_msg=f"{problem.words}, {algorithm}")
+        context.reset()
         calls[algorithm] = vulkan(algorithm)
     calls["auto"] = vulkan("auto")
     calls[REFERENCE] = reference
@@ -119,9 +136,14 @@ def cudnn_call(function: Any, x: np.ndarray, weights: dnnffi.RNNWeights) -> dict
 
 
 def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]:
-    """Median and least milliseconds of each call, and the submissions of one through Vulkan."""
+    """Median and least milliseconds of each call, and what those through Vulkan submit."""
     calls = calls_of(problem, device)
-    submissions = count_submissions(calls["auto"], device)
+    queue, encoder = open_device(device).queue, wgpu_native.GPUComputePassEncoder
+    submissions = count(calls["auto"], queue, "submit")
+    dispatches = {
+        name: count(calls[name], encoder, "dispatch_workgroups")
+        for name in ALGORITHMS & calls.keys()
+    }
     repeats = {}
     for name, call in calls.items():
         call()
@@ -131,35 +153,96 @@ def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            call()  # threads of a BLAS go on spinning for a while behind the call before
+            # Threads of a BLAS go on spinning behind the call before, and clocks of a GPU fall.
+            warm = time.perf_counter() + WARM
+            while time.perf_counter() < warm:
+                call()
             for _ in range(repeats[name]):
                 start = time.perf_counter()
                 call()
                 times[name].append((time.perf_counter() - start) * 1e3)
     return {
         "problem": problem.words,
+        "gflop": problem.gflop,
         "submissions": submissions,
+        "dispatches": dispatches,
         "median_ms": {name: statistics.median(found) for name, found in times.items()},
         "least_ms": {name: min(found) for name, found in times.items()},
     }
 
 
-def count_submissions(call: Callable[[], Any], device: int | None) -> int:
-    """Submissions of one call."""
-    queue = open_device(device).queue
-    submit, count = queue.submit, 0
+SUMS, TURNS = 16, 2000
+"""Sums of an invocation, which hide each other's latency, and what is added to each."""
 
-    def counted(buffers: Any) -> None:
-        nonlocal count
-        count += 1
-        submit(buffers)
 
-    queue.submit = counted
-    try:
+def bounds(number: int | None) -> dict[str, float]:
+    """What the adapter does at most: GFLOP/s, and microseconds of a dispatch behind another."""
+    device = open_device(number)
+    groups = 32 if device.cpu else 8192
+    usage = device.usage.STORAGE | device.usage.COPY_SRC
+    out = device.buffer("the bounds", 4 * 64 * groups, usage), 0, 4 * 64 * groups
+
+    def seconds(body: str, groups: int, count: int) -> float:
+        pipeline = device.pipeline(BOUND.replace("BODY", body), ("out",))
+        bound, found = pipeline.bind({"out": out}), []
+        for _ in range(20):
+            encoder = device.native.create_command_encoder()
+            run = encoder.begin_compute_pass()
+            run.set_pipeline(pipeline.native)
+            run.set_bind_group(0, bound)
+            for _ in range(count):
+                run.dispatch_workgroups(groups)
+            run.end()
+            start = time.perf_counter()
+            device.queue.submit([encoder.finish()])
+            device.queue.read_buffer(out[0], 0, 4)
+            found.append(time.perf_counter() - start)
+        return min(found)
+
+    names = [f"s{n}" for n in range(SUMS)]
+    body = "".join(f"var {name} = a + {n}.0;\n" for n, name in enumerate(names))
+    turn = " ".join(f"{name} = fma({name}, a, b);" for name in names)
+    body += f"for (var k = 0u; k < {TURNS}u; k++) {{ {turn} }}\nout[at] = {' + '.join(names)};"
+    empty = "out[at] = a;"
+    of_submission = seconds(empty, 1, 1)
+    multiplied = seconds(body, groups, 1) - of_submission
+    return {
+        "gflops": 2 * 64 * groups * SUMS * TURNS / multiplied / 1e9,
+        "dispatch_us": (seconds(empty, 1, 501) - of_submission) / 500 * 1e6,
+        "submission_us": of_submission * 1e6,
+    }
+
+
+def bound(row: dict[str, Any], most: dict[str, float], name: str) -> float:
+    """The milliseconds that a call takes at least."""
+    dispatched = row["dispatches"][name] * most["dispatch_us"] + most["submission_us"]
+    return row["gflop"] / most["gflops"] * 1e3 + dispatched / 1e3
+
+
+BOUND = """
+@group(0) @binding(0) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3u) {
+let at = id.x;
+let a = out[at];
+let b = a + 0.5;
+BODY
+}
+"""
+
+
+def count(call: Callable[[], Any], owner: Any, name: str) -> int:
+    """How often a call calls the method ``name``."""
+    method, found = getattr(owner, name), 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal found
+        found += 1
+        return method(*arguments)
+
+    with patch.object(owner, name, counted):
         call()
-    finally:
-        del queue.submit
-    return count
+    return found
 
 
 def processor() -> str:
@@ -202,15 +285,25 @@ def main() -> None:
     arguments = parser.parse_args()
     found = environment(arguments.device)
     print(", ".join(f"{key} {value}" for key, value in found.items()))
-    rows = []
+    rows, before = [], bounds(arguments.device)
     for problem in PROBLEMS:
         row = measure(problem, arguments.device, arguments.rounds)
         rows.append(row)
         print(f"{row['problem']}: {row['submissions']} submission(s) a call; median (least) ms")
         for name, median in row["median_ms"].items():
-            print(f"    {name:24} {median:10.3f} ({row['least_ms'][name]:.3f})")
+            print(f"    {name:24} {median:10.3f} ({row['least_ms'][name]:.3f})", flush=True)
+    after = bounds(arguments.device)  # the better of both, since others may use the machine
+    most = {name: min(before[name], after[name]) for name in ("dispatch_us", "submission_us")}
+    most["gflops"] = max(before["gflops"], after["gflops"])
+    print(
+        f"at most {most['gflops']:.0f} GFLOP/s; a dispatch {most['dispatch_us']:.1f} us, "
+        f"a submission with a result {most['submission_us']:.0f} us; at least"
+    )
+    for row in rows:
+        row["bound_ms"] = {name: bound(row, most, name) for name in row["dispatches"]}
+        print(f"    {row['problem']:24} {row['bound_ms']['auto']:10.3f} ms")
     if arguments.json:
-        record = {"machine": found, "rows": rows}
+        record = {"machine": found, "bounds": most, "rows": rows}
         Path(arguments.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

@@ -65,6 +65,7 @@ from records import (
     stress_text,
     target_rows,
     untuned_rows,
+    vulkan_bounds,
     vulkan_rows,
 )
 from sphinx.util.docutils import SphinxDirective
@@ -144,7 +145,7 @@ class VulkanBench(Record):
         record = json.loads(text)
         return [
             table(vulkan_rows(record), VULKAN_HEAD),
-            nodes.paragraph(text=measured_on(record, source_hash())),
+            nodes.paragraph(text=vulkan_bounds(record) + measured_on(record, source_hash())),
         ]
 
 

@@ -105,7 +105,10 @@ def measured_on(record: dict[str, Any], source: str) -> str:
     return f"A record of {of}: {', '.join(f'{name} {value}' for name, value in machine.items())}."
 
 
-VULKAN_HEAD = ("Problem", "Call", "Median (least), ms", "Of the reference's", "Submissions")
+VULKAN_HEAD = (
+    *("Problem", "Call", "Median (least), ms", "Of the reference's"),
+    *("Bound, ms", "Dispatches", "Submissions"),
+)
 
 
 def vulkan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -117,11 +120,25 @@ def vulkan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{found:.2f} ({row['least_ms'][name]:.2f})",
             f"{found / row['median_ms']['reference']:.2f} "
             f"({row['least_ms'][name] / row['least_ms']['reference']:.2f})",
+            f"{row['bound_ms'][name]:.2f}" if name in row.get("bound_ms", ()) else "",
+            str(row.get("dispatches", {}).get(name, "")),
             str(row["submissions"]) if name == "auto" else "",
         )
         for row in record["rows"]
         for name, found in row["median_ms"].items()
     ]
+
+
+def vulkan_bounds(record: dict[str, Any]) -> str:
+    """What the adapter of that benchmark does at most, in a sentence."""
+    found = record.get("bounds")
+    if found is None:
+        return ""
+    return (
+        f"Kernels that do nothing else: {found['gflops']:,.0f} GFLOP/s; a dispatch behind another "
+        f"takes {found['dispatch_us']:.1f} µs, a submission that is waited for "
+        f"{found['submission_us']:.0f} µs. "
+    )
 
 
 TARGET_HEAD = ("What", "Against", "Aim", "dnnffi", "Reached", "cuDNN alone", "The functions")

@@ -629,6 +629,11 @@ def test_the_benchmark_of_vulkan_is_beside_the_reference():
     }
     found = records["vulkan_rows"]({"rows": [row]})
     assert found == [
-        ("gru", "auto", "2.00 (1.50)", "0.50 (1.50)", "1"),
-        ("gru", "reference", "4.00 (1.00)", "1.00 (1.00)", ""),
+        ("gru", "auto", "2.00 (1.50)", "0.50 (1.50)", "", "", "1"),
+        ("gru", "reference", "4.00 (1.00)", "1.00 (1.00)", "", "", ""),
     ]
+    row |= {"bound_ms": {"auto": 0.75}, "dispatches": {"auto": 51}}
+    assert records["vulkan_rows"]({"rows": [row]})[0][4:] == ("0.75", "51", "1")
+    assert records["vulkan_bounds"]({}) == ""
+    bounds = {"gflops": 1234.5, "dispatch_us": 2.5, "submission_us": 80.0}
+    assert "1,234 GFLOP/s" in records["vulkan_bounds"]({"bounds": bounds})

@@ -13,7 +13,8 @@ from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.errors import not_picklable
 from dnnffi.rnn.backend import PackedRNNBackend, rnn_backends
 from dnnffi.rnn.call import CallArrays, initial_states, problem_of
-from dnnffi.spec.checks import check_flag
+from dnnffi.rnn.empty import EmptyRNNPlan
+from dnnffi.spec.checks import check_flag, check_integer
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.weights import RNNWeights
@@ -71,7 +72,7 @@ class PackedRNN:
         hx : h_0 [L*D, B, O], of an LSTM (h_0, c_0 [L*D, B, H]), or None for zeros
         lengths, batch_sizes : as of `dnnffi.lstm`
         keep_state : leave the last states on the device; the next such call without ``hx`` begins
-            there, with as many rows. `reset` forgets them.
+            there, with as many rows. `reset` forgets them. A batch without rows leaves them.
         options : "algorithm": "auto", "stepwise" (a dispatch a step) or "persistent" (a dispatch
             for all steps, a workgroup for some rows)
 
@@ -99,7 +100,10 @@ class PackedRNN:
         x = self._call.array("x", x, problem.x_shape)
         h_0 = self._call.optional("h_0", h_0, problem.h_shape)
         c_0 = self._call.optional("c_0", c_0, problem.c_shape)
-        y, h_n, c_n = network.run(problem, x, h_0, c_0, keep_state)
+        if problem.batch:
+            y, h_n, c_n = network.run(problem, x, h_0, c_0, keep_state)
+        else:
+            y, h_n, c_n, _ = EmptyRNNPlan(problem).forward(x, h_0, c_0, None)
         return (y, (h_n, c_n)) if spec.has_cell else (y, h_n)
 
     def reset(self) -> None:
@@ -188,7 +192,7 @@ def pack_rnn(
     >>> y.shape
     (5, 2, 4)
     """
-    found = _packing(backend)
+    found, device = _packing(backend), _number(device)
     if isinstance(weights, RNNWeights):
         if spec is not None and spec != weights.spec:
             raise ValueError(f"spec is {spec}; the weights are those of {weights.spec}")
@@ -220,7 +224,7 @@ def load_rnn(
     ...     context.spec == spec
     True
     """
-    found = _packing(backend)
+    found, device = _packing(backend), _number(device)
     weights = RNNWeights.load(path)
     return PackedRNN(found.pack(weights, weights.spec, device), found)
 
@@ -232,6 +236,10 @@ def _packing(backend: object) -> PackedRNNBackend:
     found = rnn_backends.of(str(backend))
     assert isinstance(found, PackedRNNBackend)
     return found
+
+
+def _number(device: object) -> int | None:
+    return None if device is None else check_integer("device", device)
 
 
 def _takes_none(array: object, shape: tuple[int, ...]) -> bool:

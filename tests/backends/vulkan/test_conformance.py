@@ -80,6 +80,16 @@ def test_sizes_around_those_of_the_tiles(
     conformance.check_inference(conformance.Case(problem, True, hidden), run_context)
 
 
+@pytest.mark.parametrize(("hidden", "steps"), [(30, 1600), (64, 600), (256, 50)])
+def test_persistent_kernels_run_long_sequences_to_their_end(device, hidden, steps):
+    # On lavapipe all loops of an invocation have 65535 turns together; H 256 would take 104000.
+    spec = dnnffi.RNNSpec(mode="gru", input_size=4, hidden_size=hidden, bidirectional=True)
+    options = dnnffi.spec.options.rnn_options({"algorithm": "persistent"}, "gru")
+    lengths = [steps, steps - 1, 7]
+    problem = dnnffi.RNNProblem.dense(spec, steps, 3, lengths=lengths, options=options)
+    conformance.check_inference(conformance.Case(problem, True, 0), run_context)
+
+
 def test_a_projection_with_the_tiles_of_a_gpu(device, monkeypatch):
     monkeypatch.setattr(device, "cpu", False)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=9, hidden_size=41, proj_size=35, num_layers=2)

@@ -42,6 +42,12 @@ def test_opengl_is_no_adapter(device):
     assert {adapter.api for adapter in devices.adapters()} <= {"Vulkan", "Metal", "D3D12"}
 
 
+@pytest.mark.parametrize("number", ["0", 0.0, True])
+def test_the_number_of_an_adapter_is_an_integer(device, number):
+    with pytest.raises(TypeError, match=r"^device must be an integer; got (str|float|bool)$"):
+        dnnffi.pack_rnn(testing.weights(SPEC, 0), SPEC, device=number)
+
+
 def test_an_adapter_that_is_not_there(device):
     with pytest.raises(ValueError, match=r"^device must be from 0 to \d+ \(0: .*; got 99"):
         dnnffi.pack_rnn(testing.weights(SPEC, 0), SPEC, device=99)
@@ -153,6 +159,22 @@ def test_kernels_of_all_steps_have_no_projection(device):
         context.run(np.zeros((1, 1, 5), "f4"), options={"algorithm": "persistent"})
 
 
+def test_loops_longer_than_a_cpu_runs_are_refused(device, monkeypatch):
+    # Mesa ends a kernel's loops behind 65535 turns, and says nothing.
+    monkeypatch.setattr(device, "cpu", True)
+    spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=2048)
+    weights = [np.zeros(shape, "f4") for _, _, _, shape in spec.parameter_shapes()]
+    x = np.zeros((2, 1, 1), "f4")
+    with dnnffi.pack_rnn(weights, spec) as context:
+        context.run(x)
+        with pytest.raises(dnnffi.UnsupportedError, match=r"65535 turns .*'stepwise' runs it"):
+            context.run(x, options={"algorithm": "persistent"})
+    spec = RNNSpec(mode="rnn_tanh", input_size=4 * 65535, hidden_size=1)
+    weights = [np.zeros(shape, "f4") for _, _, _, shape in spec.parameter_shapes()]
+    with pytest.raises(dnnffi.UnsupportedError, match=r"w_ih of layer 0 has rows of 262140 el"):
+        dnnffi.pack_rnn(weights, spec)
+
+
 def test_weights_beyond_what_the_adapter_binds_are_named(device, monkeypatch):
     monkeypatch.setattr(device, "most_bound", 200)
     with pytest.raises(dnnffi.UnsupportedError, match=r"w_ih of layer 0 takes 672 bytes.* 200"):
@@ -228,11 +250,13 @@ def test_a_call_that_fails_keeps_the_state_that_was(gru, x, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("no more")
 
+    kept = []
     for owner, name in ((gru._network.device.queue, "submit"), (Sequence, "read")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, fail)
-            with pytest.raises(dnnffi.VulkanError, match="no more"):
+            with pytest.raises(dnnffi.VulkanError, match="no more") as error:
                 gru.run(x[2:], keep_state=True)
+            kept.append(error.value)  # and with it the frames of the call
     rest, _ = gru.run(x[2:], keep_state=True)
     np.testing.assert_allclose(rest, whole[2:], atol=1e-6)
 

@@ -175,6 +175,15 @@ def test_the_kept_state_is_of_as_many_rows(gru, x):
     gru.run(x[:, :2], np.zeros((1, 2, 7), "float32"), keep_state=True)
 
 
+def test_a_batch_without_rows_has_empty_results_and_leaves_the_kept_state(gru, x):
+    whole, _ = gru.run(x)
+    gru.run(x[:2], keep_state=True)
+    y, h_n = gru.run(x[:, :0], keep_state=True)
+    assert (y.shape, h_n.shape) == ((4, 0, 7), (1, 0, 7))
+    rest, _ = gru.run(x[2:], keep_state=True)
+    np.testing.assert_allclose(rest, whole[2:], atol=1e-6)
+
+
 def test_batch_first_and_packed_are_the_same_sequences(gru, x):
     y, h_n = gru.run(x, lengths=[4, 3, 1])
     turned, h_turned = gru.run(

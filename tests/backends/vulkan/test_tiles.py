@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi.backends.vulkan.tiles import fits_whole, tiles_of
+from dnnffi.backends.vulkan.tiles import LARGEST_WHOLE, fits_whole, tiles_of
 
 MOST_INVOCATIONS = 256  # of a workgroup, that every adapter has
 
@@ -34,7 +34,7 @@ def test_tiles_are_within_what_every_adapter_has(cpu, subgroup, hidden_size, bat
 
 
 def test_what_is_preferred_fits():
-    for hidden_size in range(1, 257):
+    for hidden_size in range(1, LARGEST_WHOLE + 1):
         source = -(-hidden_size // 4)
         tiles = tiles_of(cpu=False, subgroup=0, hidden_size=hidden_size, source=source, batch=64)
         assert tiles.prefers_whole

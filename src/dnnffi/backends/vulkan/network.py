@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dnnffi.backends.vulkan.device import Device
-from dnnffi.backends.vulkan.packing import pack_matrix, pack_rows, unpack_matrix
+from dnnffi.backends.vulkan.packing import pack_matrix, pack_rows, unpack_matrix, vectors
 from dnnffi.backends.vulkan.sequence import DirectionWeights, Sequence, State
+from dnnffi.backends.vulkan.tiles import MOST_TURNS
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
 from dnnffi.execution.locks import Turn
@@ -54,6 +55,11 @@ class VulkanNetwork:
                 f"{what} takes {data.nbytes} bytes; this adapter binds at most "
                 f"{self.device.most_bound} (max-storage-buffer-binding-size)"
             )
+        if self.device.cpu and array.ndim == 2 and vectors(array.shape[1]) >= MOST_TURNS:
+            raise self.device.unsupported(
+                f"{what} has rows of {array.shape[1]} elements; on a CPU they have at most "
+                f"{4 * (MOST_TURNS - 1)}"
+            )
         usage = self.device.usage
         buffer = self.device.buffer(
             what, data.nbytes, usage.STORAGE | usage.COPY_DST | usage.COPY_SRC
@@ -86,13 +92,26 @@ class VulkanNetwork:
         keep: bool = False,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
         """(y, h_n, c_n) of a problem of this spec; with ``keep`` from and to the kept state."""
-        device = self.device
         mine = self._turn.take() if keep else None
         if keep and mine is None:
             raise ValueError(
                 "another thread runs this context with keep_state=True; the state is of one "
                 "sequence after the other"
             )
+        try:
+            return self._run(problem, x, h_0, c_0, keep)
+        finally:
+            mine = None  # an error that the caller keeps would keep this frame, and the turn
+
+    def _run(
+        self,
+        problem: RNNProblem,
+        x: NDArray,
+        h_0: NDArray | None,
+        c_0: NDArray | None,
+        keep: bool,
+    ) -> tuple[NDArray, NDArray, NDArray | None]:
+        device = self.device
         before = self._kept
         if keep and h_0 is None and before is not None and before.batch != problem.batch:
             raise ValueError(

@@ -18,7 +18,7 @@ from dnnffi.backends.vulkan import shaders
 from dnnffi.backends.vulkan.device import MOST_STEPS, Device, Pipeline
 from dnnffi.backends.vulkan.packing import vectors
 from dnnffi.backends.vulkan.shaders import MOST_GROUPS, PROJECTION, Step
-from dnnffi.backends.vulkan.tiles import Tile, fits_whole, tiles_of
+from dnnffi.backends.vulkan.tiles import MOST_TURNS, Tile, fits_whole, most_whole_steps, tiles_of
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.rnn import RNNSpec
 
@@ -122,9 +122,6 @@ class Sequence:
         self.x_width = 4 * vectors(spec.input_size)
         self.y_width = 4 * vectors(spec.output_size * spec.num_directions)
         self._columns = spec.num_gates * spec.hidden_size
-        self.chunk = self._chunk_steps()
-        self.starts = range(0, steps, self.chunk)
-        self._make_buffers()
         self._tiles = tiles_of(
             cpu=device.cpu,
             subgroup=device.subgroup,
@@ -133,6 +130,9 @@ class Sequence:
             batch=batch,
         )
         self.whole = self._is_whole(algorithm)
+        self.chunk = self._chunk_steps()
+        self.starts = range(0, steps, self.chunk)
+        self._make_buffers()
         self._directions = [self._direction(k, one) for k, one in enumerate(weights)]
         turns = len(self.starts) if self.whole else steps
         self.last = turns % 2
@@ -152,7 +152,10 @@ class Sequence:
         return fits and (algorithm == "persistent" or (algorithm == "auto" and preferred))
 
     def _chunk_steps(self) -> int:
-        """Steps of which each part of a buffer that is bound is within the adapter's limit."""
+        """Steps of which each part of a buffer that is bound is within the adapter's limit.
+
+        Of a whole sequence on a CPU as many as a dispatch runs.
+        """
         most, rows = self.device.most_bound, 4 * self.batch
         widths = {
             "the gates": self._columns,
@@ -160,7 +163,11 @@ class Sequence:
             "x": self.x_width,
         }
         largest = max(widths, key=lambda name: widths[name])
-        steps = min(self.steps, MOST_STEPS, most // (rows * widths[largest]))
+        bound, turns = most // (rows * widths[largest]), MOST_STEPS
+        if self.whole and self.device.cpu:
+            hidden, source = self.spec.hidden_size, vectors(self.spec.output_size)
+            turns = most_whole_steps(self._tiles.whole, hidden, source)
+        steps = min(self.steps, turns, bound)
         if steps < self.steps:
             # A part begins at a multiple of the alignment.
             unit = 1
@@ -168,6 +175,11 @@ class Sequence:
                 aligned = self.device.alignment // gcd(self.device.alignment, rows * width)
                 unit = max(unit, aligned)  # powers of two
             steps -= steps % unit
+        if steps < 1 and turns < bound:
+            raise self.device.unsupported(
+                f"loops of algorithm 'persistent' have at most {MOST_TURNS} turns on a CPU, too "
+                f"few for steps of {self.spec}; 'stepwise' runs it"
+            )
         if steps < 1:
             raise self.device.unsupported(
                 f"{largest} of a few steps of {self.batch} rows takes more than the {most} bytes "
@@ -340,10 +352,8 @@ class Sequence:
     def read(self, take: Callable[[NDArray, NDArray, NDArray | None], T]) -> T:
         """Wait, and ``take(y, h, c)``, [T, B, .] and [L*D, B, .], of memory that is gone then."""
         # What wgpu's own read_buffer does: the other mode submits an empty command buffer first.
-        mapped = self.results.map_async("READ_NOSYNC")
-        # By this thread: waking wgpu's thread that polls, and being woken, takes longer.
-        getattr(self.device.native, "_poll_wait", _nothing)()
-        mapped.sync_wait()
+        # wgpu's thread polls. If this one polled too, each might wait 5 ms for the other's GIL.
+        self.results.map_async("READ_NOSYNC").sync_wait()
         try:
             return take(*self._views(np.frombuffer(self.results.read_mapped(copy=False), "f4")))
         finally:
@@ -358,10 +368,6 @@ class Sequence:
             c = c.reshape(state.count, -1)[:, : state.c_bytes // 4].reshape(state.count, batch, -1)
         width = spec.output_size * spec.num_directions
         return y[..., :width], h[..., : spec.output_size], c if c.size else None
-
-
-def _nothing() -> None:
-    """What a wgpu without such a function is asked for."""
 
 
 def _groups(tile: Tile, columns: int, rows: int) -> Groups:

@@ -371,11 +371,11 @@ def _rows_read(load: str, tile: Tile) -> str:
 
 
 def _row(r: int, load: str, tile: Tile) -> str:
-    """Vector k of a row."""
+    """Vector k of a row; on a CPU a shuffle is one instruction, and a broadcast a loop."""
     if not tile.passes:
         return f"{load}[x{r} + k]"
     group, place = divmod(r, min(tile.passes, tile.rows))
-    return f"subgroupBroadcast(mine{group}, {place}u)"
+    return f"subgroupShuffle(mine{group}, {place}u)"
 
 
 def _lines(lines: object) -> str:

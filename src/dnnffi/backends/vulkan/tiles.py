@@ -31,8 +31,11 @@ class Tiles(NamedTuple):
     prefers_whole: bool
 
 
-LARGEST_WHOLE = 256
+LARGEST_WHOLE = 128
 """Hidden sizes up to this one are run by one workgroup where nothing else is asked for."""
+
+MOST_TURNS = 65535
+"""Turns that all loops of an invocation have together on a CPU: Mesa ends later ones, silently."""
 
 _WORKGROUP_BYTES = 16384  # what every adapter has
 
@@ -56,7 +59,7 @@ def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: 
     splits = 8
     while splits > 1 and splits > source:
         splits //= 2
-    whole = Tile(32, min(2, rows), 1, splits)
+    whole = Tile(64, min(2, rows), 1, min(4, splits))
     preferred = hidden_size <= LARGEST_WHOLE
     return Tiles(Tile(64, 8, 2), Tile(32, rows, 1, splits), whole, preferred)
 
@@ -66,6 +69,16 @@ def fits_whole(tile: Tile, gates: int, source: int) -> bool:
     state = 2 * tile.rows * source * 16
     sums = tile.splits * tile.lanes * tile.rows * gates * 4 if tile.splits > 1 else 0
     return state + sums <= _WORKGROUP_BYTES
+
+
+def most_whole_steps(tile: Tile, hidden_size: int, source: int) -> int:
+    """Steps that one dispatch runs on a CPU, within `MOST_TURNS`.
+
+    Ends of loops count too: of H 64 a step has 147 turns, and 168 here.
+    """
+    around = 8 * (-(-tile.rows * source // tile.lanes) + 1)
+    step = -(-hidden_size // tile.lanes) * (source + 4) + 8
+    return max(0, (MOST_TURNS - around) // step)
 
 
 def _power_of_two(number: int) -> int:
