@@ -28,7 +28,10 @@ from dnnffi.jax.operation import Way  # noqa: E402
 from dnnffi.spec.options import rnn_options  # noqa: E402
 from dnnffi.testing import rnn as strategies  # noqa: E402
 
-if jax.default_backend() != "gpu":
+_before = cupy.cuda.runtime.getDevice()
+_platform = jax.default_backend()
+cupy.cuda.runtime.setDevice(_before)  # where JAX starts, it leaves the last of several current
+if _platform != "gpu":
     pytest.skip("JAX has no GPU", allow_module_level=True)
 
 P = jax.P

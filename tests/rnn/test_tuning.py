@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
 
+from dnnffi import RNNWeights, reference, weight_layout
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
 from dnnffi.rnn import staging, tuning
 from dnnffi.rnn.tuning import RNNTuner, RouteChoice, Times, choose, tune
@@ -74,6 +77,35 @@ def test_training_is_all_three_operations():
         ]
         assert counts[0] > 0
         assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize(("inputs", "hidden"), [(1, 300), (90, 7), (40, 40)])
+def test_in_training_no_argument_of_relu_is_about_zero(inputs, hidden):
+    spec = RNNSpec(
+        mode="rnn_relu",
+        input_size=inputs,
+        hidden_size=hidden,
+        num_layers=3,
+        bidirectional=True,
+        dtype="float64",
+    )
+    problem = RNNProblem.dense(spec, 30, 2, training=True)
+    fill, scale = tuning.numbers_for(problem, ScriptedMemory(), "float64")
+    layout = weight_layout(spec, "cudnn")
+    weights = RNNWeights(np.array(fill((layout.size,), scale)), spec, backend="cudnn").arrays()
+    found = reference.rnn.forward(
+        spec, np.array(fill(problem.x_shape)), np.array(fill(problem.h_shape)), None, weights
+    )
+    gradients = reference.rnn.backward(found.tape, np.array(fill(problem.y_shape)))
+    assert 0 < found.y.min() < found.y.max() < 50
+    assert 0 < np.abs(gradients.x).min() < np.abs(gradients.x).max() < 50
+
+
+def test_what_other_problems_are_filled_with_has_both_signs():
+    for problem in (TRAINING, PROBLEM._replace(spec=replace(SPEC, mode="rnn_relu"))):
+        fill, scale = tuning.numbers_for(problem, ScriptedMemory(), "float64")
+        assert np.array(fill((100,))).min() < -0.5
+        assert scale == 0.5
 
 
 def test_inference_is_the_forward_alone():

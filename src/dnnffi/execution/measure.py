@@ -61,12 +61,12 @@ def ends(array: AnyArray) -> HostArrays:
 
 
 class Filler:
-    """Arrays of random numbers: a short pattern drawn once on the host, repeated."""
+    """Arrays of random numbers from ``least`` to 1: a short pattern drawn on the host, repeated."""
 
-    def __init__(self, memory: MemoryWithGraphs, dtype: Any) -> None:
+    def __init__(self, memory: MemoryWithGraphs, dtype: Any, least: float = -1.0) -> None:
         self._memory = memory
         self._dtype = dtype
-        self._pattern = np.random.default_rng(0).uniform(-1, 1, 65_521)  # prime: rows differ
+        self._pattern = np.random.default_rng(0).uniform(least, 1, 65_521)  # prime: rows differ
 
     def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> AnyArray:
         array: AnyArray = self._memory.empty(shape, self._dtype)

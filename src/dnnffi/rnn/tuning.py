@@ -142,6 +142,19 @@ def choose(
     return RouteChoice(direct[1], replayed[1], times, refused, source, pays)
 
 
+def numbers_for(problem: RNNProblem, memory: MemoryWithGraphs, dtype: Any) -> tuple[Filler, float]:
+    """What fills scratch arrays, and the scale of the weights.
+
+    Gradients of ReLU jump where its argument is about 0, where candidates round to either side. In
+    training all numbers are positive, and the weights so small that nothing grows: no argument is
+    about 0, and candidates that round differently agree.
+    """
+    spec = problem.spec
+    if spec.mode == "rnn_relu" and problem.training:
+        return Filler(memory, dtype, least=0.25), 0.5 / spec.hidden_size
+    return Filler(memory, dtype), spec.hidden_size**-0.5
+
+
 class Trial:
     """A candidate on scratch arrays of its problem."""
 
@@ -161,7 +174,7 @@ class Trial:
         dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
         self._kept: list[Array | None] = []
         self._results: list[Array | None] = []
-        fill = Filler(memory, dtype)
+        fill, weight_scale = numbers_for(problem, memory, dtype)
 
         def given(shape: tuple[int, ...], there: bool = True, scale: float = 1.0) -> int:
             self._kept.append(fill(shape, scale) if there else None)
@@ -187,7 +200,7 @@ class Trial:
             h_n=result(h_shape),
             c_0=given(c_shape, cell),
             c_n=result(c_shape, cell),
-            weights=given((size,), scale=spec.hidden_size**-0.5),
+            weights=given((size,), scale=weight_scale),
             workspace=buffer(executor.least_workspace_bytes),
             reserve=buffer(executor.reserve_bytes) if problem.training else 0,
         )
