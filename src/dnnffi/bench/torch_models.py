@@ -113,7 +113,7 @@ def in_a_graph(model: ModelDef) -> ModelDef:
     torch.cuda.current_stream().wait_stream(stream)
     graph: Any = torch.cuda.CUDAGraph()
     graph.model = model  # whose arrays it reads
-    # XLA's threads may free memory meanwhile, which PyTorch's default forbids them: both would fail.
+    # XLA's threads may free memory meanwhile. PyTorch's default forbids that, and both would fail.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = model.once()
     return ModelDef.of_graph(graph.replay, results)
