@@ -88,7 +88,7 @@ def test_demo_learns_and_writes_its_files(tmp_path, capsys, monkeypatch):
     assert courses[0].items == 120 * 16
     assert courses[0].recent < 0.8 * courses[0].losses[0]
     out = capsys.readouterr().out
-    for name in ("loss.png", "pictures.png"):
+    for name in ("pictures_loss.png", "pictures.png"):
         assert (output / name).read_bytes().startswith(b"\x89PNG")
         assert str(output / name) in out
     assert "of 1000 new pictures" in out

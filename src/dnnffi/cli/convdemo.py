@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
         return INTERRUPTED
     pictures, numbers = draw_pictures(TESTED, SIZE, NOISE, np.random.default_rng(options.seed + 1))
     answers = to_host(model.scores(xp.asarray(pictures)).argmax(axis=1))
-    curve, grid = options.output / "loss.png", options.output / "pictures.png"
+    curve, grid = options.output / "pictures_loss.png", options.output / "pictures.png"
     plot_losses(curve, progress, "pictures seen", "loss (nats)")
     plot_grid(grid, pictures, numbers, answers)
     right = int((answers == numbers).sum())
