@@ -119,35 +119,45 @@ def test_a_lock_is_known_for_as_long_as_it_lives():
 
 def test_one_takes_a_turn_at_a_time():
     turn = Turn()
-    mine = turn.take()
-    assert mine is not None
-    assert turn.take() is None
-    del mine
-    assert turn.take() is not None
+    with turn.take() as mine:
+        assert mine
+        with turn.take() as other:
+            assert not other
+        assert not turn.take()  # the other's end is not the end of mine
+    assert turn.take()
 
 
 def test_a_turn_is_not_another_threads_either():
     turn, found = Turn(), []
-    mine = turn.take()
-    thread = threading.Thread(target=lambda: found.append(turn.take()))
-    thread.start()
-    thread.join()
-    assert mine is not None
-    assert found == [None]
+    with turn.take() as mine:
+        thread = threading.Thread(target=lambda: found.append(bool(turn.take())))
+        thread.start()
+        thread.join()
+        assert mine
+    assert found == [False]
 
 
-def test_a_turn_ends_with_an_exception():
+def test_a_turn_ends_with_an_exception_that_is_kept():
     turn = Turn()
 
     def work():
-        mine = turn.take()
-        assert mine is not None
-        raise KeyboardInterrupt
+        with turn.take() as mine:
+            assert mine
+            raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as kept:
         work()
-    gc.collect()
-    assert turn.take() is not None
+    assert kept.tb is not None  # has the frame, and in it the turn
+    assert turn.take()
+
+
+def test_a_turn_that_never_began_ends_with_its_object():
+    turn = Turn()
+    mine = turn.take()
+    assert mine
+    assert not turn.take()
+    del mine
+    assert turn.take()
 
 
 def test_an_interrupt_at_the_end_of_take_leaves_the_turn_free(monkeypatch):
@@ -164,4 +174,4 @@ def test_an_interrupt_at_the_end_of_take_leaves_the_turn_free(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         turn.take()
     monkeypatch.undo()
-    assert turn.take() is not None
+    assert turn.take()

@@ -47,20 +47,37 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._taken: ref[Any] | None = None
+        self._taken: ref[Taken] | None = None
 
-    def take(self) -> object | None:
-        """What the caller keeps during its turn; None if it is another caller's.
+    def take(self) -> Taken:
+        """The caller's turn, for a ``with`` statement; false if it is another caller's.
 
-        To be kept in a local variable: however the function ends, the turn ends with it.
+        It ends with the statement, though an error keeps the frame; and with the object, where
+        Ctrl-C comes before the statement begins.
         """
-        mine = _Mine()
+        mine = Taken()
         with self._lock:
-            if self._taken is not None and self._taken() is not None:
-                return None
-            self._taken = ref(mine)
+            other = None if self._taken is None else self._taken()
+            if other is not None and other.lasts:
+                mine.lasts = False
+            else:
+                self._taken = ref(mine)
         return mine
 
 
-class _Mine:
-    __slots__ = ("__weakref__",)
+class Taken:
+    """A turn, or that it is another caller's."""
+
+    __slots__ = ("__weakref__", "lasts")
+
+    def __init__(self) -> None:
+        self.lasts = True
+
+    def __bool__(self) -> bool:
+        return self.lasts
+
+    def __enter__(self) -> Taken:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.lasts = False

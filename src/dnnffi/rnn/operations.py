@@ -101,24 +101,24 @@ class Operations:
         and of one call at a time: another thread's, or that of a signal handler in its middle,
         does without.
         """
-        turn = self._staging_turn.take()
-        if turn is None:
-            return False
-        known = self._staging
-        if known is None:
-            try:
-                known = self._staging = Staging(self._problem, self._memory), stream.ptr
-            except FAILURES:
+        with self._staging_turn.take() as mine:
+            if not mine:
                 return False
-        staging, own_stream = known
-        if stream.ptr != own_stream or stream.ptr == PER_THREAD_STREAM:
-            return False
-        own = staging.stand_in(at)
-        graph = self._forward.graph(own, executor, lambda launch: executor.forward(launch, own))
-        if graph is None:
-            return False
-        staging.run(graph, at, stream)
-        return True
+            known = self._staging
+            if known is None:
+                try:
+                    known = self._staging = Staging(self._problem, self._memory), stream.ptr
+                except FAILURES:
+                    return False
+            staging, own_stream = known
+            if stream.ptr != own_stream or stream.ptr == PER_THREAD_STREAM:
+                return False
+            own = staging.stand_in(at)
+            graph = self._forward.graph(own, executor, lambda launch: executor.forward(launch, own))
+            if graph is None:
+                return False
+            staging.run(graph, at, stream)
+            return True
 
     def backward(
         self,

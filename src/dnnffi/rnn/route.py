@@ -107,16 +107,16 @@ class RouteFinder:
 
     def autotune(self) -> bool:
         """Measure the candidates and use the fastest. False where that cannot be done now."""
-        turn = self._turn.take()
-        if self._tuner is None or turn is None:
-            return False
-        if self._memory.is_capturing(self._memory.current_stream()):
-            return False
-        self.countdown = 0
-        choice = self._tuner.measure(self._problem, self._device)
-        if choice is not None:
-            self._apply(choice)
-        return choice is not None
+        with self._turn.take() as mine:
+            if self._tuner is None or not mine:
+                return False
+            if self._memory.is_capturing(self._memory.current_stream()):
+                return False
+            self.countdown = 0
+            choice = self._tuner.measure(self._problem, self._device)
+            if choice is not None:
+                self._apply(choice)
+            return choice is not None
 
     def _apply(self, choice: RouteChoice) -> None:
         """Use what was measured; a candidate that cannot be made now is left out."""

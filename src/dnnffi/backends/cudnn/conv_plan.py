@@ -297,10 +297,9 @@ class CudnnConvPlan(ConvProblemPlan):
     # What it is
 
     def autotune(self) -> bool:
-        turn = self._turn.take()
-        with self.memory.use(self.device):
+        with self._turn.take() as mine, self.memory.use(self.device):
             stream = self._current_stream()
-            if turn is None or (stream.ptr and self._is_capturing(stream)):
+            if not mine or (stream.ptr and self._is_capturing(stream)):
                 return False
             tuning = self._tuner.measure(self.problem, self.device)
         if tuning is None:

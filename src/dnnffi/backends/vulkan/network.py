@@ -92,16 +92,15 @@ class VulkanNetwork:
         keep: bool = False,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
         """(y, h_n, c_n) of a problem of this spec; with ``keep`` from and to the kept state."""
-        mine = self._turn.take() if keep else None
-        if keep and mine is None:
-            raise ValueError(
-                "another thread runs this context with keep_state=True; the state is of one "
-                "sequence after the other"
-            )
-        try:
+        if not keep:
             return self._run(problem, x, h_0, c_0, keep)
-        finally:
-            mine = None  # an error that the caller keeps would keep this frame, and the turn
+        with self._turn.take() as mine:
+            if not mine:
+                raise ValueError(
+                    "another thread runs this context with keep_state=True; the state is of one "
+                    "sequence after the other"
+                )
+            return self._run(problem, x, h_0, c_0, keep)
 
     def _run(
         self,

@@ -230,7 +230,9 @@ DEVICE void gather(
     }
 }
 
-/* The partial sums of the warps, in shared memory: what one warp writes, another one adds up. */
+/* The partial sums of the warps, in shared memory: what one warp writes, another one adds up. Without
+   a barrier that ends a step, steps use two places in turn: no warp writes into one before all have
+   met in the step after it, where each has added up what is there. */
 struct Partials
 {
     float *at;
