@@ -291,7 +291,7 @@ def _run_embedded(
         x = device_array("x", x)
         found = rnn_backends.for_allocator(call[-1], x)
         kind = found.library.kind
-        if not isinstance(weights, RNNWeights) and isinstance(weights, Sequence):
+        if isinstance(weights, Sequence) and not isinstance(weights, RNNWeights | str):
             weights = [device_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
         hx = wrapped(("h_0", "c_0"), hx, kind)
         *results, context = _run(x, hx, weights, call, rest, dropout, found)
