@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from example_runs import EXAMPLES, trained
 
 import dnnffi
 from dnnffi.cli.charmodel import Alphabet, windows
 
 cupy = pytest.importorskip("cupy")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 EXAMPLE, SIGPY, THINC, NCCL = (
     runpy.run_path(str(EXAMPLES / f"{name}.py"))
     for name in ("char_graph", "sigpy_conv", "thinc_lstm", "nccl_data_parallel")
@@ -96,18 +94,8 @@ def test_nccl_sums_in_place():
 def bits_per_character(gpus, text):
     """What the example prints: the first loss and the last."""
     sizes = ("--steps=40", "--batch=8", "--window=20", "--hidden=64", "--layers=2")
-    example = EXAMPLES / "nccl_data_parallel.py"
-    done = subprocess.run(
-        [sys.executable, example, f"--gpus={gpus}", f"--text={text}", *sizes],
-        text=True,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("bits"))
-    words = line.split()
-    return float(words[3]), float(words[6])
+    bits, _ = trained("nccl_data_parallel.py", f"--gpus={gpus}", f"--text={text}", *sizes)
+    return bits
 
 
 @pytest.mark.parametrize("gpus", [count for count in (1, 2, 4, 8) if count <= GPUS])

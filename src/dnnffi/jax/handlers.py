@@ -20,6 +20,7 @@ from dnnffi.backends.rnn_interface import (
 )
 from dnnffi.device.graphs import uncollected
 from dnnffi.device.interface import Launch
+from dnnffi.device.spans import Span, check_apart
 from dnnffi.errors import UnsupportedError
 from dnnffi.jax.call import BACKWARD, KINDS, Call
 from dnnffi.jax.engine import Engine
@@ -221,26 +222,20 @@ def _apart(
     has fused the call with the slice that it reads and the update that it is written by. ``names``
     and ``sizes`` are of ``operands`` operands, then of the results.
     """
-    results = [
-        (place, sizes[place]) for place in range(operands, len(names)) if names[place] != "spent"
-    ]
-    read = list(enumerate(sizes[:operands]))
     passed: set[tuple[int, ...]] = set()  # of the calls before: most addresses come again
 
     def check(addresses: list[int]) -> None:
         key = tuple(addresses)
         if key in passed:
             return
-        spans = [(addresses[place], addresses[place] + size, place) for place, size in read]
-        for place, size in results:
-            start = addresses[place]
-            end = start + size
-            for other, other_end, operand in spans:
-                if start < other_end and other < end:
-                    raise RuntimeError(
-                        f"XLA writes {names[place]} where {names[operand]} is read; its flag "
-                        "--xla_gpu_enable_dynamic_slice_fusion=false keeps them apart"
-                    )
+        spans = [Span(*one) for one in zip(names, addresses, sizes, strict=False)]
+        written = [span for span in spans[operands:] if span.name != "spent"]
+        try:
+            check_apart(written, spans[:operands])
+        except ValueError as error:
+            raise RuntimeError(
+                f"{error}; XLA's flag --xla_gpu_enable_dynamic_slice_fusion=false keeps them apart"
+            ) from None
         if len(passed) >= _PASSED:
             passed.clear()
         passed.add(key)

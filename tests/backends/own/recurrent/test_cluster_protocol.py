@@ -17,12 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
+from interleavings import Wrong, explore
 
 THREADS = 2
-
-
-class Wrong(Exception):
-    """What an interleaving came to."""
 
 
 class Block(NamedTuple):
@@ -71,17 +68,7 @@ class Protocol:
         """How many states there are; `Wrong` where one of them breaks a promise."""
         blank = Block(words=(None,) * self.words * 2)
         start = State((0,) * len(self.threads), (blank,) * self.count, frozenset())
-        seen, left = {start}, [start]
-        while left:
-            state = left.pop()
-            following = list(self.after(state))
-            if not following and set(self.ops(state)) != {("end", 0)}:
-                raise Wrong("waits for ever")
-            for one in following:
-                if one not in seen:
-                    seen.add(one)
-                    left.append(one)
-        return len(seen)
+        return explore(start, self.after, lambda state: set(self.ops(state)) == {("end", 0)})
 
     def ops(self, state):
         return [self.program[place] for place in state.places]

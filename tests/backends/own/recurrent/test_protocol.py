@@ -25,6 +25,7 @@ from itertools import product
 from typing import NamedTuple
 
 import pytest
+from interleavings import Wrong, explore
 
 THREADS = 2
 
@@ -35,10 +36,6 @@ class Op(NamedTuple):
     what: str
     launch: int = 0
     exchange: int = 0
-
-
-class Wrong(Exception):
-    """What an interleaving came to."""
 
 
 class Protocol:
@@ -96,19 +93,11 @@ class Protocol:
         begin = (0, frozenset())  # the place in the program, and the words still to be taken
         start = ((begin,) * len(self.threads), ((),) * len(self.threads), memory)
         start = (*start, ((0, 0),) * self.blocks)
-        seen, left = {start}, [start]
-        while left:
-            state = left.pop()
-            following = list(self.after(state))
-            if not following:
-                places, pending, *_ = state
-                if any(pending) or any(at < len(self.program) for at, _ in places):
-                    raise Wrong("waits for ever")
-            for one in following:
-                if one not in seen:
-                    seen.add(one)
-                    left.append(one)
-        return len(seen)
+        return explore(start, self.after, self.ended)
+
+    def ended(self, state):
+        places, pending, *_ = state
+        return not any(pending) and all(at >= len(self.program) for at, _ in places)
 
     def next(self, place):
         return self.program[place] if place < len(self.program) else Op("end")

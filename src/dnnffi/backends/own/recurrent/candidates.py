@@ -11,13 +11,7 @@ from typing import Any
 from dnnffi.backends.cublas import library as cublas
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
-from dnnffi.backends.own.recurrent.geometry import (
-    Chip,
-    Geometry,
-    Kind,
-    choices,
-    clustered,
-)
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, choices, clustered
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.rows import rows_of
@@ -99,12 +93,13 @@ class OwnCandidates:
         if not problem.training:
             return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]
         of_backward = kind._replace(backward=True)
-        for backward in choices(of_backward, *where, 1):
-            pairs: list[tuple[Geometry, Geometry | None]] = [(one, backward) for one in forwards]
-            if cluster:
-                pairs.append((cluster, clustered(of_backward, *where) or backward))
-            return pairs
-        return []
+        backwards = choices(of_backward, *where, 1)
+        if not backwards:
+            return []
+        pairs: list[tuple[Geometry, Geometry | None]] = [(one, backwards[0]) for one in forwards]
+        if cluster:
+            pairs.append((cluster, clustered(of_backward, *where) or backwards[0]))
+        return pairs
 
     def _chip(self) -> Chip:
         memory = self._memory

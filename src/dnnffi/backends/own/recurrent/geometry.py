@@ -230,8 +230,7 @@ def steps_in_registers(empty: Geometry) -> int:
     """How many of a warp's steps of k have their weights in registers.
 
     What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
-    then moves registers to memory and back in every step (LSTM, H 1024, B 64: 4.9 us instead of
-    3.7). Strict weights are two registers each.
+    then moves registers to memory and back in every step. Strict weights are two registers each.
     """
     room = min(255, 65536 // empty.threads) - _OTHER_REGISTERS
     a_step = 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
