@@ -8,7 +8,7 @@ from emulated_cuda import EmulatedMemory
 
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
-from dnnffi.backends.own.recurrent.geometry import Geometry, Kind, warp_k
+from dnnffi.backends.own.recurrent.geometry import Geometry, Kind
 from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
@@ -37,13 +37,13 @@ def geometry(
     kind, units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), ring=3, staged=True, **flags
 ):
     """A geometry; ``kept`` are the steps of k in registers and in shared memory, at most."""
-    steps = warp_k(kind, warps[1])
-    registers = min(kept[0], steps)
-    shared = min(kept[1], steps - registers)
     last, first = flags.get("barrier_last", True), flags.get("poll_first", True)
     shape = units, rows, subtiles, *warps
-    cluster = flags.get("cluster", False)
-    return Geometry(kind, *shape, registers, shared, staged, last, first, ring, cluster)
+    ways = flags.get("cluster", False), flags.get("scatter", False)
+    empty = Geometry(kind, *shape, 0, 0, staged, last, first, ring, *ways)
+    registers = min(kept[0], empty.warp_k)
+    shared = min(kept[1], empty.warp_k - registers)
+    return empty._replace(k_registers=registers, k_shared=shared)
 
 
 class Network:

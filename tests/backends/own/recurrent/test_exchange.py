@@ -44,7 +44,9 @@ class Words:
 
     def __init__(self, dtype):
         self.dtype, self.tag = dtype, TAGS[dtype]
-        self._library = functions({"DTYPE": DTYPES[dtype]}, ("numbers", "exchange"), TEXT)
+        self._library = functions(
+            {"DTYPE": DTYPES[dtype], "SCATTER": 0}, ("numbers", "exchange"), TEXT
+        )
 
     def call(self, name, words, *arguments, out=None):
         # C++ wants words of 16 bytes at multiples of that.

@@ -22,6 +22,7 @@ from dnnffi.backends.own.recurrent.geometry import (
     choices,
     clustered,
     divisions,
+    scattered,
     warp_k,
 )
 from dnnffi.spec.checks import ITEM_SIZES
@@ -39,7 +40,7 @@ KINDS = [
 # By name: what Python says, and the expression of C++.
 SUMS = {
     "padded": "PADDED",
-    "exchanged": "EXCHANGED",
+    "exchanged": "(BACKWARD ? GATES : 1) * WORDS",
     "word": "WORD",
     "gates": "GATES",
     "saved": "SAVED",
@@ -55,7 +56,9 @@ SUMS = {
     "streams": "STREAMS",
     "base_shared_bytes": "PARTIAL_BYTES + RING_BYTES + STAGED_BYTES + ARRIVAL_BYTES",
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
-    "exchange_bytes": "CLUSTER ? 0 : SUBTILES * 2 * SLOT_WORDS * 16",
+    "exchange_bytes": "CLUSTER ? 0 : SUBTILES * 2LL * SLOT_WORDS * 16",
+    "k_words": "EXCHANGED",
+    "share_words": "SHARE_WORDS",
     "bias_parts": "SUBTILES * COLUMNS * (3 - CELLS)",
 }
 
@@ -68,6 +71,8 @@ def kinds(draw, most=4096):
 def any_geometry(dice):
     """One that the source can be compiled with, sensible or not."""
     kind = dice.choice(KINDS)._replace(hidden=dice.choice([1, 7, 8, 20, 64, 100, 513, 1024]))
+    if kind.backward and dice.random() < 0.3:
+        return any_scatter(dice, kind)
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
     steps = warp_k(kind, k_warps)
     registers = dice.randint(0, steps)
@@ -79,6 +84,17 @@ def any_geometry(dice):
         *(cluster or dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5),
         *(dice.randint(3, 4), cluster),
     )
+
+
+def any_scatter(dice, kind):
+    """One whose blocks exchange shares."""
+    units, rows, warps = dice.choice([(16, 8, 1), (16, 16, 2), (32, 8, 8), (48, 16, 6), (64, 8, 4)])
+    empty = Geometry(
+        *(kind, units, rows, dice.randint(1, 2), warps, 1, 0, 0),
+        *(True, True, dice.random() < 0.5, dice.randint(3, 4), False, True),
+    )
+    registers = dice.randint(0, empty.warp_k)
+    return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
 
 
 def in_source(geometries):
@@ -168,6 +184,27 @@ def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions):
     assert one.staged
     assert (one.blocks <= 8, one.subtiles, one.k_streamed, one.exchange_bytes) == (True, 1, 0, 0)
     assert one.groups(batch) * directions * one.blocks <= H200.multiprocessors
+
+
+@given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]))
+def test_blocks_that_exchange_shares_have_room(kind, batch, directions):
+    one = scattered(kind, batch, directions, H200)
+    if one is None:
+        return
+    assert kind.backward
+    assert one.scatter
+    assert one.threads % one.share_words == 0
+    assert (one.k_streamed, one.k_warps, one.blocks <= H200.multiprocessors) == (0, 1, True)
+    assert one.shared_bytes <= H200.shared_bytes
+    assert one.blocks * one.units >= kind.padded > (one.blocks - 1) * one.units
+
+
+@pytest.mark.parametrize("hidden", [64, 256, 512, 1000])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_layers_with_gates_can_exchange_shares(hidden, dtype):
+    kind = Kind("lstm", hidden, dtype, training=True, backward=True)
+    assert scattered(kind, 64, 1, H200)
+    assert scattered(kind._replace(backward=False), 64, 1, H200) is None
 
 
 @pytest.mark.parametrize("hidden", [8, 64, 128, 200, 256])

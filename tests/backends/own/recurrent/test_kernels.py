@@ -113,6 +113,17 @@ SETUPS = (
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
     # A group of one block.
     Setup("lstm", "float16", 21, way(24, 8, 1, (2, 2)), way(24, 16, 1, (1, 4), (0, 1))),
+    # Backwards whose blocks exchange their shares of the gradients of h.
+    Setup("lstm", "float16", 40, way(), way(16, 8, 1, (2, 1), (1, 0), scatter=True)),
+    Setup("lstm", "float32", 37, way(), way(16, 16, 1, (4, 1), (1, 1), scatter=True)),
+    Setup("gru", "bfloat16", 50, way(), way(32, 8, 2, (4, 1), (0, 1), scatter=True), packed=True),
+    Setup("gru", "float16", 16, way(), way(16, 8, 1, (4, 1), (2, 0), scatter=True)),
+    Setup(
+        *("lstm", "float16", 70),
+        way(),
+        way(16, 8, 1, (4, 1), (1, 1), scatter=True, poll_first=False),
+        packed=True,
+    ),
     # Without TF32.
     Setup("lstm", "float32", 20, way(8, 8, 2), way(16, 8, 1, (2, 2), staged=False), strict=True),
     Setup("gru", "float32", 9, way(16, **CLUSTER), way(8, **CLUSTER), packed=True, strict=True),

@@ -55,7 +55,7 @@ def places(kind, made, found):
     dtype = np.dtype("f4" if kind.dtype == "float32" else "u2")
     per_register = 4 // dtype.itemsize
     words = kind.padded // kind.word
-    of_octet = 1 if kind.backward else kind.gates
+    of_octet, of_block = 1 if kind.backward else kind.gates, made.units // kind.word
     where = {}
     for block, warp, lane, s, m, product, register in np.ndindex(found.shape):
         values = found[block, warp, lane, s, m, product, register : register + 1].view(dtype)
@@ -63,15 +63,20 @@ def places(kind, made, found):
         half = 2 * tile + register % 2
         word = (warp // made.tile_warps * made.warp_k + s) * 4 + lane % 4
         in_word = (product * 2 + register // 2) * per_register
-        unit = block * made.units + half // of_octet * 8 + lane // 4
-        other = word % words * kind.word + in_word
+        unit = half // of_octet * 8 + lane // 4
+        if made.scatter:
+            other, gate = word % of_block * kind.word + in_word, word // of_block
+            other += block * made.units
+        else:
+            unit += block * made.units
+            other = word % words * kind.word + in_word
+            gate = word // words if kind.backward else half % of_octet
         for e, value in enumerate(values):
             if not value:
                 continue
-            gate = word // words if kind.backward else half % of_octet
             column = other + e
             place = (gate, column, unit) if kind.backward else (gate, unit, column)
-            assert half < made.units // 8 * of_octet, "a row that no gate has"
+            assert half < 2 * made.tiles, "a row that no gate has"
             assert place not in where, f"{place} is multiplied twice"
             where[place] = int(value)
     return where
@@ -93,7 +98,18 @@ KINDS = (
 @pytest.mark.parametrize(("kind", "how"), KINDS, ids=str)
 def test_each_weight_is_multiplied_once_and_nothing_else(kind, how, backward, shifted):
     kind = kind._replace(backward=backward)
-    made = geometry(kind, **how)
+    check(kind, geometry(kind, **how), shifted)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS if kind.gates > 1], ids=str)
+@pytest.mark.parametrize(("units", "warps"), [(16, 1), (32, 2)])
+def test_each_weight_is_multiplied_once_where_shares_are_exchanged(kind, units, warps):
+    kind = kind._replace(backward=True)
+    made = geometry(kind, units, warps=(warps, 1), kept=(1, 1), scatter=True)
+    check(kind, made, shifted=True)
+
+
+def check(kind, made, shifted):
     size = kind.gates * kind.hidden**2
     # A number of its own for each, which TF32 can tell apart; behind them what must not be read.
     numbers = np.arange(1, size + 1) if kind.dtype != "float32" else np.arange(size) % 2047 + 1

@@ -103,14 +103,20 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             if (!POLL_FIRST) prepare();
             Sums sums;
             sums.fill(0);
-            if (turn > 0) {
-                group.product(sums, weights, turn - 1, sub, [&] {
-                    if (POLL_FIRST) prepare();
-                });
-            } else if (POLL_FIRST) prepare();
+            uint4 *shares = (uint4 *)memory;
+            const auto meanwhile = [&] {
+                if (POLL_FIRST) prepare();
+            };
+            if (turn == 0) {
+                meanwhile();
+                if (SCATTER) shares[thread] = make_uint4(0, 0, 0, 0);
+            } else if constexpr (SCATTER) group.receive(shares, turn - 1, sub, meanwhile);
+            else group.product(sums, weights, turn - 1, sub, meanwhile);
             const Partials partials((float *)memory, turn * SUBTILES + sub);
-            sums.total();
-            partials.write(sums, warp, lane);
+            if constexpr (!SCATTER) {
+                sums.total();
+                partials.write(sums, warp, lane);
+            }
             wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
             __syncthreads();
 #pragma unroll
@@ -126,7 +132,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     const long long at = state + users * HIDDEN + unit;
                     const int length = there ? places.length(row) : last;
                     float of_h;
-                    partials.add_up(&of_h, task.octet, task.column, task.odd + e, lane);
+                    if constexpr (SCATTER) of_h = group.received(shares, task, task.odd + e, lane);
+                    else partials.add_up(&of_h, task.octet, task.column, task.odd + e, lane);
                     float d = of_h + dh[sub][i][e];
                     if (there && step == length - 1) {
                         if (dh_n) d += real(dh_n[at]);
@@ -157,11 +164,16 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 if (turn == last) continue;
                 __syncwarp();
 #pragma unroll
-                for (int gate = 0; gate < GATES; gate++)
-                    group.send(turn, sub, slot, gate == 2 && CELL == GRU ? 3 : gate, gate, task);
+                for (int gate = 0; gate < GATES; gate++) {
+                    const int stream = gate == 2 && CELL == GRU ? 3 : gate;
+                    if constexpr (SCATTER) group.stage(slot, stream, gate, task);
+                    else group.send(turn, sub, slot, stream, gate, task);
+                }
             }
             if (BARRIER_LAST) __syncthreads();
             else pass_on();
+            if constexpr (SCATTER)
+                if (turn < last) group.scatter(turn, sub, weights);
         }
     }
 

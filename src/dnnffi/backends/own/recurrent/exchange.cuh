@@ -20,7 +20,9 @@
    equally often. It has to be zeroed before the first launch only; here every call does so, since
    workspaces are shared. */
 
-constexpr u32 TAG = DTYPE == FLOAT32 ? 1u : 0x10000u;
+/* Of float32 where DTYPE is, and where shares are exchanged. */
+constexpr bool FLOATS = DTYPE == FLOAT32 || SCATTER;
+constexpr u32 TAG = FLOATS ? 1u : 0x10000u;
 
 /* After this many polls, which take some seconds, a block assumes that the others are gone. It
    continues with NaN and does not wait again: a defect shows in the results and does not hang the
@@ -42,7 +44,7 @@ struct Tags
    what would then be infinite is truncated, and NaN and infinity stay what they are. */
 DEVICE uint4 tagged(uint4 word, u32 tag)
 {
-#if DTYPE == 2
+#if DTYPE == 2 || SCATTER
     word.w = (word.w & ~TAG) | tag; /* products in TF32 do not read this bit */
 #else
     constexpr u32 LARGEST = DTYPE == FLOAT16 ? 0x7bffu : 0x7f7fu;
@@ -66,7 +68,7 @@ DEVICE bool has_tag(const uint4 &word, u32 tag) { return ((word.w ^ tag) & TAG) 
 /* What replaces a word that never arrived: its last element is NaN. */
 DEVICE uint4 lost(u32 tag)
 {
-    const u32 nan = DTYPE == FLOAT16 ? 0x7e000000u : 0x7fc00000u;
+    const u32 nan = DTYPE == FLOAT16 && !FLOATS ? 0x7e000000u : 0x7fc00000u;
     return make_uint4(nan, nan, nan, nan | tag);
 }
 

@@ -22,6 +22,10 @@ MOST_WARPS = 16
 _OTHER_REGISTERS = 127
 """Of a thread, for all but weights: with these almost no kernel moves registers to memory."""
 
+_SHARING_WARPS = 8
+_MOST_SHARES = 2**25
+"""Bytes of device memory for shares, which every call clears."""
+
 _MOST_BLOCKS = 8
 """Of a cluster, on every device that has them."""
 
@@ -77,7 +81,7 @@ class Kind(NamedTuple):
 
     @property
     def exchanged(self) -> int:
-        """Words that are exchanged for a row in a step."""
+        """Words that are exchanged for a row in a step, unless blocks exchange shares."""
         return (self.gates if self.backward else 1) * self.padded // self.word
 
 
@@ -97,6 +101,7 @@ class Geometry(NamedTuple):
     poll_first: bool
     ring: int = 4
     cluster: bool = False
+    scatter: bool = False
 
     @property
     def blocks(self) -> int:
@@ -116,7 +121,19 @@ class Geometry(NamedTuple):
     @property
     def tiles(self) -> int:
         """Tiles of a block: 16 rows of matrices."""
-        return tiles(self.kind, self.units)
+        return tiles(self.kind, self.units * (self.blocks if self.scatter else 1))
+
+    @property
+    def k_words(self) -> int:
+        """Words of a row that a block multiplies in a step."""
+        if self.scatter:
+            return self.kind.gates * self.units // self.kind.word
+        return self.kind.exchanged
+
+    @property
+    def share_words(self) -> int:
+        """Words that a block sends to each other one, where blocks exchange shares."""
+        return self.units // 16 * (self.rows // 8) * 32
 
     @property
     def warp_tiles(self) -> int:
@@ -126,7 +143,8 @@ class Geometry(NamedTuple):
     @property
     def warp_k(self) -> int:
         """Steps of k of a warp."""
-        return warp_k(self.kind, self.k_warps)
+        steps = -(-self.k_words // 4)
+        return -(-steps // self.k_warps)
 
     @property
     def k_streamed(self) -> int:
@@ -157,7 +175,9 @@ class Geometry(NamedTuple):
         block_words = self.units // self.kind.word
         partials = (2 - self.barrier_last) * self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
         ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
-        exchange = self.kind.exchanged * self.rows * WORD_BYTES
+        exchange = self.k_words * self.rows * WORD_BYTES
+        if self.scatter:
+            return self.threads * WORD_BYTES + ring + exchange
         if self.cluster:
             return partials + ring + 2 * exchange + _ARRIVAL_BYTES
         return partials + ring + self.staged * exchange
@@ -170,8 +190,8 @@ class Geometry(NamedTuple):
     @property
     def exchange_bytes(self) -> int:
         """Device memory through which a group exchanges."""
-        words = self.subtiles * 2 * self.kind.exchanged * self.rows
-        return 0 if self.cluster else words * WORD_BYTES
+        slot = self.blocks**2 * self.share_words if self.scatter else self.k_words * self.rows
+        return 0 if self.cluster else self.subtiles * 2 * slot * WORD_BYTES
 
     @property
     def streamed_bytes(self) -> int:
@@ -211,6 +231,7 @@ class Geometry(NamedTuple):
             "POLL_FIRST": int(self.poll_first),
             "RING": self.ring,
             "CLUSTER": int(self.cluster),
+            "SCATTER": int(self.scatter),
         }
 
 
@@ -341,6 +362,27 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry |
         )
     )
     return found[0] if found else None
+
+
+def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry | None:
+    """The geometry of a backward whose blocks exchange shares, where it has room."""
+    if not kind.backward or kind.plain:
+        return None
+    for units, rows, subtiles in _shapes(kind, batch, directions, chip):
+        shape = -(-units // 16) * 16, rows, subtiles, _SHARING_WARPS, 1
+        ring = 4 if rows * subtiles <= 16 else 3
+        empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True)
+        left = chip.shared_bytes - empty.base_shared_bytes
+        whole = empty.share_words and empty.threads % empty.share_words == 0
+        room = empty.exchange_bytes * empty.groups(batch) * directions <= _MOST_SHARES
+        if left < 0 or not whole or not room or empty.blocks > chip.multiprocessors:
+            continue
+        k_registers = steps_in_registers(empty)
+        k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
+        found = empty._replace(k_registers=k_registers, k_shared=k_shared)
+        if not found.k_streamed:
+            return found
+    return None
 
 
 def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[int, int, int]]:

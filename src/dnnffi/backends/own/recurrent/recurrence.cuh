@@ -44,7 +44,7 @@ struct Group
             arrivals.begin();
         } else {
             /* Those that the previous launch left in this block's own words. */
-            const uint4 *own = exchanged + rank * BLOCK_WORDS * ROWS;
+            const uint4 *own = exchanged + rank * (SCATTER ? SHARE_WORDS : BLOCK_WORDS * ROWS);
             for (int slot = 0; slot < 2; slot++)
                 tags.found[slot] = load_word(own + slot * SLOT_WORDS).w & TAG ? 1 : 0;
         }
@@ -95,6 +95,104 @@ struct Group
             if constexpr (STAGED)
                 gather_staged(sums, weights, from, staged, tag, late, meanwhile);
             else gather(sums, weights, from, tag, late, meanwhile);
+        }
+    }
+
+    /* With SCATTER: adds up the shares that all blocks sent of this block's gradients of h. */
+    template <class Meanwhile>
+    DEVICE void receive(uint4 *sums, int exchange, int sub, Meanwhile meanwhile)
+    {
+        constexpr int EACH = (BLOCKS + ADDERS - 1) / ADDERS, COUNT = EACH < AT_ONCE ? EACH : AT_ONCE;
+        const int place = threadIdx.x % SHARE_WORDS, first = threadIdx.x / SHARE_WORDS;
+        const uint4 *from = slot(exchange, sub) + rank * BLOCKS * SHARE_WORDS + place;
+        const u32 tag = tags.of(exchange);
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int begin = 0; begin < EACH; begin += COUNT) {
+            uint4 words[COUNT];
+            const auto load = [&](int i) {
+                const int block = first + (begin + i) * ADDERS;
+                return block < BLOCKS ? load_word(from + block * SHARE_WORDS)
+                                      : make_uint4(0, 0, 0, tag);
+            };
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) words[i] = load(i);
+            if (begin == 0) meanwhile();
+            wait_for_all<COUNT>(words, tag, late, load);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const uint4 word = untagged(words[i]);
+                sum.x += bits_to_float(word.x), sum.y += bits_to_float(word.y);
+                sum.z += bits_to_float(word.z), sum.w += bits_to_float(word.w);
+            }
+        }
+        ((float4 *)sums)[threadIdx.x] = sum;
+    }
+
+    /* The gradient of h of a thread's cell, of row e of two. */
+    DEVICE float received(const uint4 *sums, const Task &task, int e, int lane) const
+    {
+        const int place = (task.octet / 2 * COLUMNS + task.column) * 32 + lane;
+        float sum = 0;
+#pragma unroll
+        for (int adder = 0; adder < ADDERS; adder++)
+            sum += ((const float *)(sums + adder * SHARE_WORDS + place))[task.octet % 2 * 2 + e];
+        return sum;
+    }
+
+    /* Stages what a task has written into the stream `stream` of the ring: the words of a gate. */
+    DEVICE void stage(const uint4 *ring, int stream, int gate, const Task &task) const
+    {
+#pragma unroll
+        for (int i = threadIdx.x % 32; i < TASK_WORDS; i += 32) {
+            const int word = task.octet * (8 / WORD) + i / (4 * CELLS);
+            const int row = task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd);
+            staged[staged_at(gate * BLOCK_WORDS + word, row)] =
+                as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]);
+        }
+    }
+
+    /* Multiplies what is staged by this block's rows of the matrices, and sends each block its share:
+       of a tile, what a lane has of it is a word. */
+    DEVICE void scatter(int exchange, int sub, const Weights &weights) const
+    {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const u32 tag = tags.of(exchange);
+        uint4 words[WARP_K][COLUMNS];
+#pragma unroll
+        for (int s = 0; s < WARP_K; s++)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                words[s][j] = make_uint4(0, 0, 0, 0);
+                if (WHOLE || lane % 4 + 4 * s < EXCHANGED)
+                    words[s][j] = staged[staged_at(lane % 4 + 4 * s, j * 8 + lane / 4)];
+            }
+#pragma unroll
+        for (int m = 0; m < WARP_TILES; m++) {
+            const int tile = warp * WARP_TILES + m;
+            if (TILES % TILE_WARPS != 0 && tile >= TILES) continue;
+            float sums[COLUMNS][4];
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++)
+                sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0;
+#pragma unroll
+            for (int s = 0; s < WARP_K; s++) {
+                const Fragments factors = weights.of(s, m);
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    multiply_add(sums[j], factors.first, words[s][j].x, words[s][j].y);
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    multiply_add(sums[j], factors.second, words[s][j].z, words[s][j].w);
+            }
+            const int block = tile / (UNITS / 16), of_block = tile % (UNITS / 16);
+            uint4 *to = slot(exchange, sub) + (block * BLOCKS + rank) * SHARE_WORDS + lane;
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                union { float values[4]; uint4 word; } share;
+                for (int e = 0; e < 4; e++) share.values[e] = sums[j][e];
+                store_word(to + (of_block * COLUMNS + j) * 32, tagged(share.word, tag));
+            }
         }
     }
 };

@@ -9,6 +9,14 @@ DEVICE uint4 weight_word(const Element *matrices, bool aligned, int rank, int ha
     union { Element values[WORD]; uint4 word; } found;
     found.word = make_uint4(0, 0, 0, 0);
     if (half < HALVES && k < EXCHANGED) {
+        if (SCATTER) {
+            const int unit = half * 8 + row, own = rank * UNITS + k % BLOCK_WORDS * WORD;
+            const Element *from = matrices + (long long)(k / BLOCK_WORDS) * HIDDEN * HIDDEN + unit;
+            for (int e = 0; e < WORD; e++)
+                if (unit < HIDDEN && own + e < HIDDEN)
+                    found.values[e] = from[(long long)(own + e) * HIDDEN];
+            return as_factors(found.word);
+        }
         const int unit = rank * UNITS + half / OCTET_GATES * 8 + row;
         const int gate = BACKWARD ? k / WORDS : half % GATES, first = k % WORDS * WORD;
         const long long matrix = (long long)gate * HIDDEN * HIDDEN;
