@@ -127,6 +127,7 @@ SETUPS = (
     # Without TF32.
     Setup("lstm", "float32", 20, way(8, 8, 2), way(16, 8, 1, (2, 2), staged=False), strict=True),
     Setup("gru", "float32", 9, way(16, **CLUSTER), way(8, **CLUSTER), packed=True, strict=True),
+    Setup("lstm", "float32", 21, way(), way(16, 8, 1, (2, 1), (1, 1), scatter=True), strict=True),
     # Clusters.
     Setup("lstm", "float16", 40, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER)),

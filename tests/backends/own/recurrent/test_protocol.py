@@ -17,6 +17,9 @@ A model of what the kernels do, line by line:
 With more than two blocks a thread takes its words of an exchange in one step, when all have their
 tags. To take some of them earlier would change nothing that others see; and whether a word could be
 taken too early, or is overwritten before it was taken, is asked of all that is still to be taken.
+
+Where blocks exchange shares (`receive`, `scatter`), a thread sends a word to each block, and takes
+the words that were sent to its own.
 """
 
 from __future__ import annotations
@@ -41,10 +44,12 @@ class Op(NamedTuple):
 class Protocol:
     """The protocol of so many blocks, or what is left of it without one of its rules."""
 
-    def __init__(self, blocks, launches, without="", at_once=None):
+    def __init__(self, blocks, launches, without="", at_once=None, shares=False):
         self.blocks, self.without = blocks, without
+        self.readers = blocks if shares else 1  # of a word that a thread sends, one for each
         self.at_once = blocks > 2 if at_once is None else at_once
         self.threads = range(blocks * THREADS)
+        self.count = len(self.threads) * self.readers
         self.program = self.compiled(launches)
         self.gathered = {op[1:]: at for at, op in enumerate(self.program) if op.what == "gather"}
 
@@ -80,16 +85,17 @@ class Protocol:
     def words(self, thread):
         """The words that a thread gathers: all of the blocks of its part of k."""
         part, last = thread % THREADS, self.blocks - 1
+        mine = thread // THREADS if self.readers > 1 else 0
         return frozenset(
-            word
-            for word in self.threads
-            if word // THREADS * THREADS // self.blocks == part
-            and not (self.without == "all words" and word // THREADS == last > thread // THREADS)
+            sender * self.readers + mine
+            for sender in self.threads
+            if sender // THREADS * THREADS // self.blocks == part
+            and not (self.without == "all words" and sender // THREADS == last > thread // THREADS)
         )
 
     def explore(self):
         """How many states there are; `Wrong` where one of them breaks a promise."""
-        memory = ((0, None),) * (2 * len(self.threads))  # tag and content; zeroed once
+        memory = ((0, None),) * (2 * self.count)  # tag and content; zeroed once
         begin = (0, frozenset())  # the place in the program, and the words still to be taken
         start = ((begin,) * len(self.threads), ((),) * len(self.threads), memory)
         start = (*start, ((0, 0),) * self.blocks)
@@ -135,7 +141,7 @@ class Protocol:
         place, words = places[thread]
         there = set()
         for word in words:
-            tag, content = memory[self.slot(op.exchange) * len(self.threads) + word]
+            tag, content = memory[self.slot(op.exchange) * self.count + word]
             if tag != expected:
                 continue
             if content != op[1:]:
@@ -153,8 +159,8 @@ class Protocol:
         places, pending, memory, found = state
         found = list(found)
         for block in blocks:
-            at = block * THREADS
-            found[block] = tuple(memory[slot * len(self.threads) + at][0] for slot in (0, 1))
+            at = block * THREADS * self.readers
+            found[block] = tuple(memory[slot * self.count + at][0] for slot in (0, 1))
             if self.without == "old tags":
                 found[block] = 0, 0
         threads = [t for t in self.threads if t // THREADS in blocks]
@@ -168,23 +174,23 @@ class Protocol:
             op = self.next(place)
             if op.what == "send":
                 tag = self.tag(found[thread // THREADS], op.exchange)
-                pending[thread] += ((op, tag),)
+                words = range(thread * self.readers, (thread + 1) * self.readers)
+                pending[thread] += tuple((op, tag, word) for word in words)
                 place += 1
             gathers = self.next(place).what == "gather"
             places[thread] = place, self.words(thread) if gathers else frozenset()
         return tuple(places), tuple(pending), memory, found
 
     def shown(self, state, thread):
-        """A store of a thread is seen: the oldest into each slot may be the next."""
+        """A store of a thread is seen: the oldest into each word may be the next."""
         places, pending, memory, found = state
-        slots = set()
-        for number, (op, tag) in enumerate(pending[thread]):
-            slot = self.slot(op.exchange)
-            if slot in slots:
+        older = set()
+        for number, (op, tag, word) in enumerate(pending[thread]):
+            at = self.slot(op.exchange) * self.count + word
+            if at in older:
                 continue
-            slots.add(slot)
-            at = slot * len(self.threads) + thread
-            self.check_overwritten(places, thread, memory[at][1])
+            older.add(at)
+            self.check_overwritten(places, word, memory[at][1])
             rest = pending[thread][:number] + pending[thread][number + 1 :]
             yield (
                 places,
@@ -209,6 +215,11 @@ def test_the_protocol_keeps_its_promises(blocks, launches):
     Protocol(blocks, launches).explore()
 
 
+@pytest.mark.parametrize("launches", list(product((1, 2, 3), repeat=2)), ids=str)
+def test_shares_keep_the_promises(launches):
+    Protocol(2, launches, at_once=True, shares=True).explore()
+
+
 @pytest.mark.parametrize("launches", list(product((1, 2, 3), repeat=3)), ids=str)
 def test_the_tags_of_a_third_launch(launches):
     Protocol(2, launches, at_once=True).explore()
@@ -227,7 +238,10 @@ def test_the_tags_of_a_third_launch(launches):
         ("all blocks at once", (1,), "waits for ever"),
     ],
 )
-@pytest.mark.parametrize(("blocks", "at_once"), [(2, False), (2, True), (3, True)])
-def test_without_a_rule_it_is_wrong(rule, launches, expected, blocks, at_once):
+@pytest.mark.parametrize(
+    ("blocks", "at_once", "shares"),
+    [(2, False, False), (2, True, False), (3, True, False), (2, True, True)],
+)
+def test_without_a_rule_it_is_wrong(rule, launches, expected, blocks, at_once, shares):
     with pytest.raises(Wrong, match=expected):
-        Protocol(blocks, launches, rule, at_once).explore()
+        Protocol(blocks, launches, rule, at_once, shares).explore()

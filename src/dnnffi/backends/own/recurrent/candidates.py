@@ -11,7 +11,14 @@ from typing import Any
 from dnnffi.backends.cublas import library as cublas
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, choices, clustered
+from dnnffi.backends.own.recurrent.geometry import (
+    Chip,
+    Geometry,
+    Kind,
+    choices,
+    clustered,
+    scattered,
+)
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.rows import rows_of
@@ -23,7 +30,7 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 2
+_VERSION = 3
 """Of the kernels: times that were measured with another version are not used."""
 
 _MOST = 3
@@ -93,12 +100,13 @@ class OwnCandidates:
         if not problem.training:
             return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]
         of_backward = kind._replace(backward=True)
-        backwards = choices(of_backward, *where, 1)
-        if not backwards:
+        gathering = choices(of_backward, *where, 1)
+        backward = scattered(of_backward, *where) or (gathering[0] if gathering else None)
+        if backward is None:
             return []
-        pairs: list[tuple[Geometry, Geometry | None]] = [(one, backwards[0]) for one in forwards]
+        pairs: list[tuple[Geometry, Geometry | None]] = [(one, backward) for one in forwards]
         if cluster:
-            pairs.append((cluster, clustered(of_backward, *where) or backwards[0]))
+            pairs.append((cluster, clustered(of_backward, *where) or backward))
         return pairs
 
     def _chip(self) -> Chip:

@@ -23,8 +23,8 @@ _OTHER_REGISTERS = 127
 """Of a thread, for all but weights: with these almost no kernel moves registers to memory."""
 
 _SHARING_WARPS = 8
-_MOST_SHARES = 2**25
-"""Bytes of device memory for shares, which every call clears."""
+_MOST_SHARING = 64
+"""Blocks of a group that exchange shares: each sends a share to each."""
 
 _MOST_BLOCKS = 8
 """Of a cluster, on every device that has them."""
@@ -252,8 +252,10 @@ def steps_in_registers(empty: Geometry) -> int:
 
     What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
     then moves registers to memory and back in every step. Strict weights are two registers each.
+    Blocks that exchange shares of eight rows need fewer registers for the rest.
     """
-    room = min(255, 65536 // empty.threads) - _OTHER_REGISTERS
+    fewer = 32 if empty.scatter and empty.rows == 8 else 0
+    room = min(255, 65536 // empty.threads) - _OTHER_REGISTERS + fewer
     a_step = 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
     return min(empty.warp_k, max(0, room // a_step))
 
@@ -365,24 +367,33 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry |
 
 
 def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry | None:
-    """The geometry of a backward whose blocks exchange shares, where it has room."""
+    """The geometry of a backward whose blocks exchange shares, where it is the fastest.
+
+    On an H200 that is where a block gathers 1,200 words more than one and a half times the words
+    that it receives as shares. By this rule none of 33 shapes takes longer than with gates; 16 of
+    them gain up to 28 %, most of them in float32, whose words have as many bytes as the shares'.
+    """
     if not kind.backward or kind.plain:
         return None
-    for units, rows, subtiles in _shapes(kind, batch, directions, chip):
-        shape = -(-units // 16) * 16, rows, subtiles, _SHARING_WARPS, 1
-        ring = 4 if rows * subtiles <= 16 else 3
-        empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True)
-        left = chip.shared_bytes - empty.base_shared_bytes
-        whole = empty.share_words and empty.threads % empty.share_words == 0
-        room = empty.exchange_bytes * empty.groups(batch) * directions <= _MOST_SHARES
-        if left < 0 or not whole or not room or empty.blocks > chip.multiprocessors:
-            continue
-        k_registers = steps_in_registers(empty)
-        k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
-        found = empty._replace(k_registers=k_registers, k_shared=k_shared)
-        if not found.k_streamed:
-            return found
-    return None
+    units, rows, subtiles = _shapes(kind, batch, directions, chip)[0]
+    shape = -(-units // 16) * 16, rows, subtiles, _SHARING_WARPS, 1
+    ring = 4 if rows * subtiles <= 16 else 3
+    empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True)
+    gathered, received = kind.exchanged * rows, empty.blocks * empty.share_words
+    if empty.blocks > _MOST_SHARING or gathered < 1200 + 1.5 * received:
+        return None
+    groups = empty.groups(batch) * directions
+    left = chip.shared_bytes - empty.base_shared_bytes
+    if (
+        left < 0
+        or empty.threads % empty.share_words
+        or groups * empty.blocks > chip.multiprocessors
+    ):
+        return None
+    k_registers = steps_in_registers(empty)
+    k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
+    found = empty._replace(k_registers=k_registers, k_shared=k_shared)
+    return None if found.k_streamed else found
 
 
 def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[int, int, int]]:
