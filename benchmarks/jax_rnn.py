@@ -1,14 +1,15 @@
 """Recurrent networks in JAX on one GPU or several: this package beside scans, Flax and JAX's own.
 
-    python benchmarks/jax_rnn.py [--only "lstm f16 100"] [--json FILE]
+    python benchmarks/jax_rnn.py [--only "lstm f16 100" ...] [--json FILE]
     python benchmarks/jax_rnn.py --devices 1 2 4 [--json FILE]
     python benchmarks/jax_rnn.py --handler
 
 Times are milliseconds of one call of a compiled function, host and all, in a loop whose end waits:
-the median of five loops. Training is the forward and the gradients of x and the weights. Beside
-them is a tuned `dnnffi.RNNPlan` whose step was captured, on CuPy's arrays. ``--devices`` divides a
-batch of 256 rows a GPU by `jax.shard_map` and sums the gradients of the weights. ``--handler`` says
-what a call that computes nothing costs, in microseconds, on the host alone: it needs no GPU.
+the median of five loops. All programs are compiled before the first is measured. Training is the
+forward and the gradients of x and the weights. Beside them is a tuned `dnnffi.RNNPlan` whose step
+was captured, on CuPy's arrays. ``--devices`` divides a batch of 256 rows a GPU by `jax.shard_map`
+and sums the gradients of the weights. ``--handler`` says what a call that computes nothing costs,
+in microseconds, on the host alone: it needs no GPU.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import os
 import statistics
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -41,6 +43,7 @@ from dnnffi.jax.implementations import WAYS
 from dnnffi.jax.operation import Way
 
 UNROLLED = (1, 5, 10, 20)
+OURS = "dnnffi.jax"
 
 
 def milliseconds(call: Any) -> float:
@@ -49,7 +52,7 @@ def milliseconds(call: Any) -> float:
         jax.block_until_ready(call())
     start = time.perf_counter()
     jax.block_until_ready(call())
-    count = max(3, min(100, int(0.2 / (time.perf_counter() - start))))
+    count = max(3, min(100, int(0.1 / (time.perf_counter() - start))))
     taken = []
     for _ in range(5):
         start = time.perf_counter()
@@ -60,17 +63,46 @@ def milliseconds(call: Any) -> float:
     return statistics.median(taken) * 1e3
 
 
-def compiled(run: Any, data: Data, weights: Any, training: bool) -> Any:
-    """A call of ``run(x, weights)`` -> y, or of its gradients."""
-    x, dy = jnp.asarray(data.x), jnp.asarray(data.dy)
-    if not training:
-        return partial(jax.jit(run), x, weights)
+class Program(NamedTuple):
+    """What is to be measured: a program that may still be compiled, and its arguments."""
 
-    def train(x: Any, weights: Any, dy: Any) -> Any:
-        y, pull = jax.vjp(run, x, weights)
-        return y, pull(dy)
+    name: str
+    compiled: Future[Any]
+    arguments: tuple[Any, ...]
 
-    return partial(jax.jit(train), x, weights, dy)
+    def time(self) -> Any:
+        """Milliseconds of a call, or why it cannot run."""
+        try:
+            return milliseconds(partial(self.compiled.result(), *self.arguments))
+        except Exception as error:  # a peer that cannot is a line in the record
+            return failure(error)
+
+
+def failure(error: Exception) -> str:
+    """An error as a line in the record."""
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def program(name: str, make: Any, data: Data, training: bool, pool: ThreadPoolExecutor) -> Program:
+    """``run(x, weights)`` -> y as ``make`` gives it with the weights, or with its gradients.
+
+    It is traced now, and compiled by the pool.
+    """
+    try:
+        run, weights = make()
+        x, dy = jnp.asarray(data.x), jnp.asarray(data.dy)
+
+        def train(x: Any, weights: Any, dy: Any) -> Any:
+            y, pull = jax.vjp(run, x, weights)
+            return y, pull(dy)
+
+        arguments = (x, weights, dy) if training else (x, weights)
+        lowered = jax.jit(train if training else run).lower(*arguments)
+        return Program(name, pool.submit(lowered.compile), arguments)
+    except Exception as error:
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return Program(name, failed, ())
 
 
 def ours(shape: Shape, data: Data, implementation: str) -> Any:
@@ -154,47 +186,54 @@ def captured_plan(shape: Shape, data: Data, training: bool) -> float:
     return statistics.median(taken) * 1e3
 
 
-def rows_of(shape: Shape) -> dict[str, Any]:
-    """Every time of a shape."""
-    data = shape.draw()
-    row: dict[str, Any] = {"shape": shape.name}
-    for training in (False, True):
-        phase = "training" if training else "inference"
-        times: dict[str, Any] = {}
+def programs_of(
+    shape: Shape, data: Data, training: bool, pool: ThreadPoolExecutor
+) -> list[Program]:
+    """Of a network: ours and its peers'."""
+    traced = partial(program, data=data, training=training, pool=pool)
+    found = [traced(OURS, lambda: ours(shape, data, "cudnn"))]
+    for unrolled in UNROLLED:
+        scan.UNROLLED = unrolled
+        jax.clear_caches()
+        found.append(traced(f"scan {unrolled}", lambda: ours(shape, data, "scan")))
+    if shape.mode == "lstm" and shape.layers == shape.directions == 1:
+        found.append(traced("flax", lambda: flax_cell(shape, data)))
+    if shape.mode == "lstm" and shape.dtype == "float32":
+        found.append(traced("jax.experimental.rnn", lambda: experimental(shape, data)))
+    return found
 
-        def measured(
-            name: str, make: Any, training: bool = training, times: dict[str, Any] = times
-        ) -> None:
-            try:
-                times[name] = make()
-            except Exception as error:  # a peer that cannot is a line in the record
-                times[name] = f"{type(error).__name__}: {error}"[:200]
-            print(f"{shape.name:44} {name:28} {times[name]}", flush=True)
 
-        def model(make: Any, training: bool = training) -> float:
-            run, weights = make()
-            return milliseconds(compiled(run, data, weights, training))
-
+def rows_of(shapes: list[Shape]) -> list[dict[str, Any]]:
+    """Every time of each shape."""
+    networks = [
+        (shape, shape.draw(), phase) for shape in shapes for phase in ("inference", "training")
+    ]
+    for shape, _, phase in networks:
         if not shape.lengths:
-            measured(
-                f"{phase}: algorithm",
-                lambda training=training: djax.tune(shape.spec, shape.batch, shape.steps, training),
-            )
-        before = dict(WAYS["cudnn"].handlers.calls)
-        measured("dnnffi.jax", lambda: model(lambda: ours(shape, data, "cudnn")))
-        after = WAYS["cudnn"].handlers.calls
-        times["handler calls"] = {kind: after[kind] - before[kind] for kind in before}
-        for unrolled in UNROLLED:
-            scan.UNROLLED = unrolled
-            jax.clear_caches()
-            measured(f"scan {unrolled}", lambda: model(lambda: ours(shape, data, "scan")))
-        if shape.mode == "lstm" and shape.layers == shape.directions == 1:
-            measured("flax", lambda: model(lambda: flax_cell(shape, data)))
-        if shape.mode == "lstm" and shape.dtype == "float32":
-            measured("jax.experimental.rnn", lambda: model(lambda: experimental(shape, data)))
-        measured("plan", lambda training=training: captured_plan(shape, data, training))
-        row[phase] = times
-    return row
+            chosen = djax.tune(shape.spec, shape.batch, shape.steps, phase == "training")
+            print(f"{shape.name:44} {phase}: {chosen}", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        programs = [
+            programs_of(shape, data, phase == "training", pool) for shape, data, phase in networks
+        ]
+        wait([one.compiled for several in programs for one in several])
+    rows: dict[str, dict[str, Any]] = {shape.name: {"shape": shape.name} for shape in shapes}
+    for (shape, data, phase), several in zip(networks, programs, strict=True):
+        times: dict[str, Any] = {}
+        for one in several:
+            before = dict(WAYS["cudnn"].handlers.calls)
+            times[one.name] = one.time()
+            if one.name == OURS:
+                after = WAYS["cudnn"].handlers.calls
+                times["handler calls"] = {kind: after[kind] - before[kind] for kind in before}
+        try:
+            times["plan"] = captured_plan(shape, data, phase == "training")
+        except Exception as error:
+            times["plan"] = failure(error)
+        for name, taken in times.items():
+            print(f"{shape.name:44} {phase:9} {name:22} {taken}", flush=True)
+        rows[shape.name][phase] = times
+    return list(rows.values())
 
 
 def divided(counts: list[int]) -> list[dict[str, Any]]:
@@ -273,7 +312,9 @@ def handler() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="shapes whose name has this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="shapes whose name has one of these"
+    )
     parser.add_argument("--devices", type=int, nargs="+", help="how many GPUs share a batch")
     parser.add_argument("--handler", action="store_true", help="the host cost of a call")
     parser.add_argument("--json", type=Path, help="where the record goes; what is there stays")
@@ -287,11 +328,13 @@ def main() -> None:
     else:
         halves = [shape for shape in PERFORMANCE if shape.dtype == "float16"]
         shapes = [*PERFORMANCE, *(replace(shape, dtype="bfloat16") for shape in halves)]
-        shapes = [shape for shape in shapes if options.only in shape.name]
         # bfloat16 stands beside float16: the sizes are the same.
-        found["rows"] = [rows_of(shape) for shape in shapes]
+        found["rows"] = rows_of([one for one in shapes if any(n in one.name for n in options.only)])
     if options.json:
         record = json.loads(options.json.read_text()) if options.json.exists() else {}
+        if "rows" in found:
+            rows = {row["shape"]: row for row in [*record.get("rows", []), *found["rows"]]}
+            found["rows"] = list(rows.values())
         place = "cpu" if options.handler else "gpu"
         record |= found | {f"machine_{'_'.join(found)}": machine(place, ("jax",))}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
