@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
+from dnnffi.backends.own.recurrent.geometry import Chip, Kind, choices, step_parts
 from dnnffi.bench.summary import CAPTURED, GRAPH, NOT_MEASURED, PHASE_WORDS, RAW, figures
 
 Record = Mapping[str, Any]
@@ -13,25 +14,20 @@ Ratios = dict[str, float]
 """By the name of a shape: the time of the fastest peer over ours."""
 
 SCAN = "jax scan"
-GATHERED = "the latency of an exchange, and gathering h through L2"
-LARGE = (
-    "gathering h, staging it and the products, one after the other; then weights that are read "
-    "from L2"
-)
+H200 = Chip(132, 232_448, clusters=True)
+"""What the parts of a step were fitted on."""
 
 
 class Line(NamedTuple):
     """A line of the table: shapes, and what is aimed at, for inference and for training.
 
     ``least`` is the aim for the slowest of several shapes, ``mean`` for their geometric mean.
-    ``bound`` says what takes the time of a step.
     """
 
     words: str
     takes: Callable[[Mapping[str, Any]], bool]
     mean: tuple[float, float] | None
     least: tuple[float, float] | None = None
-    bound: str = ""
 
     @property
     def aim(self) -> str:
@@ -68,38 +64,19 @@ def _deep(shape: Mapping[str, Any]) -> bool:
 
 
 LINES = (
-    Line(
-        "LSTM f16, T 100, B 64, H 512",
-        _named("lstm f16 100 64 512 512 1 uni"),
-        (3.5, 3.5),
-        bound=GATHERED,
-    ),
-    Line(
-        "LSTM float32 (TF32), the same sizes",
-        _named("lstm f32 100 64 512 512 1 uni"),
-        (3, 2.8),
-        bound="gathering h, of which a word has half as many elements, and the products in TF32",
-    ),
-    Line("GRU f16, the same sizes", _named("gru f16 100 64 512 512 1 uni"), (3, 3), bound=GATHERED),
-    Line(
-        "LSTM f16, T 150, B 64, H 256",
-        _named("lstm f16 150 64 256 256 1 uni"),
-        (5, 4.5),
-        bound=GATHERED,
-    ),
-    Line("f16, H from 1024 to 2816, B from 8 to 64", _large, (2, 2), (1.3, 1.3), LARGE),
-    Line("B 1, T 1000, H 128 and 256", _single_row, (5, 5), bound="the latency of an exchange"),
-    Line(
-        "2 and 4 layers, T from 100 to 500",
-        _deep,
-        (2.5, 2.5),
-        bound="the same; a layer waits for the one below",
-    ),
+    Line("LSTM f16, T 100, B 64, H 512", _named("lstm f16 100 64 512 512 1 uni"), (3.5, 3.5)),
+    Line("LSTM float32 (TF32), the same sizes", _named("lstm f32 100 64 512 512 1 uni"), (3, 2.8)),
+    Line("GRU f16, the same sizes", _named("gru f16 100 64 512 512 1 uni"), (3, 3)),
+    Line("LSTM f16, T 150, B 64, H 256", _named("lstm f16 150 64 256 256 1 uni"), (5, 4.5)),
+    Line("f16, H from 1024 to 2816, B from 8 to 64", _large, (2, 2), (1.3, 1.3)),
+    Line("B 1, T 1000, H 128 and 256", _single_row, (5, 5)),
+    Line("2 and 4 layers, T from 100 to 500", _deep, (2.5, 2.5)),
     Line("the set performance", lambda shape: "performance" in shape["sets"], (2.5, 2.3)),
     Line("20 networks drawn at random", lambda shape: "random" in shape["sets"], (2.5, 2.3)),
     Line("any of these", lambda shape: True, None, (0.97, 0.97)),
 )
-HEAD = ("What", "Aim", *map(str.capitalize, PHASE_WORDS.values()), "Reached", "What bounds a step")
+STEP = "A step of the lowest in inference, µs: exchange, gathering, products, weights from L2"
+HEAD = ("What", "Aim", *map(str.capitalize, PHASE_WORDS.values()), "Reached", STEP)
 
 
 def rows(records: Sequence[Record], jax: Record | None = None) -> list[tuple[str, ...]]:
@@ -110,12 +87,27 @@ def rows(records: Sequence[Record], jax: Record | None = None) -> list[tuple[str
     for line in LINES:
         names = dict.fromkeys(shape["name"] for shape in shapes if line.takes(shape))
         cells, reached = [], []
+        of_lowest = "-"
         for number, by_name in enumerate(ratios.values()):
             inside = {name: by_name[name] for name in names if name in by_name}
             cells.append(_cell(line, inside, len(names)))
             reached.append(_reached(line, inside, number))
-        found.append((line.words, line.aim, *cells, "; ".join(reached), line.bound))
+            if inside and number == 0:
+                lowest = min(inside, key=inside.__getitem__)
+                of_lowest = step_of(next(one for one in shapes if one["name"] == lowest))
+        found.append((line.words, line.aim, *cells, "; ".join(reached), of_lowest))
     return found
+
+
+def step_of(shape: Mapping[str, Any]) -> str:
+    """What the parts of a step of our kernels take on an H200, by the fit."""
+    kind = Kind(shape["mode"], shape["hidden_size"], shape["dtype"], training=False)
+    where = shape["batch"], shape["directions"], H200
+    found = choices(kind, *where, 1)
+    if not found:
+        return "-"
+    parts = step_parts(kind, found[0].units, found[0].group_rows, *where)
+    return ", ".join(f"{part:.2f}" for part in parts)
 
 
 def speedups(records: Sequence[Record], phase: str, jax: Record | None = None) -> Ratios:

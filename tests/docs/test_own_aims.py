@@ -58,6 +58,20 @@ def test_shapes_without_cudnn_are_not_compared():
     assert own_aims["speedups"]([record([shape], times)], "inference") == {}
 
 
+def test_the_parts_of_a_step_are_those_of_the_shape_that_gains_least():
+    shapes = [shape for shape in OWN if shape.name.startswith("lstm f16 1000 1")]
+    parts = []
+    for lowest in shapes:
+        made = record(shapes, {"dnnffi plan captured": 1.0, "cudnn raw": 2.0}, ["own"])
+        (row,) = (r for r in made["rows"] if (r["shape"], r["model"]) == (lowest.name, "cudnn raw"))
+        row["ms"] = 1.5
+        parts.append([float(part) for part in rows([made])["any of these"][4].split(", ")])
+    of_128, of_256 = parts
+    assert all(len(one) == 4 for one in parts)
+    assert of_128[0] == of_256[0] > 0
+    assert of_128[1] < of_256[1]
+
+
 def test_means_are_over_both_records_and_the_lowest_is_named():
     drawn = draw_shapes(3)
     one = record(PERFORMANCE[:2], {"dnnffi plan captured": 1.0, "cudnn raw": 2.0})

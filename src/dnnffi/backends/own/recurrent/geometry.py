@@ -283,8 +283,20 @@ def divisions(
         yield empty._replace(k_registers=k_registers, k_shared=k_shared)
 
 
-def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip) -> float:
-    """About how many microseconds a step takes, with ``units`` a block and ``rows`` a group.
+class StepParts(NamedTuple):
+    """About how many microseconds of a step are for what."""
+
+    exchange: float
+    gathering: float
+    products: float
+    streaming: float
+    """Reading weights that do not fit on the chip."""
+
+
+def step_parts(
+    kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip
+) -> StepParts:
+    """The parts of a step, with ``units`` a block and ``rows`` a group.
 
     Fitted to the best of up to 16 divisions for each of 92 shapes on an H200, to 83 of them within
     a third, to the worst within a factor of two: an exchange takes 0.66, 1000 words that a block
@@ -296,9 +308,12 @@ def step_cost(kind: Kind, units: int, rows: int, batch: int, directions: int, ch
     waves = -(-groups * blocks // chip.multiprocessors)
     weights = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word
     size = ITEM_SIZES[kind.dtype]
-    gathered = 0.28e-3 * kind.exchanged * rows
-    products = 1.52e-6 * weights * rows * (size // 2) * (3 if kind.strict else 1)
-    return waves * (0.66 + gathered + products + 1.51e-5 * max(0, weights * size - 260_000))
+    return StepParts(
+        exchange=waves * 0.66,
+        gathering=waves * 0.28e-3 * kind.exchanged * rows,
+        products=waves * 1.52e-6 * weights * rows * (size // 2) * (3 if kind.strict else 1),
+        streaming=waves * 1.51e-5 * max(0, weights * size - 260_000),
+    )
 
 
 def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> list[Geometry]:
@@ -408,6 +423,6 @@ def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[i
             least = max(8, -(-kind.padded // blocks // 8) * 8)
             for units in range(least, least + 24, 8):
                 even = -(-kind.padded // -(-kind.padded // units) // 8) * 8
-                cost = step_cost(kind, even, group_rows, batch, directions, chip)
-                found[even, rows, subtiles] = cost
+                parts = step_parts(kind, even, group_rows, batch, directions, chip)
+                found[even, rows, subtiles] = sum(parts)
     return sorted(found, key=lambda shape: found[shape])
