@@ -12,6 +12,7 @@ from conformance import Backend, Case, Sizes, problem_of
 
 import dnnffi
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
+from dnnffi.backends.own.recurrent.geometry import Chip, Kind, scattered
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
@@ -76,6 +77,28 @@ def test_any_batch(batch, layout):
 @pytest.mark.parametrize("mode", conformance.MODES)
 def test_any_number_of_steps(mode, steps):
     check(case_of(RNNSpec(mode=mode, input_size=8, hidden_size=72), steps, 5))
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "hidden_size", "batch", "math"),
+    [
+        ("lstm", "float32", 512, 64, "default"),
+        ("lstm", "float32", 299, 9, "default"),
+        ("lstm", "float32", 400, 20, "strict"),
+        ("lstm", "bfloat16", 1024, 64, "default"),
+        ("lstm", "float16", 900, 50, "default"),
+        ("gru", "float32", 1000, 30, "default"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["dense", "lengths"])
+def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, layout):
+    memory = cupy_memory()
+    _, _, multiprocessors = memory.architecture(0)
+    kind = Kind(mode, hidden_size, dtype, True, True, strict=math == "strict")
+    if not scattered(kind, batch, 1, Chip(multiprocessors, memory.shared_bytes(0))):
+        pytest.skip("other ways are faster on this device")
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
+    check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
 
 
 @pytest.mark.parametrize("bounds", [(-0.25, 0.125), (0.0, 0.0)])
