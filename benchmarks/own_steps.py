@@ -41,6 +41,7 @@ DTYPES = ("float16", "float32")  # float32 with products in TF32
 BATCHES = (1, 64)
 INPUTS = 8
 ITEM = {"float16": 2, "float32": 4}
+LEAST_ROWS = 8  # that an instruction of the peak multiplies: of fewer, the others are idle
 
 PEAK = {"H100": {"float16": 989.4, "float32": 494.7}, "H200": {"float16": 989.4, "float32": 494.7}}
 """TFLOPS of dense products by the name of the device: NVIDIA's data sheets of H100 SXM and H200.
@@ -122,11 +123,11 @@ def limit(device: Device, hidden_size: int, batch: int, dtype: str) -> float | N
     streamed = max(0, matrix * ITEM[dtype] - device.multiprocessors * of_one)
     from_l2 = streamed / device.l2_rate
     from_memory = max(0, streamed - device.l2_bytes) / device.memory_rate
-    products = 2 * matrix * batch / device.peak[dtype]
+    products = 2 * matrix * max(batch, LEAST_ROWS) / device.peak[dtype]
     together = max(products, from_l2, from_memory) + device.exchange_us
     if matrix * ITEM[dtype] > of_one:
         return together
-    rows = ceil(batch / device.multiprocessors)
+    rows = max(ceil(batch / device.multiprocessors), LEAST_ROWS)
     alone = 2 * matrix * rows * device.multiprocessors / device.peak[dtype]
     return min(together, alone + device.barrier_us)
 

@@ -76,16 +76,23 @@ LINES = (
     Line("any of these", lambda shape: True, None, (0.97, 0.97)),
 )
 STEP = "A step of the lowest in inference, µs: exchange, gathering, products, weights from L2"
-HEAD = ("What", "Aim", *map(str.capitalize, PHASE_WORDS.values()), "Reached", STEP)
+AT_LIMIT = "Inference at the device's limit"
+HEAD = ("What", "Aim", *map(str.capitalize, PHASE_WORDS.values()), "Reached", AT_LIMIT, STEP)
 
 
-def rows(records: Sequence[Record], jax: Record | None = None) -> list[tuple[str, ...]]:
-    """One row for each of `LINES`. ``records`` are of the benchmark, ``jax`` of its scans."""
+def rows(
+    records: Sequence[Record], jax: Record | None = None, steps: Record | None = None
+) -> list[tuple[str, ...]]:
+    """One row for each of `LINES`.
+
+    ``records`` are of the benchmark, ``jax`` of its scans, ``steps`` of benchmarks/own_steps.py.
+    """
     ratios = {phase: speedups(records, phase, jax) for phase in PHASE_WORDS}
     shapes = [shape for record in records for shape in record["shapes"]]
     found = []
     for line in LINES:
-        names = dict.fromkeys(shape["name"] for shape in shapes if line.takes(shape))
+        taken = {shape["name"]: shape for shape in shapes if line.takes(shape)}
+        names = list(taken)
         cells, reached = [], []
         of_lowest = "-"
         for number, by_name in enumerate(ratios.values()):
@@ -94,9 +101,26 @@ def rows(records: Sequence[Record], jax: Record | None = None) -> list[tuple[str
             reached.append(_reached(line, inside, number))
             if inside and number == 0:
                 lowest = min(inside, key=inside.__getitem__)
-                of_lowest = step_of(next(one for one in shapes if one["name"] == lowest))
-        found.append((line.words, line.aim, *cells, "; ".join(reached), of_lowest))
+                of_lowest = step_of(taken[lowest])
+        limited = at_limit(list(taken.values()), steps)
+        found.append((line.words, line.aim, *cells, "; ".join(reached), limited, of_lowest))
     return found
+
+
+def at_limit(shapes: Sequence[Mapping[str, Any]], steps: Record | None) -> str:
+    """How many times as fast as cuDNN's a step at the limit is, where all of them were measured."""
+    ratios = {
+        (row["hidden_size"], row["batch"], row["dtype"]): row["cudnn"]["us"] / row["limit_us"]
+        for row in (() if steps is None else steps["rows"])
+        if row["cudnn"] is not None and row["limit_us"]
+    }
+    keys = [(shape["hidden_size"], shape["batch"], shape["dtype"]) for shape in shapes]
+    plain = all(
+        (shape["mode"], shape["layers"], shape["directions"]) == ("lstm", 1, 1) for shape in shapes
+    )
+    if not keys or not plain or any(key not in ratios for key in keys):
+        return "-"
+    return f"{geometric_mean(ratios[key] for key in keys):.1f}"
 
 
 def step_of(shape: Mapping[str, Any]) -> str:

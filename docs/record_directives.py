@@ -296,7 +296,8 @@ class OwnAims(OwnRecords):
         said += [f"The seed of the networks drawn at random: {seed}." for seed in seeds]
         said += [measured_on(record, source_hash()) for record in records]
         paragraphs = [nodes.paragraph(text=text) for text in said]
-        return [table(own_aims.rows(records, jax), own_aims.HEAD), *paragraphs]
+        rows = own_aims.rows(records, jax, self._read("own_steps.json"))
+        return [table(rows, own_aims.HEAD), *paragraphs]
 
 
 class OwnJax(OwnRecords):

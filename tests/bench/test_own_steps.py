@@ -41,9 +41,14 @@ def test_weights_that_do_not_fit_are_read_from_l2():
 
 def test_multiprocessors_that_keep_all_weights_exchange_nothing():
     # 4 * 100**2 * 2 bytes fit into one; a row of each is 8e4 operations at a hundredth of the peak.
-    assert limit(DEVICE, 100, 1, "float16") == pytest.approx(0.008 + 0.01)
-    assert limit(DEVICE, 100, 100, "float16") == pytest.approx(0.008 + 0.01)
-    assert limit(DEVICE, 100, 101, "float16") == pytest.approx(2 * 0.008 + 0.01)
+    assert limit(DEVICE, 100, 800, "float16") == pytest.approx(8 * 0.008 + 0.01)
+    assert limit(DEVICE, 100, 801, "float16") == pytest.approx(9 * 0.008 + 0.01)
+
+
+def test_fewer_rows_than_an_instruction_multiplies_take_as_long():
+    for hidden_size in (100, 1000):
+        one, eight, sixteen = (limit(DEVICE, hidden_size, n, "float16") for n in (1, 8, 1600))
+        assert one == eight < sixteen
 
 
 def test_a_device_without_a_data_sheet_has_no_limit():

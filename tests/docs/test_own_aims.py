@@ -65,11 +65,32 @@ def test_the_parts_of_a_step_are_those_of_the_shape_that_gains_least():
         made = record(shapes, {"dnnffi plan captured": 1.0, "cudnn raw": 2.0}, ["own"])
         (row,) = (r for r in made["rows"] if (r["shape"], r["model"]) == (lowest.name, "cudnn raw"))
         row["ms"] = 1.5
-        parts.append([float(part) for part in rows([made])["any of these"][4].split(", ")])
+        parts.append([float(part) for part in rows([made])["any of these"][5].split(", ")])
     of_128, of_256 = parts
     assert all(len(one) == 4 for one in parts)
     assert of_128[0] == of_256[0] > 0
     assert of_128[1] < of_256[1]
+
+
+def test_the_limit_is_of_lines_whose_steps_were_all_measured():
+    steps = {
+        "rows": [
+            {"hidden_size": h, "batch": 1, "dtype": d, "cudnn": {"us": us}, "limit_us": 0.25}
+            for h, d, us in (
+                (128, "float16", 1.0),
+                (256, "float16", 1.0),
+                (128, "float32", 0.25),
+                (256, "float32", 1.0),
+            )
+        ]
+    }
+    single = record([shape for shape in OWN if shape.batch == 1], {}, ["own"])
+    words = "B 1, T 1000, H 128 and 256"
+    by_words = {row[0]: row for row in own_aims["rows"]([single], None, steps)}
+    assert by_words[words][5] == f"{64**0.25:.1f}"
+    assert by_words["any of these"][5] == by_words[words][5]
+    del steps["rows"][0]
+    assert own_aims["rows"]([single], None, steps)[5][5] == "-"
 
 
 def test_means_are_over_both_records_and_the_lowest_is_named():
