@@ -36,11 +36,11 @@ import dnnffi
 from dnnffi import jax as djax
 from dnnffi.bench.shapes import PERFORMANCE, Data, Shape
 from dnnffi.cli.machine import machine
-from dnnffi.jax import scan
-from dnnffi.jax.engine import ReferenceEngine
-from dnnffi.jax.handlers import Handlers
-from dnnffi.jax.implementations import WAYS
-from dnnffi.jax.operation import Way
+from dnnffi.jax.rnn import scan
+from dnnffi.jax.rnn.engine import ReferenceEngine
+from dnnffi.jax.rnn.handlers import Handlers
+from dnnffi.jax.rnn.implementations import WAYS
+from dnnffi.jax.rnn.operation import Way
 
 UNROLLED = (1, 5, 10, 20)
 OURS = "dnnffi.jax"
@@ -292,7 +292,7 @@ class _Nothing(ReferenceEngine):
 def handler() -> float:
     """Microseconds of a call of nine buffers that computes nothing, with what XLA does for it."""
     WAYS["nothing"] = Way("nothing", "cpu", Handlers("dnnffi_nothing", "cpu", _Nothing))
-    sys.modules["dnnffi.jax.implementations"].NAMES = tuple(WAYS)
+    sys.modules["dnnffi.jax.rnn.implementations"].NAMES = tuple(WAYS)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=1, hidden_size=1)
     weights = djax.init(jax.random.key(0), spec)
     x, states = jnp.ones((1, 1, 1)), (jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)))

@@ -19,10 +19,10 @@ from jax_programs import TOLERANCES, assert_close, network  # noqa: E402
 import dnnffi  # noqa: E402
 from dnnffi import jax as djax  # noqa: E402
 from dnnffi.backends.registry import named  # noqa: E402
-from dnnffi.jax.engine import VendorEngine  # noqa: E402
-from dnnffi.jax.handlers import Handlers  # noqa: E402
-from dnnffi.jax.implementations import WAYS  # noqa: E402
-from dnnffi.jax.operation import Way  # noqa: E402
+from dnnffi.jax.rnn.engine import VendorEngine  # noqa: E402
+from dnnffi.jax.rnn.handlers import Handlers  # noqa: E402
+from dnnffi.jax.rnn.implementations import WAYS  # noqa: E402
+from dnnffi.jax.rnn.operation import Way  # noqa: E402
 from dnnffi.spec.options import rnn_options  # noqa: E402
 from dnnffi.testing import rnn as strategies  # noqa: E402
 
@@ -40,7 +40,7 @@ HANDLERS = WAYS["cudnn"].handlers
 @pytest.fixture(autouse=True)
 def rolled(monkeypatch):
     """The scan in a loop that is compiled faster."""
-    monkeypatch.setattr("dnnffi.jax.scan.UNROLLED", 1)
+    monkeypatch.setattr("dnnffi.jax.rnn.scan.UNROLLED", 1)
 
 
 def problem(

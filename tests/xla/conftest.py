@@ -20,7 +20,7 @@ else:
 @pytest.fixture(scope="session", autouse=True)
 def rolled():
     """The scan in a loop that is compiled faster: how JAX unrolls one is not the question here."""
-    from dnnffi.jax import scan
+    from dnnffi.jax.rnn import scan
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan, "UNROLLED", 1)
@@ -35,8 +35,8 @@ def cudnn_host(pytestconfig, tmp_path_factory):
     from jax_programs import StandinHandlers
 
     import build
-    from dnnffi.jax.implementations import WAYS
-    from dnnffi.jax.operation import Way
+    from dnnffi.jax.rnn.implementations import WAYS
+    from dnnffi.jax.rnn.operation import Way
 
     try:
         path = build.build()
@@ -49,7 +49,7 @@ def cudnn_host(pytestconfig, tmp_path_factory):
         handlers = StandinHandlers(host)
         WAYS["standin"] = Way("standin", "cpu", handlers)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dnnffi.jax.implementations.NAMES", (*WAYS, "scan"))
+            patch.setattr("dnnffi.jax.rnn.implementations.NAMES", (*WAYS, "scan"))
             yield handlers
         del WAYS["standin"]
         handlers.close()

@@ -15,8 +15,8 @@ import numpy as np
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.backends.cudnn.record import CUDNN
-from dnnffi.jax.engine import VendorEngine
-from dnnffi.jax.handlers import Handlers
+from dnnffi.jax.rnn.engine import VendorEngine
+from dnnffi.jax.rnn.handlers import Handlers
 from dnnffi.spec.problem import BATCH_MAJOR
 from dnnffi.testing.rnn import inputs
 

@@ -13,7 +13,7 @@ from jax_programs import network
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
-from dnnffi.jax import implementations
+from dnnffi.jax.rnn import implementations
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
 ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), None)
@@ -172,7 +172,7 @@ def test_dropout_of_one_layer_does_nothing():
     weights = djax.init(jax.random.key(0), spec)
     y, _ = djax.gru(X, None, weights, spec=spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dnnffi.jax.functions.warn_of_dropout", lambda: None)
+        patch.setattr("dnnffi.jax.rnn.functions.warn_of_dropout", lambda: None)
         dropped, _ = djax.gru(X, None, weights, spec=spec, dropout=0.5)
     np.testing.assert_array_equal(dropped, y)
 
@@ -189,9 +189,9 @@ def test_what_cudnn_cannot_do_goes_to_the_scan_with_a_warning(monkeypatch, error
         raise error
 
     way = implementations.WAYS["cudnn"]
-    monkeypatch.setattr(implementations, "_platform", lambda operands: "cuda")
+    monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
     monkeypatch.setattr(way.handlers, "decide", decide)
-    monkeypatch.setattr(implementations, "_check_there", lambda way: None)
+    monkeypatch.setattr(implementations.Way, "check_there", lambda way: None)
     implementations._warn.cache_clear()
     with pytest.warns(PerformanceWarning, match=r"lax.scan runs what cuDNN would be faster at"):
         y, _ = lstm()
@@ -202,7 +202,7 @@ def test_what_cudnn_cannot_do_goes_to_the_scan_with_a_warning(monkeypatch, error
 
 def test_on_cuda_an_unnamed_implementation_is_cudnn(monkeypatch):
     way = implementations.WAYS["cudnn"]
-    monkeypatch.setattr(implementations, "_platform", lambda operands: "cuda")
+    monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
     monkeypatch.setattr(way.handlers, "decide", lambda problem: "")
     find = implementations.implementation_of
     assert find(None, ONE.problem, ()) is way

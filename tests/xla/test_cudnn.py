@@ -13,7 +13,7 @@ from jax_programs import TOLERANCES, assert_close, network
 
 import dnnffi
 from dnnffi.errors import UnsupportedError
-from dnnffi.jax.call import Call
+from dnnffi.jax.rnn.call import Call
 from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 

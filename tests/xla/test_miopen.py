@@ -14,12 +14,12 @@ from jax_programs import assert_close, network
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.errors import UnsupportedError
-from dnnffi.jax import implementations
-from dnnffi.jax.engine import ReferenceEngine, VendorEngine
-from dnnffi.jax.handlers import Handlers
-from dnnffi.jax.implementations import WAYS
-from dnnffi.jax.operation import Way
-from dnnffi.jax.weights import laid_out
+from dnnffi.jax.rnn import implementations
+from dnnffi.jax.rnn.engine import ReferenceEngine, VendorEngine
+from dnnffi.jax.rnn.handlers import Handlers
+from dnnffi.jax.rnn.implementations import WAYS
+from dnnffi.jax.rnn.operation import Way
+from dnnffi.jax.rnn.weights import laid_out
 from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 
@@ -71,7 +71,7 @@ def lowered(monkeypatch):
     handlers = WAYS["miopen"].handlers
     monkeypatch.setattr(handlers, "_engine", ReferenceEngine("miopen"))
     monkeypatch.setattr(handlers, "_executors", {})
-    monkeypatch.setattr(implementations, "_check_there", lambda way: None)
+    monkeypatch.setattr(implementations.Way, "check_there", lambda way: None)
     one = network(PROBLEM, "miopen")
     traced = jax.jit(jax.grad(one.loss, 2)).trace(*one.arrays)
     return lambda platform: traced.lower(lowering_platforms=(platform,)).as_text()

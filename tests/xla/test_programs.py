@@ -13,7 +13,7 @@ from hypothesis import given
 from jax_programs import assert_close, network
 
 import dnnffi
-from dnnffi.jax.call import Call
+from dnnffi.jax.rnn.call import Call
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)

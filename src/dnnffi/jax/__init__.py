@@ -3,8 +3,8 @@
 Importing this imports JAX (extra ``jax``) and loads no library of a vendor's.
 """
 
-from dnnffi.jax.functions import gru, lstm, rnn_relu, rnn_tanh
-from dnnffi.jax.tuning import tune
-from dnnffi.jax.weights import init, pack, unpack
+from dnnffi.jax.rnn.functions import gru, lstm, rnn_relu, rnn_tanh
+from dnnffi.jax.rnn.tuning import tune
+from dnnffi.jax.rnn.weights import init, pack, unpack
 
 __all__ = ["gru", "init", "lstm", "pack", "rnn_relu", "rnn_tanh", "tune", "unpack"]

@@ -1,43 +1,22 @@
-"""Who computes for a handler? Executors on addresses: a vendor's, or the reference on the host."""
+"""What does a handler launch with? A vendor's handles, lent to one call at a time, or the host."""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
-import numpy as np
-
-from dnnffi.backends.backend import Backend
-from dnnffi.backends.rnn_interface import (
-    AddressExecutor,
-    BackwardDataAddresses,
-    BackwardWeightsAddresses,
-    ForwardAddresses,
-)
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.jax._cdef import ffi
-from dnnffi.reference import rnn as reference
-from dnnffi.rnn.candidates import CandidateSet
-from dnnffi.rnn.tuning import RNNTuner
-from dnnffi.spec.names import LayoutName
-from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
-from dnnffi.weights import RNNWeights
 
 
-class Engine(Protocol):
-    """Makes executors, and lends what a call launches with."""
+class Lender(Protocol):
+    """Lends what a call launches with."""
 
     def device(self) -> int:
         """The current device of the calling thread."""
-
-    def decide(self, problem: RNNProblem) -> str:
-        """The candidate for a problem. Raises `DnnffiError` where it cannot be run."""
-
-    def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
-        """The executor of a candidate on the current device."""
 
     def borrow(self, device: int, stream: int) -> Launch:
         """A launch on ``stream``, which is the caller's alone until it is given back."""
@@ -49,47 +28,27 @@ class Engine(Protocol):
         """Copy memory, in the order of the launch's stream."""
 
 
-class VendorEngine:
-    """A vendor's library, with handles of its own.
+class VendorHandles:
+    """Handles of a vendor's library, apart from those of dnnffi's own functions.
 
     A handle is lent to one call at a time, whichever of XLA's threads it runs on, and is never
     destroyed: what XLA has captured may use its memory.
     """
 
-    def __init__(
-        self, record: Backend, library: VendorLibrary, tuner: RNNTuner | None = None
-    ) -> None:
-        assert record.candidates is not None
-        self._record = record
+    def __init__(self, library: VendorLibrary) -> None:
         self._library = library
         self._memory = library.memory
-        self._candidates = CandidateSet(*record.candidates(library))
-        self._tuner = tuner
         self._handles: dict[int, list[Handle]] = {}
-        self._rules: dict[RNNProblem, str] = {}
 
     def device(self) -> int:
         return self._memory.current_device()
 
-    def decide(self, problem: RNNProblem) -> str:
-        self._record.check_network(problem, self._library)
-        options = problem.options
-        if options.algorithm != "auto":
-            return ""
-        if self._tuner is not None and options.tune != "off":
-            found = self._tuner.find(problem, self.device())
-            if found is not None:
-                return found.replayed or found.direct  # XLA captures, as a replayed graph is
-        rule = self._rules.get(problem)
-        if rule is None:
-            rule = self._rules[problem] = f"{self._record.name} {self.make(problem, '').algorithm}"
-        return rule
-
-    def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
-        device = self.device()
-        launch = self.borrow(device, self._memory.current_stream().ptr)
+    @contextmanager
+    def current(self) -> Iterator[Launch]:
+        """A launch on the current device and stream, to make executors with."""
+        launch = self.borrow(self.device(), self._memory.current_stream().ptr)
         try:
-            return self._candidates.make(problem, candidate or None, launch)
+            yield launch
         finally:
             self.give_back(launch, failed=True)
 
@@ -114,20 +73,16 @@ class VendorEngine:
         self._memory.copy(target, source, nbytes, launch.stream)
 
 
-class ReferenceEngine:
-    """The NumPy reference on the buffers of XLA on the host, with weights in a layout."""
-
-    def __init__(self, layout: LayoutName = "cudnn") -> None:
-        self._layout = layout
+class Host:
+    """The host, where nothing is lent: for the reference on the buffers of XLA there."""
 
     def device(self) -> int:
         return 0
 
-    def decide(self, problem: RNNProblem) -> str:
-        return ""
-
-    def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
-        return ReferenceExecutor(problem, self._layout)
+    @contextmanager
+    def current(self) -> Iterator[Launch]:
+        """A launch to make executors with."""
+        yield self.borrow(0, 0)
 
     def borrow(self, device: int, stream: int) -> Launch:
         return Launch(StreamAt(0), 0)
@@ -136,105 +91,9 @@ class ReferenceEngine:
         pass
 
     def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
-        _memory(target, nbytes)[:] = _memory(source, nbytes)[:]
+        memory_at(target, nbytes)[:] = memory_at(source, nbytes)[:]
 
 
-_READY = b"dnnffi: ready..."
-_SPENT = b"dnnffi: spent..."
-
-
-class ReferenceExecutor:
-    """One problem by `dnnffi.reference`, behind the interface of the vendors' executors.
-
-    As theirs, its reserve space is spent by backward data: it holds x, and a mark that says so.
-    """
-
-    algorithm = "reference"
-    generator: Any = None
-    device = 0
-
-    def __init__(self, problem: RNNProblem, layout: LayoutName) -> None:
-        self.problem = problem
-        self._layout = layout
-        self._dtype = dtype_object(problem.spec.dtype)
-        item = self._dtype.itemsize
-        shapes = [parameter.shape for parameter in problem.spec.parameter_shapes()]
-        self.weight_size = sum(map(prod, shapes))
-        self._x_bytes = prod(problem.x_shape) * item
-        # Backward data has all gradients at once, and leaves those of the weights there.
-        self.workspace_bytes = self.least_workspace_bytes = (
-            self.weight_size * item if problem.training else 0
-        )
-        self.reserve_bytes = self._x_bytes + len(_READY) if problem.training else 0
-
-    def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        x = self._array(at.x, self.problem.x_shape)
-        done = self._run(x, at.h_0, at.c_0, at.weights, training=False)
-        self._array(at.y, self.problem.y_shape)[...] = done.y
-        self._array(at.h_n, self.problem.h_shape)[...] = done.h_n
-        if done.c_n is not None:
-            self._array(at.c_n, self.problem.c_shape)[...] = done.c_n
-        if self.problem.training:
-            _memory(at.reserve, self._x_bytes)[:] = _memory(at.x, self._x_bytes)[:]
-            self._mark(at.reserve)[:] = _READY
-
-    def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        mark = self._mark(at.reserve)
-        if mark[:] != _READY:
-            raise RuntimeError("the reserve space is not that of a forward, or is spent")
-        problem, spec = self.problem, self.problem.spec
-        x = self._array(at.reserve, problem.x_shape)
-        tape = self._run(x, at.h_0, at.c_0, at.weights, training=True).tape
-        assert tape is not None
-        dy = self._array(at.dy, problem.y_shape)
-        dh_n = self._array(at.dh_n, problem.h_shape) if at.dh_n else None
-        dc_n = self._array(at.dc_n, problem.c_shape) if at.dc_n else None
-        grads = reference.backward(tape, dy, dh_n, dc_n)
-        self._array(at.dx, problem.x_shape)[...] = grads.x
-        if at.dh_0:
-            self._array(at.dh_0, problem.h_shape)[...] = grads.h_0
-        if at.dc_0 and grads.c_0 is not None:
-            self._array(at.dc_0, problem.c_shape)[...] = grads.c_0
-        out = self._array(at.workspace, (self.weight_size,))
-        RNNWeights.pack(grads.weights, spec, backend=self._layout, out=out)
-        mark[:] = _SPENT
-
-    def backward_weights(
-        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
-    ) -> None:
-        gradient = self._array(at.dweights, (self.weight_size,))
-        found = self._array(at.workspace, (self.weight_size,))
-        gradient[...] = gradient + found if accumulate else found
-
-    def close(self) -> None:
-        pass
-
-    def _run(
-        self, x: Any, h_0: int, c_0: int, weights: int, *, training: bool
-    ) -> reference.Forward:
-        problem = self.problem
-        flat = self._array(weights, (self.weight_size,))
-        packed = RNNWeights(flat, problem.spec, backend=self._layout)
-        return reference.forward(
-            problem.spec,
-            x,
-            self._array(h_0, problem.h_shape) if h_0 else None,
-            self._array(c_0, problem.c_shape) if c_0 else None,
-            packed.arrays(),
-            batch_first=problem.layout == BATCH_MAJOR,
-            lengths=problem.lengths,
-            clip=problem.options.clip,
-            clip_nan=problem.options.clip_nan,
-            training=training,
-        )
-
-    def _mark(self, reserve: int) -> Any:
-        return _memory(reserve + self._x_bytes, len(_READY))
-
-    def _array(self, address: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        memory = _memory(address, prod(shape) * self._dtype.itemsize)
-        return np.frombuffer(memory, self._dtype).reshape(shape)
-
-
-def _memory(address: int, nbytes: int) -> Any:
+def memory_at(address: int, nbytes: int) -> Any:
+    """Memory of the host as a buffer."""
     return ffi.buffer(ffi.cast("char *", address), nbytes)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dnnffi.jax.arrays import as_jax, check_enabled
 from dnnffi.spec.checks import is_ordered
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
@@ -72,13 +73,6 @@ def init(key: Any, spec: RNNSpec) -> Any:
     return jax.random.uniform(key, (size,), wide, -bound, bound).astype(dtype)
 
 
-def as_jax(name: str, value: Any) -> Any:
-    """``value`` as an array of JAX; ``TypeError`` naming the argument for what is none."""
-    if isinstance(value, str | bytes) or not hasattr(value, "dtype"):
-        raise TypeError(f"{name} must be an array of JAX or NumPy; got {type(value).__name__}")
-    return jnp.asarray(value)
-
-
 def check_flat(flat: Any, spec: RNNSpec) -> Any:
     """``flat`` as an array of JAX, if it has the weights of ``spec``."""
     flat = as_jax("weights", flat)
@@ -96,10 +90,3 @@ def check_dtypes(arrays: Sequence[Any], dtype: str, name: str = "") -> None:
         if array.dtype.name != dtype:
             label = name or f"weights[{index}]"
             raise TypeError(f"{label} must have dtype {dtype}; got {array.dtype.name}")
-
-
-def check_enabled(dtype: str) -> Any:
-    """The dtype object; ``TypeError`` for float64 where JAX has it switched off."""
-    if dtype == "float64" and not jax.config.jax_enable_x64:
-        raise TypeError("dtype float64 needs jax.config.update('jax_enable_x64', True)")
-    return jnp.dtype(dtype)

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-import jax
-
 from dnnffi.backends.registry import named
 from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
-from dnnffi.jax.engine import Engine, ReferenceEngine, VendorEngine
-from dnnffi.jax.handlers import Handlers
-from dnnffi.jax.operation import Way
+from dnnffi.jax.arrays import platform_of
+from dnnffi.jax.rnn.engine import Engine, ReferenceEngine, VendorEngine
+from dnnffi.jax.rnn.handlers import Handlers
+from dnnffi.jax.rnn.operation import Way
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.spec.problem import RNNProblem
 
@@ -60,7 +59,7 @@ def implementation_of(
     ``problem`` is None where only the scan can: an empty batch, lengths on a device.
     """
     if name is None:
-        if problem is None or _platform(operands) != "cuda":
+        if problem is None or platform_of(operands) != "cuda":
             return None
         way = WAYS["cudnn"]
         try:
@@ -73,34 +72,8 @@ def implementation_of(
         raise ValueError(f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}")
     if name == SCAN or problem is None:
         return None
-    _check_there(WAYS[name])
+    WAYS[name].check_there()
     return WAYS[name]
-
-
-def _check_there(way: Way) -> None:
-    """Raise `UnsupportedError` unless JAX has a device for a way."""
-    try:
-        jax.devices(way.platform)
-    except RuntimeError:
-        limit = f"has no device of {way.platform}, where implementation {way.name!r} runs"
-        raise UnsupportedError("JAX", jax.__version__, limit) from None
-
-
-def _platform(operands: Iterable[Any]) -> str:
-    """Where a call is going to run: "cuda", "rocm", "cpu", "tpu"."""
-    for array in operands:
-        if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
-            return _kind(next(iter(array.devices())))
-    default = jax.config.jax_default_device
-    if isinstance(default, jax.Device):
-        return _kind(default)
-    return _kind(jax.devices(default)[0])
-
-
-def _kind(device: Any) -> str:
-    if device.platform != "gpu":
-        return str(device.platform)
-    return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"
 
 
 @cache

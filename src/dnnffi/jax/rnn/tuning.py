@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnffi.device.cupy import import_cupy
-from dnnffi.jax.implementations import WAYS
+from dnnffi.jax.rnn.implementations import WAYS
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.backends.registry import named
-from dnnffi.jax import operation, scan
-from dnnffi.jax.implementations import SCAN, implementation_of
-from dnnffi.jax.operation import Way
-from dnnffi.jax.weights import as_jax, check_dtypes, check_flat, laid_out, pack, unpack
+from dnnffi.jax.arrays import as_jax
+from dnnffi.jax.primitives import varying_alike
+from dnnffi.jax.rnn import operation, scan
+from dnnffi.jax.rnn.implementations import SCAN, implementation_of
+from dnnffi.jax.rnn.operation import Way
+from dnnffi.jax.rnn.weights import check_dtypes, check_flat, laid_out, pack, unpack
 from dnnffi.rnn.backend import warn_of_dropout
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
 from dnnffi.spec.names import Mode
@@ -378,7 +380,7 @@ def _layers(
     h_0, c_0 = (*states, None, None)[:2]
     # Each varies over the mesh axes of a shard_map that any does, as the state of a loop must.
     some = [a for a in (x, h_0, c_0, *arrays, lengths) if a is not None]
-    alike = iter(operation.varying_alike(some))
+    alike = iter(varying_alike(some))
     x, h_0, c_0, *arrays, lengths = (
         None if a is None else next(alike) for a in (x, h_0, c_0, *arrays, lengths)
     )

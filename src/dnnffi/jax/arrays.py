@@ -1,0 +1,40 @@
+"""What does a call get as its arrays, and where is it going to run?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def as_jax(name: str, value: Any) -> Any:
+    """``value`` as an array of JAX; ``TypeError`` naming the argument for what is none."""
+    if isinstance(value, str | bytes) or not hasattr(value, "dtype"):
+        raise TypeError(f"{name} must be an array of JAX or NumPy; got {type(value).__name__}")
+    return jnp.asarray(value)
+
+
+def check_enabled(dtype: str) -> Any:
+    """The dtype object; ``TypeError`` for float64 where JAX has it switched off."""
+    if dtype == "float64" and not jax.config.jax_enable_x64:
+        raise TypeError("dtype float64 needs jax.config.update('jax_enable_x64', True)")
+    return jnp.dtype(dtype)
+
+
+def platform_of(operands: Iterable[Any]) -> str:
+    """Where a call is going to run: "cuda", "rocm", "cpu", "tpu"."""
+    for array in operands:
+        if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+            return _kind(next(iter(array.devices())))
+    default = jax.config.jax_default_device
+    if isinstance(default, jax.Device):
+        return _kind(default)
+    return _kind(jax.devices(default)[0])
+
+
+def _kind(device: Any) -> str:
+    if device.platform != "gpu":
+        return str(device.platform)
+    return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

@@ -1,0 +1,289 @@
+"""How does JAX transform a call of a handler? What the primitives of all families share.
+
+Arrays have an axis more in front, N: problems that lie one after the other. It is 1 until
+`jax.vmap` maps something that the batch does not have; an operand that all problems share has 1
+there. On several devices `jax.jit` divides batch and N among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import prod
+from typing import Any, NamedTuple, Protocol, Self
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from dnnffi.errors import UnsupportedError
+
+Arrays = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """An implementation by handlers; ``platform`` is JAX's name of where it runs."""
+
+    name: str
+    platform: str
+    handlers: Any
+
+    def check_there(self) -> None:
+        """Raise `UnsupportedError` unless JAX has a device for it."""
+        try:
+            jax.devices(self.platform)
+        except RuntimeError:
+            limit = f"has no device of {self.platform}, where implementation {self.name!r} runs"
+            raise UnsupportedError("JAX", jax.__version__, limit) from None
+
+
+class Task(Hashable, Protocol):
+    """What a primitive is about. The names are those of its operands and results."""
+
+    @property
+    def way(self) -> Any:
+        """The `Way`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the operands; the first has a batch."""
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Of the results; one without a batch is a sum over it."""
+
+    @property
+    def divisible(self) -> bool:
+        """Whether several devices may share the batch."""
+
+    def batch_axis(self, name: str) -> int:
+        """Which axis of an array is the batch, behind N; -1 for none."""
+
+    def share(self, parts: int) -> Self:
+        """What one of so many devices does."""
+
+
+def varying_alike(arrays: Arrays) -> list[Any]:
+    """The arrays, each varying over the mesh axes of `jax.shard_map` that any of them does.
+
+    Its transposition sums the gradient of what did not vary.
+    """
+    axes = frozenset[Any]().union(*map(_varying, arrays))
+    missing = [tuple(axes - _varying(array)) for array in arrays]
+    return [
+        jax.lax.pcast(array, over, to="varying") if over else array
+        for array, over in zip(arrays, missing, strict=True)
+    ]
+
+
+def _varying(array: Any) -> frozenset[Any]:
+    found: frozenset[Any] = jax.typeof(array).mat.varying
+    return found
+
+
+def as_shared(gradient: Any, operand: Any) -> Any:
+    """The gradient of an operand, summed over N where all problems share the operand."""
+    if operand.shape[0] == gradient.shape[0]:
+        return gradient
+    return gradient.sum(0, keepdims=True)
+
+
+# Mapping
+
+Bind = Callable[..., Sequence[Any]]
+"""What makes results of operands."""
+
+
+def join_batch(
+    bind: Bind, arrays: Arrays, axes: Sequence[int | None], *, task: Task
+) -> tuple[Any, Any]:
+    """The mapped axis joins the batch, of which ``bind`` makes as many times as many rows."""
+    size = mapped_size(arrays, axes)
+    operands = []
+    for name, array, axis in zip(task.names, arrays, axes, strict=True):
+        at = task.batch_axis(name)
+        if at >= 0:
+            if axis is None:
+                array, axis = jnp.broadcast_to(array, (size, *array.shape)), 0
+            array = jnp.moveaxis(array, axis, at)
+            array = array.reshape(*array.shape[:at], -1, *array.shape[at + 2 :])
+        operands.append(array)
+    results = bind(*operands)
+    at_batch = [task.batch_axis(name) for name in task.results]
+    apart = [
+        array.reshape(*array.shape[:at], size, -1, *array.shape[at + 1 :])
+        for array, at in zip(results, at_batch, strict=True)
+    ]
+    return apart, at_batch
+
+
+def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tuple[Any, Any]:
+    """The mapped axis joins N."""
+    size = mapped_size(arrays, axes)
+    # With the mapped axis in front; what is not mapped has none.
+    moved = [
+        array if axis is None else jnp.moveaxis(array, axis, 0)
+        for array, axis in zip(arrays, axes, strict=True)
+    ]
+    counts = [
+        array.shape[0 if axis is None else 1] for array, axis in zip(moved, axes, strict=True)
+    ]
+    count = max(counts)
+    operands = []
+    for array, axis, own in zip(moved, axes, counts, strict=True):
+        if axis is not None or own > 1:
+            rest = array.shape[1 if axis is None else 2 :]
+            if axis is None:
+                array = array[None]
+            array = jnp.broadcast_to(array, (size, count, *rest)).reshape(-1, *rest)
+        operands.append(array)
+    results = bind(*operands)
+    return [array.reshape(size, count, *array.shape[1:]) for array in results], [0] * len(results)
+
+
+def mapped_size(arrays: Arrays, axes: Sequence[int | None]) -> int:
+    """The size of the mapped axis."""
+    return next(
+        int(array.shape[axis]) for array, axis in zip(arrays, axes, strict=True) if axis is not None
+    )
+
+
+# Calls
+
+
+class Shared(NamedTuple):
+    """The operands of a call: how many problems there are, and names that say what they share."""
+
+    problems: int
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], operands: Arrays) -> Shared:
+        """An operand that all problems share has a name that ends with "*"."""
+        count = max(array.shape[0] for array in operands)
+        marked = (
+            f"{name}*" if count > 1 and array.shape[0] == 1 else name
+            for name, array in zip(names, operands, strict=True)
+        )
+        return cls(count, tuple(marked))
+
+
+def call_handler(
+    target: str, results: Arrays, workspace: int, operands: Arrays, text: str, **keywords: Any
+) -> list[Any]:
+    """The results of a handler, which gets a workspace of so many bytes behind them."""
+    shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results]
+    scratch = jax.ShapeDtypeStruct((workspace,), jnp.dtype("uint8"))
+    done = jax.ffi.ffi_call(target, [*shapes, scratch], **keywords)(*operands, call=text)
+    return list(done[:-1])
+
+
+Call = Callable[..., Sequence[Any]]
+"""The results of a task, from it and its operands."""
+
+
+def define(primitive: Primitive, shapes: Any, rule: Any, call: Call) -> None:
+    """Set up a primitive that is lowered to ``call``; ``rule`` maps it."""
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(shapes)
+    primitive.def_impl(partial(_run_eagerly, primitive))
+    batching.primitive_batchers[primitive] = rule
+    mlir.register_lowering(primitive, partial(_lower, call))
+    # Have JAX name the devices of a program when it lowers the primitive.
+    try:
+        from jax._src.dispatch import prim_requires_devices_during_lowering as known
+    except ImportError:  # then the work of a sharded program is not divided, but right
+        return
+    known.add(primitive)
+
+
+@lru_cache(maxsize=512)
+def _compiled(primitive: Primitive, task: Task) -> Any:
+    return jax.jit(partial(primitive.bind, task=task))
+
+
+def _run_eagerly(primitive: Primitive, *arrays: Any, task: Task) -> Any:
+    return _compiled(primitive, task)(*arrays)
+
+
+def _lower(call: Call, context: Any, *operands: Any, task: Task) -> Any:
+    platforms = context.module_context.platforms
+    if set(platforms) != {task.way.platform}:
+        raise NotImplementedError(
+            f"implementation {task.way.name!r} runs on {task.way.platform}; this program is for "
+            f"{', '.join(platforms)}"
+        )
+    function: Any = partial(call, task)
+    where = context.module_context.axis_context
+    several = isinstance(where, mlir.ShardingContext) and where.num_devices > 1
+    if several and where.device_assignment is not None and task.divisible:
+        function = _divided(call, task, context.avals_in, context.avals_out)
+    return mlir.lower_fun(function, multiple_results=True)(context, *operands)
+
+
+# Several devices
+
+
+def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any:
+    """``call`` where the devices share the work: the batch, and N, may be divided."""
+    batches = [task.batch_axis(name) for name in (*task.names, *task.results)]
+    ranks = [aval.ndim for aval in (*avals_in, *avals_out)]
+    shared = [aval.shape[0] == 1 for aval in (*avals_in, *avals_out)]
+    mappings, alone = [], []
+    for number, (batch, rank, one) in enumerate(zip(batches, ranks, shared, strict=True)):
+        factors = [f"f{number}x{axis}" for axis in range(rank)]
+        if batch >= 0:
+            factors[batch] = "b"
+        if not one:
+            factors[0] = "n"
+        mappings.append(tuple(factors))
+        alone += [factor for factor in factors if factor.startswith("f")]
+    rule = SdyShardingRule(
+        tuple(mappings[: len(avals_in)]),
+        tuple(mappings[len(avals_in) :]),
+        need_replication_factors=tuple(alone),
+    )
+
+    def partition(mesh: Any, operands: Any, results: Any) -> Any:
+        found = operands[0].sharding.spec
+        axis = batches[0]
+        over_batch = found[axis] if len(found) > axis else None
+        over_count = found[0] if len(found) > 0 else None
+
+        def sharding(number: int) -> NamedSharding:
+            spec: list[Any] = [None] * ranks[number]
+            if batches[number] >= 0:
+                spec[batches[number]] = over_batch
+            if not shared[number]:
+                spec[0] = over_count
+            return NamedSharding(mesh, PartitionSpec(*spec))
+
+        shardings = [sharding(number) for number in range(len(ranks))]
+        local = task.share(_parts(mesh, over_batch))
+
+        def lowered(*arrays: Any) -> Any:
+            done = call(local, *arrays)
+            return tuple(
+                jax.lax.psum(array, over_batch)
+                if task.batch_axis(name) < 0 and over_batch is not None
+                else array
+                for name, array in zip(task.results, done, strict=True)
+            )
+
+        return mesh, lowered, tuple(shardings[len(avals_in) :]), tuple(shardings[: len(avals_in)])
+
+    divided = custom_partitioning(lambda *arrays: tuple(call(task, *arrays)))
+    divided.def_partition(partition=partition, sharding_rule=rule)
+    return divided
+
+
+def _parts(mesh: Any, axes: Any) -> int:
+    """Among how many devices an axis that is divided over ``axes`` of the mesh lies."""
+    if axes is None:
+        return 1
+    return prod(mesh.shape[axis] for axis in (axes if isinstance(axes, tuple) else (axes,)))

@@ -1,0 +1,178 @@
+"""Who computes for a handler? Executors on addresses: a vendor's, or the reference on the host."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnnffi.backends.backend import Backend
+from dnnffi.backends.rnn_interface import (
+    AddressExecutor,
+    BackwardDataAddresses,
+    BackwardWeightsAddresses,
+    ForwardAddresses,
+)
+from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import Launch
+from dnnffi.jax.engine import Host, Lender, VendorHandles, memory_at
+from dnnffi.reference import rnn as reference
+from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.tuning import RNNTuner
+from dnnffi.spec.names import LayoutName
+from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
+from dnnffi.weights import RNNWeights
+
+
+class Engine(Lender, Protocol):
+    """Makes executors of networks."""
+
+    def decide(self, problem: RNNProblem) -> str:
+        """The candidate for a problem. Raises `DnnffiError` where it cannot be run."""
+
+    def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
+        """The executor of a candidate on the current device."""
+
+
+class VendorEngine(VendorHandles):
+    """A vendor's library."""
+
+    def __init__(
+        self, record: Backend, library: VendorLibrary, tuner: RNNTuner | None = None
+    ) -> None:
+        assert record.candidates is not None
+        self._record = record
+        super().__init__(library)
+        self._candidates = CandidateSet(*record.candidates(library))
+        self._tuner = tuner
+        self._rules: dict[RNNProblem, str] = {}
+
+    def decide(self, problem: RNNProblem) -> str:
+        self._record.check_network(problem, self._library)
+        options = problem.options
+        if options.algorithm != "auto":
+            return ""
+        if self._tuner is not None and options.tune != "off":
+            found = self._tuner.find(problem, self.device())
+            if found is not None:
+                return found.replayed or found.direct  # XLA captures, as a replayed graph is
+        rule = self._rules.get(problem)
+        if rule is None:
+            rule = self._rules[problem] = f"{self._record.name} {self.make(problem, '').algorithm}"
+        return rule
+
+    def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
+        with self.current() as launch:
+            return self._candidates.make(problem, candidate or None, launch)
+
+
+class ReferenceEngine(Host):
+    """The NumPy reference on the buffers of XLA on the host, with weights in a layout."""
+
+    def __init__(self, layout: LayoutName = "cudnn") -> None:
+        self._layout = layout
+
+    def decide(self, problem: RNNProblem) -> str:
+        return ""
+
+    def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
+        return ReferenceExecutor(problem, self._layout)
+
+
+_READY = b"dnnffi: ready..."
+_SPENT = b"dnnffi: spent..."
+
+
+class ReferenceExecutor:
+    """One problem by `dnnffi.reference`, behind the interface of the vendors' executors.
+
+    As theirs, its reserve space is spent by backward data: it holds x, and a mark that says so.
+    """
+
+    algorithm = "reference"
+    generator: Any = None
+    device = 0
+
+    def __init__(self, problem: RNNProblem, layout: LayoutName) -> None:
+        self.problem = problem
+        self._layout = layout
+        self._dtype = dtype_object(problem.spec.dtype)
+        item = self._dtype.itemsize
+        shapes = [parameter.shape for parameter in problem.spec.parameter_shapes()]
+        self.weight_size = sum(map(prod, shapes))
+        self._x_bytes = prod(problem.x_shape) * item
+        # Backward data has all gradients at once, and leaves those of the weights there.
+        self.workspace_bytes = self.least_workspace_bytes = (
+            self.weight_size * item if problem.training else 0
+        )
+        self.reserve_bytes = self._x_bytes + len(_READY) if problem.training else 0
+
+    def forward(self, launch: Launch, at: ForwardAddresses) -> None:
+        x = self._array(at.x, self.problem.x_shape)
+        done = self._run(x, at.h_0, at.c_0, at.weights, training=False)
+        self._array(at.y, self.problem.y_shape)[...] = done.y
+        self._array(at.h_n, self.problem.h_shape)[...] = done.h_n
+        if done.c_n is not None:
+            self._array(at.c_n, self.problem.c_shape)[...] = done.c_n
+        if self.problem.training:
+            memory_at(at.reserve, self._x_bytes)[:] = memory_at(at.x, self._x_bytes)[:]
+            self._mark(at.reserve)[:] = _READY
+
+    def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
+        mark = self._mark(at.reserve)
+        if mark[:] != _READY:
+            raise RuntimeError("the reserve space is not that of a forward, or is spent")
+        problem, spec = self.problem, self.problem.spec
+        x = self._array(at.reserve, problem.x_shape)
+        tape = self._run(x, at.h_0, at.c_0, at.weights, training=True).tape
+        assert tape is not None
+        dy = self._array(at.dy, problem.y_shape)
+        dh_n = self._array(at.dh_n, problem.h_shape) if at.dh_n else None
+        dc_n = self._array(at.dc_n, problem.c_shape) if at.dc_n else None
+        grads = reference.backward(tape, dy, dh_n, dc_n)
+        self._array(at.dx, problem.x_shape)[...] = grads.x
+        if at.dh_0:
+            self._array(at.dh_0, problem.h_shape)[...] = grads.h_0
+        if at.dc_0 and grads.c_0 is not None:
+            self._array(at.dc_0, problem.c_shape)[...] = grads.c_0
+        out = self._array(at.workspace, (self.weight_size,))
+        RNNWeights.pack(grads.weights, spec, backend=self._layout, out=out)
+        mark[:] = _SPENT
+
+    def backward_weights(
+        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
+    ) -> None:
+        gradient = self._array(at.dweights, (self.weight_size,))
+        found = self._array(at.workspace, (self.weight_size,))
+        gradient[...] = gradient + found if accumulate else found
+
+    def close(self) -> None:
+        pass
+
+    def _run(
+        self, x: Any, h_0: int, c_0: int, weights: int, *, training: bool
+    ) -> reference.Forward:
+        problem = self.problem
+        flat = self._array(weights, (self.weight_size,))
+        packed = RNNWeights(flat, problem.spec, backend=self._layout)
+        return reference.forward(
+            problem.spec,
+            x,
+            self._array(h_0, problem.h_shape) if h_0 else None,
+            self._array(c_0, problem.c_shape) if c_0 else None,
+            packed.arrays(),
+            batch_first=problem.layout == BATCH_MAJOR,
+            lengths=problem.lengths,
+            clip=problem.options.clip,
+            clip_nan=problem.options.clip_nan,
+            training=training,
+        )
+
+    def _mark(self, reserve: int) -> Any:
+        return memory_at(reserve + self._x_bytes, len(_READY))
+
+    def _array(self, address: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        memory = memory_at(address, prod(shape) * self._dtype.itemsize)
+        return np.frombuffer(memory, self._dtype).reshape(shape)

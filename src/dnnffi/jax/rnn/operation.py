@@ -1,0 +1,236 @@
+"""What is a network to JAX? Primitives over the handlers, and their rules for every transformation.
+
+Arrays have an axis more in front, N: problems that lie one after the other. It is 1 until
+`jax.vmap` maps weights, or a gradient; an operand that all problems share has 1 there.
+
+- `infer` is what a user's call is until somebody differentiates it. Mapped over anything but the
+  weights, the mapped axis joins the batch; mapped over weights it joins N.
+- Differentiated it becomes `forward` and `linear`, which is linear in the tangents and has no
+  value of its own: transposed it is `backward`. What is mapped there joins N, because the reserve
+  space cannot be divided, and gradients of weights are asked for each row of the map.
+- Lowered, each is one call of a handler. On several devices `jax.jit` divides the batch among them.
+
+Operands go by name: x, weights, then h_0 (and c_0) where there are states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from dnnffi.jax import primitives
+from dnnffi.jax.primitives import (
+    Arrays,
+    Shared,
+    as_shared,
+    call_handler,
+    define,
+    join_batch,
+    join_problems,
+    mapped_size,
+    varying_alike,
+)
+from dnnffi.jax.rnn.call import BACKWARD, FORWARD, INFER, Call
+from dnnffi.spec.names import LayoutName
+from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
+
+
+@dataclass(frozen=True)
+class Way(primitives.Way):
+    """An implementation by handlers, which read weights in a layout."""
+
+    layout: LayoutName = "cudnn"
+
+
+class Task(NamedTuple):
+    """What a primitive is about; hashable. ``names`` are those of its operands."""
+
+    way: Way
+    problem: RNNProblem
+    candidate: str
+    reserve_row: int
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+
+    @property
+    def divisible(self) -> bool:
+        """Not with lengths, which a call of one program for all devices names by row."""
+        return self.problem.lengths is None
+
+    def share(self, parts: int) -> Task:
+        """What one of so many devices does."""
+        return self._replace(problem=self.problem._replace(batch=self.problem.batch // parts))
+
+    def shape(self, name: str, count: int) -> tuple[int, ...]:
+        """The shape of a result."""
+        problem = self.problem
+        if name == "spent":
+            return (count, 1, problem.batch, self.reserve_row)
+        of = name.removeprefix("d")[0]
+        shapes = {"x": problem.x_shape, "y": problem.y_shape}
+        shapes |= {"h": problem.h_shape, "c": problem.c_shape}
+        return (count, *shapes[of])
+
+    def batch_axis(self, name: str) -> int:
+        """Which axis of an array is the batch; weights have none, -1."""
+        if name in ("weights", "dweights"):
+            return -1
+        in_x = name in ("x", "y", "dx", "dy")
+        return 1 if in_x and self.problem.layout == BATCH_MAJOR else 2
+
+
+def run(way: Way, problem: RNNProblem, operands: Mapping[str, Any]) -> list[Any]:
+    """y, h_n and, of an LSTM, c_n, of operands without N. The problem is one of inference."""
+    way.handlers.decide(problem)
+    results = ("y", "h_n", "c_n") if problem.spec.has_cell else ("y", "h_n")
+    task = Task(way, problem, "", 0, tuple(operands), results)
+    varying = varying_alike([array[None] for array in operands.values()])
+    return [array[0] for array in infer.bind(*varying, task=task)]
+
+
+# The primitives
+
+infer, forward, linear, backward = (
+    Primitive(f"dnnffi_rnn_{name}") for name in (INFER, FORWARD, "linear", BACKWARD)
+)
+_KINDS = {infer: INFER, forward: FORWARD, backward: BACKWARD}
+
+
+def _shapes(*avals: Any, task: Task) -> list[Any]:
+    count = max(aval.shape[0] for aval in avals)
+    shapes = {
+        "dweights": (count, avals[1].shape[1]),
+        "reserve": (count, 1, task.problem.batch, task.reserve_row),
+    }
+    found = []
+    for name in task.results:
+        like = avals[1 if name == "dweights" else 0]
+        dtype = jnp.dtype("uint8") if name in ("reserve", "spent") else like.dtype
+        shape = shapes.get(name) or task.shape(name, count)
+        found.append(like.update(shape=shape, dtype=dtype, weak_type=False))
+    return found
+
+
+# Differentiation
+
+
+def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
+    problem = task.problem._replace(training=True)
+    candidate = task.way.handlers.decide(problem)
+    row = task.way.handlers.sizes(problem, candidate, jax.local_device_count()).reserve_row
+    task = task._replace(problem=problem, candidate=candidate, reserve_row=row)
+    trained = task._replace(results=(*task.results, "reserve"))
+    *results, reserve = forward.bind(*primals, task=trained)
+    names = (*task.names, "y", "reserve", *(f"d{name}" for name in task.names))
+    moved = [ad.instantiate_zeros(tangent) for tangent in tangents]
+    dots = linear.bind(*primals, results[0], reserve, *moved, task=task._replace(names=names))
+    return results, dots
+
+
+def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
+    count = (len(task.names) - 2) // 2
+    residuals, tangents = operands[: count + 2], operands[count + 2 :]
+    given = {"dy": cotangents[0]}
+    for name, cotangent in zip(("dh_n", "dc_n"), cotangents[1:], strict=False):
+        if type(cotangent) is not ad.Zero:
+            given[name] = cotangent
+    given["dy"] = ad.instantiate_zeros(given["dy"])
+    names = task.names[: count + 2]
+    wanted = dict(zip(names[:count], map(ad.is_undefined_primal, tangents), strict=True))
+    results = ["dx", *(f"d{name}" for name in names[2:count])]  # the library makes them anyway
+    if wanted["weights"]:
+        results.append("dweights")
+    asked = task._replace(names=(*names, *given), results=(*results, "spent"))
+    found = dict(
+        zip(asked.results, backward.bind(*residuals, *given.values(), task=asked), strict=True)
+    )
+    gradients = [
+        as_shared(found[f"d{name}"], operand) if wanted[name] else None
+        for name, operand in zip(names[:count], operands, strict=False)
+    ]
+    return [None] * len(residuals) + gradients
+
+
+def _refuse(what: str, task: Task) -> NoReturn:
+    raise NotImplementedError(
+        f"implementation {task.way.name!r} has no {what}; implementation='scan' has"
+    )
+
+
+def _refuse_second(primals: Arrays, tangents: Arrays, *, task: Task) -> NoReturn:
+    _refuse("second derivatives (a gradient of a gradient, jax.hessian)", task)
+
+
+def _refuse_forward_mode(*arrays: Any, task: Task) -> NoReturn:
+    _refuse("forward-mode derivatives (jax.jvp, jax.linearize, jax.jacfwd)", task)
+
+
+# Mapping
+
+
+def _map_infer(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tuple[Any, Any]:
+    """Without mapped weights the mapped axis joins the batch, else N."""
+    if axes[task.names.index("weights")] is not None:
+        return join_problems(partial(infer.bind, task=task), arrays, axes)
+    size = mapped_size(arrays, axes)
+    problem = task.problem
+    lengths = None if problem.lengths is None else problem.lengths * size
+    joined = task._replace(problem=problem._replace(batch=problem.batch * size, lengths=lengths))
+    task.way.handlers.decide(joined.problem)
+    return join_batch(partial(infer.bind, task=joined), arrays, axes, task=task)
+
+
+def _map_by_position(
+    primitive: Primitive, arrays: Arrays, axes: Sequence[int | None], *, task: Task
+) -> tuple[Any, Any]:
+    if primitive is infer:
+        return _map_infer(arrays, axes, task=task)
+    return join_problems(partial(primitive.bind, task=task), arrays, axes)
+
+
+# Lowering
+
+
+def _call(kind: str, task: Task, *operands: Any) -> list[Any]:
+    """The call of a handler."""
+    handlers, problem = task.way.handlers, task.problem
+    candidate = task.candidate if problem.training else handlers.decide(problem)
+    arrays, aliases = list(operands), {}
+    if kind == BACKWARD:
+        # Backward data spends it: a result in its place, so that XLA copies where it is still
+        # needed. Problems that share one need one each.
+        at = task.names.index("reserve")
+        count = max(array.shape[0] for array in arrays)
+        arrays[at] = jnp.broadcast_to(arrays[at], (count, *arrays[at].shape[1:]))
+        aliases = {at: task.results.index("spent")}
+    count, names = Shared.of(task.names, arrays)
+    results = _shapes(*map(jax.typeof, operands), task=task)
+    workspace = handlers.sizes(problem, candidate, 1).workspace
+    call = Call(problem, candidate, count, names, (*task.results, "workspace"), task.reserve_row)
+    target = handlers.target(kind)
+    return call_handler(
+        target, results, workspace, arrays, call.text(), input_output_aliases=aliases
+    )
+
+
+def _set_up() -> None:
+    for primitive, kind in _KINDS.items():
+        define(primitive, _shapes, partial(_map_by_position, primitive), partial(_call, kind))
+        ad.primitive_jvps[primitive] = _differentiate if primitive is infer else _refuse_second
+    linear.multiple_results = True
+    linear.def_abstract_eval(_shapes)
+    linear.def_impl(_refuse_forward_mode)
+    batching.primitive_batchers[linear] = partial(_map_by_position, linear)
+    mlir.register_lowering(linear, lambda context, *operands, task: _refuse_forward_mode(task=task))
+    ad.primitive_jvps[linear] = _refuse_second
+    ad.primitive_transposes[linear] = _transpose
+
+
+_set_up()
