@@ -89,20 +89,29 @@ class Handlers:
 
 
 def each(
-    once: Run, operands: Sequence[str], results: Sequence[str], sizes: Sequence[int], problems: int
+    once: Run,
+    operands: Sequence[str],
+    results: Sequence[str],
+    sizes: Sequence[int],
+    problems: int,
+    alignment: int = 1,
 ) -> Run:
     """``once`` for each of several problems that lie one after the other in their arrays.
 
     ``sizes`` are the bytes that operands and results of one problem take. All problems share an
-    operand whose name ends with "*", and the workspace.
+    operand whose name ends with "*", and the workspace. Every address is to be a multiple of
+    ``alignment``.
     """
-    written = *operands, *results
+    arrays = *operands, *results
     strides = [
         0 if name.endswith("*") or name == "workspace" else size
-        for name, size in zip(written, sizes, strict=True)
+        for name, size in zip(arrays, sizes, strict=True)
     ]
     spans = [size + stride * (problems - 1) for size, stride in zip(sizes, strides, strict=True)]
-    check = _apart([name.rstrip("*") for name in written], len(operands), spans)
+    check = _apart([name.rstrip("*") for name in arrays], len(operands), spans, alignment)
+    for name, stride in zip(arrays, strides, strict=True):
+        if problems > 1 and stride % alignment:
+            raise RuntimeError(f"{name}: {stride} bytes a problem, no multiple of {alignment}")
     strides.append(0)
 
     def all_of_them(launch: Launch, addresses: list[int]) -> None:
@@ -118,9 +127,11 @@ def each(
 
 
 def _apart(
-    names: Sequence[str], operands: int, sizes: Sequence[int]
+    names: Sequence[str], operands: int, sizes: Sequence[int], alignment: int
 ) -> Callable[[list[int]], None]:
     """What raises ``RuntimeError`` for addresses of which a result lies in an operand.
+
+    Or one is not aligned.
 
     A library may read an operand after it has written a result. XLA keeps the two apart, unless it
     has fused the call with the slice that it reads and the update that it is written by. ``names``
@@ -132,6 +143,9 @@ def _apart(
         key = tuple(addresses)
         if key in passed:
             return
+        for name, address in zip(names, addresses, strict=False):
+            if address % alignment:
+                raise RuntimeError(f"{name} lies at {address:#x}, no multiple of {alignment}")
         spans = [Span(*one) for one in zip(names, addresses, sizes, strict=False)]
         written = [span for span in spans[operands:] if span.name != "spent"]
         try:

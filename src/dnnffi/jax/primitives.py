@@ -102,7 +102,7 @@ Bind = Callable[..., Sequence[Any]]
 def join_batch(
     bind: Bind, arrays: Arrays, axes: Sequence[int | None], *, task: Task
 ) -> tuple[Any, Any]:
-    """The mapped axis joins the batch, of which ``bind`` makes as many times as many rows."""
+    """The mapped axis joins the batch; ``bind`` is for the larger one."""
     size = mapped_size(arrays, axes)
     operands = []
     for name, array, axis in zip(task.names, arrays, axes, strict=True):

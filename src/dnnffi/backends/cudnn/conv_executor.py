@@ -179,8 +179,9 @@ class ConvExecutors:
         self._library = library
         self._problem = problem
         self._device = launch.device
-        # CuPy's: without CuPy there are no convolutions here.
+        # CuPy's, but for programs of JAX without CuPy: then there are no kernels of our own.
         self._memory = cast("MemoryWithGraphs", library.memory)
+        self._compiles = hasattr(library.memory, "kernel")
         self._handle: Handle = launch.owner
         self._to_measure = to_measure
         options = problem.options
@@ -197,11 +198,14 @@ class ConvExecutors:
         return next(self._executors)
 
     def _all(self) -> Iterator[EngineExecutor]:
-        own = own_choices(self._problem)
+        own = self._own_choices()
         if not self._to_measure:
             own = own[:1] if own and is_faster(self._problem) else []
         yield from map(self._own, own)
         for fused in (True, False) if self._problem.epilogue else (False,):
+            if self._problem.epilogue and not fused and not self._compiles:
+                self.refused.append(Refusal("a kernel more", None, "without CuPy there is none"))
+                continue
             try:
                 graph = self._graph(fused)
             except (CudnnError, UnsupportedError) as error:
@@ -211,6 +215,9 @@ class ConvExecutors:
             asked = self._handle, graph, self._allowed
             for candidate in Candidates(*asked, modes=modes, first=first, refused=self.refused):
                 yield self._by_graph(graph, candidate)
+
+    def _own_choices(self) -> list[EngineChoice]:
+        return own_choices(self._problem) if self._compiles else []
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
         alone = self._problem.epilogue and not graph.fused
@@ -231,9 +238,11 @@ class ConvExecutors:
         Raises `CudnnError`, `UnsupportedError`; ``ValueError`` for a knob that is not known.
         """
         if choice.engine == OWN:
-            if choice not in own_choices(self._problem):
+            if choice not in self._own_choices():
                 raise ValueError(f"{choice} is not for {self._problem}")
             return self._own(choice)
+        if self._problem.epilogue and not choice.fused and not self._compiles:
+            raise ValueError(f"{choice} needs CuPy")
         graph = self._graph(choice.fused and bool(self._problem.epilogue))
         if wrong := known_wrong(graph, choice.engine):
             raise self._library.unsupported(wrong)

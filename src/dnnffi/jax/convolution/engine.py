@@ -1,0 +1,130 @@
+"""Who computes a convolution for a handler? cuDNN's plans, or the reference on the host."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
+from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
+from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
+from dnnffi.backends.cudnn.library import Library
+from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import Launch
+from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.jax.engine import Host, Lender, VendorHandles, memory_at
+from dnnffi.spec.conv_problem import ConvProblem
+
+
+class Engine(Lender, Protocol):
+    """Makes executors of convolutions, and keeps them."""
+
+    def decide(self, problem: ConvProblem) -> str:
+        """The plan for a problem, by name. Raises `DnnffiError` where it cannot be run."""
+
+    def workspace_bytes(self, problem: ConvProblem, choice: str) -> int:
+        """Of the workspace of a plan on the current device."""
+
+    def executor(self, problem: ConvProblem, choice: str, launch: Launch) -> ConvExecutor:
+        """The executor of a plan, for calls with the handle of ``launch``."""
+
+
+class CudnnEngine(VendorHandles):
+    """cuDNN's plans, and the kernels of our own where there is CuPy.
+
+    A plan is made for each handle, since cuDNN does not promise that threads may share one.
+    """
+
+    def __init__(self, library: Library, tuner: ConvTuner | None = None) -> None:
+        super().__init__(library)
+        self._cudnn = library
+        self._tuner = tuner
+        self._made: dict[tuple[ConvProblem, str, Any], EngineExecutor] = {}
+        self._rules: dict[tuple[ConvProblem, int], str] = {}
+
+    def decide(self, problem: ConvProblem) -> str:
+        tuning = self._tuning(problem)
+        if tuning is not None:
+            choice = json.dumps(tuning.choice)
+            try:
+                self.workspace_bytes(problem, choice)
+            except (CudnnError, UnsupportedError, ValueError):
+                pass  # measured with another driver, say
+            else:
+                return choice
+        key = problem, self.device()
+        rule = self._rules.get(key)
+        if rule is None:
+            with self.current() as launch:
+                executors = ConvExecutors(self._cudnn, problem, launch)
+                executor = next(executors, None)
+                if executor is None:
+                    raise executors.nothing()
+                rule = self._rules[key] = json.dumps(executor.choice)
+                self._made[problem, rule, launch.owner] = executor
+        return rule
+
+    def _tuning(self, problem: ConvProblem) -> ConvTuning | None:
+        """What was measured, before or, where the options ask for it, now."""
+        if self._tuner is None:
+            return None
+        device = self.device()
+        found = self._tuner.find(problem, device)
+        if found is None and problem.options.tune:
+            found = self._tuner.measure(problem, device)
+        return found
+
+    def workspace_bytes(self, problem: ConvProblem, choice: str) -> int:
+        with self.current() as launch:
+            return self.executor(problem, choice, launch).workspace_bytes
+
+    def executor(self, problem: ConvProblem, choice: str, launch: Launch) -> ConvExecutor:
+        key = problem, choice, launch.owner
+        found = self._made.get(key)
+        if found is None:
+            executors = ConvExecutors(self._cudnn, problem, launch)
+            found = self._made[key] = executors.made_again(EngineChoice.read(json.loads(choice)))
+        return found
+
+
+class ReferenceEngine(Host):
+    """The NumPy reference on the buffers of XLA on the host."""
+
+    def decide(self, problem: ConvProblem) -> str:
+        return ""
+
+    def workspace_bytes(self, problem: ConvProblem, choice: str) -> int:
+        return 0
+
+    def executor(self, problem: ConvProblem, choice: str, launch: Launch) -> ConvExecutor:
+        return ReferenceExecutor(problem)
+
+
+class ReferenceExecutor:
+    """One problem by `dnnffi.reference.conv`, on addresses."""
+
+    workspace_bytes = 0
+
+    def __init__(self, problem: ConvProblem) -> None:
+        self._plan = ReferenceConvPlan(problem)
+
+    def run(self, launch: Launch, at: ConvAddresses) -> None:
+        problem = self._plan.problem
+        shapes = zip(at, problem.argument_shapes, strict=False)
+        arrays = [self._array(address, shape) if address else None for address, shape in shapes]
+        self._array(at.result, problem.result_shape)[...] = self._plan.run(*arrays)
+
+    def close(self) -> None:
+        pass
+
+    def _array(self, address: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        problem = self._plan.problem
+        dtype = dtype_object(problem.spec.dtype)
+        flat = np.frombuffer(memory_at(address, prod(shape) * dtype.itemsize), dtype)
+        if len(shape) == 1 or not problem.channels_last:
+            return flat.reshape(shape)
+        return np.moveaxis(flat.reshape(shape[0], *shape[2:], shape[1]), -1, 1)

@@ -1,0 +1,51 @@
+"""Which implementations of a convolution are there, and which one does a call get?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dnnffi.backends.registry import named
+from dnnffi.convolution.backend import conv_backends
+from dnnffi.jax.arrays import platform_of
+from dnnffi.jax.convolution.engine import CudnnEngine, Engine, ReferenceEngine
+from dnnffi.jax.convolution.handlers import Handlers
+from dnnffi.jax.primitives import Way
+
+LAX = "lax"
+
+
+def _cudnn() -> Engine:
+    record = named("cudnn")
+    assert record.load is not None
+    library: Any = record.load()
+    try:
+        import cupy  # noqa: F401 - whether it can be imported is the question
+    except ImportError:
+        return CudnnEngine(library.without_cupy())
+    # With CuPy there are the kernels of our own, and what was measured.
+    source: Any = conv_backends.of("cudnn").source  # type: ignore[attr-defined]
+    return CudnnEngine(library, source.tuner)
+
+
+# Registered when this is imported: programs from disk find their handlers by name.
+WAYS = {
+    way.name: way
+    for way in (
+        Way("cudnn", "cuda", Handlers("dnnffi_cudnn_conv", "CUDA", _cudnn)),
+        Way("reference", "cpu", Handlers("dnnffi_reference_conv", "cpu", ReferenceEngine)),
+    )
+}
+NAMES = (*WAYS, LAX)
+
+
+def implementation_of(name: object, operands: Iterable[Any]) -> Way | None:
+    """The way that was named, or the one for where ``operands`` are; None for JAX's own."""
+    if name is None:
+        return WAYS["cudnn"] if platform_of(operands) == "cuda" else None
+    if not isinstance(name, str) or name not in NAMES:
+        raise ValueError(f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}")
+    if name == LAX:
+        return None
+    WAYS[name].check_there()
+    return WAYS[name]

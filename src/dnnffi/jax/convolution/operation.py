@@ -1,0 +1,232 @@
+"""What is a convolution to JAX? A primitive over the handlers, and its rules.
+
+A problem is of one operation, and the three are each other's derivatives: without an epilogue each
+is linear in either operand, and transposed by one it is another. So there are derivatives of every
+mode and order. With an epilogue, a derivative is one of the operation without, masked where ReLU
+gave 0. Operands go by the names of the problem; each has an axis N more in front.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad
+from jax.sharding import PartitionSpec
+
+from dnnffi.backends.conv_interface import ALIGNMENT
+from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
+from dnnffi.jax.convolution import by_lax
+from dnnffi.jax.convolution.by_lax import in_memory, over_channels
+from dnnffi.jax.convolution.call import Call
+from dnnffi.jax.primitives import (
+    Arrays,
+    Shared,
+    Way,
+    as_shared,
+    call_handler,
+    define,
+    join_batch,
+    join_problems,
+    mapped_size,
+    varying_alike,
+)
+from dnnffi.spec.conv_problem import (
+    ARGUMENTS,
+    BACKWARD_DATA,
+    BACKWARD_WEIGHTS,
+    FORWARD,
+    RESULTS,
+    ConvProblem,
+)
+
+
+class Task(NamedTuple):
+    """What the primitive is about; ``or_lax`` says that JAX computes what the way cannot."""
+
+    way: Way
+    problem: ConvProblem
+    or_lax: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the operands."""
+        problem = self.problem
+        pairs = zip(ARGUMENTS[problem.operation], problem.present, strict=True)
+        return tuple(name for name, present in pairs if present)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Of the one result."""
+        return (RESULTS[self.problem.operation],)
+
+    @property
+    def divisible(self) -> bool:
+        """Several devices may always share the batch."""
+        return True
+
+    def batch_axis(self, name: str) -> int:
+        """Which axis of an array is the batch, behind N; -1 for none."""
+        return -1 if name in ("w", "dw", "bias") else 1
+
+    def share(self, parts: int) -> Task:
+        """What one of so many devices does."""
+        return self._replace(problem=self.problem._replace(batch=self.problem.batch // parts))
+
+
+convolve = Primitive("dnnffi_conv")
+
+
+def run(way: Way, problem: ConvProblem, operands: Arrays, *, or_lax: bool) -> Any:
+    """The result of operands without N."""
+    varying = varying_alike([array[None] for array in operands])
+    return _bind(Task(way, problem, or_lax), *varying)[0]
+
+
+def _bind(task: Task, *operands: Any) -> Any:
+    """The result, by the way or else by JAX. Raises what the way raises where nothing else may."""
+    try:
+        task.way.handlers.engine.decide(task.problem)
+    except (LibraryNotFoundError, UnsupportedError) as error:
+        if not task.or_lax:
+            raise
+        _warn(str(error))
+        axes = [0 if array.shape[0] > 1 else None for array in operands]
+        arrays = [
+            array[0] if axis is None else array for array, axis in zip(operands, axes, strict=True)
+        ]
+        compute = partial(by_lax.compute, task.problem)
+        if any(axis == 0 for axis in axes):
+            return jax.vmap(compute, axes)(*arrays)
+        return compute(*arrays)[None]
+    return convolve.bind(*operands, task=task)[0]
+
+
+@cache
+def _warn(text: str) -> None:
+    warnings.warn(
+        f"lax.conv_general_dilated runs what dnnffi has no plan for: {text} (said once)",
+        PerformanceWarning,
+        stacklevel=2,
+    )
+
+
+def _shapes(*avals: Any, task: Task) -> list[Any]:
+    problem, like = task.problem, avals[0]
+    count = max(aval.shape[0] for aval in avals)
+    shape = (count, *in_memory(problem.result_shape, problem))
+    if problem.operation == BACKWARD_WEIGHTS:
+        whole = like.sharding.update(spec=PartitionSpec(*(None,) * len(shape)))
+        return [like.update(shape=shape, sharding=whole, weak_type=False)]
+    return [like.update(shape=shape, weak_type=False)]
+
+
+# Differentiation
+
+
+def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
+    problem = task.problem
+    (result,) = convolve.bind(*primals, task=task)
+    linear = task._replace(problem=problem._replace(activation=None, residual=False, bias=False))
+    moved = {
+        name: tangent
+        for name, tangent in zip(task.names, tangents, strict=True)
+        if type(tangent) is not ad.Zero
+    }
+    first, second, *_ = task.names
+    terms = []
+    if first in moved:
+        terms.append(_bind(linear, moved[first], primals[1]))
+    if second in moved:
+        terms.append(_bind(linear, primals[0], moved[second]))
+    if "residual" in moved:
+        residual = moved["residual"]
+        terms.append(residual * jnp.asarray(problem.alpha, residual.dtype))
+    if "bias" in moved:
+        # Transposed it is a sum, and one in float16 loses what is small.
+        bias = moved["bias"]
+        wide = bias.astype(jnp.promote_types(bias.dtype, "float32"))
+        over = jnp.broadcast_to(over_channels(wide, problem), result.shape)
+        terms.append(over.astype(bias.dtype))
+    dots = sum(terms[1:], start=terms[0])
+    dots = jnp.broadcast_to(dots, result.shape)
+    if problem.activation:
+        dots = jnp.where(result > 0, dots, jnp.zeros((), dots.dtype))
+    return [result], [dots]
+
+
+_TRANSPOSED = {
+    # operation: for either operand, the operation that makes its gradient, and what that reads of
+    # the two operands and the cotangent
+    FORWARD: ((BACKWARD_DATA, (2, 1)), (BACKWARD_WEIGHTS, (2, 0))),
+    BACKWARD_DATA: ((FORWARD, (2, 1)), (BACKWARD_WEIGHTS, (0, 2))),
+    BACKWARD_WEIGHTS: ((FORWARD, (1, 2)), (BACKWARD_DATA, (0, 2))),
+}
+
+
+def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
+    problem = task.problem
+    if problem.epilogue:
+        raise NotImplementedError("a convolution with bias, residual or ReLU is not linear")
+    gradients: list[Any] = [None, None]
+    (cotangent,) = cotangents
+    if type(cotangent) is ad.Zero:
+        return gradients
+    known = (*operands, cotangent)
+    for number, (operation, reads) in enumerate(_TRANSPOSED[problem.operation]):
+        operand = operands[number]
+        if ad.is_undefined_primal(operand):
+            asked = task._replace(problem=problem._replace(operation=operation))
+            found = _bind(asked, *(known[n] for n in reads))
+            gradients[number] = as_shared(found, operand.aval)
+    return gradients
+
+
+# Mapping
+
+
+def _map(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tuple[Any, Any]:
+    """The mapped axis joins the batch where all that is mapped has one, and the result; else N."""
+    names = [name for name, axis in zip(task.names, axes, strict=True) if axis is not None]
+    if any(task.batch_axis(name) < 0 for name in (*names, *task.results)):
+        return join_problems(lambda *all: [_bind(task, *all)], arrays, axes)
+    batch = task.problem.batch * mapped_size(arrays, axes)
+    joined = task._replace(problem=task.problem._replace(batch=batch))
+    return join_batch(lambda *all: [_bind(joined, *all)], arrays, axes, task=task)
+
+
+# Lowering
+
+
+def _call(task: Task, *operands: Any) -> list[Any]:
+    """The call of a handler."""
+    engine, problem = task.way.handlers.engine, task.problem
+    count, names = Shared.of(task.names, operands)
+    results = _shapes(*map(jax.typeof, operands), task=task)
+    if count > 1 and any(_bytes_of_one(array) % ALIGNMENT for array in (*operands, *results)):
+        # Not all would begin where every kernel of a library can read.
+        apart = [
+            _call(task, *(a[n : n + 1] if a.shape[0] > 1 else a for a in operands))
+            for n in range(count)
+        ]
+        return [jnp.concatenate(parts) for parts in zip(*apart, strict=True)]
+    choice = engine.decide(problem)
+    workspace = max(engine.workspace_bytes(problem, choice), 1)  # none has no address
+    call = Call(problem, choice, count, names, (*task.results, "workspace"), workspace)
+    target = task.way.handlers.target(problem.operation)
+    return call_handler(target, results, workspace, operands, call.text())
+
+
+def _bytes_of_one(array: Any) -> int:
+    size: int = array.size // array.shape[0] * array.dtype.itemsize if array.shape[0] > 1 else 0
+    return size
+
+
+define(convolve, _shapes, _map, _call)
+ad.primitive_jvps[convolve] = _differentiate
+ad.primitive_transposes[convolve] = _transpose
