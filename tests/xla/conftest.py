@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import pytest
@@ -28,15 +29,12 @@ def rolled():
 
 
 @pytest.fixture(scope="module")
-def cudnn_host(pytestconfig, tmp_path_factory):
-    """cuDNN's stand-in under XLA on the host, as an implementation; see tests/host."""
+def standin(pytestconfig, tmp_path_factory):
+    """cuDNN's stand-in; see tests/host."""
     import needs
     from host_library import open_host
-    from jax_programs import StandinHandlers
 
     import build
-    from dnnffi.jax.rnn.implementations import WAYS
-    from dnnffi.jax.rnn.operation import Way
 
     try:
         path = build.build()
@@ -46,10 +44,39 @@ def cudnn_host(pytestconfig, tmp_path_factory):
     with open_host(shutil.copy(path, copy)) as host:
         # A handle serves one call after the other, on whichever thread XLA makes it.
         host.control.standin_check_threads(0)
-        handlers = StandinHandlers(host)
-        WAYS["standin"] = Way("standin", "cpu", handlers)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dnnffi.jax.rnn.implementations.NAMES", (*WAYS, "scan"))
-            yield handlers
-        del WAYS["standin"]
-        handlers.close()
+        yield host
+
+
+@pytest.fixture(scope="module")
+def cudnn_host(standin):
+    """The stand-in under XLA on the host, as an implementation of networks."""
+    from jax_programs import StandinHandlers
+
+    from dnnffi.jax.rnn import implementations
+    from dnnffi.jax.rnn.operation import Way
+
+    with as_standin(implementations, Way, StandinHandlers(standin)) as handlers:
+        yield handlers
+
+
+@pytest.fixture(scope="module")
+def conv_host(standin):
+    """The same for convolutions."""
+    from jax_programs import StandinConvHandlers
+
+    from dnnffi.jax.convolution import implementations
+    from dnnffi.jax.primitives import Way
+
+    with as_standin(implementations, Way, StandinConvHandlers(standin)) as handlers:
+        yield handlers
+
+
+@contextmanager
+def as_standin(implementations, way, handlers):
+    """Handlers as the implementation "standin" of a family."""
+    with pytest.MonkeyPatch.context() as patch:
+        ways = implementations.WAYS
+        patch.setitem(ways, "standin", way("standin", "cpu", handlers))
+        patch.setattr(implementations, "NAMES", ("standin", *implementations.NAMES))
+        yield handlers
+    handlers.close()

@@ -15,25 +15,28 @@ import numpy as np
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.backends.cudnn.record import CUDNN
+from dnnffi.jax.convolution.engine import CudnnEngine
+from dnnffi.jax.convolution.functions import in_memory
+from dnnffi.jax.convolution.handlers import Handlers as ConvHandlers
 from dnnffi.jax.rnn.engine import VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
 from dnnffi.spec.problem import BATCH_MAJOR
+from dnnffi.testing import conv_inputs, conv_keywords
 from dnnffi.testing.rnn import inputs
 
 ITEMS = {6: 1, 10: 2, 11: 4, 12: 8, 16: 2}  # XLA_FFI_DataType: bytes of an element
 TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-4, "float64": 1e-9}
 
 
-class StandinHandlers(Handlers):
-    """The handlers of cuDNN over the stand-in, which is told of the buffers of each call."""
+class Told:
+    """Handlers over cuDNN's stand-in, which is told of the buffers of each call."""
 
     numbers = itertools.count()
 
-    def __init__(self, host):
+    def __init__(self, host, make_engine):
         self.host, self.lock, self.users = host, threading.Lock(), Counter()
         # A name of XLA's is registered once in a process.
-        prefix = f"dnnffi_standin{next(self.numbers)}"
-        super().__init__(prefix, "cpu", lambda: VendorEngine(CUDNN, host.library))
+        super().__init__(f"dnnffi_standin{next(self.numbers)}", "cpu", make_engine)
 
     def _handler(self, kind):
         handle, control = super()._handler(kind), self.host.control
@@ -64,11 +67,31 @@ class StandinHandlers(Handlers):
         return registered
 
     def close(self):
-        for executor in self._executors.values():
+        for executor in self.executors():
             executor.close()
         for handles in self.engine._handles.values():
             for handle in handles:
                 handle.close()
+
+
+class StandinHandlers(Told, Handlers):
+    """Those of networks."""
+
+    def __init__(self, host):
+        super().__init__(host, lambda: VendorEngine(CUDNN, host.library))
+
+    def executors(self):
+        return self._executors.values()
+
+
+class StandinConvHandlers(Told, ConvHandlers):
+    """Those of convolutions; with a tuner where one is given."""
+
+    def __init__(self, host, library=None, tuner=None):
+        super().__init__(host, lambda: CudnnEngine(library or host.library, tuner))
+
+    def executors(self):
+        return self.engine._made.values()
 
 
 class Network(NamedTuple):
@@ -114,6 +137,40 @@ def network(problem, implementation, *, seed=0, flat=True, with_states=True, **k
 
     hx = jax.tree.map(jnp.asarray, found.hx) if with_states else None
     return Network(problem, function, loss, (jnp.asarray(found.x), hx, weights))
+
+
+class Convolution(NamedTuple):
+    """A convolution as functions of x, w, then bias and residual where it has them."""
+
+    problem: dnnffi.ConvProblem
+    function: object
+    loss: object
+    arrays: tuple
+
+
+def convolution(problem, implementation, *, seed=0, **more):
+    """The forward of a problem by an implementation."""
+    found = conv_inputs(problem, seed)
+    given = conv_keywords(problem) | {"layout": problem.layout, "options": problem.options}
+    given |= {"implementation": implementation} | more
+    names = [name for name in found._fields[:4] if getattr(found, name) is not None]
+
+    def as_is(array):
+        """As JAX has it, whose arrays are dense."""
+        last = problem.channels_last and array.ndim > 1
+        return jnp.asarray(np.moveaxis(array, 1, -1) if last else array)
+
+    def function(*arrays):
+        return djax.conv(**dict(zip(names, arrays, strict=True)), **given)
+
+    def loss(*arrays):
+        y = function(*arrays).astype("float32")
+        assert y.shape == in_memory(problem.y_shape, problem)
+        return (y * y * jnp.cos(jnp.arange(y.size).reshape(y.shape))).sum()
+
+    return Convolution(
+        problem, function, loss, tuple(as_is(getattr(found, name)) for name in names)
+    )
 
 
 def assert_close(found, expected, tolerance=1e-5):

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from dnnffi.jax.arrays import as_jax, check_enabled
+from dnnffi.jax.arrays import as_jax
 from dnnffi.jax.convolution import by_lax, operation
 from dnnffi.jax.convolution.by_lax import in_memory
 from dnnffi.jax.convolution.implementations import implementation_of
@@ -93,7 +93,6 @@ def conv(
     dtype = arrays["x"].dtype.name
     if dtype not in ITEM_SIZES:
         raise TypeError(f"x must have one of the dtypes {', '.join(ITEM_SIZES)}; got {dtype}")
-    check_enabled(dtype)
     spec = ConvSpec.from_weight_shape(
         w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups, dtype=dtype
     )

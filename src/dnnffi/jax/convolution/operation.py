@@ -151,7 +151,11 @@ def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[An
         # Transposed it is a sum, and one in float16 loses what is small.
         bias = moved["bias"]
         wide = bias.astype(jnp.promote_types(bias.dtype, "float32"))
-        over = jnp.broadcast_to(over_channels(wide, problem), result.shape)
+        over = jnp.broadcast_to(
+            over_channels(wide, problem),
+            result.shape,
+            out_sharding=jax.typeof(result).sharding,
+        )
         terms.append(over.astype(bias.dtype))
     dots = sum(terms[1:], start=terms[0])
     dots = jnp.broadcast_to(dots, result.shape)
