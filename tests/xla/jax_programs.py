@@ -164,6 +164,7 @@ def convolution(problem, implementation, *, seed=0, **more):
         return djax.conv(**dict(zip(names, arrays, strict=True)), **given)
 
     def loss(*arrays):
+        # Squared: where ReLU's gradient jumps, that of the loss is 0.
         y = function(*arrays).astype("float32")
         assert y.shape == in_memory(problem.y_shape, problem)
         return (y * y * jnp.cos(jnp.arange(y.size).reshape(y.shape))).sum()
