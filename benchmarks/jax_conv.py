@@ -2,12 +2,13 @@
 
     python benchmarks/jax_conv.py [--configs "f16 last" ...] [--only 3x3] [--json FILE]
 
-Would `dnnffi.jax` gain from a convolution of its own? XLA calls cuDNN for
-`lax.conv_general_dilated`, and searches among its engines while it compiles. dnnffi's tuned plans
-are what a handler could reach at best: it would add its own cost. Each side runs twenty
-convolutions on twenty sets of arrays: JAX in one compiled function, dnnffi in one CUDA graph, on
-the same memory. Times are microseconds of one convolution by the host's clock,
-over many launches of which the last is waited for: the medians of turns that the two take.
+What does `dnnffi.jax.conv` gain? XLA calls cuDNN for `lax.conv_general_dilated`, and searches among
+its engines while it compiles. Three sides run twenty convolutions on twenty sets of arrays: "jax"
+is `lax.conv_general_dilated` and "djax" `dnnffi.jax.conv`, each in one compiled function, "dnnffi"
+is tuned plans in one CUDA graph on the same memory, which "djax", by the same plans, could reach at
+best. Times are microseconds of one convolution by the host's clock, over many launches of which the
+last is waited for: the medians of turns that they take. "handler calls" are those of "djax" while
+it was measured: few where XLA replays what it has captured.
 ``fused`` is relu(conv(x, w) + residual + bias), of the layers that have a residual in the network.
 
 Weights are [O, H, W, I] where channels are last, as cuDNN wants them. After ``--seconds`` no layer
@@ -35,7 +36,9 @@ from conv_layers import SETS, Layer
 from jax import lax
 
 import dnnffi
+from dnnffi import jax as djax
 from dnnffi.cli.machine import machine
+from dnnffi.jax.convolution.implementations import WAYS
 
 CONFIGS = {
     # name: dtype, layout
@@ -109,16 +112,28 @@ class Problem:
             FUSED: ("x", "w", "bias", "residual"),
         }[operation]
 
-    def in_jax(self, operation: str) -> Callable[..., list[Any]]:
-        """All calls of an operation, as a function of what it reads."""
+    def in_jax(self, operation: str, implementation: str | None = None) -> Callable[..., list[Any]]:
+        """All calls of an operation, as a function of what it reads.
+
+        By an implementation of `dnnffi.jax.conv`, or by JAX alone.
+        """
         spec = self.spec
-        conv = partial(
+        conv: Any = partial(
             lax.conv_general_dilated,
             window_strides=spec.stride,
             padding=[(before, before) for before in spec.padding],
             dimension_numbers=NUMBERS[self.layout],
             feature_group_count=spec.groups,
         )
+        if implementation is not None:
+            conv = partial(
+                djax.conv,
+                stride=spec.stride,
+                padding=spec.padding,
+                groups=spec.groups,
+                layout=self.layout,
+                implementation=implementation,
+            )
         like = {
             name: jax.ShapeDtypeStruct(self.in_memory(self.shapes[name]), self.dtype)
             for name in ("x", "w")
@@ -134,6 +149,8 @@ class Problem:
                 dy, x = given
                 return jax.linear_transpose(lambda w: conv(x, w), like["w"])(dy)[0]
             x, w, bias, residual = given
+            if implementation is not None:
+                return conv(x, w, bias, residual=residual, activation="relu")
             if self.layout == "channels_first":
                 bias = bias[:, None, None]
             return jax.nn.relu(conv(x, w) + residual + bias)
@@ -243,9 +260,10 @@ def rows_of(problem: Problem, pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
     """A row for each operation of a layer."""
     arrays = problem.draw()
 
-    def compiled(operation: str) -> Any:
+    def compiled(operation: str, implementation: str | None = None) -> Any:
         given = [arrays[name] for name in problem.reads(operation)]
-        return jax.jit(problem.in_jax(operation)).lower(*given).compile(), given
+        program = problem.in_jax(operation, implementation)
+        return jax.jit(program).lower(*given).compile(), given
 
     rows = []
     programs = [pool.submit(compiled, operation) for operation in problem.operations]
@@ -256,12 +274,21 @@ def rows_of(problem: Problem, pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
             run, given = program.result()
             graph, result = graph_of(problem, operation, arrays)
             graph(True)
-            by_jax = problem.logical(on_gpu(jax.block_until_ready(run(*given))[0]))
-            row["apart"] = apart(by_jax, result)
-            if not row["apart"] < WRONG:
-                raise RuntimeError(f"the results are {row['apart']:.1e} apart")
-            launches = {"jax": program_of(run, given), "dnnffi": graph}
+            ours, _ = compiled(operation, "cudnn")  # by what the plans have measured
+            for name, program in (("apart", run), ("djax apart", ours)):
+                found = problem.logical(on_gpu(jax.block_until_ready(program(*given))[0]))
+                row[name] = apart(found, result)
+                if not row[name] < WRONG:
+                    raise RuntimeError(f"{name}: the results are {row[name]:.1e} apart")
+            launches = {
+                "jax": program_of(run, given),
+                "djax": program_of(ours, given),
+                "dnnffi": graph,
+            }
+            calls = WAYS["cudnn"].handlers.calls
+            before = sum(calls.values())
             row |= microseconds(launches, problem.calls)
+            row["handler calls"] = sum(calls.values()) - before
         except Exception as error:  # one that cannot is a line in the record
             row["error"] = f"{type(error).__name__}: {error}"[:300]
         rows.append(row)
@@ -295,7 +322,7 @@ def main() -> None:
                 break
             for row in rows_of(Problem(layer, config), pool):
                 record["rows"].append({"set": name, "layer": layer.name, "config": config} | row)
-                figures = row.get("error") or "{dnnffi:9.1f} {jax:9.1f}".format(**row)
+                figures = row.get("error") or "{dnnffi:9.1f} {djax:9.1f} {jax:9.1f}".format(**row)
                 print(
                     f"{config:11} {name} {layer.name:24} {row['operation']:17} {figures}",
                     flush=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -472,23 +472,31 @@ JAX_CONV_HEAD = (
     "Type and layout",
     "Operation",
     "Layers",
-    "XLA / dnnffi",
+    "XLA / dnnffi.jax.conv",
     "XLA faster in",
+    "XLA / plan",
 )
 
 
 def jax_conv_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """How many times as long as dnnffi's plans XLA's convolutions take: mean, least, most."""
-    by_what: dict[tuple[str, str, str], list[float]] = {}
+    """How many times as long as dnnffi's XLA's convolutions take: mean, least, most."""
+    by_what: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in record["rows"]:
         if "error" not in row:
             key = row["set"], row["config"], row["operation"]
-            by_what.setdefault(key, []).append(row["jax"] / row["dnnffi"])
-    return [
-        (
-            *(name, config, operation.replace("_", " "), str(len(ratios))),
-            f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-            str(sum(ratio < 1 for ratio in ratios)),
+            by_what.setdefault(key, []).append(row)
+    found = []
+    for (name, config, operation), layers in by_what.items():
+        by_us, plan = (
+            [row["jax"] / row[side] for row in layers if side in row] for side in ("djax", "dnnffi")
         )
-        for (name, config, operation), ratios in by_what.items()
-    ]
+        slower = str(sum(ratio < 1 for ratio in by_us)) if by_us else "not measured"
+        what = name, config, operation.replace("_", " "), str(len(layers))
+        found.append((*what, _mean_and_range(by_us), slower, _mean_and_range(plan)))
+    return found
+
+
+def _mean_and_range(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return "not measured"
+    return f"{geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

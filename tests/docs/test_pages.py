@@ -402,7 +402,11 @@ def test_convolutions_in_jax_stand_beside_plans():
     of_row = {"set": "resnet50", "config": "f16 last", "operation": "backward_data"}
     rows = [of_row | {"jax": 2.0, "dnnffi": 1.0}, of_row | {"jax": 0.5, "dnnffi": 1.0}]
     found = records["jax_conv_rows"]({"rows": [*rows, of_row | {"error": "no engine"}]})
-    assert found == [("resnet50", "f16 last", "backward data", "2", "1.00 (0.50 to 2.00)", "1")]
+    what, plan = ("resnet50", "f16 last", "backward data", "2"), "1.00 (0.50 to 2.00)"
+    assert found == [(*what, "not measured", "not measured", plan)]
+    ours = [row | {"djax": 1.25} for row in rows]
+    found = records["jax_conv_rows"]({"rows": ours})
+    assert found == [(*what, "0.80 (0.40 to 1.60)", "1", plan)]
     assert len(records["JAX_CONV_HEAD"]) == len(found[0])
 
 

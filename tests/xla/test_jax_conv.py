@@ -1,4 +1,4 @@
-"""The benchmark of convolutions in JAX: both sides compute the same, here on the host."""
+"""The benchmark of convolutions in JAX: all sides compute the same, here on the host."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ PLAIN = ("forward", "backward_data", "backward_weights")
 CASES = [(name, operation) for name in LAYERS for operation in PLAIN] + [("1x1 out", "fused")]
 
 
+@pytest.mark.parametrize("implementation", [None, "reference"])
 @pytest.mark.parametrize("config", ["tf32 first", "tf32 last"])
 @pytest.mark.parametrize(("layer", "operation"), CASES)
-def test_both_sides_compute_the_same(benchmark, config, layer, operation):
+def test_all_sides_compute_the_same(benchmark, config, layer, operation, implementation):
     problem = benchmark.Problem(benchmark.Layer(*LAYERS[layer]), config, calls=2)
     arrays = problem.draw()
     given = [arrays[name] for name in problem.reads(operation)]
-    found = problem.in_jax(operation)(*given)
+    found = problem.in_jax(operation, implementation)(*given)
     assert len(found) == 2
     plan = problem.plan(operation, backend="reference")
     for number in range(2):

@@ -32,45 +32,18 @@ class Call(NamedTuple):
 
     def text(self) -> str:
         """The call as text; the same call gives the same text."""
-        problem = self.problem
-        return json.dumps(
-            {
-                "spec": asdict(problem.spec),
-                "operation": problem.operation,
-                "x_shape": problem.x_shape,
-                "how": {
-                    "layout": problem.layout,
-                    "activation": problem.activation,
-                    "residual": problem.residual,
-                    "alpha": problem.alpha,
-                    "bias": problem.bias,
-                },
-                "options": problem.options._asdict(),
-                "choice": self.choice,
-                "problems": self.problems,
-                "operands": self.operands,
-                "results": self.results,
-                "workspace": self.workspace,
-            },
-            separators=(",", ":"),
-        )
+        spec, options = self.problem.spec, self.problem.options
+        fields = self.problem._asdict() | {"spec": asdict(spec), "options": options._asdict()}
+        return json.dumps(self._asdict() | {"problem": fields}, separators=(",", ":"))
 
     @classmethod
     def of_text(cls, text: bytes) -> Call:
         """The call that `text` wrote; its problem is checked as that of any call."""
         value: dict[str, Any] = json.loads(text)
-        problem = ConvProblem.of(
-            value["operation"],
-            ConvSpec(**value["spec"]),
-            value["x_shape"],
-            **value["how"],
-            options=ConvOptions(**value["options"]),
-        )
-        return cls(
-            problem,
-            value["choice"],
-            value["problems"],
-            tuple(value["operands"]),
-            tuple(value["results"]),
-            value["workspace"],
-        )
+        fields = value["problem"]
+        spec = ConvSpec(**fields.pop("spec"))
+        fields["options"] = ConvOptions(**fields["options"])
+        x_shape = spec.x_shape(fields.pop("batch"), fields.pop("sizes"))
+        value["problem"] = ConvProblem.of(fields.pop("operation"), spec, x_shape, **fields)
+        value |= {name: tuple(value[name]) for name in ("operands", "results")}
+        return cls(**value)

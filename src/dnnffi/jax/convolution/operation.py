@@ -132,7 +132,8 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
 def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
     problem = task.problem
     (result,) = convolve.bind(*primals, task=task)
-    linear = task._replace(problem=problem._replace(activation=None, residual=False, bias=False))
+    alone = problem._replace(activation=None, residual=False, alpha=1.0, bias=False)
+    linear = task._replace(problem=alone)
     moved = {
         name: tangent
         for name, tangent in zip(task.names, tangents, strict=True)
