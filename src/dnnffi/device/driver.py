@@ -1,8 +1,12 @@
-"""What does only the CUDA driver know? In which capture a stream is."""
+"""What can only the CUDA driver do? Say in which capture a stream is, and allow work beside it."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 def capture_id(stream: int) -> int:
@@ -16,3 +20,24 @@ def capture_id(stream: int) -> int:
     if result:
         raise RuntimeError(f"cuStreamGetCaptureInfo_v2 returned {result}")
     return number.value if status.value else 0
+
+
+@contextmanager
+def beside_capture() -> Iterator[None]:
+    """Let this thread make and allocate things while it captures a stream for somebody else.
+
+    They are not in the graph. CUDA else refuses, and ends the capture. Nothing changes where there
+    is no driver.
+    """
+    mode = ctypes.c_int(_RELAXED)
+    try:
+        exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):
+        exchange = None
+    if exchange is None or exchange(ctypes.byref(mode)):
+        yield
+        return
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))  # which has what was before

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.driver import beside_capture
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.jax._cdef import ffi
 
@@ -57,7 +58,8 @@ class VendorHandles:
         try:
             handle = handles.pop()
         except IndexError:
-            handle = Handle(self._library, device)
+            with beside_capture():
+                handle = Handle(self._library, device)
         launch = handle.launch
         if launch is None or launch.stream.ptr != stream:
             return handle.set_stream(StreamAt(stream))

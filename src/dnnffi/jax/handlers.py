@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dnnffi.device.driver import beside_capture
 from dnnffi.device.graphs import uncollected
 from dnnffi.device.interface import Launch
 from dnnffi.device.spans import Span, check_apart
@@ -74,7 +75,8 @@ class Handlers:
             key = frame.attribute, device
             run = self._prepared.get(key)
             if run is None:
-                run = self._prepared[key] = self._prepare(kind, self.read(frame.attribute))
+                with beside_capture():
+                    run = self._prepared[key] = self._prepare(kind, self.read(frame.attribute))
             addresses = [*frame.operands, *frame.results, 0]
             launch = engine.borrow(device, frame.stream())
             try:

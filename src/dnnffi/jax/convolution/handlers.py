@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from dnnffi.backends.conv_interface import ALIGNMENT, ConvAddresses, ConvExecutor
+from dnnffi.device.driver import beside_capture
 from dnnffi.device.interface import Launch
 from dnnffi.jax import handlers as base
 from dnnffi.jax.convolution.call import Call
@@ -43,7 +44,8 @@ class Handlers(base.Handlers):
         def once(launch: Launch, addresses: list[int]) -> None:
             executor = made.get(launch.owner)
             if executor is None:
-                executor = made[launch.owner] = engine.executor(problem, choice, launch)
+                with beside_capture():
+                    executor = made[launch.owner] = engine.executor(problem, choice, launch)
             executor.run(launch, ConvAddresses._make([addresses[n] for n in order]))
 
         shapes = dict(zip(read, problem.argument_shapes, strict=True))
