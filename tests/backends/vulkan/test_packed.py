@@ -86,7 +86,7 @@ def test_a_call_is_one_submission_and_uploads_no_weights(gru, x, submissions, wr
     gru.run(x, options=options)
     assert len(submissions) == 1
     assert len(submissions[0]) == 1
-    assert writes == [4 * 3 * 8 * 4]  # x, its rows of five filled up to eight
+    assert not writes  # x goes through memory that is mapped
 
 
 def test_all_layers_and_directions_are_one_submission(spec, submissions):
@@ -103,7 +103,7 @@ def test_the_functions_upload_the_weights_once(device, x, writes):
     dnnffi.gru(x, None, weights, backend="vulkan")
     writes.clear()
     y, _ = dnnffi.gru(x, None, weights, backend="vulkan")
-    assert len(writes) == 1
+    assert not writes
     right, _ = dnnffi.gru(x, None, weights, backend="reference")
     np.testing.assert_allclose(y, right, atol=1e-6)
 

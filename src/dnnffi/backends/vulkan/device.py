@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from dnnffi.backends.vulkan.native import Functions
 from dnnffi.errors import DnnffiError, LibraryNotFoundError, UnsupportedError, VulkanError
 from dnnffi.execution.cache import Once
 
@@ -95,6 +96,7 @@ class Device:
         self.alignment = max(256, int(limits["min-storage-buffer-offset-alignment"]))
         self.cpu = adapter.kind == "CPU"
         self._module = wgpu_module()
+        self.functions = Functions(self._module.__version__)
         self._process = os.getpid()
         with self.errors("opening the adapter"):
             self.native = native.request_device_sync(
@@ -103,10 +105,11 @@ class Device:
             )
             self.queue = self.native.queue
             self.usage = self._module.BufferUsage
-            self.step_bytes = int(limits["min-uniform-buffer-offset-alignment"])
-            numbers = memoryview(bytearray(MOST_STEPS * self.step_bytes)).cast("I")
+            apart = int(limits["min-uniform-buffer-offset-alignment"])
+            numbers = memoryview(bytearray(MOST_STEPS * apart)).cast("I")
             for step in range(MOST_STEPS):
-                numbers[step * self.step_bytes // 4] = step
+                numbers[step * apart // 4] = step
+            self.step_offsets = self.functions.offsets([step * apart for step in range(MOST_STEPS)])
             self.steps = self.native.create_buffer_with_data(data=numbers, usage=self.usage.UNIFORM)
         self.lost = False
         self._pipelines: Once[str, Pipeline] = Once()
@@ -114,8 +117,11 @@ class Device:
         """Invocations of a subgroup, where kernels may use it."""
 
     @contextmanager
-    def errors(self, doing: str) -> Iterator[None]:
-        """Turn errors of wgpu into `VulkanError`; once the device is lost, say so for good."""
+    def errors(self, doing: str, what: object = "") -> Iterator[None]:
+        """Turn errors of wgpu into `VulkanError`; once the device is lost, say so for good.
+
+        ``{}`` in ``doing`` stands for ``what``, which is put into words for an error alone.
+        """
         if os.getpid() != self._process:
             raise VulkanError(
                 f"{self.adapter.name}: this process was forked after it was opened, and the driver "
@@ -135,7 +141,7 @@ class Device:
                     "; what was packed on it is gone. Pack the weights again, which opens the "
                     "adapter anew"
                 )
-            raise VulkanError(f"{self.adapter}: {doing}: {text}") from error
+            raise VulkanError(f"{self.adapter}: {doing.format(what)}: {text}") from error
 
     def unsupported(self, limit: str) -> UnsupportedError:
         """The error for what this adapter, or the backend, does not have."""
@@ -149,7 +155,7 @@ class Device:
     def __str__(self) -> str:
         return str(self.adapter)
 
-    def buffer(self, what: str, nbytes: int, usage: int) -> Any:
+    def buffer(self, what: str, nbytes: int, usage: int, mapped: bool = False) -> Any:
         """A buffer of zeros; `VulkanError` naming ``what`` where there is no memory for it."""
         if nbytes > self.most_bytes:
             raise self.unsupported(
@@ -157,7 +163,9 @@ class Device:
                 f"{self.most_bytes} (max-buffer-size); run fewer steps or rows at once"
             )
         with self.errors(f"a buffer of {nbytes} bytes for {what}"):
-            return self.native.create_buffer(size=max(16, nbytes), usage=usage)
+            return self.native.create_buffer(
+                size=max(16, nbytes), usage=usage, mapped_at_creation=mapped
+            )
 
     def _subgroup_size(self) -> int:
         usage = self.usage.STORAGE | self.usage.COPY_SRC

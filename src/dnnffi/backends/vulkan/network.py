@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from dnnffi.backends.vulkan.copies import Copy
 from dnnffi.backends.vulkan.device import Device
+from dnnffi.backends.vulkan.native import Functions
 from dnnffi.backends.vulkan.packing import pack_matrix, pack_rows, unpack_matrix, vectors
 from dnnffi.backends.vulkan.sequence import DirectionWeights, Sequence, State
 from dnnffi.backends.vulkan.tiles import MOST_TURNS
@@ -117,14 +119,17 @@ class VulkanNetwork:
                 f"x has {problem.batch} rows, and the kept state {before.batch}; give initial "
                 f"states, or call reset() first"
             )
-        with device.errors(f"running {problem}"):
+        with device.errors("running {}", problem):
             sequence = self._take(problem)
-            self._write(sequence, problem, x, h_0, c_0)
+            copy = sequence.write_x(_time_major(problem, x))
+            self._write(sequence, problem, h_0, c_0)
             encoder = device.native.create_command_encoder()
             self._begin(sequence, encoder, h_0, keep)
             sequence.encode(encoder)
             kept = self._keep(sequence, encoder) if keep else None
-            device.queue.submit([encoder.finish()])
+            commands = encoder.finish()
+            copy.finish()
+            sequence.submit(commands)
             results = self._read(sequence, problem)
         if keep:  # not before: a call that fails leaves what was
             self._kept, self._spare = kept, before
@@ -155,12 +160,10 @@ class VulkanNetwork:
         self,
         sequence: Sequence,
         problem: RNNProblem,
-        x: NDArray,
         h_0: NDArray | None,
         c_0: NDArray | None,
     ) -> None:
         write = self.device.queue.write_buffer
-        write(sequence.x, 0, pack_rows(_time_major(problem, x)))
         lengths = problem.row_lengths
         if lengths != sequence.row_lengths:
             sequence.write_lengths(np.array(lengths))
@@ -186,7 +189,7 @@ class VulkanNetwork:
     def _keep(self, sequence: Sequence, encoder: Any) -> _Kept:
         kept = self._spare
         if kept is None or kept.batch != sequence.batch:
-            kept = _Kept(sequence.state)
+            kept = _Kept(sequence.state, self.device.functions)
         kept.copy(encoder, sequence, out=True)
         return kept
 
@@ -199,7 +202,7 @@ class VulkanNetwork:
             y: NDArray, h_n: NDArray, c_n: NDArray | None
         ) -> tuple[NDArray, NDArray, NDArray | None]:
             return (
-                _original(problem, y, dtype),
+                _original(problem, y, dtype, sequence),
                 h_n.astype(dtype),
                 None if c_n is None else c_n.astype(dtype),
             )
@@ -210,8 +213,9 @@ class VulkanNetwork:
 class _Kept:
     """The states that a call left for the next one, in buffers of their own."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, functions: Functions) -> None:
         self.batch = state.batch
+        self._functions = functions
         self._h, self._c = state.h_buffer(), state.c_buffer()
 
     def copy(self, encoder: Any, sequence: Sequence, *, out: bool) -> None:
@@ -220,7 +224,7 @@ class _Kept:
         for own, other in pairs:
             if own is not None:
                 source, target = (other, own) if out else (own, other)
-                encoder.copy_buffer_to_buffer(source, 0, target, 0, own.size)
+                self._functions.copy(encoder, source, target, 0, own.size)
 
 
 def _slots(array: NDArray, slot: int) -> NDArray:
@@ -240,12 +244,12 @@ def _time_major(problem: RNNProblem, x: NDArray) -> NDArray:
     return x.swapaxes(0, 1) if problem.layout == BATCH_MAJOR else x
 
 
-def _original(problem: RNNProblem, y: NDArray, dtype: np.dtype[Any]) -> NDArray:
-    """A copy of y [T, B, .] in the layout of x."""
+def _original(problem: RNNProblem, y: NDArray, dtype: np.dtype[Any], owner: Any) -> NDArray:
+    """A copy of y [T, B, .], whose memory ``owner`` has, in the layout of x."""
     if problem.layout == PACKED:
         return _layout(problem, y).original(y).astype(dtype)
     if problem.layout == BATCH_MAJOR:
         y = y.swapaxes(0, 1)
     copy = np.empty(y.shape, dtype)
-    copy[...] = y
+    Copy(copy, y, owner).finish()
     return copy

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from dnnffi.backends.vulkan import shaders
+from dnnffi.backends.vulkan.copies import Copy
 from dnnffi.backends.vulkan.device import MOST_STEPS, Device, Pipeline
+from dnnffi.backends.vulkan.native import READ, WRITE
 from dnnffi.backends.vulkan.packing import vectors
 from dnnffi.backends.vulkan.shaders import MOST_GROUPS, PROJECTION, Step
 from dnnffi.backends.vulkan.tiles import MOST_TURNS, Tile, fits_whole, most_whole_steps, tiles_of
@@ -195,7 +197,11 @@ class Sequence:
         self.y_bytes = rows * self.y_width
         self._h_all = self.state.count * self.state.h_slot
         self._c_all = self.state.count * self.state.c_slot
-        self.x = device.buffer("x", rows * self.x_width, storage)
+        self._x_bytes = rows * self.x_width
+        self.x = device.buffer("x", self._x_bytes, storage)
+        self._upload = device.buffer(  # mapped between calls
+            "x on the host", self._x_bytes, usage.COPY_SRC | usage.MAP_WRITE, mapped=True
+        )
         count = min(2, spec.num_layers)
         self._ys = [device.buffer("y", self.y_bytes, storage) for _ in range(count)]
         gates = 4 * self.chunk * self.batch * self._columns
@@ -310,64 +316,87 @@ class Sequence:
             table[index, : self.batch] = np.maximum(lengths - start, 0)
         self.device.queue.write_buffer(self.lengths, 0, table)
 
+    def write_x(self, x: NDArray) -> Copy:
+        """Begin to copy x [T, B, I] to where the device reads it; ended before `submit`."""
+        functions, width = self.device.functions, x.shape[-1]
+        rows = functions.view(self._upload, WRITE, self._x_bytes)
+        rows = rows.reshape(self.steps, self.batch, self.x_width)
+        if width < self.x_width:
+            rows[..., width:] = 0
+        return Copy(rows[..., :width], x, self)
+
     def encode(self, encoder: Any) -> None:
-        """Enqueue all layers and the copies of their results."""
-        run = encoder.begin_compute_pass()
-        set_bind_group, set_pipeline = run.set_bind_group, run.set_pipeline
-        dispatch, step_bytes = run.dispatch_workgroups, self.device.step_bytes
+        """Record all layers, and the copies of x and of their results."""
+        functions = self.device.functions
+        functions.copy(encoder, self._upload, self.x, 0, self._x_bytes)
+        run = functions.begin_pass(encoder)
+        set_bind_group, set_pipeline = functions.set_bind_group, functions.set_pipeline
+        dispatch, offsets, null = functions.dispatch, self.device.step_offsets, functions.null
         for direction in self._directions:
             step, projection, turn = direction.step, direction.projection, 0
+            of_step = step.pipeline.native._internal
             for chunk in direction.chunks:
-                set_pipeline(direction.product.native)
-                set_bind_group(0, chunk.product)
-                dispatch(*chunk.product_groups)
+                set_pipeline(run, direction.product.native._internal)
+                set_bind_group(run, 0, chunk.product._internal, 0, null)
+                dispatch(run, *chunk.product_groups)
+                set_pipeline(run, of_step)
+                groups = [group._internal for group in chunk.step]
                 if self.whole:
-                    set_pipeline(step.pipeline.native)
-                    set_bind_group(0, chunk.step[turn], (0,))
-                    dispatch(*step.groups)
+                    set_bind_group(run, 0, groups[turn], 1, offsets)
+                    dispatch(run, *step.groups)
                     turn = 1 - turn
                 elif projection is None:
-                    set_pipeline(step.pipeline.native)
+                    across, down, deep = step.groups
                     for t in chunk.steps:
-                        set_bind_group(0, chunk.step[turn], (t * step_bytes,))
-                        dispatch(*step.groups)
+                        set_bind_group(run, 0, groups[turn], 1, offsets + t)
+                        dispatch(run, across, down, deep)
                         turn = 1 - turn
                 else:
+                    of_projection = projection.pipeline.native._internal
+                    projected = [group._internal for group in chunk.projection]
                     for t in chunk.steps:
-                        offsets = (t * step_bytes,)
-                        set_pipeline(step.pipeline.native)
-                        set_bind_group(0, chunk.step[turn], offsets)
-                        dispatch(*step.groups)
-                        set_pipeline(projection.pipeline.native)
-                        set_bind_group(0, chunk.projection[turn], offsets)
-                        dispatch(*projection.groups)
+                        set_pipeline(run, of_step)
+                        set_bind_group(run, 0, groups[turn], 1, offsets + t)
+                        dispatch(run, *step.groups)
+                        set_pipeline(run, of_projection)
+                        set_bind_group(run, 0, projected[turn], 1, offsets + t)
+                        dispatch(run, *projection.groups)
                         turn = 1 - turn
-        run.end()
-        copy, y = encoder.copy_buffer_to_buffer, self._ys[(self.spec.num_layers - 1) % 2]
-        copy(y, 0, self.results, 0, self.y_bytes)
-        copy(self.h[self.last], 0, self.results, self.y_bytes, self._h_all)
+        functions.end_pass(run)
+        y = self._ys[(self.spec.num_layers - 1) % 2]
+        functions.copy(encoder, y, self.results, 0, self.y_bytes)
+        functions.copy(encoder, self.h[self.last], self.results, self.y_bytes, self._h_all)
         if self.c is not None:
-            copy(self.c, 0, self.results, self.y_bytes + self._h_all, self._c_all)
+            at = self.y_bytes + self._h_all
+            functions.copy(encoder, self.c, self.results, at, self._c_all)
+
+    def submit(self, commands: Any) -> None:
+        """Let the device read x, and run what was recorded."""
+        self.device.functions.unmap(self._upload)
+        self.device.queue.submit([commands])
 
     def read(self, take: Callable[[NDArray, NDArray, NDArray | None], T]) -> T:
         """Wait, and ``take(y, h, c)``, [T, B, .] and [L*D, B, .], of memory that is gone then."""
-        # What wgpu's own read_buffer does: the other mode submits an empty command buffer first.
-        # wgpu's thread polls. If this one polled too, each might wait 5 ms for the other's GIL.
-        self.results.map_async("READ_NOSYNC").sync_wait()
-        try:
-            return take(*self._views(np.frombuffer(self.results.read_mapped(copy=False), "f4")))
-        finally:
-            self.results.unmap()
+        functions = self.device.functions
+        functions.map(self.device.native, [(self.results, READ), (self._upload, WRITE)])
+        nbytes = self.y_bytes + self._h_all + self._c_all
+        taken = take(*self._views(functions.view(self.results, READ, nbytes)))
+        # Not after an error: a helper may still copy. The buffers are not used again.
+        functions.unmap(self.results)
+        return taken
 
     def _views(self, data: NDArray) -> tuple[NDArray, NDArray, NDArray | None]:
         spec, state, batch = self.spec, self.state, self.batch
-        y, h, c = np.split(data, [self.y_bytes // 4, (self.y_bytes + self._h_all) // 4])
-        y = y.reshape(self.steps, batch, self.y_width)
-        h = h.reshape(state.count, -1)[:, : state.h_bytes // 4].reshape(state.count, batch, -1)
-        if c.size:
-            c = c.reshape(state.count, -1)[:, : state.c_bytes // 4].reshape(state.count, batch, -1)
-        width = spec.output_size * spec.num_directions
-        return y[..., :width], h[..., : spec.output_size], c if c.size else None
+        y_size, count = self.y_bytes // 4, state.count
+        states = y_size + self._h_all // 4
+        y = data[:y_size].reshape(self.steps, batch, self.y_width)
+        y = y[..., : spec.output_size * spec.num_directions]
+        h = data[y_size:states].reshape(count, -1)[:, : state.h_bytes // 4]
+        h = h.reshape(count, batch, -1)[..., : spec.output_size]
+        if not self._c_all:
+            return y, h, None
+        c = data[states:].reshape(count, -1)[:, : state.c_bytes // 4]
+        return y, h, c.reshape(count, batch, -1)
 
 
 def _groups(tile: Tile, columns: int, rows: int) -> Groups:

@@ -1,0 +1,70 @@
+"""How do large arrays get into mapped memory and out of it? In parts, on a few threads.
+
+One thread copies fewer bytes a second than the memory takes.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dnnffi.device.interface import NDArray
+from dnnffi.execution.cache import Once
+
+PART = 1 << 20
+"""Bytes of a part. Arrays of fewer than two have no help, which would cost more than it saves."""
+
+MOST_THREADS = 4
+"""That copy an array, the caller among them."""
+
+_pools: Once[None, ThreadPoolExecutor] = Once()
+
+
+def helpers() -> int:
+    """Threads that help the caller: none on two cores, where they were no faster."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, min(MOST_THREADS, count // 2)) - 1
+
+
+class Copy:
+    """A copy of ``source`` to ``target`` that helpers begin, and `finish` ends.
+
+    ``owner`` has the memory, and is kept until no helper copies, whatever interrupts the caller.
+    """
+
+    def __init__(self, target: NDArray, source: NDArray, owner: Any) -> None:
+        self._target, self._source, self._owner = target, source, owner
+        steps = len(target)
+        count = min(steps, target.nbytes // PART)
+        self._futures: list[Future[None]] = []
+        if count < 2:
+            self._parts = [slice(None)]
+            return
+        edges = [steps * n // count for n in range(count + 1)]
+        self._parts = [slice(*pair) for pair in pairwise(edges)]
+        try:
+            pool = _pools.get(None, lambda: ThreadPoolExecutor(MOST_THREADS, "dnnffi copy"))
+            self._futures = [pool.submit(self._take) for _ in range(min(helpers(), count - 1))]
+        except RuntimeError:  # no more threads, as where the interpreter shuts down
+            pass
+
+    def _take(self) -> None:
+        parts = self._parts
+        while True:
+            try:
+                part = parts.pop()  # one step: no other thread gets the same
+            except IndexError:
+                return
+            np.copyto(self._target[part], self._source[part], casting="same_kind")
+
+    def finish(self) -> None:
+        """Copy what no helper has begun, and wait for the rest."""
+        self._take()
+        for future in self._futures:
+            if not future.cancel():
+                future.result()
