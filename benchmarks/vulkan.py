@@ -9,8 +9,11 @@ installed. cuDNN's arrays are on the device all the time, with its algorithm "st
 is waited for. "step" is a call of a stream, whose state stays on the device. The submissions of a
 call are counted, and results compared with those of the reference. Beside each call through Vulkan
 stands what it takes at least: its multiplications and additions at the rate of a kernel that does
-nothing else, its dispatches as kernels that do nothing, and one submission. The record has the
-adapter, the processor, versions and the load of the machine.
+nothing else, its dispatches as kernels that do nothing, and one submission. A submission is waited
+for as a call does, and for comparison by wgpu-py's thread and by polls that do not block; 13 MB are
+copied out of mapped memory by as many threads as a call uses, and by one. The parts of a call are
+timed in calls of their own. The record has the adapter, the processor, versions and the load of the
+machine.
 """
 
 from __future__ import annotations
@@ -29,11 +32,13 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from wgpu.backends import wgpu_native
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.vulkan.device import open_device
+from dnnffi.backends.vulkan import copies
+from dnnffi.backends.vulkan.device import Device, open_device
+from dnnffi.backends.vulkan.native import READ, Functions
+from dnnffi.backends.vulkan.sequence import Sequence
 from dnnffi.cli.command import one_thread
 from dnnffi.cli.machine import machine
 
@@ -138,11 +143,10 @@ def cudnn_call(function: Any, x: np.ndarray, weights: dnnffi.RNNWeights) -> dict
 def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]:
     """Median and least milliseconds of each call, and what those through Vulkan submit."""
     calls = calls_of(problem, device)
-    queue, encoder = open_device(device).queue, wgpu_native.GPUComputePassEncoder
-    submissions = count(calls["auto"], queue, "submit")
+    opened = open_device(device)
+    submissions = count(calls["auto"], opened.queue, "submit")
     dispatches = {
-        name: count(calls[name], encoder, "dispatch_workgroups")
-        for name in ALGORITHMS & calls.keys()
+        name: count(calls[name], opened.functions, "dispatch") for name in ALGORITHMS & calls.keys()
     }
     repeats = {}
     for name, call in calls.items():
@@ -166,9 +170,43 @@ def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]
         "gflop": problem.gflop,
         "submissions": submissions,
         "dispatches": dispatches,
+        "parts_us": parts(calls["auto"], 10 * repeats["auto"]),
         "median_ms": {name: statistics.median(found) for name, found in times.items()},
         "least_ms": {name: min(found) for name, found in times.items()},
     }
+
+
+def parts(call: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """The median microseconds of a call's parts.
+
+    "prepare": checks, the copy of x, recording; "submit"; "wait": until the device is done and the
+    results are mapped; "results": their copy out of that memory.
+    """
+    found: dict[str, list[float]] = {name: [] for name in ("prepare", "submit", "wait", "results")}
+    spent = dict.fromkeys(("submit", "map", "read"), 0.0)
+
+    def timed(owner: Any, name: str) -> Any:
+        method = getattr(owner, name)
+
+        def call(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return method(*arguments)
+            finally:
+                spent[name] = (time.perf_counter() - start) * 1e6
+
+        return patch.object(owner, name, call)
+
+    with timed(Sequence, "submit"), timed(Sequence, "read"), timed(Functions, "map"):
+        for _ in range(repeats):
+            start = time.perf_counter()
+            call()
+            total = (time.perf_counter() - start) * 1e6
+            found["prepare"].append(total - spent["submit"] - spent["read"])
+            found["submit"].append(spent["submit"])
+            found["wait"].append(spent["map"])
+            found["results"].append(spent["read"] - spent["map"])
+    return {name: statistics.median(times) for name, times in found.items()}
 
 
 SUMS, TURNS = 16, 2000
@@ -181,8 +219,10 @@ def bounds(number: int | None) -> dict[str, float]:
     groups = 32 if device.cpu else 8192
     usage = device.usage.STORAGE | device.usage.COPY_SRC
     out = device.buffer("the bounds", 4 * 64 * groups, usage), 0, 4 * 64 * groups
+    result = device.buffer("a result", 4, device.usage.COPY_DST | device.usage.MAP_READ)
+    waits = waits_of(device)
 
-    def seconds(body: str, groups: int, count: int) -> float:
+    def seconds(body: str, groups: int, count: int, wait: str = "") -> float:
         pipeline = device.pipeline(BOUND.replace("BODY", body), ("out",))
         bound, found = pipeline.bind({"out": out}), []
         for _ in range(20):
@@ -193,9 +233,10 @@ def bounds(number: int | None) -> dict[str, float]:
             for _ in range(count):
                 run.dispatch_workgroups(groups)
             run.end()
+            encoder.copy_buffer_to_buffer(out[0], 0, result, 0, 4)
             start = time.perf_counter()
             device.queue.submit([encoder.finish()])
-            device.queue.read_buffer(out[0], 0, 4)
+            waits[wait](result)
             found.append(time.perf_counter() - start)
         return min(found)
 
@@ -210,6 +251,56 @@ def bounds(number: int | None) -> dict[str, float]:
         "gflops": 2 * 64 * groups * SUMS * TURNS / multiplied / 1e9,
         "dispatch_us": (seconds(empty, 1, 501) - of_submission) / 500 * 1e6,
         "submission_us": of_submission * 1e6,
+        "submission_wgpu_py_us": seconds(empty, 1, 1, "wgpu-py") * 1e6,
+        "submission_polled_us": seconds(empty, 1, 1, "polled") * 1e6,
+        **copied(device),
+    }
+
+
+def waits_of(device: Device) -> dict[str, Callable[[Any], None]]:
+    """Ways to wait until a buffer is mapped; that of a call has no name."""
+    functions = device.functions
+
+    def blocked(buffer: Any) -> None:
+        functions.map(device.native, [(buffer, READ)])
+        functions.unmap(buffer)
+
+    def polled(buffer: Any) -> None:
+        waiter = functions._ask(buffer, READ)
+        while not waiter.lock.acquire(blocking=False):
+            functions._poll(device.native._internal, False, functions.null)
+        functions.unmap(buffer)
+
+    def by_wgpu_py(buffer: Any) -> None:
+        buffer.map_async("READ_NOSYNC").sync_wait()
+        buffer.unmap()
+
+    return {"": blocked, "polled": polled, "wgpu-py": by_wgpu_py}
+
+
+def copied(device: Device) -> dict[str, float]:
+    """The milliseconds of 13 MB out of mapped memory, by the threads of a call, and by one."""
+    functions, target = device.functions, np.empty((100, 64, 512), np.float32)
+    usage = device.usage.COPY_DST | device.usage.MAP_READ
+    buffer = device.buffer("what is copied", target.nbytes, usage)
+    encoder = device.native.create_command_encoder()
+    encoder.clear_buffer(buffer)  # so that all of it is there
+    device.queue.submit([encoder.finish()])
+    functions.map(device.native, [(buffer, READ)])
+    source = functions.view(buffer, READ, target.nbytes).reshape(target.shape)
+    found: dict[int, list[float]] = {copies.helpers(): [], 0: []}
+    for _ in range(20):
+        for helpers, times in found.items():
+            with patch.object(copies, "helpers", lambda helpers=helpers: helpers):
+                start = time.perf_counter()
+                copies.Copy(target, source, buffer).finish()
+                times.append((time.perf_counter() - start) * 1e3)
+    functions.unmap(buffer)
+    best = {helpers: min(times) for helpers, times in found.items()}
+    return {
+        "copy_ms": best[copies.helpers()],
+        "copy_threads": copies.helpers() + 1,
+        "copy_one_thread_ms": best[0],
     }
 
 
@@ -292,12 +383,17 @@ def main() -> None:
         print(f"{row['problem']}: {row['submissions']} submission(s) a call; median (least) ms")
         for name, median in row["median_ms"].items():
             print(f"    {name:24} {median:10.3f} ({row['least_ms'][name]:.3f})", flush=True)
+        spent = ", ".join(f"{name} {figure:.0f}" for name, figure in row["parts_us"].items())
+        print(f"    of auto, us: {spent}")
     after = bounds(arguments.device)  # the better of both, since others may use the machine
-    most = {name: min(before[name], after[name]) for name in ("dispatch_us", "submission_us")}
+    most = {name: min(figure, after[name]) for name, figure in before.items()}
     most["gflops"] = max(before["gflops"], after["gflops"])
     print(
         f"at most {most['gflops']:.0f} GFLOP/s; a dispatch {most['dispatch_us']:.1f} us, "
-        f"a submission with a result {most['submission_us']:.0f} us; at least"
+        f"a submission with a result {most['submission_us']:.0f} us "
+        f"({most['submission_wgpu_py_us']:.0f} by wgpu-py's thread, "
+        f"{most['submission_polled_us']:.0f} polled); 13 MB copied in {most['copy_ms']:.2f} ms by "
+        f"{most['copy_threads']} threads, {most['copy_one_thread_ms']:.2f} ms by one; at least"
     )
     for row in rows:
         row["bound_ms"] = {name: bound(row, most, name) for name in row["dispatches"]}

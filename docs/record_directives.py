@@ -46,6 +46,7 @@ from records import (
     TARGET_HEAD,
     UNTUNED_HEAD,
     VULKAN_HEAD,
+    VULKAN_PARTS_HEAD,
     bench_rows,
     conv_aims,
     conv_layers,
@@ -66,6 +67,7 @@ from records import (
     target_rows,
     untuned_rows,
     vulkan_bounds,
+    vulkan_parts,
     vulkan_rows,
 )
 from sphinx.util.docutils import SphinxDirective
@@ -143,8 +145,10 @@ class VulkanBench(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
+        parts = vulkan_parts(record)
         return [
             table(vulkan_rows(record), VULKAN_HEAD),
+            *([table(parts, VULKAN_PARTS_HEAD)] if parts else []),
             nodes.paragraph(text=vulkan_bounds(record) + measured_on(record, source_hash())),
         ]
 

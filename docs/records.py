@@ -134,11 +134,32 @@ def vulkan_bounds(record: dict[str, Any]) -> str:
     found = record.get("bounds")
     if found is None:
         return ""
-    return (
+    text = (
         f"Kernels that do nothing else: {found['gflops']:,.0f} GFLOP/s; a dispatch behind another "
         f"takes {found['dispatch_us']:.1f} µs, a submission that is waited for "
-        f"{found['submission_us']:.0f} µs. "
+        f"{found['submission_us']:.0f} µs"
     )
+    if "submission_polled_us" in found:
+        text += (
+            f" ({found['submission_wgpu_py_us']:.0f} µs by wgpu-py's thread, "
+            f"{found['submission_polled_us']:.0f} µs by polls that do not block). 13 MB are copied "
+            f"out of mapped memory in {found['copy_one_thread_ms']:.2f} ms"
+        )
+        if found["copy_threads"] > 1:
+            text += f", by {found['copy_threads']} threads in {found['copy_ms']:.2f} ms"
+    return f"{text}. "
+
+
+VULKAN_PARTS_HEAD = ("Network", "Prepare", "Submit", "Wait", "Results")
+
+
+def vulkan_parts(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What the parts of a call take, in microseconds; empty for a record without them."""
+    return [
+        (row["problem"], *(f"{found:,.0f}" for found in row["parts_us"].values()))
+        for row in record["rows"]
+        if "parts_us" in row
+    ]
 
 
 TARGET_HEAD = ("What", "Against", "Aim", "dnnffi", "Reached", "cuDNN alone", "The functions")
