@@ -197,6 +197,43 @@ def test_batch_first_and_packed_are_the_same_sequences(gru, x):
     assert same(h_packed, h_n)
 
 
+def test_a_call_like_the_last_one_is_checked_where_it_differs(gru, x, submissions):
+    gru.run(x)
+    submissions.clear()
+    with pytest.raises(TypeError, match=r"^x must have the dtype of the weights"):
+        gru.run(x.astype("float64"))
+    with pytest.raises(ValueError, match=r"^x must have 5 as its last dimension"):
+        gru.run(x[..., :4])
+    with pytest.raises(ValueError, match=r"^x must have 3 dimensions"):
+        gru.run(x[0])
+    with pytest.raises(ValueError, match=r"^lengths\[0\] must be from 1 to 4"):
+        gru.run(x, lengths=[5, 1, 1])
+    with pytest.raises(dnnffi.UnsupportedError, match="one of backend 'cudnn'"):
+        gru.run(x, options={"algorithm": "own"})
+    with pytest.raises(ValueError, match=r"^h_0 must have shape"):
+        gru.run(x, np.zeros((1, 3, 6), "f4"))
+    assert not submissions
+    y, h_n = gru.run(x, batch_first=True)
+    assert (y.shape, h_n.shape) == ((4, 3, 7), (1, 4, 7))
+
+
+def test_lengths_of_one_call_are_not_those_of_the_next(gru, x):
+    right, _ = gru.run(x)
+    short, _ = gru.run(x, lengths=[4, 1, 1])
+    assert not short[1:, 1:].any()
+    assert same(gru.run(x)[0], right)
+
+
+def test_arrays_with_strides_and_in_another_order_of_bytes_are_the_same_numbers(gru, x):
+    h_0 = np.random.default_rng(1).standard_normal((1, 3, 7)).astype("float32")
+    right = flat(gru.run(x, h_0))
+    wide, wide_h = np.zeros((8, 3, 10), "f4"), np.zeros((1, 6, 7), "f4")
+    wide[6::-2, :, ::2], wide_h[:, ::2] = x, h_0
+    swapped = x.astype(x.dtype.newbyteorder()), h_0.astype(h_0.dtype.newbyteorder())
+    for given in ((wide[6::-2, :, ::2], wide_h[:, ::2]), swapped):
+        assert all(map(same, flat(gru.run(*given)), right))
+
+
 def test_what_is_past_a_rows_length_is_not_read(gru, x):
     right, _ = gru.run(x, lengths=[4, 2, 1])
     x = x.copy()
