@@ -129,6 +129,7 @@ class Sequence:
             subgroup=device.subgroup,
             hidden_size=spec.hidden_size,
             source=vectors(spec.output_size),
+            steps=steps,
             batch=batch,
         )
         self.whole = self._is_whole(algorithm)

@@ -40,20 +40,25 @@ MOST_TURNS = 65535
 _WORKGROUP_BYTES = 16384  # what every adapter has
 
 
-def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: int) -> Tiles:
+def tiles_of(
+    *, cpu: bool, subgroup: int, hidden_size: int, source: int, steps: int, batch: int
+) -> Tiles:
     """The tiles for a batch; ``source`` is the length of a recurrent sum in vectors of four.
 
     A CPU runs the invocations of a ``subgroup`` as one vector and loads element by element: many
     rows share a load, and are passed on. A GPU needs many invocations, and hides loads behind
-    others. ``subgroup`` is 0 where it is not known.
+    others. ``subgroup`` is 0 where it is not known. A tile computes all its rows, also those behind
+    the last of ``steps * batch``.
     """
+    of_all_steps = 1 << (steps * batch - 1).bit_length()
     if cpu:
         rows = min(16, _power_of_two(batch))
         passes = _power_of_two(min(8, subgroup)) if subgroup else 0
         whole = Tile(8, rows, passes=passes)
         while whole.rows > 1 and not fits_whole(whole, 1, source):
             whole = whole._replace(rows=whole.rows // 2)
-        product, step = Tile(8, 16, 8, passes=passes), Tile(16, rows, passes=passes)
+        product = Tile(8, min(16, of_all_steps), 8, passes=passes)
+        step = Tile(16, rows, passes=passes)
         return Tiles(product, step, whole, prefers_whole=False)
     rows = min(4, _power_of_two(batch))
     splits = 8
@@ -61,7 +66,8 @@ def tiles_of(*, cpu: bool, subgroup: int, hidden_size: int, source: int, batch: 
         splits //= 2
     whole = Tile(64, min(2, rows), 1, min(4, splits))
     preferred = hidden_size <= LARGEST_WHOLE
-    return Tiles(Tile(64, 8, 2), Tile(32, rows, 1, splits), whole, preferred)
+    product = Tile(64, min(8, of_all_steps), 2)
+    return Tiles(product, Tile(32, rows, 1, splits), whole, preferred)
 
 
 def fits_whole(tile: Tile, gates: int, source: int) -> bool:
