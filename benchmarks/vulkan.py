@@ -155,6 +155,7 @@ def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]
         call()
         repeats[name] = max(1, min(100, int(SECONDS / (time.perf_counter() - start))))
     times: dict[str, list[float]] = {name: [] for name in calls}
+    parts: dict[str, list[float]] = {name: [] for name in PARTS}
     for _ in range(rounds):
         for name, call in calls.items():
             # Threads of a BLAS go on spinning behind the call before, and clocks of a GPU fall.
@@ -165,24 +166,25 @@ def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]
                 start = time.perf_counter()
                 call()
                 times[name].append((time.perf_counter() - start) * 1e3)
+            if name == "auto":
+                time_parts(call, repeats[name], parts)
     return {
         "problem": problem.words,
         "gflop": problem.gflop,
         "submissions": submissions,
         "dispatches": dispatches,
-        "parts_us": parts(calls["auto"], 10 * repeats["auto"]),
+        "parts_us": {name: statistics.median(found) for name, found in parts.items()},
         "median_ms": {name: statistics.median(found) for name, found in times.items()},
         "least_ms": {name: min(found) for name, found in times.items()},
     }
 
 
-def parts(call: Callable[[], Any], repeats: int) -> dict[str, float]:
-    """The median microseconds of a call's parts.
+PARTS = "prepare", "submit", "wait", "results"
+"""Checks, the copy of x and recording; until the results are mapped; their copy out of there."""
 
-    "prepare": checks, the copy of x, recording; "submit"; "wait": until the device is done and the
-    results are mapped; "results": their copy out of that memory.
-    """
-    found: dict[str, list[float]] = {name: [] for name in ("prepare", "submit", "wait", "results")}
+
+def time_parts(call: Callable[[], Any], repeats: int, found: dict[str, list[float]]) -> None:
+    """Add the microseconds of the `PARTS` of ``repeats`` calls."""
     spent = dict.fromkeys(("submit", "map", "read"), 0.0)
 
     def timed(owner: Any, name: str) -> Any:
@@ -206,7 +208,6 @@ def parts(call: Callable[[], Any], repeats: int) -> dict[str, float]:
             found["submit"].append(spent["submit"])
             found["wait"].append(spent["map"])
             found["results"].append(spent["read"] - spent["map"])
-    return {name: statistics.median(times) for name, times in found.items()}
 
 
 SUMS, TURNS = 16, 2000
