@@ -7,9 +7,10 @@
 Times are milliseconds of one call of a compiled function, host and all, in a loop whose end waits:
 the median of five loops. All programs are compiled before the first is measured. Training is the
 forward and the gradients of x and the weights. Beside them is a tuned `dnnffi.RNNPlan` whose step
-was captured, on CuPy's arrays. ``--devices`` divides a batch of 256 rows a GPU by `jax.shard_map`
-and sums the gradients of the weights. ``--handler`` says what a call that computes nothing costs,
-in microseconds, on the host alone: it needs no GPU.
+was captured, on CuPy's arrays. XLA is told to capture programs of a single command too, as it
+captures a layer of a larger program. ``--devices`` divides a batch of 256 rows a GPU by
+`jax.shard_map` and sums the gradients of the weights. ``--handler`` says what a call that computes
+nothing costs, in microseconds, on the host alone: it needs no GPU.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("XLA_FLAGS", "--xla_gpu_graph_min_graph_size=1")
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +36,7 @@ import numpy as np
 
 import dnnffi
 from dnnffi import jax as djax
+from dnnffi.bench import array_models
 from dnnffi.bench.shapes import PERFORMANCE, Data, Shape
 from dnnffi.cli.machine import machine
 from dnnffi.jax.rnn import scan
@@ -121,11 +124,11 @@ def flax_cell(shape: Shape, data: Data) -> Any:
     """Flax's OptimizedLSTMCell in its RNN."""
     from flax import linen
 
-    rnn = linen.RNN(
-        linen.OptimizedLSTMCell(shape.hidden_size, dtype=shape.dtype, param_dtype=shape.dtype),
-        time_major=True,
-    )
+    cell = linen.OptimizedLSTMCell(shape.hidden_size, dtype=shape.dtype)
+    rnn = linen.RNN(cell, time_major=True)
+    # Flax draws weights in float32 only.
     params = rnn.init(jax.random.key(0), jnp.asarray(data.x))
+    params = jax.tree.map(lambda array: array.astype(shape.dtype), params)
     return (lambda x, params: rnn.apply(params, x)), params
 
 
@@ -146,44 +149,22 @@ def experimental(shape: Shape, data: Data) -> Any:
 
 
 def captured_plan(shape: Shape, data: Data, training: bool) -> float:
-    """A plan's step as one CUDA graph, on CuPy's arrays."""
+    """Milliseconds of a plan's step as one CUDA graph, on CuPy's arrays."""
     import cupy
 
-    spec = shape.spec
-    problem = dnnffi.RNNProblem.dense(
-        spec, shape.steps, shape.batch, lengths=shape.lengths, training=training
-    )
-    weights = dnnffi.RNNWeights.pack([cupy.asarray(w) for w in data.weights], spec)
-    x, dy = cupy.asarray(data.x), cupy.asarray(data.dy)
-    states = tuple(cupy.asarray(s) for s in (data.h_0, data.c_0) if s is not None)
-    plan = dnnffi.RNNPlan(problem, weights)
-    plan.autotune()
-    hx = states if spec.has_cell else states[0]
-
-    def step() -> Any:
-        if not training:
-            return plan.forward(x, hx)
-        y, _ = plan.forward(x, hx)
-        return y, plan.backward(dy)
-
-    graph = plan.capture(step)
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
+        step = array_models.plan_captured(shape, data, "gpu", training).forward
 
-        def waited() -> None:
-            graph.launch()
-
-        for _ in range(5):
-            waited()
-        stream.synchronize()
-        taken = []
-        for _ in range(5):
+        def loop(count: int) -> float:
             start = time.perf_counter()
-            for _ in range(30):
-                waited()
+            for _ in range(count):
+                step()
             stream.synchronize()
-            taken.append((time.perf_counter() - start) / 30)
-    return statistics.median(taken) * 1e3
+            return (time.perf_counter() - start) / count
+
+        loop(5)
+        return statistics.median(loop(30) for _ in range(5)) * 1e3
 
 
 def programs_of(

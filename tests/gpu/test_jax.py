@@ -254,6 +254,7 @@ def test_xla_captures_the_calls(dtype):
     assert called["backward"] <= 60
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="others use the device's memory")
 def test_changing_addresses_in_many_steps_leak_nothing():
     gradient, x, weights = six_layers(problem(input_size=32, num_layers=1))
     kept = []
