@@ -25,6 +25,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -111,7 +112,8 @@ def calls_of(problem: Problem, device: int | None) -> dict[str, Callable[[], Any
         np.testing.assert_allclose(y, right, atol=1e-3, err_msg=f"{problem.words}, {algorithm}")
         context.reset()
         calls[algorithm] = vulkan(algorithm)
-    calls["auto"] = vulkan("auto")
+    # As most would call it: without options.
+    calls["auto"] = lambda: context.run(given.x, keep_state=problem.step)
     calls[REFERENCE] = reference
     if find_spec("threadpoolctl"):
         calls[ONE_THREAD] = on_one_thread
@@ -253,7 +255,7 @@ def bounds(number: int | None) -> dict[str, float]:
         "dispatch_us": (seconds(empty, 1, 501) - of_submission) / 500 * 1e6,
         "submission_us": of_submission * 1e6,
         "submission_wgpu_py_us": seconds(empty, 1, 1, "wgpu-py") * 1e6,
-        "submission_polled_us": seconds(empty, 1, 1, "polled") * 1e6,
+        "submission_asleep_us": seconds(empty, 1, 1, "asleep") * 1e6,
         **copied(device),
     }
 
@@ -262,21 +264,19 @@ def waits_of(device: Device) -> dict[str, Callable[[Any], None]]:
     """Ways to wait until a buffer is mapped; that of a call has no name."""
     functions = device.functions
 
-    def blocked(buffer: Any) -> None:
-        functions.map(device.native, [(buffer, READ)])
-        functions.unmap(buffer)
-
-    def polled(buffer: Any) -> None:
-        waiter = functions._ask(buffer, READ)
-        while not waiter.lock.acquire(blocking=False):
-            functions._poll(device.native._internal, False, functions.null)
+    def by_polls(buffer: Any, polls: int) -> None:
+        functions.map(device.native, [(buffer, READ)], polls)
         functions.unmap(buffer)
 
     def by_wgpu_py(buffer: Any) -> None:
         buffer.map_async("READ_NOSYNC").sync_wait()
         buffer.unmap()
 
-    return {"": blocked, "polled": polled, "wgpu-py": by_wgpu_py}
+    return {
+        "": partial(by_polls, polls=device.polls),
+        "asleep": partial(by_polls, polls=0),
+        "wgpu-py": by_wgpu_py,
+    }
 
 
 def copied(device: Device) -> dict[str, float]:
@@ -287,7 +287,7 @@ def copied(device: Device) -> dict[str, float]:
     encoder = device.native.create_command_encoder()
     encoder.clear_buffer(buffer)  # so that all of it is there
     device.queue.submit([encoder.finish()])
-    functions.map(device.native, [(buffer, READ)])
+    functions.map(device.native, [(buffer, READ)], device.polls)
     source = functions.view(buffer, READ, target.nbytes).reshape(target.shape)
     found: dict[int, list[float]] = {copies.helpers(): [], 0: []}
     for _ in range(20):
@@ -393,7 +393,7 @@ def main() -> None:
         f"at most {most['gflops']:.0f} GFLOP/s; a dispatch {most['dispatch_us']:.1f} us, "
         f"a submission with a result {most['submission_us']:.0f} us "
         f"({most['submission_wgpu_py_us']:.0f} by wgpu-py's thread, "
-        f"{most['submission_polled_us']:.0f} polled); 13 MB copied in {most['copy_ms']:.2f} ms by "
+        f"{most['submission_asleep_us']:.0f} asleep); 13 MB copied in {most['copy_ms']:.2f} ms by "
         f"{most['copy_threads']} threads, {most['copy_one_thread_ms']:.2f} ms by one; at least"
     )
     for row in rows:

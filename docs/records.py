@@ -139,10 +139,10 @@ def vulkan_bounds(record: dict[str, Any]) -> str:
         f"takes {found['dispatch_us']:.1f} µs, a submission that is waited for "
         f"{found['submission_us']:.0f} µs"
     )
-    if "submission_polled_us" in found:
+    if "submission_asleep_us" in found:
         text += (
             f" ({found['submission_wgpu_py_us']:.0f} µs by wgpu-py's thread, "
-            f"{found['submission_polled_us']:.0f} µs by polls that do not block). 13 MB are copied "
+            f"{found['submission_asleep_us']:.0f} µs where the caller sleeps). 13 MB are copied "
             f"out of mapped memory in {found['copy_one_thread_ms']:.2f} ms"
         )
         if found["copy_threads"] > 1:

@@ -644,13 +644,13 @@ def test_the_benchmark_of_vulkan_is_beside_the_reference():
     assert "1,234 GFLOP/s" in records["vulkan_bounds"]({"bounds": bounds})
     bounds |= {
         "submission_wgpu_py_us": 120.0,
-        "submission_polled_us": 70.0,
+        "submission_asleep_us": 70.0,
         "copy_ms": 0.25,
         "copy_threads": 4,
         "copy_one_thread_ms": 1.0,
     }
     text = records["vulkan_bounds"]({"bounds": bounds})
-    assert "80 µs (120 µs by wgpu-py's thread, 70 µs by polls" in text
+    assert "80 µs (120 µs by wgpu-py's thread, 70 µs where the caller sleeps)" in text
     assert text.endswith("memory in 1.00 ms, by 4 threads in 0.25 ms. ")
     assert records["vulkan_parts"]({"rows": [row]}) == []
     row["parts_us"] = {"prepare": 1500.0, "submit": 9.0, "wait": 80.0, "results": 4.0}

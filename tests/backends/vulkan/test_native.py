@@ -56,36 +56,39 @@ def test_a_buffer_that_cannot_be_mapped_is_said(device, buffers):
     _, down = buffers
     down.destroy()
     with pytest.raises(RuntimeError, match="a buffer was not mapped"):
-        device.functions.map(device.native, [(down, READ)])
+        device.functions.map(device.native, [(down, READ)], 0)
     assert not device.functions._waiters
 
 
-def through(device, up, down, number):
+def through(device, up, down, number, polls=0):
     functions = device.functions
     functions.view(up, WRITE, 1024)[:] = number
     functions.unmap(up)
     encoder = device.native.create_command_encoder()
     functions.copy(encoder, up, down, 0, 1024)
     device.queue.submit([encoder.finish()])
-    functions.map(device.native, [(down, READ), (up, WRITE)])
+    functions.map(device.native, [(down, READ), (up, WRITE)], polls)
     found = functions.view(down, READ, 1024).copy()
     functions.unmap(down)
     return found
 
 
-def test_what_is_written_is_read(device, buffers):
+@pytest.mark.parametrize("polls", [0, 1, 100_000])
+def test_what_is_written_is_read(device, buffers, polls):
     for number in range(5):
-        np.testing.assert_array_equal(through(device, *buffers, number), np.full(256, number, "f4"))
+        found = through(device, *buffers, number, polls)
+        np.testing.assert_array_equal(found, np.full(256, number, "f4"))
 
 
-def test_threads_wait_for_their_own_buffers(device):
+@pytest.mark.parametrize("polls", [0, 100])
+def test_threads_wait_for_their_own_buffers(device, polls):
     usage, barrier = device.usage, Barrier(6)
 
     def run(one):
         up = device.buffer("up", 1024, usage.COPY_SRC | usage.MAP_WRITE, mapped=True)
         down = device.buffer("down", 1024, usage.COPY_DST | usage.MAP_READ)
         barrier.wait(30)
-        return all((through(device, up, down, one + n) == one + n).all() for n in range(100))
+        return all((through(device, up, down, one + n, polls) == one + n).all() for n in range(100))
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(run, range(6)))

@@ -18,6 +18,9 @@ INSTALL_DRIVER = (
     "apt install mesa-vulkan-drivers"
 )
 
+MOST_POLLS = 100
+"""How often a thread asks a GPU for results before it sleeps, which takes longer to end."""
+
 MOST_STEPS = 4096
 """Steps of a chunk of a sequence: each has a number in a buffer of the device."""
 
@@ -95,6 +98,7 @@ class Device:
         self.most_bound, self.most_bytes = wanted.values()
         self.alignment = max(256, int(limits["min-storage-buffer-offset-alignment"]))
         self.cpu = adapter.kind == "CPU"
+        self.polls = 0 if self.cpu else MOST_POLLS
         self._module = wgpu_module()
         self.functions = Functions(self._module.__version__)
         self._process = os.getpid()

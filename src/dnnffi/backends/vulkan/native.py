@@ -70,13 +70,19 @@ class Functions:
         """Record a copy of the first bytes of ``source`` to ``at`` in ``target``."""
         self._copy(encoder._internal, source._internal, 0, target._internal, at, nbytes)
 
-    def map(self, device: Any, buffers: list[tuple[Any, str]]) -> None:
+    def map(self, device: Any, buffers: list[tuple[Any, str]], polls: int) -> None:
         """Wait for what was submitted, and map each buffer, to `READ` or `WRITE`.
 
-        Other threads may wait too: who polls tells all.
+        At most ``polls`` times this asks whether it is done, then it sleeps until it is. Other
+        threads may wait too: who polls tells all.
         """
         waiters = [self._ask(buffer, mode) for buffer, mode in buffers]
-        self._poll(device._internal, True, self.null)
+        for _ in range(polls):
+            self._poll(device._internal, False, self.null)
+            if not any(waiter.lock.locked() for waiter in waiters):
+                break
+        else:
+            self._poll(device._internal, True, self.null)
         for waiter in waiters:
             # Another thread that has polled this one's needs the GIL to say so, and gets it here.
             while not waiter.lock.acquire(timeout=SECONDS):

@@ -379,7 +379,8 @@ class Sequence:
     def read(self, take: Callable[[NDArray, NDArray, NDArray | None], T]) -> T:
         """Wait, and ``take(y, h, c)``, [T, B, .] and [L*D, B, .], of memory that is gone then."""
         functions = self.device.functions
-        functions.map(self.device.native, [(self.results, READ), (self._upload, WRITE)])
+        asked = [(self.results, READ), (self._upload, WRITE)]
+        functions.map(self.device.native, asked, self.device.polls)
         nbytes = self.y_bytes + self._h_all + self._c_all
         taken = take(*self._views(functions.view(self.results, READ, nbytes)))
         # Not after an error: a helper may still copy. The buffers are not used again.
