@@ -97,7 +97,7 @@ def program(name: str, make: Any, data: Data, training: bool, pool: ThreadPoolEx
 
         def train(x: Any, weights: Any, dy: Any) -> Any:
             y, pull = jax.vjp(run, x, weights)
-            return y, pull(dy)
+            return y, pull(dy.astype(y.dtype))
 
         arguments = (x, weights, dy) if training else (x, weights)
         lowered = jax.jit(train if training else run).lower(*arguments)
@@ -272,6 +272,7 @@ class _Nothing(ReferenceEngine):
 
 def handler() -> float:
     """Microseconds of a call of nine buffers that computes nothing, with what XLA does for it."""
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])
     WAYS["nothing"] = Way("nothing", "cpu", Handlers("dnnffi_nothing", "cpu", _Nothing))
     sys.modules["dnnffi.jax.rnn.implementations"].NAMES = tuple(WAYS)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=1, hidden_size=1)
