@@ -45,8 +45,12 @@ MEMCHECK = [
     ["tests/gpu/test_own.py::test_backwards_that_exchange_shares"],
     ["tests/gpu/test_jax.py", "-k", "slices or pull or own"],
 ]
-# Each array of XLA's is to be an allocation of its own, so that memcheck sees its end.
-ALLOCATOR = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
+XLA = {
+    # Each array is to be an allocation of its own, so that memcheck sees its end.
+    "XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
+    # A search among kernels takes minutes under it.
+    "XLA_FLAGS": "--xla_gpu_autotune_level=0",
+}
 # What threads of our recurrent kernels have in common: shared memory and barriers.
 OTHER_TOOLS = ("racecheck", "synccheck")
 PARTS = [("memcheck", tests) for tests in MEMCHECK] + [
@@ -80,7 +84,7 @@ def sanitized(tool: str, tests: list[str]) -> dict[str, object] | None:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | ALLOCATOR,
+        env=os.environ | XLA,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
