@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
 from example_runs import trained  # noqa: E402
-from jax_programs import TOLERANCES, assert_close, network  # noqa: E402
+from jax_programs import TOLERANCES, assert_close, in_two_threads, network  # noqa: E402
 
 import dnnffi  # noqa: E402
 from dnnffi import jax as djax  # noqa: E402
@@ -274,17 +273,8 @@ def test_changing_addresses_in_many_steps_leak_nothing():
 
 def test_programs_in_two_threads():
     gradient, x, weights = six_layers(problem(input_size=32, num_layers=1))
-    expected, found = gradient(x, weights), []
-
-    def work():
-        for _ in range(30):
-            found.append(gradient(x, weights))
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    expected = gradient(x, weights)
+    found = in_two_threads(lambda: gradient(x, weights), 30)
     assert len(found) == 60
     for one in found:
         assert_close(one, expected, 0)

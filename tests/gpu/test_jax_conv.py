@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_programs import TOLERANCES, assert_close, convolution  # noqa: E402
+from jax_programs import TOLERANCES, assert_close, convolution, in_two_threads  # noqa: E402
 
 import dnnffi  # noqa: E402
 from dnnffi import testing  # noqa: E402
@@ -253,17 +252,8 @@ def test_changing_addresses_in_many_steps_leak_nothing():
 
 def test_programs_in_two_threads():
     gradient, *arrays = six_layers()
-    expected, found = gradient(*arrays), []
-
-    def work():
-        for _ in range(30):
-            found.append(gradient(*arrays))
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    expected = gradient(*arrays)
+    found = in_two_threads(lambda: gradient(*arrays), 30)
     assert len(found) == 60
     for one in found:
         assert_close(one, expected, TF32)

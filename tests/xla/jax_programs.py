@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ import numpy as np
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.backends.cudnn.record import CUDNN
+from dnnffi.jax.convolution.by_lax import in_memory
 from dnnffi.jax.convolution.engine import CudnnEngine
-from dnnffi.jax.convolution.functions import in_memory
 from dnnffi.jax.convolution.handlers import Handlers as ConvHandlers
 from dnnffi.jax.rnn.engine import VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
@@ -182,3 +183,10 @@ def assert_close(found, expected, tolerance=1e-5):
         assert one.shape == other.shape
         scale = max(1.0, float(np.abs(other).max(initial=0)))
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+
+
+def in_two_threads(call, times):
+    """What ``call()`` gives so many times in each of two threads at once."""
+    with ThreadPoolExecutor(2) as pool:
+        threads = [pool.submit(lambda: [call() for _ in range(times)]) for _ in range(2)]
+        return [result for thread in threads for result in thread.result()]

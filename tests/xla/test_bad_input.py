@@ -13,6 +13,7 @@ from jax_programs import network
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
+from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.rnn import implementations
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
@@ -192,7 +193,7 @@ def test_what_cudnn_cannot_do_goes_to_the_scan_with_a_warning(monkeypatch, error
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
     monkeypatch.setattr(way.handlers, "decide", decide)
     monkeypatch.setattr(implementations.Way, "check_there", lambda way: None)
-    implementations._warn.cache_clear()
+    warn_once.cache_clear()
     with pytest.warns(PerformanceWarning, match=r"lax.scan runs what cuDNN would be faster at"):
         y, _ = lstm()
     np.testing.assert_array_equal(y, lstm(implementation="scan")[0])

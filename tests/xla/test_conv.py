@@ -14,7 +14,8 @@ import dnnffi
 from dnnffi import jax as djax
 from dnnffi import testing
 from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
-from dnnffi.jax.convolution import implementations, operation
+from dnnffi.jax.arrays import warn_once
+from dnnffi.jax.convolution import implementations
 from dnnffi.jax.convolution.call import Call
 
 SPEC = dnnffi.ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), stride=(1, 2), groups=2)
@@ -301,7 +302,7 @@ def test_what_nobody_named_goes_to_lax_with_a_warning(monkeypatch, refused, erro
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
     monkeypatch.setitem(implementations.WAYS, "cudnn", way)
     jax.clear_caches()
-    operation._warn.cache_clear()
+    warn_once.cache_clear()
 
     def gradients(one):
         gradient = jax.grad(one.loss, every(one))

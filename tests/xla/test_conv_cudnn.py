@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from jax_programs import TOLERANCES, StandinConvHandlers, assert_close, convolution
+from jax_programs import (
+    TOLERANCES,
+    StandinConvHandlers,
+    assert_close,
+    convolution,
+    in_two_threads,
+)
 
 import dnnffi
 from dnnffi import testing
@@ -277,15 +282,8 @@ def test_calls_at_once_have_plans_of_their_own(conv_host):
 def test_programs_in_two_threads(conv_host):
     one = convolution(WHOLE, "standin")
     gradient = jax.jit(jax.grad(one.loss, every(one)))
-    expected, found = gradient(*one.arrays), []
-    threads = [
-        threading.Thread(target=lambda: found.extend(gradient(*one.arrays) for _ in range(10)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    expected = gradient(*one.arrays)
+    found = in_two_threads(lambda: gradient(*one.arrays), 10)
     assert len(found) == 20
     for gradients in found:
         assert_close(gradients, expected, 0)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from jax_programs import TOLERANCES, assert_close, network
+from jax_programs import TOLERANCES, assert_close, in_two_threads, network
 
 import dnnffi
 from dnnffi.errors import UnsupportedError
@@ -210,15 +208,8 @@ def test_too_small_a_reserve_space_is_not_used(cudnn_host):
 def test_programs_in_two_threads(cudnn_host):
     one = network(PROBLEM, "standin")
     gradient = jax.jit(jax.grad(one.loss, (0, 1, 2)))
-    expected, found = gradient(*one.arrays), []
-    threads = [
-        threading.Thread(target=lambda: found.extend(gradient(*one.arrays) for _ in range(10)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    expected = gradient(*one.arrays)
+    found = in_two_threads(lambda: gradient(*one.arrays), 10)
     assert len(found) == 20
     for gradients in found:
         assert_close(gradients, expected, 0)

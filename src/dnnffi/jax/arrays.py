@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from dnnffi.errors import PerformanceWarning
 
 
 def as_jax(name: str, value: Any) -> Any:
@@ -32,6 +36,12 @@ def platform_of(operands: Iterable[Any]) -> str:
     if isinstance(default, jax.Device):
         return _kind(default)
     return _kind(jax.devices(default)[0])
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Warn that a call runs elsewhere than it was meant to; the same text once a process."""
+    warnings.warn(f"{text} (said once)", PerformanceWarning, stacklevel=2)
 
 
 def _kind(device: Any) -> str:

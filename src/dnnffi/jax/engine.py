@@ -13,6 +13,15 @@ from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.jax._cdef import ffi
 
 
+def has_cupy() -> bool:
+    """Whether CuPy can be imported: with it there are our own kernels, and what was measured."""
+    try:
+        import cupy  # noqa: F401 - whether it can be imported is the question
+    except ImportError:
+        return False
+    return True
+
+
 class Lender(Protocol):
     """Lends what a call launches with."""
 

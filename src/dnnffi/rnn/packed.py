@@ -56,6 +56,7 @@ class PackedRNN:
         # Only its checks are used, which need none of the arrays.
         self._call = CallArrays(backend, self.spec, 0, self._takes, None, None, None, [])
         self._dtype = dtype_object(self.spec.dtype)
+        self._options = rnn_options(None, self.spec.mode)
         self._known: tuple[Any, RNNProblem] | None = None
         """The problem of the last call that had an x alone, and what it is known by."""
 
@@ -94,7 +95,7 @@ class PackedRNN:
             wgpu or the driver failed, or the device was lost.
         """
         network, spec = self._open(), self.spec
-        checked = rnn_options(options, spec.mode)
+        checked = self._options if options is None else rnn_options(options, spec.mode)
         if checked.validate:
             raise ValueError("options['validate'] is for the functions; a context does not compare")
         x = as_array("x", x)

@@ -10,6 +10,7 @@ from dnnffi.convolution.backend import conv_backends
 from dnnffi.jax.arrays import platform_of
 from dnnffi.jax.convolution.engine import CudnnEngine, Engine, ReferenceEngine
 from dnnffi.jax.convolution.handlers import Handlers
+from dnnffi.jax.engine import has_cupy
 from dnnffi.jax.primitives import Way
 
 LAX = "lax"
@@ -19,9 +20,7 @@ def _cudnn() -> Engine:
     record = named("cudnn")
     assert record.load is not None
     library: Any = record.load()
-    try:
-        import cupy  # noqa: F401 - whether it can be imported is the question
-    except ImportError:
+    if not has_cupy():
         return CudnnEngine(library.without_cupy())
     # With CuPy there are the kernels of our own, and what was measured.
     source: Any = conv_backends.of("cudnn").source  # type: ignore[attr-defined]

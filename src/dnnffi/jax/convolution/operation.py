@@ -8,9 +8,8 @@ gave 0. Operands go by the names of the problem; each has an axis N more in fron
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,8 @@ from jax.interpreters import ad
 from jax.sharding import PartitionSpec
 
 from dnnffi.backends.conv_interface import ALIGNMENT
-from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
+from dnnffi.errors import LibraryNotFoundError, UnsupportedError
+from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.convolution import by_lax
 from dnnffi.jax.convolution.by_lax import in_memory, over_channels
 from dnnffi.jax.convolution.call import Call
@@ -95,7 +95,7 @@ def _bind(task: Task, *operands: Any) -> Any:
     except (LibraryNotFoundError, UnsupportedError) as error:
         if not task.or_lax:
             raise
-        _warn(str(error))
+        warn_once(f"lax.conv_general_dilated runs what dnnffi has no plan for: {error}")
         axes = [0 if array.shape[0] > 1 else None for array in operands]
         arrays = [
             array[0] if axis is None else array for array, axis in zip(operands, axes, strict=True)
@@ -105,15 +105,6 @@ def _bind(task: Task, *operands: Any) -> Any:
             return jax.vmap(compute, axes)(*arrays)
         return compute(*arrays)[None]
     return convolve.bind(*operands, task=task)[0]
-
-
-@cache
-def _warn(text: str) -> None:
-    warnings.warn(
-        f"lax.conv_general_dilated runs what dnnffi has no plan for: {text} (said once)",
-        PerformanceWarning,
-        stacklevel=2,
-    )
 
 
 def _shapes(*avals: Any, task: Task) -> list[Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from dnnffi.backends.registry import named
-from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedError
-from dnnffi.jax.arrays import platform_of
+from dnnffi.errors import LibraryNotFoundError, UnsupportedError
+from dnnffi.jax.arrays import platform_of, warn_once
+from dnnffi.jax.engine import has_cupy
 from dnnffi.jax.rnn.engine import Engine, ReferenceEngine, VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
 from dnnffi.jax.rnn.operation import Way
@@ -23,9 +22,7 @@ def _cudnn() -> Engine:
     record = named("cudnn")
     assert record.load is not None
     library = record.load()
-    try:
-        import cupy  # noqa: F401 - whether it can be imported is the question
-    except ImportError:
+    if not has_cupy():
         return VendorEngine(record, library.without_cupy())
     # With CuPy there are the kernels of our own, and what was measured.
     tuner = rnn_backends.of("cudnn").tuner  # type: ignore[attr-defined]
@@ -65,7 +62,7 @@ def implementation_of(
         try:
             way.handlers.decide(problem)
         except (LibraryNotFoundError, UnsupportedError) as error:
-            _warn(str(error))
+            warn_once(f"lax.scan runs what cuDNN would be faster at: {error}")
             return None
         return way
     if not isinstance(name, str) or name not in NAMES:
@@ -74,12 +71,3 @@ def implementation_of(
         return None
     WAYS[name].check_there()
     return WAYS[name]
-
-
-@cache
-def _warn(text: str) -> None:
-    warnings.warn(
-        f"lax.scan runs what cuDNN would be faster at: {text} (said once)",
-        PerformanceWarning,
-        stacklevel=2,
-    )

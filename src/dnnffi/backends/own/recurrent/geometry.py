@@ -385,8 +385,9 @@ def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry |
     """The geometry of a backward whose blocks exchange shares, where it is the fastest.
 
     On an H200 that is where a block gathers 1,200 words more than one and a half times the words
-    that it receives as shares. By this rule none of 33 shapes takes longer than with gates; 16 of
-    them gain up to 28 %, most of them in float32, whose words have as many bytes as the shares'.
+    that it receives as shares. By this rule 12 of the 33 shapes that were measured exchange shares.
+    Their steps take up to 28 % less time, and none takes more. Ten of them are in float32, whose
+    words have as many bytes as the shares'.
     """
     if not kind.backward or kind.plain:
         return None
