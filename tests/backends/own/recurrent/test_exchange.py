@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
@@ -20,33 +21,36 @@ TEXT = """
 extern "C" {
 void tag_words(const uint4 *from, uint4 *to, long count, unsigned tag)
 {
-    for (long i = 0; i < count; i++) to[i] = tagged(as_factors(from[i]), tag);
+    for (long i = 0; i < count; i++) to[i] = tagged<OF_SHARES>(OF_SHARES ? from[i] : as_factors(from[i]), tag);
 }
 void untag_words(const uint4 *from, uint4 *to, long count)
 {
-    for (long i = 0; i < count; i++) to[i] = untagged(from[i]);
+    for (long i = 0; i < count; i++) to[i] = untagged<OF_SHARES>(from[i]);
 }
 void have_tag(const uint4 *from, bool *to, long count, unsigned tag)
 {
-    for (long i = 0; i < count; i++) to[i] = has_tag(from[i], tag);
+    for (long i = 0; i < count; i++) to[i] = has_tag<OF_SHARES>(from[i], tag);
 }
-void lost_word(uint4 *to, unsigned tag) { *to = lost(tag); }
+void lost_word(uint4 *to, unsigned tag) { *to = lost<OF_SHARES>(tag); }
 unsigned tag_of(unsigned first, unsigned second, int exchange)
 {
-    return Tags{{first, second}}.of(exchange);
+    return Tags{{first, second}}.of<OF_SHARES>(exchange);
 }
 }
 """
 
 
 class Words:
-    """The functions of `exchange.cuh` for a dtype, on arrays [N, 4] of 32 bits."""
+    """The functions of `exchange.cuh` for a dtype, on arrays [N, 4] of 32 bits.
 
-    def __init__(self, dtype):
-        self.dtype, self.tag = dtype, TAGS[dtype]
-        self._library = functions(
-            {"DTYPE": DTYPES[dtype], "SCATTER": 0}, ("numbers", "exchange"), TEXT
-        )
+    Those of a ``share`` have numbers of float32 for every dtype.
+    """
+
+    def __init__(self, dtype, share=False):
+        self.dtype = "float32" if share else dtype
+        self.tag = TAGS[self.dtype]
+        constants = {"DTYPE": DTYPES[dtype], "OF_SHARES": int(share)}
+        self._library = functions(constants, ("numbers", "exchange"), TEXT)
 
     def call(self, name, words, *arguments, out=None):
         # C++ wants words of 16 bytes at multiples of that.
@@ -85,9 +89,9 @@ def aligned(values):
     return copy
 
 
-@pytest.fixture(scope="module", params=list(DTYPES))
+@pytest.fixture(scope="module", params=list(itertools.product(DTYPES, (False, True))), ids=str)
 def words(request):
-    return Words(request.param)
+    return Words(*request.param)
 
 
 @pytest.fixture(scope="module", params=SIXTEEN)
@@ -170,6 +174,18 @@ def test_of_float32_a_tag_is_where_products_do_not_read(bits, turned):
         expected = ((given.astype("u8") + 0x1000) & 0xFFFFE000).astype("u4").view("f4").ravel()
     there = ~np.isnan(before)
     np.testing.assert_array_equal(after[there], expected[there])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("turned", [0, 1])
+def test_of_a_share_only_the_last_bit_changes(dtype, turned):
+    shares = Words(dtype, share=True)
+    given = np.random.default_rng(0).integers(0, 2**32, (1000, 4), dtype="u4")
+    tagged = shares.tagged(given, turned)
+    assert shares.has_tag(tagged, turned).all()
+    assert not shares.has_tag(tagged, 1 - turned).any()
+    given[:, 3] &= 0xFFFFFFFE
+    np.testing.assert_array_equal(shares.untagged(tagged), given)
 
 
 @pytest.mark.parametrize("turned", [0, 1])

@@ -19,10 +19,12 @@ from dnnffi.backends.own.recurrent.geometry import (
     Chip,
     Geometry,
     Kind,
+    backward_choices,
     choices,
     clustered,
     divisions,
     scattered,
+    scattered_step,
     warp_k,
 )
 from dnnffi.spec.checks import ITEM_SIZES
@@ -46,6 +48,7 @@ SUMS = {
     "saved": "SAVED",
     "plain": "PLAIN",
     "blocks": "BLOCKS",
+    "teams": "TEAMS",
     "group_rows": "ROWS * SUBTILES",
     "threads": "THREADS",
     "tiles": "TILES",
@@ -88,10 +91,10 @@ def any_geometry(dice):
 
 def any_scatter(dice, kind):
     """One whose blocks exchange shares."""
-    units, rows, warps = dice.choice([(16, 8, 1), (16, 16, 2), (32, 8, 8), (48, 16, 6), (64, 8, 4)])
+    units, rows, warps = dice.choice([(16, 8, 1), (8, 16, 2), (32, 8, 8), (24, 32, 7), (8, 64, 4)])
     empty = Geometry(
         *(kind, units, rows, dice.randint(1, 2), warps, 1, 0, 0),
-        *(True, True, dice.random() < 0.5, dice.randint(3, 4), False, True),
+        *(True, True, dice.random() < 0.5, dice.randint(3, 4), False, True, dice.randint(1, 5)),
     )
     registers = dice.randint(0, empty.warp_k)
     return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
@@ -138,8 +141,8 @@ def check(found, kind, batch, chip):
         assert one.k_registers >= 0
         assert one.k_shared >= 0
         assert 4 * 32 <= one.threads <= MOST_WARPS * 32
-        assert one.blocks * one.units >= kind.padded > (one.blocks - 1) * one.units
-        assert one.k_warps * one.warp_k * 4 >= kind.exchanged
+        assert one.blocks * one.units >= kind.padded > (one.blocks - one.team) * one.units
+        assert one.k_warps * one.warp_k * 4 >= one.k_words
         assert one.tile_warps * one.warp_tiles >= one.tiles
         assert (
             one.groups(batch) * one.group_rows >= batch > (one.groups(batch) - 1) * one.group_rows
@@ -186,36 +189,47 @@ def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions):
     assert one.groups(batch) * directions * one.blocks <= H200.multiprocessors
 
 
-@given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]))
-def test_blocks_that_exchange_shares_have_room(kind, batch, directions):
-    one = scattered(kind, batch, directions, H200)
+@given(
+    kinds().map(lambda kind: kind._replace(training=True, backward=True)),
+    st.integers(1, 300),
+    st.sampled_from([1, 2]),
+    st.sampled_from([H200, SMALL]),
+)
+def test_blocks_that_exchange_shares_have_room(kind, batch, directions, chip):
+    one = scattered(kind, batch, directions, chip)
     if one is None:
         return
-    assert kind.backward
+    check([one], kind, batch, chip)
     assert one.scatter
-    assert one.threads % one.share_words == 0
-    assert (one.k_streamed, one.k_warps) == (0, 1)
-    assert one.groups(batch) * directions * one.blocks <= H200.multiprocessors
-    assert one.shared_bytes <= H200.shared_bytes
-    assert one.blocks * one.units >= kind.padded > (one.blocks - 1) * one.units
+    assert one.threads >= one.share_words
+    assert one.groups(batch) * directions * one.blocks <= chip.multiprocessors
+    assert scattered_step(one) > 0.7
 
 
 @pytest.mark.parametrize(
-    ("mode", "dtype", "hidden", "shared"),
+    ("mode", "dtype", "hidden", "batch", "first", "more"),
     [
-        ("lstm", "float32", 512, True),
-        ("lstm", "bfloat16", 1024, True),
-        ("gru", "float32", 512, True),
-        ("lstm", "float16", 512, False),
-        ("gru", "float16", 1024, False),
-        ("rnn_tanh", "float32", 512, False),
-        ("lstm", "float32", 64, False),
+        ("lstm", "float32", 1024, 64, True, 0),
+        ("lstm", "float16", 2048, 32, True, 0),
+        ("gru", "float16", 2816, 32, True, 0),
+        ("lstm", "float16", 512, 64, True, 1),
+        ("gru", "float16", 512, 64, False, 1),
+        ("lstm", "float32", 64, 64, False, 0),
     ],
 )
-def test_shares_are_exchanged_where_they_are_much_less_than_gates(mode, dtype, hidden, shared):
+def test_large_layers_exchange_shares_and_small_ones_gather(
+    mode, dtype, hidden, batch, first, more
+):
     kind = Kind(mode, hidden, dtype, training=True, backward=True)
-    assert bool(scattered(kind, 64, 1, H200)) == shared
-    assert scattered(kind._replace(backward=False), 64, 1, H200) is None
+    found = backward_choices(kind, batch, 1, H200)
+    assert (found[0].scatter, len(found) - 1) == (first, more)
+
+
+def test_teams_grow_with_the_layer():
+    kinds = [Kind("lstm", hidden, "float16", True, True) for hidden in (256, 1024, 2048)]
+    teams = [one.team for kind in kinds if (one := scattered(kind, 32, 1, H200))]
+    assert teams == sorted(teams)
+    assert teams[0] == 1 < teams[-1]
 
 
 @pytest.mark.parametrize("hidden", [8, 64, 128, 200, 256])

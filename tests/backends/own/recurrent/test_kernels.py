@@ -118,6 +118,16 @@ SETUPS = (
     Setup("lstm", "float32", 37, way(), way(16, 16, 1, (4, 1), (1, 1), scatter=True)),
     Setup("gru", "bfloat16", 50, way(), way(32, 8, 2, (4, 1), (0, 1), scatter=True), packed=True),
     Setup("gru", "float16", 16, way(), way(16, 8, 1, (4, 1), (2, 0), scatter=True)),
+    # In teams: units that fill all blocks, and that do not; several words of a share a thread.
+    Setup("lstm", "float16", 64, way(), way(16, 8, 1, (2, 1), (1, 0), scatter=True, team=2)),
+    Setup("lstm", "bfloat16", 37, way(), way(8, 16, 1, (4, 1), (1, 1), scatter=True, team=3)),
+    Setup(
+        *("gru", "float32", 50),
+        way(),
+        way(8, 32, 1, (2, 1), (1, 1), scatter=True, team=2),
+        packed=True,
+    ),
+    Setup("gru", "float16", 90, way(), way(24, 16, 2, (3, 1), (1, 0), scatter=True, team=2)),
     Setup(
         *("lstm", "float16", 70),
         way(),

@@ -55,7 +55,7 @@ def places(kind, made, found):
     dtype = np.dtype("f4" if kind.dtype == "float32" else "u2")
     per_register = 4 // dtype.itemsize
     words = kind.padded // kind.word
-    of_octet, of_block = 1 if kind.backward else kind.gates, made.units // kind.word
+    of_octet, of_team = 1 if kind.backward else kind.gates, made.team * made.units // kind.word
     where = {}
     for block, warp, lane, s, m, product, register in np.ndindex(found.shape):
         values = found[block, warp, lane, s, m, product, register : register + 1].view(dtype)
@@ -65,8 +65,11 @@ def places(kind, made, found):
         in_word = (product * 2 + register // 2) * per_register
         unit = half // of_octet * 8 + lane // 4
         if made.scatter:
-            other, gate = word % of_block * kind.word + in_word, word // of_block
-            other += block * made.units
+            # The rows are those of the team, the columns those of this place in each team.
+            team, place = divmod(block, made.team)
+            other, gate = word % of_team * kind.word + in_word, word // of_team
+            other += team * made.team * made.units
+            unit += unit // made.units * (made.team - 1) * made.units + place * made.units
         else:
             unit += block * made.units
             other = word % words * kind.word + in_word
@@ -102,10 +105,13 @@ def test_each_weight_is_multiplied_once_and_nothing_else(kind, how, backward, sh
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in KINDS if kind.gates > 1], ids=str)
-@pytest.mark.parametrize(("units", "warps"), [(16, 1), (32, 2)])
-def test_each_weight_is_multiplied_once_where_shares_are_exchanged(kind, units, warps):
+@pytest.mark.parametrize(
+    ("units", "rows", "warps", "team"),
+    [(16, 8, 1, 1), (32, 8, 2, 1), (16, 8, 1, 2), (8, 16, 2, 2), (8, 16, 1, 3)],
+)
+def test_each_weight_is_multiplied_once_where_shares_are_exchanged(kind, units, rows, warps, team):
     kind = kind._replace(backward=True)
-    made = geometry(kind, units, warps=(warps, 1), kept=(1, 1), scatter=True)
+    made = geometry(kind, units, rows, warps=(warps, 1), kept=(1, 1), scatter=True, team=team)
     check(kind, made, shifted=True)
 
 

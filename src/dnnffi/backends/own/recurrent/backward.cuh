@@ -166,7 +166,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
                 for (int gate = 0; gate < GATES; gate++) {
                     const int stream = gate == 2 && CELL == GRU ? 3 : gate;
-                    if constexpr (SCATTER) group.stage(slot, stream, gate, task);
+                    if constexpr (SCATTER && TEAM == 1) group.stage(slot, stream, gate, task);
                     else group.send(turn, sub, slot, stream, gate, task);
                 }
             }

@@ -15,9 +15,9 @@ from dnnffi.backends.own.recurrent.geometry import (
     Chip,
     Geometry,
     Kind,
+    backward_choices,
     choices,
     clustered,
-    scattered,
 )
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
@@ -30,7 +30,7 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 3
+_VERSION = 4
 """Of the kernels: times that were measured with another version are not used."""
 
 _MOST = 3
@@ -100,13 +100,14 @@ class OwnCandidates:
         if not problem.training:
             return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]
         of_backward = kind._replace(backward=True)
-        gathering = choices(of_backward, *where, 1)
-        backward = scattered(of_backward, *where) or (gathering[0] if gathering else None)
-        if backward is None:
+        backwards = backward_choices(of_backward, *where)
+        if not backwards or not forwards:
             return []
-        pairs: list[tuple[Geometry, Geometry | None]] = [(one, backward) for one in forwards]
+        first, *others = backwards
+        pairs: list[tuple[Geometry, Geometry | None]] = [(one, first) for one in forwards]
+        pairs += [(forwards[0], other) for other in others]
         if cluster:
-            pairs.append((cluster, clustered(of_backward, *where) or backward))
+            pairs.append((cluster, clustered(of_backward, *where) or first))
         return pairs
 
     def _chip(self) -> Chip:

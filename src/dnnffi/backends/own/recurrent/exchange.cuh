@@ -18,11 +18,15 @@
    Why a launch needs no zeroed memory: a block finds the tags of the previous launch in its own
    words, which no other block writes. Each launch on a buffer writes all words of a group's slot
    equally often. It has to be zeroed before the first launch only; here every call does so, since
-   workspaces are shared. */
+   workspaces are shared.
 
-/* Of float32 where DTYPE is, and where shares are exchanged. */
-constexpr bool FLOATS = DTYPE == FLOAT32 || SCATTER;
-constexpr u32 TAG = FLOATS ? 1u : 0x10000u;
+   A TEAM has two exchanges in a step, one after the other: words among its blocks, then shares among
+   the blocks of one place in all teams. They have slots and tags of their own, and each is as above: a
+   block sends its part of e + 1 after it has read all of e that it is sent, with a barrier between. */
+
+/* Words are of float32 where DTYPE is; a SHARE is always. */
+template <bool SHARE> constexpr bool FLOATS = DTYPE == FLOAT32 || SHARE;
+template <bool SHARE = false> constexpr u32 TAG = FLOATS<SHARE> ? 1u : 0x10000u;
 
 /* After this many polls, which take some seconds, a block assumes that the others are gone. It
    continues with NaN and does not wait again: a defect shows in the results and does not hang the
@@ -33,42 +37,45 @@ struct Tags
 {
     u32 found[2]; /* of each slot, from the previous launch */
 
-    DEVICE u32 of(int exchange) const
+    template <bool SHARE = false> DEVICE u32 of(int exchange) const
     {
         const u32 turned = 1u ^ ((exchange >> 1) & 1);
-        return ((exchange & 1 ? found[1] : found[0]) ^ turned) ? TAG : 0u;
+        return ((exchange & 1 ? found[1] : found[0]) ^ turned) ? TAG<SHARE> : 0u;
     }
 };
 
 /* The word with a tag in the place of its last bit. Its last element is rounded to one bit less;
    what would then be infinite is truncated, and NaN and infinity stay what they are. */
-DEVICE uint4 tagged(uint4 word, u32 tag)
+template <bool SHARE = false> DEVICE uint4 tagged(uint4 word, u32 tag)
 {
-#if DTYPE == 2 || SCATTER
-    word.w = (word.w & ~TAG) | tag; /* products in TF32 do not read this bit */
-#else
-    constexpr u32 LARGEST = DTYPE == FLOAT16 ? 0x7bffu : 0x7f7fu;
-    u32 last = word.w >> 16;
-    const u32 size = last & 0x7fffu;
-    if (size < LARGEST) last += (last >> 1) & 1;
-    if (size > LARGEST + 1) last = LARGEST + 1 + (DTYPE == FLOAT16 ? 0x200u : 0x40u);
-    word.w = (word.w & 0xffffu) | ((last & 0xfffeu) << 16) | tag;
-#endif
+    if constexpr (FLOATS<SHARE>) {
+        word.w = (word.w & ~TAG<SHARE>) | tag; /* products in TF32 do not read this bit */
+    } else {
+        constexpr u32 LARGEST = DTYPE == FLOAT16 ? 0x7bffu : 0x7f7fu;
+        u32 last = word.w >> 16;
+        const u32 size = last & 0x7fffu;
+        if (size < LARGEST) last += (last >> 1) & 1;
+        if (size > LARGEST + 1) last = LARGEST + 1 + (DTYPE == FLOAT16 ? 0x200u : 0x40u);
+        word.w = (word.w & 0xffffu) | ((last & 0xfffeu) << 16) | tag;
+    }
     return word;
 }
 
-DEVICE uint4 untagged(uint4 word)
+template <bool SHARE = false> DEVICE uint4 untagged(uint4 word)
 {
-    word.w &= ~TAG;
+    word.w &= ~TAG<SHARE>;
     return word;
 }
 
-DEVICE bool has_tag(const uint4 &word, u32 tag) { return ((word.w ^ tag) & TAG) == 0; }
+template <bool SHARE = false> DEVICE bool has_tag(const uint4 &word, u32 tag)
+{
+    return ((word.w ^ tag) & TAG<SHARE>) == 0;
+}
 
 /* What replaces a word that never arrived: its last element is NaN. */
-DEVICE uint4 lost(u32 tag)
+template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
 {
-    const u32 nan = DTYPE == FLOAT16 && !FLOATS ? 0x7e000000u : 0x7fc00000u;
+    const u32 nan = DTYPE == FLOAT16 && !FLOATS<SHARE> ? 0x7e000000u : 0x7fc00000u;
     return make_uint4(nan, nan, nan, nan | tag);
 }
 

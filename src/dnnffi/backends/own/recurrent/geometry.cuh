@@ -12,7 +12,8 @@
        registers.
    CLUSTER: whether the blocks of a group are a cluster, which exchanges in shared memory.
    SCATTER: of a backward, whether blocks exchange their shares of the gradients of h instead of the
-       gradients of the gates.
+       gradients of the gates. TEAM blocks of consecutive ranks exchange these among them first, and
+       send shares to the blocks of their own place in all teams.
    BARRIER_LAST: whether a second barrier ends a step, so that no thread polls while others compute
        cells; without it partial sums alternate between two places. POLL_FIRST: whether words are requested
        before the step's inputs are read.
@@ -20,13 +21,14 @@
 
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
-constexpr int BLOCKS = (PADDED + UNITS - 1) / UNITS; /* of a group */
+constexpr int TEAMS = (PADDED + UNITS * TEAM - 1) / (UNITS * TEAM);
+constexpr int BLOCKS = TEAMS * TEAM;                /* of a group */
 constexpr int WORDS = PADDED / WORD;                 /* of a row of one gate, or of h */
 constexpr int BLOCK_WORDS = UNITS / WORD;            /* those of a block */
 
 /* The words of a row that a block multiplies in a step, its k: h, or backward the gradients of all
-   gates; with SCATTER those of the block's own units. */
-constexpr int EXCHANGED = SCATTER ? GATES * BLOCK_WORDS : (BACKWARD ? GATES : 1) * WORDS;
+   gates; with SCATTER those of its team's units. */
+constexpr int EXCHANGED = SCATTER ? GATES * TEAM * BLOCK_WORDS : (BACKWARD ? GATES : 1) * WORDS;
 
 /* A step of k takes 4 words: two products of 16 x 8. Their halves are 8 rows of one gate. */
 constexpr int K_STEPS = (EXCHANGED + 3) / 4;
@@ -35,7 +37,7 @@ constexpr int K_STREAMED = WARP_K - K_REGISTERS - K_SHARED;
 constexpr bool WHOLE = K_WARPS * WARP_K * 4 == EXCHANGED; /* no warp reaches beyond the last word */
 
 constexpr int OCTET_GATES = BACKWARD ? 1 : GATES; /* half tiles of 8 units */
-constexpr int HALVES = (SCATTER ? BLOCKS : 1) * UNITS / 8 * OCTET_GATES;
+constexpr int HALVES = (SCATTER ? TEAMS : 1) * UNITS / 8 * OCTET_GATES;
 constexpr int TILES = (HALVES + 1) / 2;
 constexpr int WARP_TILES = (TILES + TILE_WARPS - 1) / TILE_WARPS;
 constexpr int COLUMNS = ROWS / 8; /* tiles of rows */
@@ -59,12 +61,14 @@ constexpr int RING_WORDS = STREAMS * BLOCK_WORDS * ROWS; /* of a slot */
 constexpr int THREAD_WORDS = (RING_WORDS + THREADS - 1) / THREADS;
 constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
 
-/* Of a share: words that a block sends to each other one. A thread adds up some blocks' words. */
-constexpr int SHARE_WORDS = UNITS / 16 * COLUMNS * 32;
-constexpr int ADDERS = SHARE_WORDS ? THREADS / SHARE_WORDS : 0; /* threads that add up a word */
+/* Of a share: words that a block sends to another one. A thread adds up some blocks' words. */
+constexpr int SHARE_WORDS = UNITS / 8 * COLUMNS * 16;
+constexpr int ADDERS = THREADS / SHARE_WORDS; /* threads that add up a word */
+constexpr bool ROW_PAIRS = COLUMNS % 2 == 0;  /* what a word of a share has of two columns or tiles */
 
 constexpr int STAGED_WORDS = EXCHANGED * ROWS;
-constexpr int SLOT_WORDS = SCATTER ? BLOCKS * BLOCKS * SHARE_WORDS : STAGED_WORDS;
+constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of all of them */
+constexpr int SLOT_WORDS = SHARES + (!SCATTER ? STAGED_WORDS : TEAM > 1 ? TEAMS * STAGED_WORDS : 0);
 constexpr int PARTIAL_FLOATS =
     SCATTER ? THREADS * 4 : K_WARPS * 2 * TILES * COLUMNS * 64;
 constexpr int PARTIAL_BYTES = (BARRIER_LAST ? 1 : 2) * PARTIAL_FLOATS * 4;
@@ -75,7 +79,8 @@ constexpr int ARRIVAL_BYTES = CLUSTER ? 16 : 0;
 static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
 static_assert(!SCATTER || BACKWARD && STAGED && BARRIER_LAST && !CLUSTER && K_WARPS == 1, "shares");
-static_assert(!SCATTER || UNITS % 16 == 0 && THREADS == ADDERS * SHARE_WORDS, "shares of threads");
+static_assert(!SCATTER || (ROW_PAIRS || UNITS % 16 == 0) && ADDERS > 0, "shares of threads");
+static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(RING >= (BARRIER_LAST ? 2 : 3), "a step's inputs are awaited one step ahead");
 
 #if CLUSTER

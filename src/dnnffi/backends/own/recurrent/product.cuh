@@ -93,7 +93,7 @@ struct Sums
 };
 
 /* Reads words again until they have their tag; sets `late` if they never do. */
-template <int COUNT, class Load>
+template <int COUNT, bool SHARE = false, class Load>
 DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
 {
     u32 polls = late ? MOST_POLLS : 0;
@@ -101,16 +101,16 @@ DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
         u32 other = 0;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) other |= words[i].w ^ tag;
-        if ((other & TAG) == 0) return;
+        if ((other & TAG<SHARE>) == 0) return;
         if (polls++ == MOST_POLLS) break;
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (!has_tag(words[i], tag)) words[i] = load(i);
+            if (!has_tag<SHARE>(words[i], tag)) words[i] = load(i);
     }
     late = true;
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
-        if (!has_tag(words[i], tag)) words[i] = lost(tag);
+        if (!has_tag<SHARE>(words[i], tag)) words[i] = lost<SHARE>(tag);
 }
 
 /* The same, but asks for a word again before it looks at the next one: faster where all threads of a
@@ -163,7 +163,7 @@ DEVICE void gather_staged(
     Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
     Meanwhile meanwhile)
 {
-    constexpr int LOADS = (SLOT_WORDS + THREADS - 1) / THREADS;
+    constexpr int LOADS = (STAGED_WORDS + THREADS - 1) / THREADS;
     constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
     const int thread = threadIdx.x;
 #pragma unroll
@@ -171,7 +171,7 @@ DEVICE void gather_staged(
         uint4 words[COUNT];
         const auto load = [&](int i) {
             const int at = thread + (first + i) * THREADS;
-            const bool there = first + i < LOADS && (SLOT_WORDS % THREADS == 0 || at < SLOT_WORDS);
+            const bool there = first + i < LOADS && (STAGED_WORDS % THREADS == 0 || at < STAGED_WORDS);
             return there ? load_word(slot + at) : make_uint4(0, 0, 0, tag);
         };
 #pragma unroll
@@ -181,7 +181,7 @@ DEVICE void gather_staged(
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int at = thread + (first + i) * THREADS;
-            if (first + i < LOADS && (SLOT_WORDS % THREADS == 0 || at < SLOT_WORDS))
+            if (first + i < LOADS && (STAGED_WORDS % THREADS == 0 || at < STAGED_WORDS))
                 staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
         }
     }

@@ -32,21 +32,26 @@ struct Group
     uint4 *exchanged;  /* two slots of each sub-tile in device memory, */
     uint4 *staged;     /* or, of a CLUSTER, in shared memory */
     Arrivals arrivals; /* of a CLUSTER */
-    Tags tags;         /* of other groups */
+    Tags tags, shares; /* of other groups: of words, and with SCATTER of shares */
     bool late;
 
     DEVICE Group(int rank_, int rows_, uint4 *exchanged_, uint4 *staged_)
         : rank(rank_), rows(rows_), exchanged(exchanged_), staged(staged_), arrivals{}, tags{},
-          late(false)
+          shares{}, late(false)
     {
         if constexpr (CLUSTER) {
             arrivals = {shared_address(staged + STAGED_BYTES / 16), EXCHANGED * rows * 16};
             arrivals.begin();
         } else {
             /* Those that the previous launch left in this block's own words. */
-            const uint4 *own = exchanged + rank * (SCATTER ? SHARE_WORDS : BLOCK_WORDS * ROWS);
-            for (int slot = 0; slot < 2; slot++)
-                tags.found[slot] = load_word(own + slot * SLOT_WORDS).w & TAG ? 1 : 0;
+            const uint4 *share = exchanged + (rank % TEAM * TEAMS + rank / TEAM) * SHARE_WORDS;
+            const uint4 *word = gathered(0, 0) + rank % (SCATTER ? TEAM : BLOCKS) * BLOCK_WORDS * ROWS;
+            for (int slot = 0; slot < 2; slot++) {
+                if (SCATTER)
+                    shares.found[slot] = load_word(share + slot * SLOT_WORDS).w & TAG<true> ? 1 : 0;
+                if (!SCATTER || TEAM > 1)
+                    tags.found[slot] = load_word(word + slot * SLOT_WORDS).w & TAG<> ? 1 : 0;
+            }
         }
     }
 
@@ -54,6 +59,12 @@ struct Group
     DEVICE uint4 *slot(int exchange, int sub) const
     {
         return exchanged + (sub * 2 + (exchange & 1)) * SLOT_WORDS;
+    }
+
+    /* In it, the words that this block gathers: those of its group, or of its team. */
+    DEVICE uint4 *gathered(int exchange, int sub) const
+    {
+        return slot(exchange, sub) + (SCATTER ? SHARES + rank / TEAM * STAGED_WORDS : 0);
     }
 
     /* Sends what a task has written into the stream `stream` of the ring: the words of a gate. */
@@ -66,15 +77,17 @@ struct Group
             const int part = i % TASK_WORDS;
             const int word = task.octet * (8 / WORD) + part / (4 * CELLS);
             const int row = task.column * 8 + (CELLS == 2 ? part % 8 : part % 4 * 2 + task.odd);
-            const int unit_word = rank * BLOCK_WORDS + word, at = gate * WORDS + unit_word;
-            if (unit_word >= WORDS || (CLUSTER && row >= rows)) continue;
+            const int unit_word = rank * BLOCK_WORDS + word;
+            const int at = SCATTER ? (gate * TEAM + rank % TEAM) * BLOCK_WORDS + word
+                                   : gate * WORDS + unit_word;
+            if ((!SCATTER && unit_word >= WORDS) || (CLUSTER && row >= rows)) continue;
             const uint4 factors = as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]);
             if constexpr (CLUSTER) {
                 const uint4 *to = staged + (exchange & 1) * SLOT_WORDS + staged_at(at, row);
                 const int block = i / TASK_WORDS;
                 store_in_block(in_block(shared_address(to), block), factors,
                                in_block(arrivals.of(exchange), block));
-            } else store_word(slot(exchange, sub) + at * ROWS + row,
+            } else store_word(gathered(exchange, sub) + at * ROWS + row,
                             tagged(factors, tags.of(exchange)));
         }
     }
@@ -91,37 +104,37 @@ struct Group
             if (late) sums.fill(bits_to_float(0x7fc00000u));
         } else {
             const u32 tag = tags.of(exchange);
-            const uint4 *from = slot(exchange, sub);
+            const uint4 *from = gathered(exchange, sub);
             if constexpr (STAGED)
                 gather_staged(sums, weights, from, staged, tag, late, meanwhile);
             else gather(sums, weights, from, tag, late, meanwhile);
         }
     }
 
-    /* With SCATTER: adds up the shares that all blocks sent of this block's gradients of h. */
+    /* With SCATTER: adds up the shares that all teams sent of this block's gradients of h. */
     template <class Meanwhile>
     DEVICE void receive(uint4 *sums, int exchange, int sub, Meanwhile meanwhile)
     {
-        constexpr int EACH = (BLOCKS + ADDERS - 1) / ADDERS, COUNT = EACH < AT_ONCE ? EACH : AT_ONCE;
+        constexpr int EACH = (TEAMS + ADDERS - 1) / ADDERS, COUNT = EACH < AT_ONCE ? EACH : AT_ONCE;
         const int place = threadIdx.x % SHARE_WORDS, first = threadIdx.x / SHARE_WORDS;
-        const uint4 *from = slot(exchange, sub) + rank * BLOCKS * SHARE_WORDS + place;
-        const u32 tag = tags.of(exchange);
+        const uint4 *from = slot(exchange, sub) + rank * TEAMS * SHARE_WORDS + place;
+        const u32 tag = shares.of<true>(exchange);
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int begin = 0; begin < EACH; begin += COUNT) {
             uint4 words[COUNT];
             const auto load = [&](int i) {
-                const int block = first + (begin + i) * ADDERS;
-                return block < BLOCKS ? load_word(from + block * SHARE_WORDS)
-                                      : make_uint4(0, 0, 0, tag);
+                const int team = first + (begin + i) * ADDERS;
+                return first < ADDERS && team < TEAMS ? load_word(from + team * SHARE_WORDS)
+                                                      : make_uint4(0, 0, 0, tag);
             };
 #pragma unroll
             for (int i = 0; i < COUNT; i++) words[i] = load(i);
             if (begin == 0) meanwhile();
-            wait_for_all<COUNT>(words, tag, late, load);
+            wait_for_all<COUNT, true>(words, tag, late, load);
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
-                const uint4 word = untagged(words[i]);
+                const uint4 word = untagged<true>(words[i]);
                 sum.x += bits_to_float(word.x), sum.y += bits_to_float(word.y);
                 sum.z += bits_to_float(word.z), sum.w += bits_to_float(word.w);
             }
@@ -132,11 +145,13 @@ struct Group
     /* The gradient of h of a thread's cell, of row e of two. */
     DEVICE float received(const uint4 *sums, const Task &task, int e, int lane) const
     {
-        const int place = (task.octet / 2 * COLUMNS + task.column) * 32 + lane;
+        const int pair = ROW_PAIRS ? task.octet * (COLUMNS / 2) + task.column / 2
+                                   : task.octet / 2 * COLUMNS + task.column;
+        const int second = ROW_PAIRS ? task.column % 2 : task.octet % 2;
         float sum = 0;
 #pragma unroll
         for (int adder = 0; adder < ADDERS; adder++)
-            sum += ((const float *)(sums + adder * SHARE_WORDS + place))[task.octet % 2 * 2 + e];
+            sum += ((const float *)(sums + adder * SHARE_WORDS + pair * 32 + lane))[second * 2 + e];
         return sum;
     }
 
@@ -152,12 +167,21 @@ struct Group
         }
     }
 
-    /* Multiplies what is staged by this block's rows of the matrices, and sends each block its share:
-       of a tile, what a lane has of it is a word. */
-    DEVICE void scatter(int exchange, int sub, const Weights &weights) const
+    /* Multiplies the gradients of the gates of its team by the matrices' rows that belong to them, and
+       sends each block of its place in a team its share. */
+    DEVICE void scatter(int exchange, int sub, const Weights &weights)
     {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const u32 tag = tags.of(exchange);
+        const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * WARP_TILES;
+        if constexpr (TEAM > 1) {
+            Sums sums;
+            sums.fill(0);
+            gather_staged(sums, weights, gathered(exchange, sub), staged, tags.of(exchange), late,
+                          [] {});
+            sums.total();
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++) send_share(exchange, sub, first + m, sums.of[m]);
+            return;
+        }
         uint4 words[WARP_K][COLUMNS];
 #pragma unroll
         for (int s = 0; s < WARP_K; s++)
@@ -169,8 +193,6 @@ struct Group
             }
 #pragma unroll
         for (int m = 0; m < WARP_TILES; m++) {
-            const int tile = warp * WARP_TILES + m;
-            if (TILES % TILE_WARPS != 0 && tile >= TILES) continue;
             float sums[COLUMNS][4];
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
@@ -185,14 +207,28 @@ struct Group
                 for (int j = 0; j < COLUMNS; j++)
                     multiply_add(sums[j], factors.second, words[s][j].z, words[s][j].w);
             }
-            const int block = tile / (UNITS / 16), of_block = tile % (UNITS / 16);
-            uint4 *to = slot(exchange, sub) + (block * BLOCKS + rank) * SHARE_WORDS + lane;
+            send_share(exchange, sub, first + m, sums);
+        }
+    }
+
+    /* Sends what a lane has of a tile. A word is of two tiles of rows, or else of both half tiles. */
+    DEVICE void send_share(int exchange, int sub, int tile, const float (&sums)[COLUMNS][4]) const
+    {
+        constexpr int WORDS_OF_HALF = ROW_PAIRS ? COLUMNS / 2 : COLUMNS;
+        const int lane = threadIdx.x % 32;
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++) {
-                union { float values[4]; uint4 word; } share;
-                for (int e = 0; e < 4; e++) share.values[e] = sums[j][e];
-                store_word(to + (of_block * COLUMNS + j) * 32, tagged(share.word, tag));
-            }
+        for (int i = 0; i < (ROW_PAIRS ? 2 : 1) * WORDS_OF_HALF; i++) {
+            const int half = 2 * tile + i / WORDS_OF_HALF, j = i % WORDS_OF_HALF;
+            if (half >= HALVES) continue;
+            const int block = half / (UNITS / 8) * TEAM + rank % TEAM, octet = half % (UNITS / 8);
+            const int place = (ROW_PAIRS ? octet : octet / 2) * WORDS_OF_HALF + j;
+            union { float values[4]; uint4 word; } share;
+            for (int e = 0; e < 4; e++)
+                share.values[e] =
+                    ROW_PAIRS ? sums[2 * j + e / 2][i / WORDS_OF_HALF * 2 + e % 2] : sums[j][e];
+            store_word(slot(exchange, sub) +
+                           (block * TEAMS + rank / TEAM) * SHARE_WORDS + place * 32 + lane,
+                       tagged<true>(share.word, shares.of<true>(exchange)));
         }
     }
 };

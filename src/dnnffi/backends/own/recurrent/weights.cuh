@@ -10,8 +10,12 @@ DEVICE uint4 weight_word(const Element *matrices, bool aligned, int rank, int ha
     found.word = make_uint4(0, 0, 0, 0);
     if (half < HALVES && k < EXCHANGED) {
         if (SCATTER) {
-            const int unit = half * 8 + row, own = rank * UNITS + k % BLOCK_WORDS * WORD;
-            const Element *from = matrices + (long long)(k / BLOCK_WORDS) * HIDDEN * HIDDEN + unit;
+            constexpr int WORDS_OF_TEAM = TEAM * BLOCK_WORDS, OCTETS_OF_BLOCK = UNITS / 8;
+            const int block = half / OCTETS_OF_BLOCK * TEAM + rank % TEAM;
+            const int unit = block * UNITS + half % OCTETS_OF_BLOCK * 8 + row;
+            const int own = rank / TEAM * TEAM * UNITS + k % WORDS_OF_TEAM * WORD;
+            const int gate = k / WORDS_OF_TEAM;
+            const Element *from = matrices + (long long)gate * HIDDEN * HIDDEN + unit;
             for (int e = 0; e < WORD; e++)
                 if (unit < HIDDEN && own + e < HIDDEN)
                     found.values[e] = from[(long long)(own + e) * HIDDEN];
