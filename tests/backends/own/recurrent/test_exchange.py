@@ -21,7 +21,8 @@ TEXT = """
 extern "C" {
 void tag_words(const uint4 *from, uint4 *to, long count, unsigned tag)
 {
-    for (long i = 0; i < count; i++) to[i] = tagged<OF_SHARES>(OF_SHARES ? from[i] : as_factors(from[i]), tag);
+    for (long i = 0; i < count; i++)
+        to[i] = tagged<OF_SHARES>(OF_SHARES ? from[i] : as_factors(from[i]), tag);
 }
 void untag_words(const uint4 *from, uint4 *to, long count)
 {

@@ -20,8 +20,8 @@ taken too early, or is overwritten before it was taken, is asked of all that is 
 
 Where blocks exchange shares (`receive`, `scatter`), a thread sends a word to each block, and takes
 the words that were sent to its own. Blocks in teams do both in turn, in slots of their own: a team
-exchanges words, then the blocks of one place in all teams exchange shares. Each of the two is what is
-modelled here, with fewer orders: the other one lies between its operations.
+exchanges words, then the blocks of one place in all teams exchange shares. Each of the two is what
+is modelled here, with fewer orders: the other one lies between its operations.
 """
 
 from __future__ import annotations
