@@ -103,9 +103,11 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
     shares = scattered(kind, batch, 1, Chip(multiprocessors, memory.shared_bytes(0)))
     if shares is None:
         pytest.skip("this device has no room for one")
-    monkeypatch.setattr(
-        candidates, "backward_choices", lambda kind, *_: [shares._replace(kind=kind)]
-    )
+
+    def only_shares(kind, *_):
+        return [shares._replace(kind=kind)]
+
+    monkeypatch.setattr(candidates, "backward_choices", only_shares)
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
     check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
 
