@@ -22,6 +22,12 @@ MOST_WARPS = 16
 _OTHER_REGISTERS = 127
 """Of a thread, for all but weights: with these almost no kernel moves registers to memory."""
 
+_MOST_LOADS = 8
+"""Words of a chunk that a thread gathers: as many as it has in flight."""
+
+_LEAST_FREE = -32
+"""What `_free_registers` says where a kernel still moves next to no registers to memory."""
+
 _SHARING_WARPS = 8
 _MOST_SHARING = 64
 """Blocks of a group that exchange shares: each sends a share to each."""
@@ -102,6 +108,7 @@ class Geometry(NamedTuple):
     ring: int = 4
     cluster: bool = False
     scatter: bool = False
+    chunks: int = 1
 
     @property
     def blocks(self) -> int:
@@ -141,10 +148,25 @@ class Geometry(NamedTuple):
         return -(-self.tiles // self.tile_warps)
 
     @property
+    def chunk_k(self) -> int:
+        """Steps of k of a warp in a chunk."""
+        steps = -(-self.k_words // 4)
+        return -(-steps // (self.chunks * self.k_warps))
+
+    @property
     def warp_k(self) -> int:
         """Steps of k of a warp."""
-        steps = -(-self.k_words // 4)
-        return -(-steps // self.k_warps)
+        return self.chunks * self.chunk_k
+
+    @property
+    def chunk_words(self) -> int:
+        """Words of a row in a chunk; the last one may have fewer."""
+        return self.k_warps * self.chunk_k * 4
+
+    @property
+    def chunk_loads(self) -> int:
+        """Words of a chunk that a thread gathers."""
+        return -(-self.chunk_words * self.rows // self.threads)
 
     @property
     def k_streamed(self) -> int:
@@ -178,6 +200,8 @@ class Geometry(NamedTuple):
         exchange = self.k_words * self.rows * WORD_BYTES
         if self.scatter:
             return self.threads * WORD_BYTES + ring + exchange
+        if self.chunks > 1:  # partial sums take the place of what is staged
+            return max(partials, 2 * self.chunk_words * self.rows * WORD_BYTES) + ring
         if self.cluster:
             return partials + ring + 2 * exchange + _ARRIVAL_BYTES
         return partials + ring + self.staged * exchange
@@ -232,6 +256,7 @@ class Geometry(NamedTuple):
             "RING": self.ring,
             "CLUSTER": int(self.cluster),
             "SCATTER": int(self.scatter),
+            "CHUNKS": self.chunks,
         }
 
 
@@ -252,18 +277,42 @@ def steps_in_registers(empty: Geometry) -> int:
 
     What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
     then moves registers to memory and back in every step. Strict weights are two registers each.
-    Blocks that exchange shares of eight rows need fewer registers for the rest.
     """
-    fewer = 32 if empty.scatter and empty.rows == 8 else 0
-    room = min(255, 65536 // empty.threads) - _OTHER_REGISTERS + fewer
     a_step = 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
-    return min(empty.warp_k, max(0, room // a_step))
+    return min(empty.warp_k, max(0, _free_registers(empty) // a_step))
+
+
+def _free_registers(empty: Geometry) -> int:
+    """What is left of a thread's registers for weights; less than nothing where sums take too many.
+
+    Blocks that exchange shares of eight rows need fewer registers for the rest. Many rows have more
+    sums and words of the ring than the others that were measured, and chunks are always in flight.
+    """
+    free = min(255, 65536 // empty.threads) - _OTHER_REGISTERS
+    if empty.scatter and empty.rows == 8:
+        return free + 32
+    if empty.rows <= 16 and empty.chunks == 1:
+        return free
+    ring = empty.streams * (empty.units // empty.kind.word) * empty.rows
+    in_registers = 0 if empty.staged else 32
+    sums = empty.warp_tiles * empty.rows // 2
+    return free - max(0, sums - 16) - 12 * (-(-ring // empty.threads) - 1) - in_registers
 
 
 def divisions(
-    kind: Kind, chip: Chip, units: int, rows: int, subtiles: int, *, cluster: bool = False
+    kind: Kind,
+    chip: Chip,
+    units: int,
+    rows: int,
+    subtiles: int,
+    *,
+    cluster: bool = False,
+    chunks: int = 1,
 ) -> Iterator[Geometry]:
-    """All divisions of a block's work among warps that the chip has room for."""
+    """All divisions of a block's work among warps that the chip has room for.
+
+    With several ``chunks``, those of which each has words, and a thread room for its part of one.
+    """
     ring = 4 if rows * subtiles <= 16 else 3
     for tile_warps, k_warps, staged in product((1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16), (True, False)):
         warps = tile_warps * k_warps
@@ -271,10 +320,17 @@ def divisions(
             continue
         if tiles(kind, units) % tile_warps or k_warps > max(4, kind.exchanged // 4):
             continue
-        if cluster and not staged:
+        if (cluster or chunks > 1) and not staged:
             continue
         shape = units, rows, subtiles, tile_warps, k_warps
-        empty = Geometry(kind, *shape, 0, 0, staged, not cluster, staged, ring, cluster)
+        ways = staged, not cluster, staged, ring, cluster
+        empty = Geometry(kind, *shape, 0, 0, *ways, chunks=chunks)
+        if chunks > 1 and (
+            empty.chunk_loads > _MOST_LOADS
+            or (chunks - 1) * empty.chunk_words >= empty.k_words
+            or _free_registers(empty) < _LEAST_FREE
+        ):
+            continue
         k_registers = steps_in_registers(empty)
         left = chip.shared_bytes - empty.base_shared_bytes
         if left < 0:

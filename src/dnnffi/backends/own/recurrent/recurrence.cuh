@@ -92,7 +92,9 @@ struct Group
         } else {
             const u32 tag = tags.of(exchange);
             const uint4 *from = slot(exchange, sub);
-            if constexpr (STAGED)
+            if constexpr (CHUNKS > 1)
+                gather_chunks(sums, weights, from, staged, tag, late, meanwhile);
+            else if constexpr (STAGED)
                 gather_staged(sums, weights, from, staged, tag, late, meanwhile);
             else gather(sums, weights, from, tag, late, meanwhile);
         }
