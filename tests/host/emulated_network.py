@@ -39,7 +39,8 @@ def geometry(
     """A geometry; ``kept`` are the steps of k in registers and in shared memory, at most."""
     last, first = flags.get("barrier_last", True), flags.get("poll_first", True)
     shape = units, rows, subtiles, *warps
-    ways = flags.get("cluster", False), flags.get("scatter", False), flags.get("team", 1)
+    ways = flags.get("cluster", False), flags.get("scatter", False)
+    ways = *ways, flags.get("team", 1), flags.get("chunks", 1)
     empty = Geometry(kind, *shape, 0, 0, staged, last, first, ring, *ways)
     registers = min(kept[0], empty.warp_k)
     shared = min(kept[1], empty.warp_k - registers)

@@ -53,11 +53,14 @@ SUMS = {
     "threads": "THREADS",
     "tiles": "TILES",
     "warp_tiles": "WARP_TILES",
+    "chunk_k": "CHUNK_K",
     "warp_k": "WARP_K",
     "k_streamed": "K_STREAMED",
     "cells": "CELLS",
     "streams": "STREAMS",
-    "base_shared_bytes": "PARTIAL_BYTES + RING_BYTES + STAGED_BYTES + ARRIVAL_BYTES",
+    "chunk_words * rows": "CHUNK_WORDS",
+    "chunk_loads": "CHUNK_LOADS",
+    "base_shared_bytes": "WEIGHTS_AT",
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
     "exchange_bytes": "CLUSTER ? 0 : SUBTILES * 2LL * SLOT_WORDS * 16",
     "k_words": "EXCHANGED",
@@ -76,6 +79,8 @@ def any_geometry(dice):
     kind = dice.choice(KINDS)._replace(hidden=dice.choice([1, 7, 8, 20, 64, 100, 513, 1024]))
     if kind.backward and dice.random() < 0.3:
         return any_scatter(dice, kind)
+    if dice.random() < 0.3:
+        return any_chunks(dice, kind)
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
     steps = warp_k(kind, k_warps)
     registers = dice.randint(0, steps)
@@ -87,6 +92,18 @@ def any_geometry(dice):
         *(cluster or dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5),
         *(dice.randint(3, 4), cluster),
     )
+
+
+def any_chunks(dice, kind):
+    """One whose words are multiplied in chunks."""
+    shape = 8 * dice.randint(1, 6), 8 * dice.randint(1, 8), dice.randint(1, 2)
+    empty = Geometry(
+        *(kind, *shape, dice.choice([1, 2, 3, 4]), dice.choice([1, 2, 4]), 0, 0),
+        *(True, True, dice.random() < 0.5, dice.randint(2, 3)),
+        chunks=dice.randint(2, 7),
+    )
+    registers = dice.randint(0, empty.warp_k)
+    return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
 
 
 def any_scatter(dice, kind):
@@ -121,12 +138,12 @@ def in_source(geometries):
 
 def test_the_sums_are_those_of_the_source():
     dice = random.Random(0)
-    geometries = [any_geometry(dice) for _ in range(60)]
+    geometries = [any_geometry(dice) for _ in range(80)]
     for one, found in zip(geometries, in_source(geometries), strict=True):
-        expected = {
-            name: int(getattr(one, name, None) if hasattr(one, name) else getattr(one.kind, name))
-            for name in SUMS
-        }
+        values = {name: getattr(one.kind, name) for name in SUMS if hasattr(one.kind, name)}
+        values |= {name: getattr(one, name) for name in SUMS if hasattr(one, name)}
+        values["chunk_words * rows"] = one.chunk_words * one.rows
+        expected = {name: int(values[name]) for name in SUMS}
         assert dict(zip(SUMS, found, strict=True)) == expected, one
 
 
@@ -260,6 +277,56 @@ def test_weights_go_to_registers_then_to_shared_memory_then_to_memory(kind, unit
         size = ITEM_SIZES[kind.dtype]
         rows = one.units * (1 if kind.backward else kind.gates)
         assert weights >= rows * kind.exchanged * kind.word * size
+
+
+@given(
+    kinds(),
+    st.sampled_from([8, 16, 24, 40]),
+    st.sampled_from([(8, 1), (16, 2), (32, 1), (64, 1)]),
+    st.integers(2, 12),
+)
+def test_a_chunk_has_words_and_a_thread_room_for_its_part(kind, units, shape, chunks):
+    for one in divisions(kind, H200, units, *shape, chunks=chunks):
+        check([one], kind, one.group_rows, H200._replace(multiprocessors=one.blocks))
+        assert (one.staged, one.barrier_last, one.cluster, one.scatter) == (
+            True,
+            True,
+            False,
+            False,
+        )
+        assert one.warp_k == chunks * one.chunk_k
+        assert (chunks - 1) * one.chunk_words < one.k_words <= chunks * one.chunk_words
+        assert one.chunk_loads <= 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "chunks"),
+    [
+        (Kind("lstm", 1024, "float16"), 64, 4),
+        (Kind("lstm", 2816, "float16"), 64, 11),
+        (Kind("gru", 2816, "float16"), 32, 6),
+        (Kind("rnn_tanh", 2560, "float32"), 32, 10),
+        (Kind("lstm", 1024, "float16", training=True, backward=True), 16, 4),
+    ],
+    ids=str,
+)
+def test_a_large_layer_can_come_in_chunks(kind, rows, chunks):
+    units = -(-kind.padded // H200.multiprocessors // 8) * 8
+    assert any(divisions(kind, H200, units, rows, 1, chunks=chunks))
+
+
+def test_sums_of_many_rows_leave_fewer_steps_in_registers():
+    kind = Kind("lstm", 2048, "float16")
+    found = [
+        max(
+            one.k_registers
+            for one in divisions(kind, H200, 16, rows, 1, chunks=chunks)
+            if (one.tile_warps, one.k_warps) == (1, 8)
+        )
+        for rows, chunks in ((16, 1), (16, 2), (32, 4), (64, 8))
+    ]
+    assert found == sorted(found, reverse=True)
+    assert found[0] > found[-1]
 
 
 def test_all_divisions_of_a_kind_are_distinct():

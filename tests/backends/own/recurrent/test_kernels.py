@@ -134,6 +134,30 @@ SETUPS = (
         way(16, 8, 1, (4, 1), (1, 1), scatter=True, poll_first=False),
         packed=True,
     ),
+    # Words that are multiplied in chunks, of groups of many rows; padded chunks, and whole ones.
+    Setup(
+        *("lstm", "float16", 131),
+        way(24, 32, 1, (2, 2), chunks=2),
+        way(24, 16, 1, (1, 4), (2, 1), chunks=3),
+    ),
+    Setup(
+        *("gru", "float32", 50),
+        way(16, 64, 1, (3, 2), (1, 1), chunks=3, ring=2),
+        way(24, 32, 1, (1, 4), (1, 2), chunks=4),
+        packed=True,
+    ),
+    Setup(
+        *("rnn_tanh", "bfloat16", 201),
+        way(56, 32, 1, (4, 4), (0, 1), chunks=2),
+        way(56, 64, 1, (2, 2), (1, 0), chunks=4, ring=2),
+    ),
+    Setup(
+        *("rnn_relu", "float32", 60),
+        way(32, 8, 2, (2, 2), chunks=2),
+        way(32, 8, 1, (2, 2), chunks=4, poll_first=False),
+    ),
+    Setup("lstm", "float32", 33, way(16, 8, 1, (1, 4), chunks=2), way(8, 32), strict=True),
+    Setup("gru", "float16", 24, way(8, 64, 1, (2, 2)), way(16, 32, 1, staged=False)),
     # Without TF32.
     Setup("lstm", "float32", 20, way(8, 8, 2), way(16, 8, 1, (2, 2), staged=False), strict=True),
     Setup("gru", "float32", 9, way(16, **CLUSTER), way(8, **CLUSTER), packed=True, strict=True),
@@ -175,6 +199,9 @@ def differs(one):
     )
     yield "gathers a last word that is not there", kind.exchanged % (4 * one.k_warps) > 0
     yield "pads units", kind.hidden % 8 > 0
+    chunks = one.chunks > 1
+    yield "has several chunks in flight", chunks and one.chunk_loads <= 4
+    yield "pads a chunk", chunks and one.k_warps * one.warp_k * 4 > one.k_words
     yield "has groups of one block", one.blocks == 1
     yield "has a last block that is not full", kind.padded % one.units > 0
     yield from zip(Geometry._fields[8:], one[8:], strict=True)
@@ -221,6 +248,19 @@ def test_a_network_gives_what_the_reference_gives(cublas, setup):
         how = {"room": room, "seed": number * 1000, "offset": offset}
         with setup.network(cublas, problem, **how) as network:
             check(case, arrays, network.results(arrays))
+
+
+CHUNKED = [setup for setup in SETUPS if setup.forward.get("chunks", 1) > 1]
+
+
+@pytest.mark.parametrize("setup", CHUNKED, ids=str)
+def test_groups_of_many_rows_give_what_the_reference_gives(cublas, setup):
+    rng = np.random.default_rng(0)
+    problem = setup.problem(rng, steps=3, batch=41)
+    case = conformance.Case(problem, True, 0)
+    arrays = conformance.arrays_of(case)
+    with setup.network(cublas, problem) as network:
+        check(case, arrays, network.results(arrays))
 
 
 @pytest.mark.parametrize("mode", conformance.MODES)

@@ -61,7 +61,10 @@ def places(kind, made, found):
         values = found[block, warp, lane, s, m, product, register : register + 1].view(dtype)
         tile = warp % made.tile_warps * made.warp_tiles + m
         half = 2 * tile + register % 2
-        word = (warp // made.tile_warps * made.warp_k + s) * 4 + lane % 4
+        # Each chunk is divided among the warps.
+        chunk, within = divmod(s, made.chunk_k)
+        first = (chunk * made.k_warps + warp // made.tile_warps) * made.chunk_k
+        word = (first + within) * 4 + lane % 4
         in_word = (product * 2 + register // 2) * per_register
         unit = half // of_octet * 8 + lane // 4
         if made.scatter:
@@ -93,6 +96,9 @@ KINDS = (
     (Kind("gru", 20, "float32"), {"units": 24, "warps": (1, 2), "kept": (1, 1)}),
     (Kind("rnn_tanh", 43, "float32"), {"units": 32, "warps": (2, 2), "kept": (0, 2)}),
     (Kind("rnn_relu", 1, "bfloat16"), {"warps": (1, 4)}),
+    (Kind("lstm", 36, "float32"), {"units": 16, "warps": (2, 2), "chunks": 2}),
+    (Kind("gru", 67, "float16"), {"warps": (1, 1), "kept": (1, 1), "chunks": 3, "rows": 32}),
+    (Kind("rnn_tanh", 75, "float32"), {"units": 40, "warps": (2, 1), "kept": (2, 1), "chunks": 4}),
 )
 
 

@@ -36,8 +36,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     long long weight_stride, long long groups, long long first_group, double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    uint4 *slots = (uint4 *)(memory + PARTIAL_BYTES), *staged = slots + RING_BYTES / 16;
-    uint4 *kept = staged + (STAGED_BYTES + ARRIVAL_BYTES) / 16;
+    uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
+    uint4 *kept = (uint4 *)(memory + WEIGHTS_AT);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
     const int direction = number / (int)groups;
@@ -91,7 +91,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
-                    if (!task.there) continue;
+                    if (CROWDED || !task.there) continue;
 #pragma unroll
                     for (int stream = 0; stream < INPUTS; stream++)
 #pragma unroll
@@ -144,13 +144,17 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                         if (there && CELL == LSTM && dc_0) dc_0[at] = rounded(dc[sub][i][e]);
                         continue;
                     }
+                    const auto input_of = [&](int stream) {
+                        return CROWDED ? real(element(slot, stream, task.unit, task.row + e))
+                                    : input[i][stream][e];
+                    };
                     float of_gates[SAVED];
 #pragma unroll
-                    for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input[i][gate][e];
+                    for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
                     /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
                     const bool live = there && (!PACKED || step < length);
                     const CellGradients before = step_backward(
-                        of_gates, input[i][PLAIN ? 0 : SAVED][e], d + input[i][INPUTS - 1][e],
+                        of_gates, input_of(PLAIN ? 0 : SAVED), d + input_of(INPUTS - 1),
                         dc[sub][i][e], low, high);
                     dh[sub][i][e] = live ? before.h : 0;
                     dc[sub][i][e] = live ? before.c : 0;

@@ -43,8 +43,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    uint4 *slots = (uint4 *)(memory + PARTIAL_BYTES), *staged = slots + RING_BYTES / 16;
-    uint4 *kept = staged + (STAGED_BYTES + ARRIVAL_BYTES) / 16;
+    uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
+    uint4 *kept = (uint4 *)(memory + WEIGHTS_AT);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
     const int direction = number / (int)groups;
@@ -137,13 +137,13 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 }
                 commit_copies();
             };
-            float input[WARP_TASKS][GATES][CELLS]; /* read while h is in flight */
+            float input[WARP_TASKS][GATES][CELLS]; /* read while h is in flight, unless CROWDED */
             const auto prepare = [&] {
                 if (BARRIER_LAST) pass_on();
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
-                    if (!task.there) continue;
+                    if (CROWDED || !task.there) continue;
 #pragma unroll
                     for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
@@ -176,7 +176,10 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     partials.add_up(of_h, task.octet, task.column, task.odd + e, lane);
 #pragma unroll
                     for (int gate = 0; gate < GATES; gate++)
-                        of_x[gate] = input[i][gate][e] + bias[i][gate];
+                        of_x[gate] =
+                            bias[i][gate] +
+                            (CROWDED ? real(element(slot, gate, task.unit, task.row + e))
+                                  : input[i][gate][e]);
                     if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
                     after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], low, high);
                     const bool live = !PACKED || step < length[sub][i][e];

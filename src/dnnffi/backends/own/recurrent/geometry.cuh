@@ -17,7 +17,9 @@
    BARRIER_LAST: whether a second barrier ends a step, so that no thread polls while others compute
        cells; without it partial sums alternate between two places. POLL_FIRST: whether words are requested
        before the step's inputs are read.
-   RING: steps whose inputs are in flight. */
+   RING: steps whose inputs are in flight.
+   CHUNKS: of the k of a step, where all threads gather: the words of one are multiplied while those
+       of the next are in flight. 1: all words are multiplied when the last has come. */
 
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
@@ -32,15 +34,26 @@ constexpr int EXCHANGED = SCATTER ? GATES * TEAM * BLOCK_WORDS : (BACKWARD ? GAT
 
 /* A step of k takes 4 words: two products of 16 x 8. Their halves are 8 rows of one gate. */
 constexpr int K_STEPS = (EXCHANGED + 3) / 4;
-constexpr int WARP_K = (K_STEPS + K_WARPS - 1) / K_WARPS;
+constexpr int CHUNK_K = (K_STEPS + CHUNKS * K_WARPS - 1) / (CHUNKS * K_WARPS); /* of a warp */
+constexpr int WARP_K = CHUNKS * CHUNK_K;
 constexpr int K_STREAMED = WARP_K - K_REGISTERS - K_SHARED;
 constexpr bool WHOLE = K_WARPS * WARP_K * 4 == EXCHANGED; /* no warp reaches beyond the last word */
+
+/* The first word of a warp's step of k, counted from the warp's first: a chunk is divided among the
+   warps, and the next chunk begins behind the last warp's part. */
+DEVICE constexpr int first_word(int s)
+{
+    return 4 * (CHUNKS == 1 ? s : s / CHUNK_K * (K_WARPS * CHUNK_K) + s % CHUNK_K);
+}
 
 constexpr int OCTET_GATES = BACKWARD ? 1 : GATES; /* half tiles of 8 units */
 constexpr int HALVES = (SCATTER ? TEAMS : 1) * UNITS / 8 * OCTET_GATES;
 constexpr int TILES = (HALVES + 1) / 2;
 constexpr int WARP_TILES = (TILES + TILE_WARPS - 1) / TILE_WARPS;
 constexpr int COLUMNS = ROWS / 8; /* tiles of rows */
+/* Sums of many rows and words in flight leave few registers: what cells read from the ring, and the
+   words of a column, are then read when they are needed. */
+constexpr bool CROWDED = ROWS > 16 || CHUNKS > 1;
 constexpr bool FOURFOLD = OCTET_GATES == 4 && WARP_TILES % 2 == 0; /* partial sums as float4 */
 
 constexpr int WARPS = TILE_WARPS * K_WARPS;
@@ -66,9 +79,13 @@ constexpr int SHARE_WORDS = UNITS / 8 * COLUMNS * 16;
 constexpr int ADDERS = THREADS / SHARE_WORDS; /* threads that add up a word */
 constexpr bool ROW_PAIRS = COLUMNS % 2 == 0;  /* what a word of a share has of two columns or tiles */
 
-constexpr int STAGED_WORDS = EXCHANGED * ROWS;
+constexpr int CHUNK_WORDS = K_WARPS * CHUNK_K * 4 * ROWS;
+constexpr int CHUNK_LOADS = (CHUNK_WORDS + THREADS - 1) / THREADS; /* of a thread */
+constexpr int GATHERED_WORDS = EXCHANGED * ROWS;
+constexpr int STAGED_WORDS = CHUNKS > 1 ? 2 * CHUNK_WORDS : GATHERED_WORDS;
 constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of all of them */
-constexpr int SLOT_WORDS = SHARES + (!SCATTER ? STAGED_WORDS : TEAM > 1 ? TEAMS * STAGED_WORDS : 0);
+constexpr int SLOT_WORDS =
+    SHARES + (!SCATTER ? GATHERED_WORDS : TEAM > 1 ? TEAMS * GATHERED_WORDS : 0);
 constexpr int PARTIAL_FLOATS =
     SCATTER ? THREADS * 4 : K_WARPS * 2 * TILES * COLUMNS * 64;
 constexpr int PARTIAL_BYTES = (BARRIER_LAST ? 1 : 2) * PARTIAL_FLOATS * 4;
@@ -76,11 +93,19 @@ constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
 constexpr int STAGED_BYTES = STAGED ? (CLUSTER ? 2 : 1) * STAGED_WORDS * 16 : 0;
 constexpr int ARRIVAL_BYTES = CLUSTER ? 16 : 0;
 
+/* Shared memory: partial sums, the ring, what is staged, weights. Where words come in chunks, the
+   partial sums of a step take the place of its words. */
+constexpr int RING_AT = CHUNKS > 1 && STAGED_BYTES > PARTIAL_BYTES ? STAGED_BYTES : PARTIAL_BYTES;
+constexpr int STAGED_AT = CHUNKS > 1 ? 0 : RING_AT + RING_BYTES;
+constexpr int WEIGHTS_AT =
+    RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES) + ARRIVAL_BYTES;
+
 static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
 static_assert(!SCATTER || BACKWARD && STAGED && BARRIER_LAST && !CLUSTER && K_WARPS == 1, "shares");
 static_assert(!SCATTER || (ROW_PAIRS || UNITS % 16 == 0) && ADDERS > 0, "shares of threads");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
+static_assert(CHUNKS == 1 || STAGED && BARRIER_LAST && !CLUSTER && !SCATTER, "chunks");
 static_assert(RING >= (BARRIER_LAST ? 2 : 3), "a step's inputs are awaited one step ahead");
 
 #if CLUSTER

@@ -26,6 +26,12 @@ _OTHER_REGISTERS = 127
 _TEAM_REGISTERS = 85
 """The same where teams exchange shares, for all but weights, sums and cells."""
 
+_MOST_LOADS = 8
+"""Words of a chunk that a thread gathers: as many as it has in flight."""
+
+_LEAST_FREE = -32
+"""What `_free_registers` says where a kernel still moves next to no registers to memory."""
+
 _SHARING_WARPS = 8, 12, 16
 _MOST_TEAM = 16
 _CLOSE = 0.7, 1.4
@@ -108,6 +114,7 @@ class Geometry(NamedTuple):
     cluster: bool = False
     scatter: bool = False
     team: int = 1
+    chunks: int = 1
 
     @property
     def blocks(self) -> int:
@@ -152,10 +159,25 @@ class Geometry(NamedTuple):
         return -(-self.tiles // self.tile_warps)
 
     @property
+    def chunk_k(self) -> int:
+        """Steps of k of a warp in a chunk."""
+        steps = -(-self.k_words // 4)
+        return -(-steps // (self.chunks * self.k_warps))
+
+    @property
     def warp_k(self) -> int:
         """Steps of k of a warp."""
-        steps = -(-self.k_words // 4)
-        return -(-steps // self.k_warps)
+        return self.chunks * self.chunk_k
+
+    @property
+    def chunk_words(self) -> int:
+        """Words of a row in a chunk; the last one may have fewer."""
+        return self.k_warps * self.chunk_k * 4
+
+    @property
+    def chunk_loads(self) -> int:
+        """Words of a chunk that a thread gathers."""
+        return -(-self.chunk_words * self.rows // self.threads)
 
     @property
     def k_streamed(self) -> int:
@@ -195,6 +217,8 @@ class Geometry(NamedTuple):
         exchange = self.k_words * self.rows * WORD_BYTES
         if self.scatter:
             return self.threads * WORD_BYTES + ring + exchange
+        if self.chunks > 1:  # partial sums take the place of what is staged
+            return max(partials, 2 * self.chunk_words * self.rows * WORD_BYTES) + ring
         if self.cluster:
             return partials + ring + 2 * exchange + _ARRIVAL_BYTES
         return partials + ring + self.staged * exchange
@@ -252,6 +276,7 @@ class Geometry(NamedTuple):
             "CLUSTER": int(self.cluster),
             "SCATTER": int(self.scatter),
             "TEAM": self.team,
+            "CHUNKS": self.chunks,
         }
 
 
@@ -273,7 +298,7 @@ def steps_in_registers(empty: Geometry) -> int:
     What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
     then moves registers to memory and back in every step.
     """
-    return min(empty.warp_k, max(0, _registers_left(empty)) // _step_registers(empty))
+    return min(empty.warp_k, max(0, _free_registers(empty)) // _step_registers(empty))
 
 
 def _step_registers(empty: Geometry) -> int:
@@ -281,22 +306,41 @@ def _step_registers(empty: Geometry) -> int:
     return 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
 
 
-def _registers_left(empty: Geometry) -> int:
-    """Registers of a thread that are left for weights; below 0 where none are.
+def _free_registers(empty: Geometry) -> int:
+    """What is left of a thread's registers for weights; less than nothing where sums take too many.
 
-    Blocks that exchange shares of eight rows without teams need fewer for the rest.
+    Blocks that exchange shares of eight rows without teams need fewer for the rest. Many rows have
+    more sums and words of the ring than the others that were measured, and chunks are always in
+    flight.
     """
     room = min(255, 65536 // empty.threads)
-    if empty.team == 1:
-        return room - _OTHER_REGISTERS + (32 if empty.scatter and empty.rows == 8 else 0)
-    sums = empty.warp_tiles * (empty.rows // 8) * 4
-    return room - _TEAM_REGISTERS - sums - empty.thread_cells * (2 * empty.kind.saved + 4)
+    sums = empty.warp_tiles * empty.rows // 2
+    if empty.team > 1:
+        return room - _TEAM_REGISTERS - sums - empty.thread_cells * (2 * empty.kind.saved + 4)
+    free = room - _OTHER_REGISTERS
+    if empty.scatter:
+        return free + (32 if empty.rows == 8 else 0)
+    if empty.rows <= 16 and empty.chunks == 1:
+        return free
+    ring = empty.streams * (empty.units // empty.kind.word) * empty.rows
+    in_registers = 0 if empty.staged else 32
+    return free - max(0, sums - 16) - 12 * (-(-ring // empty.threads) - 1) - in_registers
 
 
 def divisions(
-    kind: Kind, chip: Chip, units: int, rows: int, subtiles: int, *, cluster: bool = False
+    kind: Kind,
+    chip: Chip,
+    units: int,
+    rows: int,
+    subtiles: int,
+    *,
+    cluster: bool = False,
+    chunks: int = 1,
 ) -> Iterator[Geometry]:
-    """All divisions of a block's work among warps that the chip has room for."""
+    """All divisions of a block's work among warps that the chip has room for.
+
+    With several ``chunks``, those of which each has words, and a thread room for its part of one.
+    """
     ring = 4 if rows * subtiles <= 16 else 3
     for tile_warps, k_warps, staged in product((1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16), (True, False)):
         warps = tile_warps * k_warps
@@ -304,10 +348,17 @@ def divisions(
             continue
         if tiles(kind, units) % tile_warps or k_warps > max(4, kind.exchanged // 4):
             continue
-        if cluster and not staged:
+        if (cluster or chunks > 1) and not staged:
             continue
         shape = units, rows, subtiles, tile_warps, k_warps
-        empty = Geometry(kind, *shape, 0, 0, staged, not cluster, staged, ring, cluster)
+        ways = staged, not cluster, staged, ring, cluster
+        empty = Geometry(kind, *shape, 0, 0, *ways, chunks=chunks)
+        if chunks > 1 and (
+            empty.chunk_loads > _MOST_LOADS
+            or (chunks - 1) * empty.chunk_words >= empty.k_words
+            or _free_registers(empty) < _LEAST_FREE
+        ):
+            continue
         k_registers = steps_in_registers(empty)
         left = chip.shared_bytes - empty.base_shared_bytes
         if left < 0:
@@ -473,7 +524,7 @@ def scattered_step(geometry: Geometry) -> float:
     from_shared += geometry.tile_warps * gathered
     cycles = max(3.2 * fragments * columns * (3 if kind.strict else 1), from_shared / 8)
     kept = geometry.k_registers * _step_registers(geometry)
-    spilled = max(0, kept - _registers_left(geometry))
+    spilled = max(0, kept - _free_registers(geometry))
     exchanges = 0.77 + 0.63e-3 * geometry.teams * geometry.share_words
     if geometry.team > 1:
         exchanges += 0.31 + 0.76e-3 * gathered

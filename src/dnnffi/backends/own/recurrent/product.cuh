@@ -90,6 +90,36 @@ struct Sums
                 multiply_add(part(2 * s + 1, m, j), factors.second, words[j].z, words[j].w);
         }
     }
+
+    /* The same with the words that `load` finds for each column, a few at a time. */
+    template <class Load> DEVICE void add_few(const Weights &weights, int s, Load load)
+    {
+        constexpr int FEW = WARP_TILES >= 4 ? 1 : WARP_TILES >= 2 ? 2 : 4;
+        Fragments factors[WARP_TILES];
+#pragma unroll
+        for (int m = 0; m < WARP_TILES; m++) factors[m] = weights.of(s, m);
+#pragma unroll
+        for (int first = 0; first < COLUMNS; first += FEW) {
+            uint4 words[FEW];
+#pragma unroll
+            for (int j = 0; j < FEW; j++)
+                if (first + j < COLUMNS) words[j] = load(first + j);
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+                for (int j = 0; j < FEW; j++)
+                    if (first + j < COLUMNS)
+                        multiply_add(
+                            part(2 * s, m, first + j), factors[m].first, words[j].x, words[j].y);
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+                for (int j = 0; j < FEW; j++)
+                    if (first + j < COLUMNS)
+                        multiply_add(
+                            part(2 * s + 1, m, first + j), factors[m].second, words[j].z, words[j].w);
+        }
+    }
 };
 
 /* Reads words again until they have their tag; sets `late` if they never do. */
@@ -139,20 +169,26 @@ DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
 
-/* The products of what is staged. */
-DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged)
+/* The products of what is staged: of a chunk. */
+DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
-    const int begin = threadIdx.x / 32 / TILE_WARPS * WARP_K * 4 + lane % 4;
+    const int begin = threadIdx.x / 32 / TILE_WARPS * CHUNK_K * 4 + lane % 4;
 #pragma unroll
-    for (int s = 0; s < WARP_K; s++) {
+    for (int i = 0; i < CHUNK_K; i++) {
+        const int s = chunk * CHUNK_K + i;
+        const auto load = [&](int j) {
+            return WHOLE || begin + first_word(s) < EXCHANGED
+                       ? staged[staged_at(begin, row) + 4 * i * ROWS + 8 * j]
+                       : make_uint4(0, 0, 0, 0);
+        };
+        if (CROWDED) {
+            sums.add_few(weights, s, load);
+            continue;
+        }
         uint4 words[COLUMNS];
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++) {
-            words[j] = make_uint4(0, 0, 0, 0);
-            if (WHOLE || begin + 4 * s < EXCHANGED)
-                words[j] = staged[staged_at(begin + 4 * s, j * 8 + row)];
-        }
+        for (int j = 0; j < COLUMNS; j++) words[j] = load(j);
         sums.add(weights, s, words);
     }
 }
@@ -163,7 +199,7 @@ DEVICE void gather_staged(
     Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
     Meanwhile meanwhile)
 {
-    constexpr int LOADS = (STAGED_WORDS + THREADS - 1) / THREADS;
+    constexpr int LOADS = (GATHERED_WORDS + THREADS - 1) / THREADS;
     constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
     const int thread = threadIdx.x;
 #pragma unroll
@@ -171,7 +207,7 @@ DEVICE void gather_staged(
         uint4 words[COUNT];
         const auto load = [&](int i) {
             const int at = thread + (first + i) * THREADS;
-            const bool there = first + i < LOADS && (STAGED_WORDS % THREADS == 0 || at < STAGED_WORDS);
+            const bool there = first + i < LOADS && (GATHERED_WORDS % THREADS == 0 || at < GATHERED_WORDS);
             return there ? load_word(slot + at) : make_uint4(0, 0, 0, tag);
         };
 #pragma unroll
@@ -181,12 +217,61 @@ DEVICE void gather_staged(
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int at = thread + (first + i) * THREADS;
-            if (first + i < LOADS && (STAGED_WORDS % THREADS == 0 || at < STAGED_WORDS))
+            if (first + i < LOADS && (GATHERED_WORDS % THREADS == 0 || at < GATHERED_WORDS))
                 staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
         }
     }
     __syncthreads();
     multiply_staged(sums, weights, staged);
+}
+
+/* The same in CHUNKS, with as many of them in flight as a thread has room for.
+
+   One barrier a chunk and two places suffice: a thread writes into the place of a chunk when it has
+   met the others behind the chunk after it, and each of them had then multiplied the former. The
+   last barrier lets partial sums replace the words. */
+template <class Meanwhile>
+DEVICE void gather_chunks(
+    Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
+    Meanwhile meanwhile)
+{
+    constexpr int FITTING = AT_ONCE / CHUNK_LOADS < 1 ? 1 : AT_ONCE / CHUNK_LOADS;
+    constexpr int AHEAD = FITTING < CHUNKS ? FITTING : CHUNKS;
+    const int thread = threadIdx.x;
+    uint4 words[AHEAD][CHUNK_LOADS];
+    const auto is_there = [&](int chunk, int i) {
+        const int at = thread + i * THREADS;
+        return (CHUNK_WORDS % THREADS == 0 || at < CHUNK_WORDS) &&
+               (WHOLE || chunk * CHUNK_WORDS + at < GATHERED_WORDS);
+    };
+    const auto load_of = [&](int chunk) {
+        return [&, chunk](int i) {
+            const uint4 *from = slot + chunk * CHUNK_WORDS + thread + i * THREADS;
+            return is_there(chunk, i) ? load_word(from) : make_uint4(0, 0, 0, tag);
+        };
+    };
+#pragma unroll
+    for (int chunk = 0; chunk < AHEAD; chunk++)
+#pragma unroll
+        for (int i = 0; i < CHUNK_LOADS; i++) words[chunk][i] = load_of(chunk)(i);
+    meanwhile();
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        uint4 *mine = words[chunk % AHEAD], *place = staged + chunk % 2 * CHUNK_WORDS;
+        wait_for_each<CHUNK_LOADS>(mine, tag, late, load_of(chunk));
+#pragma unroll
+        for (int i = 0; i < CHUNK_LOADS; i++) {
+            const int at = thread + i * THREADS;
+            if (is_there(chunk, i)) place[staged_at(at / ROWS, at % ROWS)] = untagged(mine[i]);
+        }
+        if (chunk + AHEAD < CHUNKS) {
+#pragma unroll
+            for (int i = 0; i < CHUNK_LOADS; i++) mine[i] = load_of(chunk + AHEAD)(i);
+        }
+        __syncthreads();
+        multiply_staged(sums, weights, place, chunk);
+    }
+    __syncthreads();
 }
 
 /* Each warp gathers the words of its part of k into registers, a few steps ahead of the product. */
@@ -196,13 +281,13 @@ DEVICE void gather(
 {
     constexpr int FITTING = AT_ONCE / COLUMNS < 1 ? 1 : AT_ONCE / COLUMNS;
     constexpr int STEPS = FITTING < WARP_K ? FITTING : WARP_K;
-    constexpr int COUNT = STEPS * COLUMNS, CHUNKS = (WARP_K + STEPS - 1) / STEPS;
+    constexpr int COUNT = STEPS * COLUMNS, ROUNDS = (WARP_K + STEPS - 1) / STEPS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int begin = warp / TILE_WARPS * WARP_K * 4 + lane % 4;
     uint4 words[2][COUNT];
-    const auto load_of = [&](int chunk) {
-        return [&, chunk](int i) {
-            const int s = chunk * STEPS + i / COLUMNS, word = begin + 4 * s;
+    const auto load_of = [&](int round) {
+        return [&, round](int i) {
+            const int s = round * STEPS + i / COLUMNS, word = begin + 4 * s;
             const bool there = s < WARP_K && (WHOLE || word < EXCHANGED);
             const int n = i % COLUMNS * 8 + lane / 4;
             return there ? load_word(slot + word * ROWS + n) : make_uint4(0, 0, 0, tag);
@@ -212,20 +297,20 @@ DEVICE void gather(
     for (int i = 0; i < COUNT; i++) words[0][i] = load_of(0)(i);
     meanwhile();
 #pragma unroll
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        wait_for_all<COUNT>(words[chunk & 1], tag, late, load_of(chunk));
+    for (int round = 0; round < ROUNDS; round++) {
+        wait_for_all<COUNT>(words[round & 1], tag, late, load_of(round));
         __syncwarp();
-        if (chunk + 1 < CHUNKS) {
+        if (round + 1 < ROUNDS) {
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) words[(chunk + 1) & 1][i] = load_of(chunk + 1)(i);
+            for (int i = 0; i < COUNT; i++) words[(round + 1) & 1][i] = load_of(round + 1)(i);
         }
 #pragma unroll
         for (int i = 0; i < STEPS; i++)
-            if (chunk * STEPS + i < WARP_K) {
+            if (round * STEPS + i < WARP_K) {
 #pragma unroll
                 for (int j = 0; j < COLUMNS; j++)
-                    words[chunk & 1][i * COLUMNS + j] = untagged(words[chunk & 1][i * COLUMNS + j]);
-                sums.add(weights, chunk * STEPS + i, words[chunk & 1] + i * COLUMNS);
+                    words[round & 1][i * COLUMNS + j] = untagged(words[round & 1][i * COLUMNS + j]);
+                sums.add(weights, round * STEPS + i, words[round & 1] + i * COLUMNS);
             }
     }
 }

@@ -64,7 +64,7 @@ struct Group
     /* In it, the words that this block gathers: those of its group, or of its team. */
     DEVICE uint4 *gathered(int exchange, int sub) const
     {
-        return slot(exchange, sub) + (SCATTER ? SHARES + rank / TEAM * STAGED_WORDS : 0);
+        return slot(exchange, sub) + (SCATTER ? SHARES + rank / TEAM * GATHERED_WORDS : 0);
     }
 
     /* Sends what a task has written into the stream `stream` of the ring: the words of a gate. */
@@ -105,7 +105,9 @@ struct Group
         } else {
             const u32 tag = tags.of(exchange);
             const uint4 *from = gathered(exchange, sub);
-            if constexpr (STAGED)
+            if constexpr (CHUNKS > 1)
+                gather_chunks(sums, weights, from, staged, tag, late, meanwhile);
+            else if constexpr (STAGED)
                 gather_staged(sums, weights, from, staged, tag, late, meanwhile);
             else gather(sums, weights, from, tag, late, meanwhile);
         }

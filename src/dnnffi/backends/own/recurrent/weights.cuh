@@ -62,7 +62,7 @@ struct Weights
         const Element *matrices, uint4 *in_shared, uint4 *in_memory, int rank, int warp, int lane)
     {
         const int tile = warp % TILE_WARPS * WARP_TILES, row = lane / 4;
-        const int k = warp / TILE_WARPS * WARP_K * 4 + lane % 4;
+        const int k = warp / TILE_WARPS * CHUNK_K * 4 + lane % 4;
         const bool aligned = ((unsigned long long)matrices & 15) == 0;
         shared = in_shared + warp * (K_SHARED * WARP_TILES * 64) + lane;
         streamed = in_memory + lane +
@@ -71,11 +71,11 @@ struct Weights
         for (int s = 0; s < K_REGISTERS; s++)
 #pragma unroll
             for (int m = 0; m < WARP_TILES; m++)
-                kept[s][m] = fragments(matrices, aligned, rank, tile + m, row, k + 4 * s);
+                kept[s][m] = fragments(matrices, aligned, rank, tile + m, row, k + first_word(s));
 #pragma unroll 4
         for (int i = 0; i < (WARP_K - K_REGISTERS) * WARP_TILES; i++) {
-            const int s = K_REGISTERS + i / WARP_TILES, m = i % WARP_TILES;
-            const Fragments found = fragments(matrices, aligned, rank, tile + m, row, k + 4 * s);
+            const int at_k = k + first_word(K_REGISTERS + i / WARP_TILES), m = i % WARP_TILES;
+            const Fragments found = fragments(matrices, aligned, rank, tile + m, row, at_k);
             uint4 *at = i < K_SHARED * WARP_TILES ? shared + 64 * i
                                                   : streamed + 64 * (i - K_SHARED * WARP_TILES);
             at[0] = found.first;
