@@ -287,7 +287,7 @@ def flat(found):
     return b"".join(np.asarray(one).tobytes() for one in arrays if one is not None)
 
 
-@pytest.mark.parametrize("number", [1, 3, 6, 7, 9, 11])
+@pytest.mark.parametrize("number", [1, 3, 6, 7, 9, 11, SETUPS.index(CHUNKED[3])])
 def test_the_order_of_threads_does_not_matter(cublas, number):
     setup = SETUPS[number]
     problem = setup.problem(np.random.default_rng(number), steps=6, batch=11)
@@ -299,7 +299,7 @@ def test_the_order_of_threads_does_not_matter(cublas, number):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("number", [0, 1, 6, 8, 9, 11])
+@pytest.mark.parametrize("number", [0, 1, 6, 8, 9, 11, SETUPS.index(CHUNKED[3])])
 def test_nan_and_infinity_stay_in_their_rows(cublas, number):
     setup = SETUPS[number]
     problem = setup.problem(np.random.default_rng(number), steps=5, batch=19)
@@ -348,7 +348,7 @@ def test_a_gradient_that_is_not_there_counts_as_zero(cublas, number):
         check(case, arrays, network.results(arrays))
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, SETUPS.index(CHUNKED[4])])
 def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, monkeypatch, number):
     text = kernels._text
 

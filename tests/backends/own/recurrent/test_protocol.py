@@ -11,6 +11,7 @@ A model of what the kernels do, line by line:
 - A thread gathers some of the words only (`gather`: those of its warp's part of k), and sends some
   of its block's. Here two threads have a word each, and each gathers the words of some blocks, one
   after the other in any order.
+  Threads that gather in chunks also meet behind each: that takes interleavings away, and adds none.
 - Stores are relaxed: each is seen at some time, those of different words in any order. Polls that
   find an old tag change nothing.
 

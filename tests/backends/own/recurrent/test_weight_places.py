@@ -61,8 +61,7 @@ def places(kind, made, found):
         values = found[block, warp, lane, s, m, product, register : register + 1].view(dtype)
         tile = warp % made.tile_warps * made.warp_tiles + m
         half = 2 * tile + register % 2
-        # Each chunk is divided among the warps.
-        chunk, within = divmod(s, made.chunk_k)
+        within, chunk = divmod(s, made.chunks)
         first = (chunk * made.k_warps + warp // made.tile_warps) * made.chunk_k
         word = (first + within) * 4 + lane % 4
         in_word = (product * 2 + register // 2) * per_register

@@ -85,19 +85,21 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 }
                 commit_copies();
             };
+            const auto read = [&](const Task &task, int stream, int e) {
+                return real(element(slot, stream, task.unit, task.row + e));
+            };
             float input[WARP_TASKS][INPUTS][CELLS];
             const auto prepare = [&] {
                 if (BARRIER_LAST) pass_on();
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
-                    if (CROWDED || !task.there) continue;
+                    if (!task.there) continue;
 #pragma unroll
                     for (int stream = 0; stream < INPUTS; stream++)
 #pragma unroll
                         for (int e = 0; e < CELLS; e++)
-                            input[i][stream][e] =
-                                real(element(slot, stream, task.unit, task.row + e));
+                            if (!CROWDED) input[i][stream][e] = read(task, stream, e);
                 }
             };
             if (!POLL_FIRST) prepare();
@@ -145,8 +147,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                         continue;
                     }
                     const auto input_of = [&](int stream) {
-                        return CROWDED ? real(element(slot, stream, task.unit, task.row + e))
-                                    : input[i][stream][e];
+                        return CROWDED ? read(task, stream, e) : input[i][stream][e];
                     };
                     float of_gates[SAVED];
 #pragma unroll

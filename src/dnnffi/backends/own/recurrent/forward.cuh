@@ -137,18 +137,21 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 }
                 commit_copies();
             };
+            const auto read = [&](const Task &task, int gate, int e) {
+                return real(element(slot, gate, task.unit, task.row + e));
+            };
             float input[WARP_TASKS][GATES][CELLS]; /* read while h is in flight, unless CROWDED */
             const auto prepare = [&] {
                 if (BARRIER_LAST) pass_on();
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
-                    if (CROWDED || !task.there) continue;
+                    if (!task.there) continue;
 #pragma unroll
                     for (int gate = 0; gate < GATES; gate++)
 #pragma unroll
                         for (int e = 0; e < CELLS; e++)
-                            input[i][gate][e] = real(element(slot, gate, task.unit, task.row + e));
+                            if (!CROWDED) input[i][gate][e] = read(task, gate, e);
                 }
             };
             if (!POLL_FIRST) prepare();
@@ -177,9 +180,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
                     for (int gate = 0; gate < GATES; gate++)
                         of_x[gate] =
-                            bias[i][gate] +
-                            (CROWDED ? real(element(slot, gate, task.unit, task.row + e))
-                                  : input[i][gate][e]);
+                            (CROWDED ? read(task, gate, e) : input[i][gate][e]) + bias[i][gate];
                     if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
                     after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], low, high);
                     const bool live = !PACKED || step < length[sub][i][e];

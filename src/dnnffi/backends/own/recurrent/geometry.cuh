@@ -39,11 +39,12 @@ constexpr int WARP_K = CHUNKS * CHUNK_K;
 constexpr int K_STREAMED = WARP_K - K_REGISTERS - K_SHARED;
 constexpr bool WHOLE = K_WARPS * WARP_K * 4 == EXCHANGED; /* no warp reaches beyond the last word */
 
-/* The first word of a warp's step of k, counted from the warp's first: a chunk is divided among the
-   warps, and the next chunk begins behind the last warp's part. */
+/* The first word of a warp's step of k, counted from the warp's first of all. Each chunk is divided
+   among the warps. Step s is of chunk s % CHUNKS: so all chunks have about as many weights in
+   registers, in shared memory and in L2, and reading the latter overlaps with products. */
 DEVICE constexpr int first_word(int s)
 {
-    return 4 * (CHUNKS == 1 ? s : s / CHUNK_K * (K_WARPS * CHUNK_K) + s % CHUNK_K);
+    return 4 * (s % CHUNKS * (K_WARPS * CHUNK_K) + s / CHUNKS);
 }
 
 constexpr int OCTET_GATES = BACKWARD ? 1 : GATES; /* half tiles of 8 units */
@@ -97,8 +98,7 @@ constexpr int ARRIVAL_BYTES = CLUSTER ? 16 : 0;
    partial sums of a step take the place of its words. */
 constexpr int RING_AT = CHUNKS > 1 && STAGED_BYTES > PARTIAL_BYTES ? STAGED_BYTES : PARTIAL_BYTES;
 constexpr int STAGED_AT = CHUNKS > 1 ? 0 : RING_AT + RING_BYTES;
-constexpr int WEIGHTS_AT =
-    RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES) + ARRIVAL_BYTES;
+constexpr int WEIGHTS_AT = RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES) + ARRIVAL_BYTES;
 
 static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");

@@ -29,7 +29,7 @@ _TEAM_REGISTERS = 85
 _MOST_LOADS = 8
 """Words of a chunk that a thread gathers: as many as it has in flight."""
 
-_LEAST_FREE = -32
+_LEAST_FREE = -28
 """What `_free_registers` says where a kernel still moves next to no registers to memory."""
 
 _SHARING_WARPS = 8, 12, 16
@@ -310,8 +310,8 @@ def _free_registers(empty: Geometry) -> int:
     """What is left of a thread's registers for weights; less than nothing where sums take too many.
 
     Blocks that exchange shares of eight rows without teams need fewer for the rest. Many rows have
-    more sums and words of the ring than the others that were measured, and chunks are always in
-    flight.
+    more sums, words in flight and words of the ring than `_OTHER_REGISTERS` are for: by what the
+    compiler says of 40 kernels, it takes 12 for each word of the ring but the first.
     """
     room = min(255, 65536 // empty.threads)
     sums = empty.warp_tiles * empty.rows // 2
@@ -323,8 +323,11 @@ def _free_registers(empty: Geometry) -> int:
     if empty.rows <= 16 and empty.chunks == 1:
         return free
     ring = empty.streams * (empty.units // empty.kind.word) * empty.rows
-    in_registers = 0 if empty.staged else 32
-    return free - max(0, sums - 16) - 12 * (-(-ring // empty.threads) - 1) - in_registers
+    in_flight = _MOST_LOADS if empty.staged else 2 * _MOST_LOADS
+    if empty.chunks > 1:
+        in_flight = min(empty.chunks, max(1, _MOST_LOADS // empty.chunk_loads)) * empty.chunk_loads
+    more_words = 4 * (in_flight - _MOST_LOADS)
+    return free - max(0, sums - 16) - more_words - 12 * (-(-ring // empty.threads) - 1)
 
 
 def divisions(
@@ -342,6 +345,8 @@ def divisions(
     With several ``chunks``, those of which each has words, and a thread room for its part of one.
     """
     ring = 4 if rows * subtiles <= 16 else 3
+    if chunks > 1 and rows > 16:
+        ring = 2  # a step takes so long that its inputs need not be requested two steps ahead
     for tile_warps, k_warps, staged in product((1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16), (True, False)):
         warps = tile_warps * k_warps
         if not 4 <= warps <= MOST_WARPS or tile_warps > tiles(kind, units):

@@ -169,27 +169,27 @@ DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
 
-/* The products of what is staged: of a chunk. */
+/* The products of what is staged of a chunk. */
 DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     const int begin = threadIdx.x / 32 / TILE_WARPS * CHUNK_K * 4 + lane % 4;
 #pragma unroll
     for (int i = 0; i < CHUNK_K; i++) {
-        const int s = chunk * CHUNK_K + i;
+        const int s = i * CHUNKS + chunk;
         const auto load = [&](int j) {
             return WHOLE || begin + first_word(s) < EXCHANGED
                        ? staged[staged_at(begin, row) + 4 * i * ROWS + 8 * j]
                        : make_uint4(0, 0, 0, 0);
         };
-        if (CROWDED) {
+        if constexpr (CROWDED) {
             sums.add_few(weights, s, load);
-            continue;
-        }
-        uint4 words[COLUMNS];
+        } else {
+            uint4 words[COLUMNS];
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++) words[j] = load(j);
-        sums.add(weights, s, words);
+            for (int j = 0; j < COLUMNS; j++) words[j] = load(j);
+            sums.add(weights, s, words);
+        }
     }
 }
 
@@ -227,9 +227,9 @@ DEVICE void gather_staged(
 
 /* The same in CHUNKS, with as many of them in flight as a thread has room for.
 
-   One barrier a chunk and two places suffice: a thread writes into the place of a chunk when it has
-   met the others behind the chunk after it, and each of them had then multiplied the former. The
-   last barrier lets partial sums replace the words. */
+   One barrier a chunk and two places suffice: a thread writes chunk c + 2 into the place of chunk c
+   when it has passed the barrier of chunk c + 1, which each thread reaches after its products of
+   chunk c. Behind the last barrier, partial sums may replace the words. */
 template <class Meanwhile>
 DEVICE void gather_chunks(
     Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
@@ -263,6 +263,13 @@ DEVICE void gather_chunks(
         for (int i = 0; i < CHUNK_LOADS; i++) {
             const int at = thread + i * THREADS;
             if (is_there(chunk, i)) place[staged_at(at / ROWS, at % ROWS)] = untagged(mine[i]);
+        }
+        /* The next chunk's words may not have been there yet when they were requested. */
+        if (AHEAD > 1 && chunk + 1 < CHUNKS) {
+            uint4 *next = words[(chunk + 1) % AHEAD];
+#pragma unroll
+            for (int i = 0; i < CHUNK_LOADS; i++)
+                if (!has_tag(next[i], tag)) next[i] = load_of(chunk + 1)(i);
         }
         if (chunk + AHEAD < CHUNKS) {
 #pragma unroll
