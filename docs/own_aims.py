@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import Chip, Kind, choices, step_parts
+from dnnffi.backends.own.recurrent.choices import choices
+from dnnffi.backends.own.recurrent.estimates import step_parts
+from dnnffi.backends.own.recurrent.geometry import Chip, Kind
 from dnnffi.bench.summary import CAPTURED, GRAPH, NOT_MEASURED, PHASE_WORDS, RAW, figures
 
 Record = Mapping[str, Any]

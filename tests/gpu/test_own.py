@@ -13,7 +13,8 @@ from conformance import Backend, Case, Sizes, problem_of
 import dnnffi
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.geometry import Chip, Kind, scattered
+from dnnffi.backends.own.recurrent.choices import scattered
+from dnnffi.backends.own.recurrent.geometry import Chip, Kind
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
@@ -121,7 +122,7 @@ def test_clipping(bounds, clip_nan):
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
-@pytest.mark.parametrize(("hidden_size", "batch"), [(512, 64), (512, 200), (72, 11), (1100, 30)])
+@pytest.mark.parametrize(("hidden_size", "batch"), [(512, 64), (512, 200), (72, 11), (1536, 64)])
 def test_every_candidate_agrees(mode, hidden_size, batch):
     spec = RNNSpec(mode=mode, input_size=32, hidden_size=hidden_size, dtype="float16")
     options = {"algorithm": "own", "tune": "now"}

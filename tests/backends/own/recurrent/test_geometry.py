@@ -12,6 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent import kernels
+from dnnffi.backends.own.recurrent.choices import (
+    backward_choices,
+    choices,
+    clustered,
+    scattered,
+    wide,
+)
+from dnnffi.backends.own.recurrent.divisions import divisions
+from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step
 from dnnffi.backends.own.recurrent.geometry import (
     DTYPES,
     GATES,
@@ -19,12 +28,6 @@ from dnnffi.backends.own.recurrent.geometry import (
     Chip,
     Geometry,
     Kind,
-    backward_choices,
-    choices,
-    clustered,
-    divisions,
-    scattered,
-    scattered_step,
     warp_k,
 )
 from dnnffi.spec.checks import ITEM_SIZES
@@ -192,6 +195,23 @@ def test_an_h200_has_something_for_every_hidden_size():
     for hidden, kind in zip(range(1, 4097), itertools.cycle(KINDS), strict=False):
         batch, directions = dice.choice([1, 5, 64, 300]), dice.choice([1, 2])
         assert choices(kind._replace(hidden=hidden), batch, directions, H200, 1), (hidden, kind)
+
+
+@given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
+def test_what_is_offered_to_large_layers_fits(kind, batch, directions, chip):
+    found = wide(kind, batch, directions, chip)
+    check(found, kind, batch, chip)
+    for one in found:
+        assert one.rows > 16 or one.chunks > 1
+        assert one.groups(batch) * directions * one.blocks <= chip.multiprocessors
+        assert gathered_step(one) > 1
+    assert len(found) == len({one.chunks > 1 for one in found})
+
+
+def test_large_layers_have_more_to_measure_than_small_ones():
+    small, large = (Kind("lstm", hidden, "float16") for hidden in (256, 1536))
+    assert not wide(small, 64, 1, H200)
+    assert len(wide(large, 64, 1, H200)) == 2
 
 
 @given(kinds(1024), st.integers(1, 300), st.sampled_from([1, 2]))

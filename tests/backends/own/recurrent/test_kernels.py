@@ -15,7 +15,8 @@ import pytest
 from emulated_network import Network, geometry, kind_of
 
 from dnnffi.backends.own.recurrent import kernels
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, choices
+from dnnffi.backends.own.recurrent.choices import choices
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem

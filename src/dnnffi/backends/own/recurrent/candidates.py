@@ -9,16 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dnnffi.backends.cublas import library as cublas
+from dnnffi.backends.own.recurrent.choices import backward_choices, choices, clustered, wide
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
-from dnnffi.backends.own.recurrent.geometry import (
-    Chip,
-    Geometry,
-    Kind,
-    backward_choices,
-    choices,
-    clustered,
-)
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.rows import rows_of
@@ -95,7 +89,7 @@ class OwnCandidates:
         )
         chip = self._chip()
         where = problem.batch, spec.num_directions, chip
-        forwards = choices(kind, *where, _MOST)
+        forwards = [*choices(kind, *where, _MOST), *wide(kind, *where)]
         cluster = clustered(kind, *where)
         if not problem.training:
             return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]

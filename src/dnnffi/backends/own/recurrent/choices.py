@@ -1,0 +1,159 @@
+"""Which geometries are worth measuring? A few, the most promising first."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from dnnffi.backends.own.recurrent.divisions import divisions, sharing
+from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step, step_parts
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+
+_CLOSE = 0.7, 1.4
+"""Of two backwards whose estimates have a ratio between these, both are worth measuring."""
+
+_MOST_BLOCKS = 8
+"""Of a cluster, on every device that has them."""
+
+_MANY_WORDS = 3000
+"""That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
+
+_CHUNKS = 1, 2, 3, 4, 6, 8, 12
+_WIDE_THREADS = 256
+
+
+def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> list[Geometry]:
+    """What is worth measuring, the most promising first; nothing where nothing fits."""
+    found: list[Geometry] = []
+    for units, rows, subtiles in _shapes(kind, batch, directions, chip):
+        if len(found) >= most:
+            break
+        room = [
+            one
+            for one in divisions(kind, chip, units, rows, subtiles)
+            if one.blocks <= chip.multiprocessors
+        ]
+        room.sort(key=lambda one: (one.streamed_bytes, abs(one.tile_warps * one.k_warps - 8)))
+        best: dict[int, Geometry] = {}
+        for one in room:
+            if one.streamed_bytes <= 1.3 * room[0].streamed_bytes:
+                best.setdefault(_class(one), one)
+        found += sorted(best.values(), key=_class)
+    return found[:most]
+
+
+def _class(geometry: Geometry) -> int:
+    """Which of several ways to divide a block's work this is: what is fast more often comes first.
+
+    Of a forward, from small layers to large ones: warps that share tiles; warps that share the sum
+    alone, with words that all gather together; and with words that each gathers for itself. Of a
+    backward one of the latter two: the first where all weights are in registers.
+    """
+    staged, tile_warps = geometry.staged, geometry.tile_warps
+    if geometry.kind.backward:
+        return 2 if tile_warps > 1 else int(staged != (geometry.k_registers == geometry.warp_k))
+    if tile_warps in (3, 4) and staged:
+        return 0
+    if tile_warps == 1:
+        return 1 if staged else 2
+    return 3 if staged else 4
+
+
+@cache
+def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
+    """Geometries for large layers, which may be faster than `choices`.
+
+    Groups of 32 or 64 rows read weights from shared memory, or from L2, for all of them at once.
+    Chunks of a step's words are multiplied while others are in flight. The best of either.
+    """
+    first = choices(kind, batch, directions, chip, 1)
+    if not first or kind.exchanged * first[0].group_rows < _MANY_WORDS:
+        return ()
+    whole: list[Geometry] = []
+    in_chunks: list[Geometry] = []
+    for rows in (16, 32, 64):
+        most = chip.multiprocessors // (-(-batch // rows) * directions)
+        if not most or rows >= 2 * batch:
+            continue
+        units = max(8, -(-kind.padded // most // 8) * 8)
+        for chunks in _CHUNKS if rows > 16 else _CHUNKS[1:]:
+            found = whole if chunks == 1 else in_chunks
+            found += [
+                one
+                for one in divisions(kind, chip, units, rows, 1, chunks=chunks)
+                if one.threads >= _WIDE_THREADS
+            ]
+    return tuple(min(some, key=gathered_step) for some in (whole, in_chunks) if some)
+
+
+def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry | None:
+    """The geometry whose groups are clusters of blocks, where it can be the fastest.
+
+    That is where a step has few products and few words are sent to all blocks: on an H200 up to
+    half a million products of a block, and 512 words that it sends.
+    """
+    blocks = min(_MOST_BLOCKS, kind.padded // 8)
+    units = -(-kind.padded // blocks // 8) * 8
+    rows = 8
+    groups = -(-batch // rows) * directions
+    products = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word * rows
+    sent = kind.exchanged * min(batch, rows)
+    if not chip.clusters or groups > chip.multiprocessors // blocks:
+        return None
+    if products > 500_000 or (kind.backward and sent > 512):
+        return None
+    found = [
+        one for one in divisions(kind, chip, units, rows, 1, cluster=True) if not one.k_streamed
+    ]
+    found.sort(
+        key=lambda one: (
+            one.tile_warps > 1 if kind.backward else abs(one.warp_tiles - 2),
+            abs(one.tile_warps * one.k_warps - 8),
+        )
+    )
+    return found[0] if found else None
+
+
+def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+    """A backward that gathers and one whose blocks exchange shares: the more promising first.
+
+    One alone where the other is expected to be far slower, or does not fit.
+    """
+    gathering = choices(kind, batch, directions, chip, 1)
+    shares = scattered(kind, batch, directions, chip)
+    if not gathering or shares is None:
+        return gathering if shares is None else [shares]
+    (gathers,) = gathering
+    where = gathers.units, gathers.group_rows, batch, directions, chip
+    ratio = scattered_step(shares) / sum(step_parts(kind, *where))
+    if not _CLOSE[0] < ratio < _CLOSE[1]:
+        return [shares if ratio < 1 else gathers]
+    return [shares, gathers] if ratio < 1 else [gathers, shares]
+
+
+@cache
+def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry | None:
+    """Of the backwards whose blocks exchange shares, the one expected to be the fastest."""
+    found = (
+        one
+        for rows in (8, 16, 32, 64)
+        if rows == 8 or rows < 2 * batch
+        for one in sharing(kind, batch, directions, chip, rows)
+    )
+    return min(found, key=scattered_step, default=None)
+
+
+def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[int, int, int]]:
+    """Units of a block, rows and sub-tiles of a group: the cheapest first."""
+    found = {}
+    for rows, subtiles in ((8, 1), (16, 1), (16, 2)):
+        group_rows = rows * subtiles
+        if rows > 8 and group_rows >= 2 * batch:
+            continue
+        groups = -(-batch // group_rows) * directions
+        for blocks in {max(1, chip.multiprocessors // groups), chip.multiprocessors}:
+            least = max(8, -(-kind.padded // blocks // 8) * 8)
+            for units in range(least, least + 24, 8):
+                even = -(-kind.padded // -(-kind.padded // units) // 8) * 8
+                parts = step_parts(kind, even, group_rows, batch, directions, chip)
+                found[even, rows, subtiles] = sum(parts)
+    return sorted(found, key=lambda shape: found[shape])

@@ -1,0 +1,124 @@
+"""Which divisions of a layer does a device have room for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from dnnffi.backends.own.recurrent.geometry import MOST_WARPS, Chip, Geometry, Kind, tiles
+
+_OTHER_REGISTERS = 127
+"""Of a thread, for all but weights: with these almost no kernel moves registers to memory."""
+
+_TEAM_REGISTERS = 85
+"""The same where teams exchange shares, for all but weights, sums and cells."""
+
+_MOST_LOADS = 8
+"""Words of a chunk that a thread gathers: as many as it has in flight."""
+
+_LEAST_FREE = -28
+"""What `free_registers` says where a kernel still moves next to no registers to memory."""
+
+_SHARING_WARPS = 8, 12, 16
+_MOST_TEAM = 16
+
+
+def divisions(
+    kind: Kind,
+    chip: Chip,
+    units: int,
+    rows: int,
+    subtiles: int,
+    *,
+    cluster: bool = False,
+    chunks: int = 1,
+) -> Iterator[Geometry]:
+    """All divisions of a block's work among warps that the chip has room for.
+
+    With several ``chunks``, those of which each has words, and a thread room for its part of one.
+    """
+    ring = 4 if rows * subtiles <= 16 else 3
+    if chunks > 1 and rows > 16:
+        ring = 2  # a step takes so long that its inputs need not be requested two steps ahead
+    for tile_warps, k_warps, staged in product((1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16), (True, False)):
+        warps = tile_warps * k_warps
+        if not 4 <= warps <= MOST_WARPS or tile_warps > tiles(kind, units):
+            continue
+        if tiles(kind, units) % tile_warps or k_warps > max(4, kind.exchanged // 4):
+            continue
+        if (cluster or chunks > 1) and not staged:
+            continue
+        shape = units, rows, subtiles, tile_warps, k_warps
+        ways = staged, not cluster, staged, ring, cluster
+        empty = Geometry(kind, *shape, 0, 0, *ways, chunks=chunks)
+        if chunks > 1 and (
+            empty.chunk_loads > _MOST_LOADS
+            or (chunks - 1) * empty.chunk_words >= empty.k_words
+            or free_registers(empty) < _LEAST_FREE
+        ):
+            continue
+        k_registers = steps_in_registers(empty)
+        left = chip.shared_bytes - empty.base_shared_bytes
+        if left < 0:
+            continue
+        k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
+        yield empty._replace(k_registers=k_registers, k_shared=k_shared)
+
+
+def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> Iterator[Geometry]:
+    """Divisions of a backward whose blocks exchange shares, of all groups at once."""
+    most = chip.multiprocessors // (-(-batch // rows) * directions)
+    if not most:
+        return
+    least = max(8, -(-kind.padded // most // 8) * 8)
+    ring = 4 if rows <= 16 else 3
+    for units, warps in product(range(least, least + 24, 8), _SHARING_WARPS):
+        if rows % 16 and units % 16:
+            continue
+        for team in range(1, _MOST_TEAM + 1):
+            shape = units, rows, 1, warps, 1
+            empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True, team)
+            left = chip.shared_bytes - empty.base_shared_bytes
+            if empty.blocks > most or empty.share_words > empty.threads or left < 0:
+                continue
+            k_registers = steps_in_registers(empty)
+            k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
+            yield empty._replace(k_registers=k_registers, k_shared=k_shared)
+
+
+def steps_in_registers(empty: Geometry) -> int:
+    """How many of a warp's steps of k have their weights in registers.
+
+    What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
+    then moves registers to memory and back in every step.
+    """
+    return min(empty.warp_k, max(0, free_registers(empty)) // step_registers(empty))
+
+
+def step_registers(empty: Geometry) -> int:
+    """Registers of a thread for the weights of a step of k; strict ones are two each."""
+    return 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
+
+
+def free_registers(empty: Geometry) -> int:
+    """What is left of a thread's registers for weights; less than nothing where sums take too many.
+
+    Blocks that exchange shares of eight rows without teams need fewer for the rest. Many rows have
+    more sums, words in flight and words of the ring than `_OTHER_REGISTERS` are for: by what the
+    compiler says of 40 kernels, it takes 12 for each word of the ring but the first.
+    """
+    room = min(255, 65536 // empty.threads)
+    sums = empty.warp_tiles * empty.rows // 2
+    if empty.team > 1:
+        return room - _TEAM_REGISTERS - sums - empty.thread_cells * (2 * empty.kind.saved + 4)
+    free = room - _OTHER_REGISTERS
+    if empty.scatter:
+        return free + (32 if empty.rows == 8 else 0)
+    if empty.rows <= 16 and empty.chunks == 1:
+        return free
+    ring = empty.streams * (empty.units // empty.kind.word) * empty.rows
+    in_flight = _MOST_LOADS if empty.staged else 2 * _MOST_LOADS
+    if empty.chunks > 1:
+        in_flight = min(empty.chunks, max(1, _MOST_LOADS // empty.chunk_loads)) * empty.chunk_loads
+    more_words = 4 * (in_flight - _MOST_LOADS)
+    return free - max(0, sums - 16) - more_words - 12 * (-(-ring // empty.threads) - 1)
