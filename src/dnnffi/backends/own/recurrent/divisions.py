@@ -57,12 +57,8 @@ def divisions(
             or free_registers(empty) < _LEAST_FREE
         ):
             continue
-        k_registers = steps_in_registers(empty)
-        left = chip.shared_bytes - empty.base_shared_bytes
-        if left < 0:
-            continue
-        k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
-        yield empty._replace(k_registers=k_registers, k_shared=k_shared)
+        if empty.base_shared_bytes <= chip.shared_bytes:
+            yield _with_weights(empty, chip)
 
 
 def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> Iterator[Geometry]:
@@ -78,12 +74,17 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
         for team in range(1, _MOST_TEAM + 1):
             shape = units, rows, 1, warps, 1
             empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True, team)
-            left = chip.shared_bytes - empty.base_shared_bytes
-            if empty.blocks > most or empty.share_words > empty.threads or left < 0:
-                continue
-            k_registers = steps_in_registers(empty)
-            k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
-            yield empty._replace(k_registers=k_registers, k_shared=k_shared)
+            fits = empty.base_shared_bytes <= chip.shared_bytes
+            if fits and empty.blocks <= most and empty.share_words <= empty.threads:
+                yield _with_weights(empty, chip)
+
+
+def _with_weights(empty: Geometry, chip: Chip) -> Geometry:
+    """With as many weights as there is room for in registers, then in shared memory."""
+    k_registers = steps_in_registers(empty)
+    left = chip.shared_bytes - empty.base_shared_bytes
+    k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
+    return empty._replace(k_registers=k_registers, k_shared=k_shared)
 
 
 def steps_in_registers(empty: Geometry) -> int:

@@ -24,9 +24,9 @@
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
 constexpr int TEAMS = (PADDED + UNITS * TEAM - 1) / (UNITS * TEAM);
-constexpr int BLOCKS = TEAMS * TEAM;                /* of a group */
-constexpr int WORDS = PADDED / WORD;                 /* of a row of one gate, or of h */
-constexpr int BLOCK_WORDS = UNITS / WORD;            /* those of a block */
+constexpr int BLOCKS = TEAMS * TEAM;      /* of a group */
+constexpr int WORDS = PADDED / WORD;      /* of a row of one gate, or of h */
+constexpr int BLOCK_WORDS = UNITS / WORD; /* those of a block */
 
 /* The words of a row that a block multiplies in a step, its k: h, or backward the gradients of all
    gates; with SCATTER those of its team's units. */

@@ -207,7 +207,8 @@ DEVICE void gather_staged(
         uint4 words[COUNT];
         const auto load = [&](int i) {
             const int at = thread + (first + i) * THREADS;
-            const bool there = first + i < LOADS && (GATHERED_WORDS % THREADS == 0 || at < GATHERED_WORDS);
+            const bool there =
+                first + i < LOADS && (GATHERED_WORDS % THREADS == 0 || at < GATHERED_WORDS);
             return there ? load_word(slot + at) : make_uint4(0, 0, 0, tag);
         };
 #pragma unroll
