@@ -10,7 +10,7 @@ import pytest
 from emulated_cuda import EmulatedMemory
 
 from dnnffi.backends.cublas import library as cublas_library
-from dnnffi.backends.own.recurrent import candidates
+from dnnffi.backends.own.recurrent import candidates, choices
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.geometry import Geometry
 from dnnffi.backends.own.recurrent.limits import LIMITS
@@ -297,7 +297,7 @@ def test_a_backward_of_one_row_is_a_clusters(own, memory, monkeypatch):
 
 def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
-    monkeypatch.setattr(candidates, "_MOST", 1)
+    monkeypatch.setattr(choices, "_MOST", 1)
     executor = own.make(PROBLEM, "1", launch(memory))
     assert (executor.problem, executor.algorithm, executor.closed) == (PROBLEM, "own", False)
     executor.close()

@@ -16,6 +16,7 @@ from dnnffi.backends.own.recurrent.choices import (
     backward_choices,
     choices,
     clustered,
+    forward_choices,
     scattered,
     wide,
 )
@@ -199,6 +200,7 @@ def test_an_h200_has_something_for_every_hidden_size():
 
 @given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
 def test_what_is_offered_to_large_layers_fits(kind, batch, directions, chip):
+    check(forward_choices(kind, batch, directions, chip), kind, batch, chip)
     found = wide(kind, batch, directions, chip)
     check(found, kind, batch, chip)
     for one in found:
@@ -210,8 +212,10 @@ def test_what_is_offered_to_large_layers_fits(kind, batch, directions, chip):
 
 def test_large_layers_have_more_to_measure_than_small_ones():
     small, large = (Kind("lstm", hidden, "float16") for hidden in (256, 1536))
-    assert not wide(small, 64, 1, H200)
-    assert len(wide(large, 64, 1, H200)) == 2
+    assert forward_choices(small, 64, 1, H200) == choices(small, 64, 1, H200, 3)
+    found = forward_choices(large, 64, 1, H200)
+    assert len(found) == 4
+    assert found[0] in wide(large, 64, 1, H200)
 
 
 @given(kinds(1024), st.integers(1, 300), st.sampled_from([1, 2]))

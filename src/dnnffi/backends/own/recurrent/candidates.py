@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dnnffi.backends.cublas import library as cublas
-from dnnffi.backends.own.recurrent.choices import backward_choices, choices, clustered, wide
+from dnnffi.backends.own.recurrent.choices import backward_choices, clustered, forward_choices
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
@@ -27,7 +27,6 @@ OWN = "own"
 _VERSION = 4
 """Of the kernels: times that were measured with another version are not used."""
 
-_MOST = 3
 _OLDEST = (8, 0)
 _CLUSTERS = (9, 0)
 
@@ -89,19 +88,19 @@ class OwnCandidates:
         )
         chip = self._chip()
         where = problem.batch, spec.num_directions, chip
-        forwards = [*choices(kind, *where, _MOST), *wide(kind, *where)]
+        forwards = forward_choices(kind, *where)
         cluster = clustered(kind, *where)
         if not problem.training:
             return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]
         of_backward = kind._replace(backward=True)
         backwards = backward_choices(of_backward, *where)
-        if not backwards or not forwards:
+        if not backwards:
             return []
-        first, *others = backwards
-        pairs: list[tuple[Geometry, Geometry | None]] = [(one, first) for one in forwards]
-        pairs += [(forwards[0], other) for other in others]
+        pairs: list[tuple[Geometry, Geometry | None]] = [
+            (forward, backward) for backward in backwards for forward in forwards
+        ]
         if cluster:
-            pairs.append((cluster, clustered(of_backward, *where) or first))
+            pairs.append((cluster, clustered(of_backward, *where) or backwards[0]))
         return pairs
 
     def _chip(self) -> Chip:

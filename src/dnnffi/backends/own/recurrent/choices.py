@@ -8,7 +8,9 @@ from dnnffi.backends.own.recurrent.divisions import divisions, sharing
 from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step, step_parts
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 
-_CLOSE = 0.7, 1.4
+_MOST, _MOST_OF_LARGE = 3, 4
+
+_CLOSE = 0.8, 1.25
 """Of two backwards whose estimates have a ratio between these, both are worth measuring."""
 
 _MOST_BLOCKS = 8
@@ -17,7 +19,7 @@ _MOST_BLOCKS = 8
 _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
 
-_CHUNKS = 1, 2, 3, 4, 6, 8, 12
+_CHUNKS = 1, 2, 3, 4, 6
 _WIDE_THREADS = 256
 
 
@@ -58,16 +60,26 @@ def _class(geometry: Geometry) -> int:
     return 3 if staged else 4
 
 
+def forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+    """Those of `choices` for a forward, and of large layers also `wide` ones."""
+    found = choices(kind, batch, directions, chip, _MOST)
+    if not found or kind.exchanged * found[0].group_rows < _MANY_WORDS:
+        return found
+
+    def expected(one: Geometry) -> float:
+        waves = -(-one.groups(batch) * directions // (chip.multiprocessors // one.blocks))
+        return waves * gathered_step(one)
+
+    return sorted([*found, *wide(kind, batch, directions, chip)], key=expected)[:_MOST_OF_LARGE]
+
+
 @cache
 def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
-    """Geometries for large layers, which may be faster than `choices`.
+    """Geometries for large layers: the most promising without chunks, and with.
 
     Groups of 32 or 64 rows read weights from shared memory, or from L2, for all of them at once.
-    Chunks of a step's words are multiplied while others are in flight. The best of either.
+    Chunks of a step's words are multiplied while others are in flight.
     """
-    first = choices(kind, batch, directions, chip, 1)
-    if not first or kind.exchanged * first[0].group_rows < _MANY_WORDS:
-        return ()
     whole: list[Geometry] = []
     in_chunks: list[Geometry] = []
     for rows in (16, 32, 64):
