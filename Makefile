@@ -119,6 +119,7 @@ test-docs: docs $(dev) ## Look at the built documentation with a headless Chromi
 
 bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) benchmarks/call_overhead.py --json docs/verification/call_overhead.json
+	$(run) benchmarks/first_call.py --json docs/verification/first_call.json
 	$(run) benchmarks/conv.py --json docs/verification/bench_conv.json
 	$(run) benchmarks/conv.py --untuned --json docs/verification/bench_depthwise.json
 	$(run) -m dnnffi bench rnn --device gpu --shapes performance,fastrnns \

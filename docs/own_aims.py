@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.choices import choices
-from dnnffi.backends.own.recurrent.estimates import step_parts
-from dnnffi.backends.own.recurrent.geometry import Chip, Kind
+from dnnffi.backends.own.recurrent.choices import forward_choices
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.bench.summary import CAPTURED, GRAPH, NOT_MEASURED, PHASE_WORDS, RAW, figures
 
 Record = Mapping[str, Any]
@@ -17,7 +16,9 @@ Ratios = dict[str, float]
 
 SCAN = "jax scan"
 H200 = Chip(132, 232_448, clusters=True)
-"""What the parts of a step were fitted on."""
+"""What the records are of."""
+SHARED_RATE = 128 * 1830
+"""Bytes that a multiprocessor reads or writes in a microsecond in shared memory, at 1.83 GHz."""
 
 
 class Line(NamedTuple):
@@ -77,7 +78,7 @@ LINES = (
     Line("20 networks drawn at random", lambda shape: "random" in shape["sets"], (2.5, 2.3)),
     Line("any of these", lambda shape: True, None, (0.97, 0.97)),
 )
-STEP = "A step of the lowest in inference, µs: exchange, gathering, products, weights from L2"
+STEP = "A step of the lowest in inference, µs: from L2, in shared memory"
 AT_LIMIT = "Inference at the device's limit"
 HEAD = ("What", "Aim", *map(str.capitalize, PHASE_WORDS.values()), "Reached", AT_LIMIT, STEP)
 
@@ -103,7 +104,7 @@ def rows(
             reached.append(_reached(line, inside, number))
             if inside and number == 0:
                 lowest = min(inside, key=inside.__getitem__)
-                of_lowest = step_of(taken[lowest])
+                of_lowest = step_of(taken[lowest], steps)
         limited = at_limit(list(taken.values()), steps)
         found.append((line.words, line.aim, *cells, "; ".join(reached), limited, of_lowest))
     return found
@@ -125,15 +126,36 @@ def at_limit(shapes: Sequence[Mapping[str, Any]], steps: Record | None) -> str:
     return f"{geometric_mean(ratios[key] for key in keys):.1f}"
 
 
-def step_of(shape: Mapping[str, Any]) -> str:
-    """What the parts of a step of our kernels take on an H200, by the fit."""
-    kind = Kind(shape["mode"], shape["hidden_size"], shape["dtype"], training=False)
-    where = shape["batch"], shape["directions"], H200
-    found = choices(kind, *where, 1)
-    if not found:
+def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
+    """What reading from L2 takes in a step of our kernels, and what shared memory takes.
+
+    Of the division that is expected to be the fastest. The rate of L2 is that of the record.
+    """
+    kind = Kind(shape["mode"], shape["hidden_size"], shape["dtype"])
+    batch, directions = shape["batch"], shape["directions"]
+    found = forward_choices(kind, batch, directions, H200)
+    if not found or steps is None:
         return "-"
-    parts = step_parts(kind, found[0].units, found[0].group_rows, *where)
-    return ", ".join(f"{part:.2f}" for part in parts)
+    one = found[0]
+    at_once = H200.multiprocessors // one.blocks
+    groups = one.groups(batch) * directions
+    from_l2 = groups * one.blocks * l2_bytes(one) / steps["device"]["l2_rate"]
+    in_shared = -(-groups // at_once) * shared_bytes(one) / SHARED_RATE
+    return f"{from_l2:.1f}, {in_shared:.1f}"
+
+
+def l2_bytes(one: Geometry) -> int:
+    """What a block reads from L2 in a step: words of h, and weights that do not fit on the chip."""
+    words = one.k_words * one.rows * (1 if one.staged else one.tile_warps)
+    return one.subtiles * (16 * words + one.streamed_bytes)
+
+
+def shared_bytes(one: Geometry) -> int:
+    """What a block reads and writes in shared memory: weights, words of h, partial sums."""
+    weights = one.k_shared * one.shared_step_bytes
+    words = 16 * one.k_words * one.rows * (one.tile_warps + 1) * one.staged
+    partial_sums = 2 * 4 * 16 * one.tiles * one.rows * one.k_warps
+    return one.subtiles * (weights + words + partial_sums)
 
 
 def speedups(records: Sequence[Record], phase: str, jax: Record | None = None) -> Ratios:

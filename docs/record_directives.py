@@ -33,6 +33,7 @@ from records import (
     BENCH_MODELS,
     CONV_HEAD,
     DOCS,
+    FIRST_HEAD,
     GAIN_HEAD,
     IMAGE_HEAD,
     IMAGE_MODELS,
@@ -51,6 +52,7 @@ from records import (
     conv_aims,
     conv_layers,
     conv_layers_head,
+    first_rows,
     gain_rows,
     gpu_rows,
     jax_aims,
@@ -199,6 +201,19 @@ class CallOverhead(Record):
         record = json.loads(text)
         return [
             table(overhead_rows(record), OVERHEAD_HEAD),
+            nodes.paragraph(text=measured_on(record, source_hash())),
+        ]
+
+
+class FirstCall(Record):
+    """``first-call``."""
+
+    file = "first_call.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(first_rows(record), FIRST_HEAD),
             nodes.paragraph(text=measured_on(record, source_hash())),
         ]
 
@@ -522,6 +537,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("rnn-table", RNNTable)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
+    app.add_directive("first-call", FirstCall)
     app.add_directive("tuning-report", TuningReport)
     app.add_directive("bench-gain", BenchGain)
     app.add_directive("own-aims", OwnAims)

@@ -96,6 +96,21 @@ def overhead_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
+FIRST_HEAD = ("Network", "Calls", "First, s", "Longest, s", "All 60, s", "Last, ms")
+
+
+def first_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a network and phase: seconds of calls with nothing compiled or measured before."""
+    return [
+        (
+            *(row["shape"], PHASE_WORDS[row["phase"]], f"{row['first_s']:.2f}"),
+            f"{row['longest_s']:.2f} (call {row['longest_call']})",
+            *(f"{row['sum_s']:.2f}", f"{row['last_s'] * 1e3:.2f}"),
+        )
+        for row in record["rows"]
+    ]
+
+
 def measured_on(record: dict[str, Any], source: str) -> str:
     """The machine of a benchmark in words, and whether it ran the source as it is now."""
     machine = dict(record["machine"])

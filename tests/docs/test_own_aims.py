@@ -59,17 +59,20 @@ def test_shapes_without_cudnn_are_not_compared():
 
 
 def test_the_parts_of_a_step_are_those_of_the_shape_that_gains_least():
-    shapes = [shape for shape in OWN if shape.name.startswith("lstm f16 1000 1")]
+    names = "lstm f16 50 8 1024 1024 1 uni", "lstm f16 25 64 2816 2816 1 uni"
+    shapes = [shape for shape in OWN if shape.name in names]
+    steps = {"rows": [], "device": {"l2_rate": 1e6}}
     parts = []
     for lowest in shapes:
         made = record(shapes, {"dnnffi plan captured": 1.0, "cudnn raw": 2.0}, ["own"])
         (row,) = (r for r in made["rows"] if (r["shape"], r["model"]) == (lowest.name, "cudnn raw"))
         row["ms"] = 1.5
-        parts.append([float(part) for part in rows([made])["any of these"][5].split(", ")])
-    of_128, of_256 = parts
-    assert all(len(one) == 4 for one in parts)
-    assert of_128[0] == of_256[0] > 0
-    assert of_128[1] < of_256[1]
+        found = rows([made], None, steps)["any of these"][5]
+        parts.append([float(part) for part in found.split(", ")])
+        assert rows([made])["any of these"][5] == "-"
+    (l2_of_small, shared_of_small), (l2_of_large, shared_of_large) = parts
+    assert 0 < l2_of_small < l2_of_large
+    assert 0 < shared_of_small < shared_of_large
 
 
 def test_the_limit_is_of_lines_whose_steps_were_all_measured():

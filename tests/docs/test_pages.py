@@ -32,6 +32,7 @@ RECORD_FILES = (
     "miopen.json",
     "memcheck.json",
     "call_overhead.json",
+    "first_call.json",
     "bench_rnn.json",
     "bench_own.json",
     "bench_jax.json",
@@ -602,6 +603,21 @@ def test_host_costs_of_plans_in_a_table():
     assert measured.pop("forward + backward, PyTorch") == "90.0"
     assert set(measured.values()) == {"not measured"}
     assert len(measured) == 6
+
+
+def test_the_first_calls_are_told_in_seconds():
+    row = {
+        "shape": "one",
+        "phase": "training",
+        "first_s": 0.125,
+        "longest_s": 1.5,
+        "longest_call": 8,
+        "sum_s": 2.0,
+        "last_s": 0.0005,
+    }
+    found = records["first_rows"]({"rows": [row]})
+    assert found == [("one", "forward + backward", "0.12", "1.50 (call 8)", "2.00", "0.50")]
+    assert len(found[0]) == len(records["FIRST_HEAD"])
 
 
 @pytest.mark.parametrize(

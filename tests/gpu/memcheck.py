@@ -32,6 +32,9 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 # The whole matrices, in parts that run side by side: the sanitizer's work is the host's. Sequences
 # of 65,535 steps and a full device take too long this way.
 MEMCHECK = [
+    # A few programs: XLA takes minutes to start under the sanitizer.
+    ["tests/gpu/test_jax.py", "-k", "cupy_to_the_bit and lstm and float16 and plain"],
+    ["tests/gpu/test_jax.py", "-k", "kernels_of_our_own and lstm and float16"],
     *(
         ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
         for mode, dtype in itertools.product(MODES, DTYPES)
@@ -43,7 +46,6 @@ MEMCHECK = [
     *(["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}-"] for mode in MODES),
     ["tests/gpu/test_own.py::test_dropout_is_the_reference_with_the_same_masks"],
     ["tests/gpu/test_own.py::test_backwards_that_exchange_shares"],
-    ["tests/gpu/test_jax.py", "-k", "slices or pull or own"],
 ]
 XLA = {
     # Each array is to be an allocation of its own, so that memcheck sees its end.

@@ -302,7 +302,7 @@ def test_kernels_of_our_own(mode, dtype):
     own = problem(mode, options={"algorithm": "own"}, **sizes)
     program, scan = network(own, "cudnn"), network(problem(mode, options={}, **sizes), "scan")
     gradient = jax.jit(jax.value_and_grad(program.loss, (0, 1, 2)))
-    expected = jax.value_and_grad(scan.loss, (0, 1, 2))(*scan.arrays)
+    expected = jax.jit(jax.value_and_grad(scan.loss, (0, 1, 2)))(*scan.arrays)
     for _ in range(5):
         assert_close(gradient(*program.arrays), expected, 4 * max(TOLERANCES[dtype], 1e-2))
 
