@@ -3,10 +3,11 @@
     python benchmarks/own_stress.py [--launches 1000000] [--seconds 100] [--json FILE]
 
 Small networks of all modes and dtypes, in inference and training, with rows of equal and of
-different length, are drawn from a seed and divided among eight threads, each with a stream of its
-own. A thread replays CUDA graphs of many calls in a drawn order, with direct calls in between,
-while another stream multiplies matrices. Before each call its results are overwritten; behind it a
-kernel compares every bit with those of the first call of that problem, and counts on the device.
+different length, and a few large ones, whose steps are divided in other ways, are drawn from a
+seed and dealt to eight threads, each with a stream of its own. A thread replays CUDA graphs of many
+calls in a drawn order, with direct calls in between, while another stream multiplies matrices.
+Before each call its results are overwritten; behind it a kernel compares every bit with those of
+the first call of that problem, and counts on the device.
 
 A launch is one of a recurrent kernel: one for each layer of a forward, one for each of a backward.
 Not among them are networks with dropout, which draw other masks in every call.
@@ -40,6 +41,7 @@ IN_FLIGHT = 8  # graphs that a thread enqueues before it waits
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 DTYPES = ("float16", "bfloat16", "float32")
 SIZES = (1, 7, 24, 39, 40, 64, 96, 130)
+LARGE = (700, 1040, 1544)
 OPTIONS = {"algorithm": "own", "tune": "off"}
 
 COMPARE = r"""
@@ -71,7 +73,7 @@ class Problem(NamedTuple):
 
 
 def draw(seed: int) -> list[Problem]:
-    """Problems of each mode, dtype and phase, of equal and of different length: 48."""
+    """48 problems of each mode, dtype and phase, of equal and of different length; 8 large ones."""
     drawn = random.Random(seed)
     found = []
     for mode, dtype, training, equal in product(MODES, DTYPES, (False, True), (True, False)):
@@ -87,6 +89,10 @@ def draw(seed: int) -> list[Problem]:
         steps, batch = drawn.randint(1, 12), drawn.randint(1, 20)
         lengths = None if equal else tuple(drawn.randint(1, steps) for _ in range(batch))
         found.append(Problem(spec, steps, batch, lengths, training))
+    for mode, dtype in product(MODES, ("float16", "float32")):
+        hidden_size = drawn.choice(LARGE)
+        spec = dnnffi.RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
+        found.append(Problem(spec, drawn.randint(2, 6), drawn.choice((6, 20, 40)), None, True))
     drawn.shuffle(found)
     return found
 
