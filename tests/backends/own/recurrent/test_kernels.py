@@ -288,7 +288,13 @@ def flat(found):
     return b"".join(np.asarray(one).tobytes() for one in arrays if one is not None)
 
 
-@pytest.mark.parametrize("number", [1, 3, 6, 7, 9, 11, SETUPS.index(CHUNKED[3])])
+TEAMED = [
+    setup for setup in SETUPS if setup.backward is not None and setup.backward.get("team", 1) > 1
+]
+LATEST = [SETUPS.index(one) for one in (CHUNKED[3], *TEAMED[:2])]
+
+
+@pytest.mark.parametrize("number", [1, 3, 6, 7, 9, 11, *LATEST])
 def test_the_order_of_threads_does_not_matter(cublas, number):
     setup = SETUPS[number]
     problem = setup.problem(np.random.default_rng(number), steps=6, batch=11)
@@ -300,7 +306,7 @@ def test_the_order_of_threads_does_not_matter(cublas, number):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("number", [0, 1, 6, 8, 9, 11, SETUPS.index(CHUNKED[3])])
+@pytest.mark.parametrize("number", [0, 1, 6, 8, 9, 11, *LATEST])
 def test_nan_and_infinity_stay_in_their_rows(cublas, number):
     setup = SETUPS[number]
     problem = setup.problem(np.random.default_rng(number), steps=5, batch=19)
@@ -349,15 +355,20 @@ def test_a_gradient_that_is_not_there_counts_as_zero(cublas, number):
         check(case, arrays, network.results(arrays))
 
 
-@pytest.mark.parametrize("number", [0, 1, SETUPS.index(CHUNKED[4])])
-def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, monkeypatch, number):
+@pytest.fixture
+def impatient(monkeypatch):
+    """Blocks that poll a few times."""
     text = kernels._text
 
-    def impatient(name):
-        found = text(name)
-        return found.replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
+    def changed(name):
+        return text(name).replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
 
-    monkeypatch.setattr(kernels, "_text", impatient)
+    monkeypatch.setattr(kernels, "_text", changed)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("number", [0, 1, SETUPS.index(CHUNKED[4])])
+def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, number):
     setup = SETUPS[number]
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=setup.hidden, dtype=setup.dtype)
     problem = RNNProblem.dense(spec, 5, 3, training=True)
@@ -366,6 +377,19 @@ def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, monkeypa
         network.executor._forward_kernel._kernel.absent = 1
         found = network.results(arrays)
     assert np.isnan(np.asarray(found.h_n, "f4")[..., :8]).all()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("number", [SETUPS.index(setup) for setup in TEAMED[:2]])
+def test_a_block_that_no_team_hears_of_ends_in_nan(cublas, number):
+    setup = SETUPS[number]
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=setup.hidden, dtype=setup.dtype)
+    problem = RNNProblem.dense(spec, 5, 3, training=True)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
+    with setup.network(cublas, problem) as network:
+        network.executor._backward_kernel._kernel.absent = 1
+        found = network.results(arrays)
+    assert np.isnan(np.asarray(found.dh_0, "f4")[..., : setup.backward["units"]]).all()
 
 
 def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
