@@ -7,7 +7,8 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.choices import forward_choices
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+from dnnffi.backends.own.recurrent.estimates import gathered_words, shared_words
+from dnnffi.backends.own.recurrent.geometry import WORD_BYTES, Chip, Kind
 from dnnffi.bench.summary import CAPTURED, GRAPH, NOT_MEASURED, PHASE_WORDS, RAW, figures
 
 Record = Mapping[str, Any]
@@ -139,23 +140,11 @@ def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
     one = found[0]
     at_once = H200.multiprocessors // one.blocks
     groups = one.groups(batch) * directions
-    from_l2 = groups * one.blocks * l2_bytes(one) / steps["device"]["l2_rate"]
-    in_shared = -(-groups // at_once) * shared_bytes(one) / SHARED_RATE
+    read = one.subtiles * (WORD_BYTES * gathered_words(one) + one.streamed_bytes)
+    moved = one.subtiles * WORD_BYTES * shared_words(one)
+    from_l2 = groups * one.blocks * read / steps["device"]["l2_rate"]
+    in_shared = -(-groups // at_once) * moved / SHARED_RATE
     return f"{from_l2:.1f}, {in_shared:.1f}"
-
-
-def l2_bytes(one: Geometry) -> int:
-    """What a block reads from L2 in a step: words of h, and weights that do not fit on the chip."""
-    words = one.k_words * one.rows * (1 if one.staged else one.tile_warps)
-    return one.subtiles * (16 * words + one.streamed_bytes)
-
-
-def shared_bytes(one: Geometry) -> int:
-    """What a block reads and writes in shared memory: weights, words of h, partial sums."""
-    weights = one.k_shared * one.shared_step_bytes
-    words = 16 * one.k_words * one.rows * (one.tile_warps + 1) * one.staged
-    partial_sums = 2 * 4 * 16 * one.tiles * one.rows * one.k_warps
-    return one.subtiles * (weights + words + partial_sums)
 
 
 def speedups(records: Sequence[Record], phase: str, jax: Record | None = None) -> Ratios:

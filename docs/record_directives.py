@@ -192,30 +192,34 @@ class TextRecord(Record):
         return [nodes.literal_block(text, text, language="text")]
 
 
-class CallOverhead(Record):
+class Rows(Record):
+    """A table of a benchmark's record, and where that was made."""
+
+    head: tuple[str, ...] = ()
+
+    @staticmethod
+    def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+        """The rows below the head."""
+        raise NotImplementedError
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(self.rows(record), self.head),
+            nodes.paragraph(text=measured_on(record, source_hash())),
+        ]
+
+
+class CallOverhead(Rows):
     """``call-overhead``."""
 
-    file = "call_overhead.json"
-
-    def show(self, text: str) -> list[nodes.Node]:
-        record = json.loads(text)
-        return [
-            table(overhead_rows(record), OVERHEAD_HEAD),
-            nodes.paragraph(text=measured_on(record, source_hash())),
-        ]
+    file, head, rows = "call_overhead.json", OVERHEAD_HEAD, staticmethod(overhead_rows)
 
 
-class FirstCall(Record):
+class FirstCall(Rows):
     """``first-call``."""
 
-    file = "first_call.json"
-
-    def show(self, text: str) -> list[nodes.Node]:
-        record = json.loads(text)
-        return [
-            table(first_rows(record), FIRST_HEAD),
-            nodes.paragraph(text=measured_on(record, source_hash())),
-        ]
+    file, head, rows = "first_call.json", FIRST_HEAD, staticmethod(first_rows)
 
 
 class TuningReport(Record):

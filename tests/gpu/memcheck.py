@@ -32,7 +32,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 # The whole matrices, in parts that run side by side: the sanitizer's work is the host's. Sequences
 # of 65,535 steps and a full device take too long this way.
 MEMCHECK = [
-    # A few programs: XLA takes minutes to start under the sanitizer.
+    # A few programs: more of them did not end within nine minutes.
     ["tests/gpu/test_jax.py", "-k", "cupy_to_the_bit and lstm and float16 and plain"],
     ["tests/gpu/test_jax.py", "-k", "kernels_of_our_own and lstm and float16"],
     *(

@@ -367,29 +367,21 @@ def impatient(monkeypatch):
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("number", [0, 1, SETUPS.index(CHUNKED[4])])
-def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, number):
+@pytest.mark.parametrize(
+    ("number", "kernel", "result"),
+    [(number, "forward", "h_n") for number in (0, 1, SETUPS.index(CHUNKED[4]))]
+    + [(SETUPS.index(setup), "backward", "dh_0") for setup in TEAMED[:2]],
+)
+def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, number, kernel, result):
     setup = SETUPS[number]
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=setup.hidden, dtype=setup.dtype)
     problem = RNNProblem.dense(spec, 5, 3, training=True)
     arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
     with setup.network(cublas, problem) as network:
-        network.executor._forward_kernel._kernel.absent = 1
+        getattr(network.executor, f"_{kernel}_kernel")._kernel.absent = 1
         found = network.results(arrays)
-    assert np.isnan(np.asarray(found.h_n, "f4")[..., :8]).all()
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("number", [SETUPS.index(setup) for setup in TEAMED[:2]])
-def test_a_block_that_no_team_hears_of_ends_in_nan(cublas, number):
-    setup = SETUPS[number]
-    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=setup.hidden, dtype=setup.dtype)
-    problem = RNNProblem.dense(spec, 5, 3, training=True)
-    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
-    with setup.network(cublas, problem) as network:
-        network.executor._backward_kernel._kernel.absent = 1
-        found = network.results(arrays)
-    assert np.isnan(np.asarray(found.dh_0, "f4")[..., : setup.backward["units"]]).all()
+    units = setup.backward["units"] if kernel == "backward" else 8
+    assert np.isnan(np.asarray(getattr(found, result), "f4")[..., :units]).all()
 
 
 def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):

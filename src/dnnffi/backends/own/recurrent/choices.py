@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from dnnffi.backends.own.recurrent.divisions import divisions, sharing
-from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step, step_parts
+from dnnffi.backends.own.recurrent.divisions import divisions, least_units, sharing
+from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step, shape_step
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 
 _MOST, _MOST_OF_LARGE = 3, 4
@@ -86,7 +86,7 @@ def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry,
         most = chip.multiprocessors // (-(-batch // rows) * directions)
         if not most or rows >= 2 * batch:
             continue
-        units = max(8, -(-kind.padded // most // 8) * 8)
+        units = least_units(kind, most)
         for chunks in _CHUNKS if rows > 16 else _CHUNKS[1:]:
             found = whole if chunks == 1 else in_chunks
             found += [
@@ -136,7 +136,7 @@ def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
         return gathering if shares is None else [shares]
     (gathers,) = gathering
     where = gathers.units, gathers.group_rows, batch, directions, chip
-    ratio = scattered_step(shares) / sum(step_parts(kind, *where))
+    ratio = scattered_step(shares) / shape_step(kind, *where)
     if not _CLOSE[0] < ratio < _CLOSE[1]:
         return [shares if ratio < 1 else gathers]
     return [shares, gathers] if ratio < 1 else [gathers, shares]
@@ -163,9 +163,9 @@ def _shapes(kind: Kind, batch: int, directions: int, chip: Chip) -> list[tuple[i
             continue
         groups = -(-batch // group_rows) * directions
         for blocks in {max(1, chip.multiprocessors // groups), chip.multiprocessors}:
-            least = max(8, -(-kind.padded // blocks // 8) * 8)
+            least = least_units(kind, blocks)
             for units in range(least, least + 24, 8):
                 even = -(-kind.padded // -(-kind.padded // units) // 8) * 8
-                parts = step_parts(kind, even, group_rows, batch, directions, chip)
-                found[even, rows, subtiles] = sum(parts)
+                step = shape_step(kind, even, group_rows, batch, directions, chip)
+                found[even, rows, subtiles] = step
     return sorted(found, key=lambda shape: found[shape])

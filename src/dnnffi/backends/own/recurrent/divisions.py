@@ -66,7 +66,7 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
     most = chip.multiprocessors // (-(-batch // rows) * directions)
     if not most:
         return
-    least = max(8, -(-kind.padded // most // 8) * 8)
+    least = least_units(kind, most)
     ring = 4 if rows <= 16 else 3
     for units, warps in product(range(least, least + 24, 8), _SHARING_WARPS):
         if rows % 16 and units % 16:
@@ -77,6 +77,11 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
             fits = empty.base_shared_bytes <= chip.shared_bytes
             if fits and empty.blocks <= most and empty.share_words <= empty.threads:
                 yield _with_weights(empty, chip)
+
+
+def least_units(kind: Kind, blocks: int) -> int:
+    """Units of a block, of which so many have all of a layer's."""
+    return max(8, -(-kind.padded // blocks // 8) * 8)
 
 
 def _with_weights(empty: Geometry, chip: Chip) -> Geometry:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dnnffi.backends.own.recurrent.divisions import free_registers, step_registers
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+from dnnffi.backends.own.recurrent.geometry import WORD_BYTES, Chip, Geometry, Kind
 from dnnffi.spec.checks import ITEM_SIZES
 
 
-class StepParts(NamedTuple):
-    """About how many microseconds of a step are for what."""
-
-    exchange: float
-    gathering: float
-    products: float
-    streaming: float
-    """Reading weights that do not fit on the chip."""
-
-
-def step_parts(
-    kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip
-) -> StepParts:
-    """The parts of a step, with ``units`` a block and ``rows`` a group.
+def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip) -> float:
+    """About how many microseconds a step takes, with ``units`` a block and ``rows`` a group.
 
     Fitted to the best of up to 16 divisions for each of 92 shapes on an H200, to 83 of them within
     a third, to the worst within a factor of two: an exchange takes 0.66, 1000 words that a block
@@ -34,19 +20,21 @@ def step_parts(
     waves = -(-groups * blocks // chip.multiprocessors)
     weights = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word
     size = ITEM_SIZES[kind.dtype]
-    return StepParts(
-        exchange=waves * 0.66,
-        gathering=waves * 0.28e-3 * kind.exchanged * rows,
-        products=waves * 1.52e-6 * weights * rows * (size // 2) * (3 if kind.strict else 1),
-        streaming=waves * 1.51e-5 * max(0, weights * size - 260_000),
+    return sum(
+        (
+            waves * 0.66,
+            waves * 0.28e-3 * kind.exchanged * rows,
+            waves * 1.52e-6 * weights * rows * (size // 2) * (3 if kind.strict else 1),
+            waves * 1.51e-5 * max(0, weights * size - 260_000),
+        )
     )
 
 
 def scattered_step(geometry: Geometry) -> float:
     """About how many microseconds a step of a backward takes whose blocks exchange shares.
 
-    Fitted to 470 geometries of 26 shapes on an H200, to half of them within 15 %. What it finds the
-    fastest of a shape takes at most 8 % longer than what is.
+    Fitted to 470 geometries of 26 shapes on an H200, to half of them within 15 %. Of those of a
+    shape, what it finds the fastest takes at most 8 % longer than what is.
     """
     gathered = geometry.k_words * geometry.rows
     kept = geometry.k_registers * step_registers(geometry)
@@ -54,7 +42,8 @@ def scattered_step(geometry: Geometry) -> float:
     exchanges = 0.77 + 0.63e-3 * geometry.teams * geometry.share_words
     if geometry.team > 1:
         exchanges += 0.31 + 0.76e-3 * gathered
-    products = 0.31e-3 * _cycles(geometry, geometry.tile_warps * gathered)
+    words = _weight_words(geometry) + geometry.tile_warps * gathered
+    products = 0.31e-3 * _cycles(geometry, words)
     streaming = 2.55e-5 * geometry.streamed_bytes
     cells = 0.42 * geometry.thread_cells
     return exchanges + products + streaming + cells + 3e-4 * spilled * geometry.threads
@@ -65,24 +54,31 @@ def gathered_step(geometry: Geometry) -> float:
 
     Fitted to 264 geometries of 23 shapes on an H200, to half of them within 20 %.
     """
-    words = geometry.k_words * geometry.rows
-    read = 8 * geometry.k_warps * geometry.tiles * geometry.rows  # partial sums, written as well
-    if geometry.staged:
-        read += (geometry.tile_warps + 1) * words
-    else:
-        words *= geometry.tile_warps
+    words = gathered_words(geometry)
     exchange = 1.09 + 0.22e-3 * words + 0.019 * words / geometry.threads
-    products = 0.52e-3 * _cycles(geometry, read)
+    products = 0.52e-3 * _cycles(geometry, shared_words(geometry))
     streaming = 2.13e-5 * geometry.streamed_bytes
     return geometry.subtiles * (exchange + products + streaming + 0.11 * geometry.thread_cells)
 
 
-def _cycles(geometry: Geometry, read: int) -> float:
-    """What the products of a step take: those of the tensor cores, or those of shared memory.
+def gathered_words(geometry: Geometry) -> int:
+    """Words of h that a block reads from L2 in a step of a sub-tile."""
+    return geometry.k_words * geometry.rows * (1 if geometry.staged else geometry.tile_warps)
 
-    From there come the weights, and ``read`` words.
-    """
+
+def shared_words(geometry: Geometry) -> int:
+    """Words that it moves in shared memory: weights, words of h, partial sums."""
+    partial_sums = 8 * geometry.k_warps * geometry.tiles * geometry.rows
+    of_h = geometry.staged * (geometry.tile_warps + 1) * geometry.k_words * geometry.rows
+    return _weight_words(geometry) + of_h + partial_sums
+
+
+def _weight_words(geometry: Geometry) -> int:
+    return geometry.k_shared * geometry.shared_step_bytes // WORD_BYTES
+
+
+def _cycles(geometry: Geometry, words: int) -> float:
+    """What products take: those of the tensor cores, or moving ``words`` in shared memory."""
     fragments = geometry.tile_warps * geometry.k_warps * geometry.warp_tiles * geometry.warp_k
-    of_weights = 64 * fragments * geometry.k_shared / geometry.warp_k
     products = 3 if geometry.kind.strict else 1
-    return max(3.2 * fragments * geometry.rows / 8 * products, (of_weights + read) / 8)
+    return max(3.2 * fragments * geometry.rows / 8 * products, words / 8)

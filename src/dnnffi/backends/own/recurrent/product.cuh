@@ -105,19 +105,17 @@ struct Sums
             for (int j = 0; j < FEW; j++)
                 if (first + j < COLUMNS) words[j] = load(first + j);
 #pragma unroll
-            for (int m = 0; m < WARP_TILES; m++)
+            for (int half = 0; half < 2; half++)
 #pragma unroll
-                for (int j = 0; j < FEW; j++)
-                    if (first + j < COLUMNS)
+                for (int m = 0; m < WARP_TILES; m++)
+#pragma unroll
+                    for (int j = 0; j < FEW; j++) {
+                        if (first + j >= COLUMNS) continue;
                         multiply_add(
-                            part(2 * s, m, first + j), factors[m].first, words[j].x, words[j].y);
-#pragma unroll
-            for (int m = 0; m < WARP_TILES; m++)
-#pragma unroll
-                for (int j = 0; j < FEW; j++)
-                    if (first + j < COLUMNS)
-                        multiply_add(
-                            part(2 * s + 1, m, first + j), factors[m].second, words[j].z, words[j].w);
+                            part(2 * s + half, m, first + j),
+                            half ? factors[m].second : factors[m].first,
+                            half ? words[j].z : words[j].x, half ? words[j].w : words[j].y);
+                    }
         }
     }
 };
