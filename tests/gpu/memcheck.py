@@ -53,8 +53,9 @@ XLA = {
     # A search among kernels takes minutes under it.
     "XLA_FLAGS": "--xla_gpu_autotune_level=0",
 }
-# What threads of our recurrent kernels have in common: shared memory and barriers.
-OTHER_TOOLS = ("racecheck", "synccheck")
+# What threads of our recurrent kernels have in common, shared memory and barriers, and whether
+# what they read was written.
+OTHER_TOOLS = ("racecheck", "synccheck", "initcheck")
 PARTS = [("memcheck", tests) for tests in MEMCHECK] + [
     (tool, ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}- and L2-bi-bias"])
     for tool, mode in itertools.product(OTHER_TOOLS, MODES)
@@ -99,7 +100,7 @@ def sanitized(tool: str, tests: list[str]) -> dict[str, object] | None:
     if not errors or counts is None:
         print(*tests, done.stdout[-4000:], sep="\n", flush=True)
         return None
-    if done.returncode:
+    if done.returncode or any(errors):
         print(*tests, done.stdout[-4000:], sep="\n")
     print(f"{tool} {' '.join(tests)}: {counts[1]}, {sum(errors)} errors", flush=True)
     return {"tool": tool, "tests": tests, "result": counts[1], "errors": sum(errors)}

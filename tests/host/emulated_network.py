@@ -37,11 +37,9 @@ def geometry(
     kind, units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), ring=3, staged=True, **flags
 ):
     """A geometry; ``kept`` are the steps of k in registers and in shared memory, at most."""
-    last, first = flags.get("barrier_last", True), flags.get("poll_first", True)
+    flags = {"barrier_last": True, "poll_first": True} | flags
     shape = units, rows, subtiles, *warps
-    ways = flags.get("cluster", False), flags.get("scatter", False)
-    ways = *ways, flags.get("team", 1), flags.get("chunks", 1)
-    empty = Geometry(kind, *shape, 0, 0, staged, last, first, ring, *ways)
+    empty = Geometry(kind, *shape, 0, 0, staged, ring=ring, **flags)
     registers = min(kept[0], empty.warp_k)
     shared = min(kept[1], empty.warp_k - registers)
     return empty._replace(k_registers=registers, k_shared=shared)

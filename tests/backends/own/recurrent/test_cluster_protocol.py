@@ -5,9 +5,9 @@ A model of what the kernels do, line by line:
 - Each block begins its two barriers and says how many words the first phase of each counts
   (`Arrivals::begin`); then all blocks meet.
 - The first thread of each block sends a word of exchange 0 to all blocks; a thread without cells
-  sends nothing. Then, for each exchange e, all threads wait for the phase of e (`Arrivals::wait`;
-  the first one then says what the next phase counts), take the words and meet at a barrier, and the
-  first one sends its word of exchange e + 1, but for the last one.
+  sends nothing. Then, for each exchange e, all threads wait for the phase of e (`Arrivals::wait`),
+  take the words (the first one then says what the next phase counts, `Arrivals::expect`) and meet
+  at a barrier, and the first one sends its word of exchange e + 1, but for the last one.
 - A word that is sent arrives at some time, words in any order, and is counted when it arrives. A
   phase ends when its block has said how many words it counts, and these have arrived.
 """
@@ -56,7 +56,7 @@ class Protocol:
             program.append(("meet", 0))
         program.append(("send", 0))
         for e in range(exchanges):
-            step = [("wait", e), ("expect", e), ("take", e)]
+            step = [("wait", e), ("take", e), ("expect", e)]
             if without != "barrier":
                 step.append(("barrier", e))
             program += step + [("send", e + 1)] * (e + 1 < exchanges)

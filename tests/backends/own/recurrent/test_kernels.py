@@ -129,6 +129,16 @@ SETUPS = (
         packed=True,
     ),
     Setup("gru", "float16", 90, way(), way(24, 16, 2, (3, 1), (1, 0), scatter=True, team=2)),
+    # Forwards in teams, too: words of a share for several threads each, and several for a thread.
+    Setup(
+        *("lstm", "float16", 64),
+        way(8, 8, 1, (4, 1), (1, 0), scatter=True, team=2),
+        way(8, 32, 1, (2, 1), (1, 0), scatter=True, team=4),
+    ),
+    Setup("gru", "float32", 37, way(8, 32, 1, (2, 1), (0, 1), scatter=True, team=3), packed=True),
+    Setup("gru", "bfloat16", 70, way(16, 16, 1, (4, 1), (1, 1), scatter=True, team=2)),
+    Setup("rnn_tanh", "float16", 50, way(16, 8, 1, (2, 1), scatter=True, team=2), way()),
+    Setup("lstm", "float32", 30, way(8, 16, 1, (4, 1), scatter=True, team=2), strict=True),
     Setup(
         *("lstm", "float16", 70),
         way(),

@@ -111,7 +111,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             };
             if (turn == 0) {
                 meanwhile();
-                if (SCATTER) shares[thread] = make_uint4(0, 0, 0, 0);
+                if (SCATTER)
+                    for (int r = 0; r < ADDED; r++)
+                        shares[thread + r * THREADS] = make_uint4(0, 0, 0, 0);
             } else if constexpr (SCATTER) group.receive(shares, turn - 1, sub, meanwhile);
             else group.product(sums, weights, turn - 1, sub, meanwhile);
             const Partials partials((float *)memory, turn * SUBTILES + sub);
@@ -134,7 +136,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     const long long at = state + users * HIDDEN + unit;
                     const int length = there ? places.length(row) : last;
                     float of_h;
-                    if constexpr (SCATTER) of_h = group.received(shares, task, task.odd + e, lane);
+                    if constexpr (SCATTER)
+                        of_h = group.received(shares, task, 0, task.odd + e, lane);
                     else partials.add_up(&of_h, task.octet, task.column, task.odd + e, lane);
                     float d = of_h + dh[sub][i][e];
                     if (there && step == length - 1) {

@@ -98,6 +98,11 @@ struct Arrivals
                 late = true;
                 return;
             }
+    }
+
+    /* Behind that: says what the phase of the exchange after the next one counts. */
+    DEVICE void expect(int exchange) const
+    {
         if (threadIdx.x == 0) expect_bytes(of(exchange), bytes);
     }
 };

@@ -21,6 +21,9 @@ _LEAST_FREE = -28
 
 _SHARING_WARPS = 8, 12, 16
 _MOST_TEAM = 16
+_MOST_TEAMS = 16
+_MOST_ADDED = 4
+"""Words of a share that a thread adds up."""
 
 
 def divisions(
@@ -62,7 +65,11 @@ def divisions(
 
 
 def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> Iterator[Geometry]:
-    """Divisions of a backward whose blocks exchange shares, of all groups at once."""
+    """Divisions whose blocks exchange shares, of all groups at once.
+
+    A backward's teams are small, since it exchanges the gradients of all gates; a forward has few
+    teams, since it has shares of all gates.
+    """
     most = chip.multiprocessors // (-(-batch // rows) * directions)
     if not most:
         return
@@ -71,11 +78,14 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
     for units, warps in product(range(least, least + 24, 8), _SHARING_WARPS):
         if rows % 16 and units % 16:
             continue
-        for team in range(1, _MOST_TEAM + 1):
+        blocks = -(-kind.padded // units)
+        teams = {-(-blocks // count) for count in range(2, _MOST_TEAMS + 1)}
+        for team in range(1, _MOST_TEAM + 1) if kind.backward else sorted(teams - {1}):
             shape = units, rows, 1, warps, 1
             empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True, team)
             fits = empty.base_shared_bytes <= chip.shared_bytes
-            if fits and empty.blocks <= most and empty.share_words <= empty.threads:
+            few = empty.share_words <= _MOST_ADDED * empty.threads
+            if fits and few and empty.blocks <= most:
                 yield _with_weights(empty, chip)
 
 

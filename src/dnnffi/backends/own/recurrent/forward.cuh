@@ -155,16 +155,24 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 }
             };
             if (!POLL_FIRST) prepare();
-            Sums sums;
-            sums.fill(0);
-            if (step < last) {
-                group.product(sums, weights, step, sub, [&] {
-                    if (POLL_FIRST) prepare();
-                });
-            } else if (POLL_FIRST) prepare();
+            uint4 *shares = (uint4 *)memory;
+            const auto meanwhile = [&] {
+                if (POLL_FIRST) prepare();
+            };
             const Partials partials((float *)memory, step * SUBTILES + sub);
-            sums.total();
-            partials.write(sums, warp, lane);
+            if constexpr (SCATTER) {
+                if (step < last) {
+                    group.scatter(step, sub, weights);
+                    group.receive(shares, step, sub, meanwhile);
+                } else meanwhile();
+            } else {
+                Sums sums;
+                sums.fill(0);
+                if (step < last) group.product(sums, weights, step, sub, meanwhile);
+                else meanwhile();
+                sums.total();
+                partials.write(sums, warp, lane);
+            }
             /* The next step's inputs are here; the barrier shows them to all threads. */
             wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
             __syncthreads();
@@ -176,7 +184,11 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
                     float of_h[GATES], of_x[GATES];
-                    partials.add_up(of_h, task.octet, task.column, task.odd + e, lane);
+                    if constexpr (SCATTER) {
+#pragma unroll
+                        for (int gate = 0; gate < GATES; gate++)
+                            of_h[gate] = group.received(shares, task, gate, task.odd + e, lane);
+                    } else partials.add_up(of_h, task.octet, task.column, task.odd + e, lane);
 #pragma unroll
                     for (int gate = 0; gate < GATES; gate++)
                         of_x[gate] =

@@ -11,9 +11,9 @@
    STAGED: whether all threads gather a step's words into shared memory, or each warp its own into
        registers.
    CLUSTER: whether the blocks of a group are a cluster, which exchanges in shared memory.
-   SCATTER: of a backward, whether blocks exchange their shares of the gradients of h instead of the
-       gradients of the gates. TEAM blocks of consecutive ranks exchange these among them first, and
-       send shares to the blocks of their own place in all teams.
+   SCATTER: whether blocks exchange their shares of a step's products. TEAM blocks of consecutive ranks
+       exchange their words among them first, and send shares to the blocks of their own place in all
+       teams. In a team of one block the words stay in it.
    BARRIER_LAST: whether a second barrier ends a step, so that no thread polls while others compute
        cells; without it partial sums alternate between two places. POLL_FIRST: whether words are requested
        before the step's inputs are read.
@@ -30,7 +30,7 @@ constexpr int BLOCK_WORDS = UNITS / WORD; /* those of a block */
 
 /* The words of a row that a block multiplies in a step, its k: h, or backward the gradients of all
    gates; with SCATTER those of its team's units. */
-constexpr int EXCHANGED = SCATTER ? GATES * TEAM * BLOCK_WORDS : (BACKWARD ? GATES : 1) * WORDS;
+constexpr int EXCHANGED = (BACKWARD ? GATES : 1) * (SCATTER ? TEAM * BLOCK_WORDS : WORDS);
 
 /* A step of k takes 4 words: two products of 16 x 8. Their halves are 8 rows of one gate. */
 constexpr int K_STEPS = (EXCHANGED + 3) / 4;
@@ -48,7 +48,8 @@ DEVICE constexpr int first_word(int s)
 }
 
 constexpr int OCTET_GATES = BACKWARD ? 1 : GATES; /* half tiles of 8 units */
-constexpr int HALVES = (SCATTER ? TEAMS : 1) * UNITS / 8 * OCTET_GATES;
+constexpr int BLOCK_HALVES = UNITS / 8 * OCTET_GATES;
+constexpr int HALVES = (SCATTER ? TEAMS : 1) * BLOCK_HALVES;
 constexpr int TILES = (HALVES + 1) / 2;
 constexpr int WARP_TILES = (TILES + TILE_WARPS - 1) / TILE_WARPS;
 constexpr int COLUMNS = ROWS / 8; /* tiles of rows */
@@ -75,9 +76,11 @@ constexpr int RING_WORDS = STREAMS * BLOCK_WORDS * ROWS; /* of a slot */
 constexpr int THREAD_WORDS = (RING_WORDS + THREADS - 1) / THREADS;
 constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
 
-/* Of a share: words that a block sends to another one. A thread adds up some blocks' words. */
-constexpr int SHARE_WORDS = UNITS / 8 * COLUMNS * 16;
-constexpr int ADDERS = THREADS / SHARE_WORDS; /* threads that add up a word */
+/* Of a share: words that a block sends to another one. Several threads add up some blocks' words
+   each, or a thread several words of all blocks. */
+constexpr int SHARE_WORDS = BLOCK_HALVES * COLUMNS * 16;
+constexpr int ADDERS = SHARE_WORDS < THREADS ? THREADS / SHARE_WORDS : 1; /* threads of a word */
+constexpr int ADDED = (SHARE_WORDS + THREADS - 1) / THREADS;              /* words of a thread */
 constexpr bool ROW_PAIRS = COLUMNS % 2 == 0;  /* what a word of a share has of two columns or tiles */
 
 constexpr int CHUNK_WORDS = K_WARPS * CHUNK_K * 4 * ROWS;
@@ -88,7 +91,7 @@ constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of a
 constexpr int SLOT_WORDS =
     SHARES + (!SCATTER ? GATHERED_WORDS : TEAM > 1 ? TEAMS * GATHERED_WORDS : 0);
 constexpr int PARTIAL_FLOATS =
-    SCATTER ? THREADS * 4 : K_WARPS * 2 * TILES * COLUMNS * 64;
+    SCATTER ? ADDED * THREADS * 4 : K_WARPS * 2 * TILES * COLUMNS * 64;
 constexpr int PARTIAL_BYTES = (BARRIER_LAST ? 1 : 2) * PARTIAL_FLOATS * 4;
 constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
 constexpr int STAGED_BYTES = STAGED ? (CLUSTER ? 2 : 1) * STAGED_WORDS * 16 : 0;
@@ -102,8 +105,9 @@ constexpr int WEIGHTS_AT = RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES
 
 static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
-static_assert(!SCATTER || BACKWARD && STAGED && BARRIER_LAST && !CLUSTER && K_WARPS == 1, "shares");
-static_assert(!SCATTER || (ROW_PAIRS || UNITS % 16 == 0) && ADDERS > 0, "shares of threads");
+static_assert(!SCATTER || STAGED && BARRIER_LAST && !CLUSTER && K_WARPS == 1, "shares");
+static_assert(!SCATTER || BACKWARD || TEAM > 1 && SUBTILES == 1, "shares of a forward");
+static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one block's");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && BARRIER_LAST && !CLUSTER && !SCATTER, "chunks");
 static_assert(RING >= (BARRIER_LAST ? 2 : 3), "a step's inputs are awaited one step ahead");

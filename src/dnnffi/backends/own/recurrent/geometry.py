@@ -123,13 +123,15 @@ class Geometry(NamedTuple):
     def k_words(self) -> int:
         """Words of a row that a block multiplies in a step."""
         if self.scatter:
-            return self.kind.gates * self.team * self.units // self.kind.word
+            words = self.team * self.units // self.kind.word
+            return words * (self.kind.gates if self.kind.backward else 1)
         return self.kind.exchanged
 
     @property
     def share_words(self) -> int:
         """Words that a block sends to another one, where blocks exchange shares."""
-        return self.units // 8 * (self.rows // 8) * 16
+        octet_gates = 1 if self.kind.backward else self.kind.gates
+        return self.units // 8 * octet_gates * (self.rows // 8) * 16
 
     @property
     def warp_tiles(self) -> int:
@@ -194,7 +196,8 @@ class Geometry(NamedTuple):
         ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
         exchange = self.k_words * self.rows * WORD_BYTES
         if self.scatter:
-            return self.threads * WORD_BYTES + ring + exchange
+            added = -(-self.share_words // self.threads)
+            return added * self.threads * WORD_BYTES + ring + exchange
         if self.chunks > 1:  # partial sums take the place of what is staged
             return max(partials, 2 * self.chunk_words * self.rows * WORD_BYTES) + ring
         if self.cluster:

@@ -163,21 +163,15 @@ DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
     } while (!all);
 }
 
-/* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
-   different banks. */
-DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
-
 /* The products of what is staged of a chunk. */
 DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0)
 {
-    const int lane = threadIdx.x % 32, row = lane / 4;
-    const int begin = threadIdx.x / 32 / TILE_WARPS * CHUNK_K * 4 + lane % 4;
 #pragma unroll
     for (int i = 0; i < CHUNK_K; i++) {
         const int s = i * CHUNKS + chunk;
         const auto load = [&](int j) {
-            return WHOLE || begin + first_word(s) < EXCHANGED
-                       ? staged[staged_at(begin, row) + 4 * i * ROWS + 8 * j]
+            return WHOLE || weights.word + first_word(s) < EXCHANGED
+                       ? staged[weights.staged + 4 * i * ROWS + 8 * j]
                        : make_uint4(0, 0, 0, 0);
         };
         if constexpr (CROWDED) {
@@ -200,14 +194,16 @@ DEVICE void gather_staged(
     constexpr int LOADS = (GATHERED_WORDS + THREADS - 1) / THREADS;
     constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
     const int thread = threadIdx.x;
+    const uint4 *from = slot + thread; /* found once: polls follow each other fast */
+    const auto is_there = [&](int i) {
+        return i < LOADS && (GATHERED_WORDS % THREADS == 0 || thread + i * THREADS < GATHERED_WORDS);
+    };
 #pragma unroll
     for (int first = 0; first < LOADS; first += COUNT) {
         uint4 words[COUNT];
         const auto load = [&](int i) {
-            const int at = thread + (first + i) * THREADS;
-            const bool there =
-                first + i < LOADS && (GATHERED_WORDS % THREADS == 0 || at < GATHERED_WORDS);
-            return there ? load_word(slot + at) : make_uint4(0, 0, 0, tag);
+            return is_there(first + i) ? load_word(from + (first + i) * THREADS)
+                                       : make_uint4(0, 0, 0, tag);
         };
 #pragma unroll
         for (int i = 0; i < COUNT; i++) words[i] = load(i);
@@ -216,8 +212,7 @@ DEVICE void gather_staged(
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
             const int at = thread + (first + i) * THREADS;
-            if (first + i < LOADS && (GATHERED_WORDS % THREADS == 0 || at < GATHERED_WORDS))
-                staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
+            if (is_there(first + i)) staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
         }
     }
     __syncthreads();

@@ -101,7 +101,10 @@ struct Group
             meanwhile();
             arrivals.wait(exchange, late);
             multiply_staged(sums, weights, staged + (exchange & 1) * SLOT_WORDS);
-            if (late) sums.fill(bits_to_float(0x7fc00000u));
+            if (late) {
+                asm volatile(""); /* so that it is a branch: selecting each sum takes longer */
+                sums.fill(bits_to_float(0x7fc00000u));
+            } else arrivals.expect(exchange);
         } else {
             const u32 tag = tags.of(exchange);
             const uint4 *from = gathered(exchange, sub);
@@ -113,22 +116,29 @@ struct Group
         }
     }
 
-    /* With SCATTER: adds up the shares that all teams sent of this block's gradients of h. */
+    /* With SCATTER: adds up the shares that all teams sent of this block's products. */
     template <class Meanwhile>
     DEVICE void receive(uint4 *sums, int exchange, int sub, Meanwhile meanwhile)
     {
-        constexpr int EACH = (TEAMS + ADDERS - 1) / ADDERS, COUNT = EACH < AT_ONCE ? EACH : AT_ONCE;
-        const int place = threadIdx.x % SHARE_WORDS, first = threadIdx.x / SHARE_WORDS;
+        constexpr int EACH = (TEAMS + ADDERS - 1) / ADDERS, LOADS = ADDED * EACH;
+        constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
+        const int thread = threadIdx.x, adder = ADDERS > 1 ? thread / SHARE_WORDS : 0;
+        const int place = ADDERS > 1 ? thread % SHARE_WORDS : thread;
         const uint4 *from = slot(exchange, sub) + rank * TEAMS * SHARE_WORDS + place;
         const u32 tag = shares.of<true>(exchange);
-        float4 sum = make_float4(0, 0, 0, 0);
+        float4 added[ADDED];
 #pragma unroll
-        for (int begin = 0; begin < EACH; begin += COUNT) {
+        for (int r = 0; r < ADDED; r++) added[r] = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int begin = 0; begin < LOADS; begin += COUNT) {
             uint4 words[COUNT];
             const auto load = [&](int i) {
-                const int team = first + (begin + i) * ADDERS;
-                return first < ADDERS && team < TEAMS ? load_word(from + team * SHARE_WORDS)
-                                                      : make_uint4(0, 0, 0, tag);
+                const int r = (begin + i) / EACH, team = adder + (begin + i) % EACH * ADDERS;
+                const bool there = begin + i < LOADS && (TEAMS % ADDERS == 0 || team < TEAMS) &&
+                                   (ADDERS * SHARE_WORDS == ADDED * THREADS ||
+                                    (ADDERS > 1 ? adder < ADDERS : place + r * THREADS < SHARE_WORDS));
+                return there ? load_word(from + team * SHARE_WORDS + r * THREADS)
+                             : make_uint4(0, 0, 0, tag);
             };
 #pragma unroll
             for (int i = 0; i < COUNT; i++) words[i] = load(i);
@@ -136,20 +146,24 @@ struct Group
             wait_for_all<COUNT, true>(words, tag, late, load);
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
+                if (begin + i >= LOADS) continue;
+                float4 &sum = added[(begin + i) / EACH];
                 const uint4 word = untagged<true>(words[i]);
                 sum.x += bits_to_float(word.x), sum.y += bits_to_float(word.y);
                 sum.z += bits_to_float(word.z), sum.w += bits_to_float(word.w);
             }
         }
-        ((float4 *)sums)[threadIdx.x] = sum;
+#pragma unroll
+        for (int r = 0; r < ADDED; r++) ((float4 *)sums)[thread + r * THREADS] = added[r];
     }
 
-    /* The gradient of h of a thread's cell, of row e of two. */
-    DEVICE float received(const uint4 *sums, const Task &task, int e, int lane) const
+    /* What was received for a thread's cell, of a gate and of row e of two. */
+    DEVICE float received(const uint4 *sums, const Task &task, int gate, int e, int lane) const
     {
-        const int pair = ROW_PAIRS ? task.octet * (COLUMNS / 2) + task.column / 2
-                                   : task.octet / 2 * COLUMNS + task.column;
-        const int second = ROW_PAIRS ? task.column % 2 : task.octet % 2;
+        const int half = task.octet * OCTET_GATES + gate;
+        const int pair = ROW_PAIRS ? half * (COLUMNS / 2) + task.column / 2
+                                   : half / 2 * COLUMNS + task.column;
+        const int second = ROW_PAIRS ? task.column % 2 : half % 2;
         float sum = 0;
 #pragma unroll
         for (int adder = 0; adder < ADDERS; adder++)
@@ -169,8 +183,8 @@ struct Group
         }
     }
 
-    /* Multiplies the gradients of the gates of its team by the matrices' rows that belong to them, and
-       sends each block of its place in a team its share. */
+    /* Multiplies the words of its team by the part of the matrices that belongs to them, and sends each
+       block of its place in a team its share. */
     DEVICE void scatter(int exchange, int sub, const Weights &weights)
     {
         const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * WARP_TILES;
@@ -221,9 +235,9 @@ struct Group
 #pragma unroll
         for (int i = 0; i < (ROW_PAIRS ? 2 : 1) * WORDS_OF_HALF; i++) {
             const int half = 2 * tile + i / WORDS_OF_HALF, j = i % WORDS_OF_HALF;
-            if (half >= HALVES) continue;
-            const int block = half / (UNITS / 8) * TEAM + rank % TEAM, octet = half % (UNITS / 8);
-            const int place = (ROW_PAIRS ? octet : octet / 2) * WORDS_OF_HALF + j;
+            if (2 * WARP_TILES * TILE_WARPS != HALVES && half >= HALVES) continue;
+            const int block = half / BLOCK_HALVES * TEAM + rank % TEAM, of_block = half % BLOCK_HALVES;
+            const int place = (ROW_PAIRS ? of_block : of_block / 2) * WORDS_OF_HALF + j;
             union { float values[4]; uint4 word; } share;
             for (int e = 0; e < 4; e++)
                 share.values[e] =

@@ -127,13 +127,13 @@ template <class Arrays> struct Ring
 {
     uint4 *slots;
     Places places;
-    int rank;
+    int rank, thread;
     Way sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
     Way seconds[SUBTILES][THREAD_WORDS];
 
     DEVICE Ring(
         uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row)
-        : slots(slots_), places(places_), rank(rank_)
+        : slots(slots_), places(places_), rank(rank_), thread(held(threadIdx.x))
     {
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++)
@@ -169,12 +169,12 @@ template <class Arrays> struct Ring
 
     DEVICE uint4 *slot(int turn, int sub) const
     {
-        return slots + (turn % RING * SUBTILES + sub) * RING_WORDS;
+        return slots + ((u32)turn % RING * SUBTILES + sub) * RING_WORDS;
     }
 
     DEVICE void load(int step, int turn, int sub) const
     {
-        uint4 *to = slot(turn, sub) + threadIdx.x;
+        uint4 *to = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++)
             sources[sub][r].read(to + r * THREADS, places, unit_of(r), step);
@@ -182,7 +182,7 @@ template <class Arrays> struct Ring
 
     DEVICE void store(int step, int turn, int sub) const
     {
-        const uint4 *from = slot(turn, sub) + threadIdx.x;
+        const uint4 *from = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
             targets[sub][r].write(from + r * THREADS, places, unit_of(r), step);
@@ -198,6 +198,6 @@ template <class Arrays> struct Ring
 
     DEVICE int unit_of(int r) const
     {
-        return rank * UNITS + (threadIdx.x + r * THREADS) / ROWS % BLOCK_WORDS * WORD;
+        return rank * UNITS + (thread + r * THREADS) / ROWS % BLOCK_WORDS * WORD;
     }
 };

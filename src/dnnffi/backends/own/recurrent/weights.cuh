@@ -10,15 +10,16 @@ DEVICE uint4 weight_word(const Element *matrices, bool aligned, int rank, int ha
     found.word = make_uint4(0, 0, 0, 0);
     if (half < HALVES && k < EXCHANGED) {
         if (SCATTER) {
-            constexpr int WORDS_OF_TEAM = TEAM * BLOCK_WORDS, OCTETS_OF_BLOCK = UNITS / 8;
-            const int block = half / OCTETS_OF_BLOCK * TEAM + rank % TEAM;
-            const int unit = block * UNITS + half % OCTETS_OF_BLOCK * 8 + row;
+            constexpr int WORDS_OF_TEAM = TEAM * BLOCK_WORDS;
+            const int block = half / BLOCK_HALVES * TEAM + rank % TEAM;
+            const int unit = block * UNITS + half % BLOCK_HALVES / OCTET_GATES * 8 + row;
             const int own = rank / TEAM * TEAM * UNITS + k % WORDS_OF_TEAM * WORD;
-            const int gate = k / WORDS_OF_TEAM;
-            const Element *from = matrices + (long long)gate * HIDDEN * HIDDEN + unit;
+            const int gate = BACKWARD ? k / WORDS_OF_TEAM : half % OCTET_GATES;
+            const Element *from = matrices + (long long)gate * HIDDEN * HIDDEN;
             for (int e = 0; e < WORD; e++)
                 if (unit < HIDDEN && own + e < HIDDEN)
-                    found.values[e] = from[(long long)(own + e) * HIDDEN];
+                    found.values[e] = BACKWARD ? from[(long long)(own + e) * HIDDEN + unit]
+                                               : from[(long long)unit * HIDDEN + own + e];
             return as_factors(found.word);
         }
         const int unit = rank * UNITS + half / OCTET_GATES * 8 + row;
@@ -53,16 +54,33 @@ DEVICE Fragments fragments(
     return {make_uint4(low.x, high.x, low.y, high.y), make_uint4(low.z, high.z, low.w, high.w)};
 }
 
+/* A number that the compiler would otherwise compute again in every step. A step of a cluster is so
+   short that this is a part of it; others do not gain. */
+DEVICE int held(int value)
+{
+#if CLUSTER
+    asm volatile("" : "+r"(value));
+#endif
+    return value;
+}
+
+/* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
+   different banks. */
+DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
+
 struct Weights
 {
     Fragments kept[K_REGISTERS ? K_REGISTERS : 1][WARP_TILES];
     uint4 *shared, *streamed; /* this lane's, 32 lanes side by side */
+    int word, staged; /* the first word that this lane multiplies, and where that is staged */
 
     DEVICE void read(
         const Element *matrices, uint4 *in_shared, uint4 *in_memory, int rank, int warp, int lane)
     {
         const int tile = warp % TILE_WARPS * WARP_TILES, row = lane / 4;
         const int k = warp / TILE_WARPS * CHUNK_K * 4 + lane % 4;
+        word = held(k);
+        staged = held(staged_at(k, row));
         const bool aligned = ((unsigned long long)matrices & 15) == 0;
         shared = in_shared + warp * (K_SHARED * WARP_TILES * 64) + lane;
         streamed = in_memory + lane +
