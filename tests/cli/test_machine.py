@@ -43,6 +43,7 @@ def test_the_hash_is_of_names_and_contents_of_sources(tmp_path):
     found = [written("a.py", "1"), written("a.py", "2"), written("b.py", "2")]
     (tmp_path / "a.py").unlink()
     found.append(source_hash(tmp_path))
-    assert len(set(found)) == 4
+    found += [written("kernel.cuh", "3"), written("kernel.cuh", "4")]
+    assert len(set(found)) == 6
     assert written("b.txt", "3") == found[-1]
     assert len(source_hash()) == 64

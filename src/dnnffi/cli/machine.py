@@ -16,9 +16,9 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def source_hash(package: Path = PACKAGE) -> str:
-    """SHA-256 over the names and contents of the package's sources, in order."""
+    """SHA-256 over the names and contents of the package's sources, in order; kernels are some."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted([*package.rglob("*.py"), *package.rglob("*.cuh")]):
         # Named as in the repository, so that an installed package of the same source has its hash.
         digest.update(b"src/dnnffi/" + path.relative_to(package).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
