@@ -398,6 +398,13 @@ class JaxBench(Record):
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
         """What was measured: the aims, then every shape, a table for each phase."""
         found: list[nodes.Node] = [table(jax_aims(record), JAX_AIM_HEAD)]
+        if "nothing_ms" in record:
+            words = (
+                "A compiled function that adds one to a number takes "
+                f"{1e3 * record['nothing_ms']:.0f} µs a call in the same loop, the least that a "
+                "call in JAX takes."
+            )
+            found.append(nodes.paragraph(text=words))
         for phase, words in PHASE_WORDS.items():
             found.append(nodes.paragraph(text=f"{words.capitalize()}:"))
             found.append(table(jax_rows(record, phase), JAX_HEAD))
