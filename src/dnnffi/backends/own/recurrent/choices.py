@@ -61,9 +61,9 @@ def _class(geometry: Geometry) -> int:
 
 
 def forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
-    """Those of `choices` for a forward, in both orders; of large layers others instead.
+    """Those of `choices` for a forward: of small layers in both orders.
 
-    Those are `wide` ones and one in teams.
+    Of large layers also `wide` ones and one in teams.
     """
     found = choices(kind, batch, directions, chip, _MOST)
     if not found or kind.exchanged * found[0].group_rows < _MANY_WORDS:
@@ -124,7 +124,7 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry |
     units = -(-kind.padded // blocks // 8) * 8
     rows = 8
     groups = -(-batch // rows) * directions
-    products = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word * rows
+    products = units * kind.octet_gates * kind.exchanged * kind.word * rows
     sent = kind.exchanged * min(batch, rows)
     if not chip.clusters or groups > chip.multiprocessors // blocks:
         return None

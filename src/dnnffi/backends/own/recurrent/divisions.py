@@ -21,7 +21,8 @@ _LEAST_FREE = -28
 
 _SHARING_WARPS = 8, 12, 16
 _MOST_TEAM = 16
-_MOST_TEAMS = 16
+"""Blocks of a backward's team, and teams of a forward."""
+
 _MOST_ADDED = 4
 """Words of a share that a thread adds up."""
 
@@ -78,15 +79,21 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
     for units, warps in product(range(least, least + 24, 8), _SHARING_WARPS):
         if rows % 16 and units % 16:
             continue
-        blocks = -(-kind.padded // units)
-        teams = {-(-blocks // count) for count in range(2, _MOST_TEAMS + 1)}
-        for team in range(1, _MOST_TEAM + 1) if kind.backward else sorted(teams - {1}):
+        for team in _team_sizes(kind, units):
             shape = units, rows, 1, warps, 1
             empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True, team)
             fits = empty.base_shared_bytes <= chip.shared_bytes
             few = empty.share_words <= _MOST_ADDED * empty.threads
             if fits and few and empty.blocks <= most:
                 yield _with_weights(empty, chip)
+
+
+def _team_sizes(kind: Kind, units: int) -> list[int]:
+    """Of how many blocks the teams may be."""
+    if kind.backward:
+        return list(range(1, _MOST_TEAM + 1))
+    blocks = -(-kind.padded // units)
+    return sorted({-(-blocks // teams) for teams in range(2, _MOST_TEAM + 1)} - {1})
 
 
 def least_units(kind: Kind, blocks: int) -> int:

@@ -18,7 +18,7 @@ def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, c
     blocks = -(-kind.padded // units)
     groups = -(-batch // rows) * directions
     waves = -(-groups * blocks // chip.multiprocessors)
-    weights = units * (1 if kind.backward else kind.gates) * kind.exchanged * kind.word
+    weights = units * kind.octet_gates * kind.exchanged * kind.word
     size = ITEM_SIZES[kind.dtype]
     gathering = 0.28e-3 * kind.exchanged * rows
     products = 1.52e-6 * weights * rows * (size // 2) * (3 if kind.strict else 1)

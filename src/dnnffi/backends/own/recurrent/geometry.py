@@ -69,9 +69,19 @@ class Kind(NamedTuple):
         return -(-self.hidden // 8) * 8
 
     @property
+    def octet_gates(self) -> int:
+        """Half tiles of eight units."""
+        return 1 if self.backward else self.gates
+
+    @property
+    def unit_values(self) -> int:
+        """What a unit exchanges for a row in a step: h, or the gradients of its gates."""
+        return self.gates if self.backward else 1
+
+    @property
     def exchanged(self) -> int:
         """Words that are exchanged for a row in a step, unless blocks exchange shares."""
-        return (self.gates if self.backward else 1) * self.padded // self.word
+        return self.unit_values * self.padded // self.word
 
 
 class Geometry(NamedTuple):
@@ -123,15 +133,13 @@ class Geometry(NamedTuple):
     def k_words(self) -> int:
         """Words of a row that a block multiplies in a step."""
         if self.scatter:
-            words = self.team * self.units // self.kind.word
-            return words * (self.kind.gates if self.kind.backward else 1)
+            return self.kind.unit_values * self.team * self.units // self.kind.word
         return self.kind.exchanged
 
     @property
     def share_words(self) -> int:
         """Words that a block sends to another one, where blocks exchange shares."""
-        octet_gates = 1 if self.kind.backward else self.kind.gates
-        return self.units // 8 * octet_gates * (self.rows // 8) * 16
+        return self.units // 8 * self.kind.octet_gates * (self.rows // 8) * 16
 
     @property
     def warp_tiles(self) -> int:
@@ -263,7 +271,7 @@ class Geometry(NamedTuple):
 
 def tiles(kind: Kind, units: int) -> int:
     """Tiles of a block with ``units`` hidden units."""
-    halves = units // 8 * (1 if kind.backward else kind.gates)
+    halves = units // 8 * kind.octet_gates
     return -(-halves // 2)
 
 
