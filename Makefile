@@ -25,6 +25,9 @@ LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cu
 # What test-jax installs; pyproject.toml has the oldest.
 JAX ?= jax
 
+# What test-torch installs; pyproject.toml has the oldest.
+TORCH ?= torch
+
 ifeq ($(strip $(VENV)),)
   run := PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $(PYTHON)
 else
@@ -38,7 +41,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs .docs bench clean
+.PHONY: help demo info test test-jax .test-jax test-torch .test-torch stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs .docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -59,6 +62,17 @@ test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment
 	@$(if $(strip $(VENV)),$(pip) install '$(JAX)' flatbuffers)
 	$(run) -m pytest -n 2 tests/xla tests/docs/test_examples.py \
 		tests/examples/test_jax_data_parallel.py tests/bench/test_jax_models.py $(PYTEST_ARGS)
+
+# Without a libcudnn of ours: PyTorch brings its own.
+test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of its own (TORCH=torch==2.13.*)
+	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-torch) CUDA_EXTRA= LIBCUDNN= TORCH='$(TORCH)' \
+		.test-torch
+
+.test-torch: $(dev)
+	@$(if $(strip $(VENV)),$(pip) install '$(TORCH)')
+	$(run) -m pytest -n 2 tests/test_torch.py tests/bench/test_torch_models.py \
+		tests/bench/test_image_models.py tests/cli/test_bench.py tests/cli/test_machine.py \
+		tests/docs/test_examples.py::test_with_torch $(PYTEST_ARGS)
 
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
 	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)
@@ -131,7 +145,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 		--json docs/verification/bench_cnn.json
 
 clean: ## Remove the virtual environment and everything built
-	rm -rf .venv .venv-docs .venv-jax build dist docs/_build docs/_generated demo-output
+	rm -rf .venv .venv-docs .venv-jax .venv-torch build dist docs/_build docs/_generated demo-output
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -18,10 +18,11 @@ from dnnffi.device import tracked
 
 try:
     import torch
-
-    import dnnffi.torch
 except ImportError:
     torch = None
+else:
+    # Apart from PyTorch itself: an error of ours fails here, and skips nothing.
+    import dnnffi.torch
 
 needs_torch = pytest.mark.skipif(torch is None, reason="no PyTorch")
 MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
@@ -136,13 +137,24 @@ def test_only_what_requires_a_gradient_gets_one():
 
 
 @needs_torch
-def test_without_gradients_nothing_is_kept():
+def test_without_gradients_nothing_is_kept(monkeypatch):
+    monkeypatch.delattr(dnnffi.torch.networks, "lstm_forward")  # which keeps what a backward needs
     module = module_of("lstm").requires_grad_(False)
     y, _ = dnnffi.torch.lstm(draw(5, 2, 3).detach(), None, list(module.parameters()))
     assert y.grad_fn is None
     with torch.no_grad():
         y, _ = dnnffi.torch.lstm(draw(5, 2, 3), None, list(module_of("lstm").parameters()))
     assert not y.requires_grad
+
+
+@needs_torch
+def test_without_gradients_elements_are_dropped_too():
+    weights, x = list(module_of("lstm", num_layers=2).parameters()), draw(5, 2, 3)
+    keywords = {"num_layers": 2, "dropout": 1.0, "dropout_state": dnnffi.DropoutState(0)}
+    with torch.no_grad():
+        y, _ = dnnffi.torch.lstm(x, None, weights, **keywords)
+        of_another_x, _ = dnnffi.torch.lstm(2 * x, None, weights, **keywords)
+    torch.testing.assert_close(y, of_another_x)  # of which nothing reaches the second layer
 
 
 @needs_torch
@@ -181,6 +193,38 @@ def test_a_tensor_that_is_written_to_before_backward_is_noticed(written):
         {"x": x, "weights": module.weight_hh_l0, "y": y}[written].add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
+
+
+@needs_torch
+def test_a_tensor_that_is_negated_lazily_keeps_its_sign():
+    # As the imaginary part of a conjugate is, and what autograd gives back through one.
+    module, x = module_of("gru"), draw(5, 2, 3).detach()
+    negated, weights = torch._neg_view(x), dnnffi.RNNWeights.from_torch(module.state_dict(), "gru")
+    assert negated.is_neg()
+    expected = module(-x)[0].detach()
+    for y in (
+        dnnffi.torch.gru(negated, None, list(module.parameters()))[0].detach(),
+        torch.from_numpy(dnnffi.gru(negated, None, weights)[0]),
+    ):
+        torch.testing.assert_close(y, expected)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["conv", "gru"])
+def test_a_gradient_that_is_negated_lazily_keeps_its_sign(name):
+    x = draw(5, 2, 3)
+    if name == "conv":
+        w = draw(1, 2, 1)
+        pairs = (dnnffi.torch.conv(x, w), torch.conv1d(x, w)), [x, w]
+    else:
+        module = module_of("gru")
+        weights = list(module.parameters())
+        pairs = (dnnffi.torch.gru(x, None, weights)[0], module(x)[0]), [x, *weights]
+    (y, other), inputs = pairs
+    dy = torch._neg_view(torch.randn_like(y))
+    found, expected = (torch.autograd.grad(one, inputs, dy) for one in (y, other))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @needs_torch
@@ -261,8 +305,11 @@ def test_a_second_derivative_of_a_convolution_is_refused():
 
 @needs_torch
 def test_a_wrong_argument_of_a_convolution_is_named():
-    with pytest.raises(TypeError, match=r"^w must be a torch.Tensor; got NoneType"):
-        dnnffi.torch.conv(draw(2, 4, 6), None)
+    for name in ("conv", "conv_transpose"):
+        with pytest.raises(TypeError, match=r"^w must be a torch.Tensor; got NoneType"):
+            getattr(dnnffi.torch, name)(draw(2, 4, 6), None)
+        with pytest.raises(TypeError, match=r"^x must be a torch.Tensor; got ndarray"):
+            getattr(dnnffi.torch, name)(np.ones((2, 4, 6)), draw(4, 4, 1))
 
 
 @needs_torch

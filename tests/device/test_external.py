@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import pickle
 
 import numpy as np
 import pytest
@@ -102,3 +104,9 @@ def test_views():
         array.reshape(3, 3)
     with pytest.raises(ValueError, match="whole rows"):
         array[::2]
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_address_is_not_copied_without_its_memory(again):
+    with pytest.raises(TypeError, match=r"^DeviceArray cannot be pickled or copied: "):
+        again(device_array("x", Producer()))

@@ -30,7 +30,7 @@ WORK = ROOT / "build" / "package"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["build-system"]["requires"]
 NEEDED_IN_SOURCES = ("tests/package/smoke.py", "bindings/generate.py", "docs/conf.py", "Makefile")
-NOT_COPIED = (".git", ".venv", "build", "dist", "*.egg-info", "_build", "__pycache__", "*_cache")
+NOT_COPIED = (".git", ".venv*", "build", "dist", "*.egg-info", "_build", "__pycache__", "*_cache")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
 

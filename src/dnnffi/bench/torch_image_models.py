@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from dnnffi.bench.creator import Creator
 from dnnffi.bench.images import ImageData, ImageShape
 from dnnffi.bench.model import ModelDef
 from dnnffi.bench.resnet import Conv, ResNet
-from dnnffi.bench.torch_models import PLACES, device, in_a_graph
+from dnnffi.bench.torch_models import PLACES, device, in_a_graph, old_jit
 from dnnffi.device.interface import NDArray
 
 _FUNCTIONS: Any = torch.nn.functional
@@ -69,9 +68,7 @@ def eager(
         return scores(network, x, weights)
 
     if trace:
-        with warnings.catch_warnings():
-            # That torch.jit is old is why it is here.
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with old_jit():
             run = torch.jit.trace(run, (x, *weights), check_trace=False)
 
     def forward() -> tuple[torch.Tensor]:

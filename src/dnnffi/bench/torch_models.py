@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,15 @@ from dnnffi.rnn.functions import Gradients
 def device(place: str) -> str:
     """What PyTorch calls "cpu" or "gpu"."""
     return "cuda" if place == "gpu" else "cpu"
+
+
+@contextmanager
+def old_jit() -> Iterator[None]:
+    """``torch.jit`` without its warnings: that it is old is why it is measured."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch 2.15
+        yield
 
 
 def _tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
@@ -122,9 +132,7 @@ def in_a_graph(model: ModelDef) -> ModelDef:
 def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:
     """A function of `torch_script`, compiled."""
     name = "multilayer" if variant == "dropout" else variant
-    with warnings.catch_warnings():
-        # That torch.jit is old is why it is here.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with old_jit():
         function: Any = torch.jit.script(getattr(torch_script, name))
     x, states = _tensor(data.x, place, training), _states(data, place, training)
     params = [_tensor(array, place, training) for array in data.weights]

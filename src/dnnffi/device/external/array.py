@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.runtime import Event, kind_in_process, runtime
 from dnnffi.device.external.use import current_allocator, current_stream
 from dnnffi.device.tracked import detached
+from dnnffi.errors import not_picklable
 from dnnffi.spec.layouts import contiguous_strides
 
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
@@ -61,6 +62,10 @@ class DeviceArray:
         self.nbytes = self.size * dtype.itemsize
         self.flags = _Flags()
         self._c_contiguous = True
+
+    def __reduce__(self) -> NoReturn:
+        # A copy would have a copy of the owner, and the address of the memory of the first one.
+        raise not_picklable(self, "copy the array that it was made of, or copy what get() returns")
 
     @property
     def strides(self) -> tuple[int, ...]:
