@@ -76,8 +76,8 @@ def in_the_order_of(problem, mask):
     return mask
 
 
-def dropped(problem, values, seed=LARGE_SEED, drawn=0, layer=0, rows_at=None):
-    """``values``, of the shape of y, by the kernels; ``rows_at`` is where the caller's rows are."""
+def dropped(problem, values, seed=LARGE_SEED, drawn=0, layer=0):
+    """``values``, of the shape of y, by the kernels."""
     memory = EmulatedMemory()
     launch = Launch(memory.current_stream(), 0)
     generator = Generator(memory, 0, seed)

@@ -29,7 +29,6 @@ from dnnffi.backends.own.recurrent.geometry import (
     Chip,
     Geometry,
     Kind,
-    warp_k,
 )
 from dnnffi.spec.checks import ITEM_SIZES
 
@@ -86,16 +85,16 @@ def any_geometry(dice):
     if dice.random() < 0.3:
         return any_chunks(dice, kind)
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
-    steps = warp_k(kind, k_warps)
-    registers = dice.randint(0, steps)
     cluster = dice.random() < 0.2
     subtiles = 1 if cluster else dice.randint(1, 2)
-    return Geometry(
+    empty = Geometry(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
-        *(tile_warps, k_warps, registers, dice.randint(0, steps - registers)),
+        *(tile_warps, k_warps, 0, 0),
         *(cluster or dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5),
         *(dice.randint(3, 4), cluster),
     )
+    registers = dice.randint(0, empty.warp_k)
+    return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
 
 
 def any_chunks(dice, kind):
@@ -115,7 +114,7 @@ def any_scatter(dice, kind):
     units, rows, warps = dice.choice([(16, 8, 1), (8, 16, 2), (32, 8, 8), (24, 32, 7), (8, 64, 4)])
     least = 1 if kind.backward else 2
     empty = Geometry(
-        *(kind, units, rows, dice.randint(1, 2) if kind.backward else 1, warps, 1, 0, 0),
+        *(kind, units, rows, 1, warps, 1, 0, 0),
         *(True, True, dice.random() < 0.5, dice.randint(3, 4), False, True, dice.randint(least, 5)),
     )
     registers = dice.randint(0, empty.warp_k)

@@ -117,7 +117,7 @@ SETUPS = (
     # Backwards whose blocks exchange their shares of the gradients of h.
     Setup("lstm", "float16", 40, way(), way(16, 8, 1, (2, 1), (1, 0), scatter=True)),
     Setup("lstm", "float32", 37, way(), way(16, 16, 1, (4, 1), (1, 1), scatter=True)),
-    Setup("gru", "bfloat16", 50, way(), way(32, 8, 2, (4, 1), (0, 1), scatter=True), packed=True),
+    Setup("gru", "bfloat16", 50, way(), way(32, 8, 1, (4, 1), (0, 1), scatter=True), packed=True),
     Setup("gru", "float16", 16, way(), way(16, 8, 1, (4, 1), (2, 0), scatter=True)),
     # In teams: units that fill all blocks, and that do not; several words of a share a thread.
     Setup("lstm", "float16", 64, way(), way(16, 8, 1, (2, 1), (1, 0), scatter=True, team=2)),
@@ -128,7 +128,7 @@ SETUPS = (
         way(8, 32, 1, (2, 1), (1, 1), scatter=True, team=2),
         packed=True,
     ),
-    Setup("gru", "float16", 90, way(), way(24, 16, 2, (3, 1), (1, 0), scatter=True, team=2)),
+    Setup("gru", "float16", 90, way(), way(24, 16, 1, (3, 1), (1, 0), scatter=True, team=2)),
     # Forwards in teams, too: words of a share for several threads each, and several for a thread.
     Setup(
         *("lstm", "float16", 64),
@@ -353,6 +353,27 @@ def test_gradients_are_added_to_those_before(cublas):
     for one, held, both in zip(alone, arrays.weights, more, strict=True):
         expected = np.asarray(one, "f8") + np.asarray(held, "f8")
         np.testing.assert_allclose(np.asarray(both, "f8"), expected, rtol=4e-3, atol=4e-3)
+
+
+def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
+    setup = SETUPS[0]
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=24, dtype="float16")
+    sizes, passed = {}, {}
+    for bias in (False, True):
+        problem = RNNProblem.dense(replace(spec, bias=bias), 2, 5, training=True)
+        with setup.network(cublas, problem) as network:
+            executor = network.executor
+            sizes[bias] = executor.reserve_bytes
+            run = executor._backward_kernel.run
+
+            def noted(launch, arguments, bounds, bias=bias, run=run):
+                passed[bias] = arguments[10]
+                run(launch, arguments, bounds)
+
+            executor._backward_kernel.run = noted
+            network.results(conformance.arrays_of(conformance.Case(problem, True, 0)))
+    assert sizes[False] < sizes[True]
+    assert passed[False] == 0 != passed[True]
 
 
 @pytest.mark.parametrize("number", [0, 3, 6])

@@ -183,14 +183,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             if constexpr (SCATTER && TEAM == 1)
                 if (turn < last) group.scatter(turn, sub, weights);
         }
-        /* Words of one sub-tile are on their way while the other's cells are computed. */
         if constexpr (TEAM > 1)
-#pragma unroll
-            for (int sub = 0; sub < SUBTILES; sub++) {
-                if (turn == last) continue;
-                if (sub > 0) __syncthreads(); /* they are staged in one place */
-                group.scatter(turn, sub, weights);
-            }
+            if (turn != last) group.scatter(turn, 0, weights);
     }
 
     /* The sums over a group's steps: of eight rows, added up by the kernel that reads them. */

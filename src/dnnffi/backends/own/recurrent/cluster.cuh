@@ -14,7 +14,8 @@
    is complete, of which the block itself sent a part after its own phase e had ended. Words may come
    before the block says how many it expects: until it does, the phase has an arrival to wait for.
    Why no block waits forever: the blocks of a cluster are on the device at once, and no block ends
-   before all words that are sent to it have arrived: it waits for each exchange. */
+   before all words that are sent to it have arrived: it waits for each exchange. Only a block that
+   is `late` may; what is then sent to it ends the launch with an error. */
 
 #ifdef __CUDACC__
 

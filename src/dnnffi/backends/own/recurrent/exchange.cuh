@@ -8,7 +8,9 @@
    reader knows which tag a word will have, and reads it again until it has that.
 
    Why no block reads early: a word with the new tag is the new word, all of it, since an access of
-   16 bytes is one access.
+   16 bytes is one access. GPUs do so: no word of a million launches was torn (own_stress.json). PTX
+   does not promise it of `v4.u32`, which it models as four accesses in any order ("Vector
+   Data-types"); only of `b128`, which CUDA 12.3 and newer have.
    Why no block overwrites what is still to be read: a block writes step e + 2 into the slot of step
    e only after it has read all of step e + 1, and each block wrote its part of e + 1 only after it
    had read all of e (its threads meet at a barrier in between; where they read in chunks, the one

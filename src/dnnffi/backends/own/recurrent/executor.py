@@ -78,7 +78,8 @@ class OwnRNNExecutor:
         self._backward_kernel = None
         if backward is not None:
             self._backward_kernel = LayerKernel(backward, *of_layers)
-            self._bias_kernel = memory.kernel(source_of_bias(backward), "bias_gradients")
+            if spec.bias:
+                self._bias_kernel = memory.kernel(source_of_bias(backward), "bias_gradients")
         low, high = problem.options.clip or (0.0, 0.0)
         self._bounds = float(low), float(high)
         self._places = (
@@ -169,12 +170,13 @@ class OwnRNNExecutor:
         kind, sizes, directions = self._kind, self._sizes, self._directions
         geometry = self._backward_kernel.geometry
         self._bias_parts = geometry.groups(self._rows.batch) * geometry.bias_parts
+        bias_bytes = directions * self._bias_parts * kind.saved * kind.padded * 4
         arrays = LayerArrays(
             reserve.add(directions * sizes.gates),
             reserve.add(directions * sizes.state if kind.mode == "lstm" else 0),
             reserve.add(directions * sizes.state),
             y := reserve.add(sizes.y if layer < self._own_ys else 0),
-            reserve.add(directions * self._bias_parts * kind.saved * kind.padded * 4),
+            reserve.add(bias_bytes if self.problem.spec.bias else 0),
             dropped=y,
         )
         if self._dropout is not None and kind.plain and layer < self.problem.spec.num_layers - 1:
@@ -241,7 +243,7 @@ class OwnRNNExecutor:
                 dy,
                 at.weights + weights.w_hh,
                 *(self._state(array, layer) for array in (at.dh_n, at.dc_n, at.dh_0, at.dc_0)),
-                at.reserve + arrays.bias_sums,
+                at.reserve + arrays.bias_sums if spec.bias else 0,
                 *room,
                 *self._places,
                 weights.matrix_stride // self._size,

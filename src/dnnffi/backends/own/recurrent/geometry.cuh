@@ -106,7 +106,7 @@ constexpr int WEIGHTS_AT = RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES
 static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
 static_assert(!SCATTER || STAGED && BARRIER_LAST && !CLUSTER && K_WARPS == 1, "shares");
-static_assert(!SCATTER || BACKWARD || TEAM > 1 && SUBTILES == 1, "shares of a forward");
+static_assert(!SCATTER || SUBTILES == 1 && (BACKWARD || TEAM > 1), "shares of one sub-tile");
 static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one block's");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && BARRIER_LAST && !CLUSTER && !SCATTER, "chunks");

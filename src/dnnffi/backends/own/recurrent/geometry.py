@@ -273,9 +273,3 @@ def tiles(kind: Kind, units: int) -> int:
     """Tiles of a block with ``units`` hidden units."""
     halves = units // 8 * kind.octet_gates
     return -(-halves // 2)
-
-
-def warp_k(kind: Kind, k_warps: int) -> int:
-    """Steps of k of each of ``k_warps`` warps."""
-    steps = -(-kind.exchanged // 4)
-    return -(-steps // k_warps)
