@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -201,6 +202,21 @@ def test_after_a_refusal_the_context_still_runs(device, gru, x, monkeypatch):
             gru.run(np.zeros((200, 10, 5), "f4"))
     found, _ = gru.run(x)
     np.testing.assert_array_equal(found, right)
+
+
+def test_buffers_of_other_sizes_make_room_for_a_new_one(gru, x, monkeypatch):
+    gru.run(x[:2])
+    idle = weakref.ref(gru._network._idle[0])
+    make = devices.Device.buffer
+
+    def limited(self, what, nbytes, usage, mapped=False):
+        if idle() is not None and what == "the results":
+            with self.errors(f"a buffer for {what}"):
+                raise RuntimeError("Not enough memory left.")
+        return make(self, what, nbytes, usage, mapped)
+
+    monkeypatch.setattr(devices.Device, "buffer", limited)
+    assert gru.run(x)[0].shape == (4, 3, 7)
 
 
 def test_a_closed_context_is_refused(device, x):

@@ -5,6 +5,7 @@ Buffers belong to one call at a time, which takes them and puts them back: threa
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dnnffi.backends.vulkan.sequence import DirectionWeights, Sequence, State
 from dnnffi.backends.vulkan.tiles import MOST_TURNS
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
+from dnnffi.errors import VulkanError
 from dnnffi.execution.locks import Turn
 from dnnffi.reference.layout import Layout
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
@@ -143,6 +145,20 @@ class VulkanNetwork:
     def _take(self, problem: RNNProblem) -> Sequence:
         """Buffers for a problem: those that an earlier call has put back, or new ones."""
         key = problem.steps, problem.batch, problem.options.algorithm
+        found = self._find(key)
+        if found is not None:
+            return found
+        if self._idle:
+            try:
+                return Sequence(self.device, self.spec, self._weights, *key)
+            except VulkanError:
+                # Perhaps there is no memory because of the buffers of other sizes.
+                self._idle.clear()
+            # Errors of wgpu refer to themselves, and so keep the buffers made before them.
+            gc.collect()
+        return Sequence(self.device, self.spec, self._weights, *key)
+
+    def _find(self, key: tuple[int, int, str]) -> Sequence | None:
         for one in reversed(list(self._idle)):
             if one.key == key:
                 try:
@@ -150,7 +166,7 @@ class VulkanNetwork:
                 except ValueError:  # another thread was faster
                     continue
                 return one
-        return Sequence(self.device, self.spec, self._weights, *key)
+        return None
 
     def _put_back(self, sequence: Sequence) -> None:
         self._idle.append(sequence)
