@@ -120,6 +120,26 @@ CASES = {
         "key must be one of jax.random",
         lambda: lstm(dropout=0.5),
     ),
+    "a number for a key": (
+        TypeError,
+        "key must be one of jax.random; got int",
+        lambda: lstm(dropout=0.5, key=7),
+    ),
+    "integers for a key": (
+        TypeError,
+        "key must be one of jax.random; got an array of int32",
+        lambda: lstm(dropout=0.5, key=jnp.arange(2)),
+    ),
+    "several keys": (
+        ValueError,
+        "key must be one key, not an array of keys; got shape (3,)",
+        lambda: lstm(dropout=0.5, key=jax.random.split(jax.random.key(0), 3)),
+    ),
+    "several legacy keys": (
+        ValueError,
+        "key must be one key, not an array of keys; got shape (3, 2)",
+        lambda: lstm(dropout=0.5, key=jax.random.split(jax.random.PRNGKey(0), 3)),
+    ),
     "another implementation": (
         ValueError,
         "implementation must be one of cudnn, miopen, reference, scan or None; got 'fast'",

@@ -17,6 +17,7 @@ from dnnffi.errors import LibraryNotFoundError, PerformanceWarning, UnsupportedE
 from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.convolution import implementations
 from dnnffi.jax.convolution.call import Call
+from dnnffi.spec.conv_options import conv_options
 
 SPEC = dnnffi.ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), stride=(1, 2), groups=2)
 FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
@@ -81,6 +82,13 @@ def in_a_loop(one):
 def pulled_again(one):
     _, pull = jax.vjp(one.loss, *one.arrays)
     return pull(1.0), pull(2.0), pull(1.0)
+
+
+@pytest.mark.parametrize("math", ["default", "strict"])
+def test_strict_products_of_lax_are_of_the_highest_precision(math):
+    one = convolution(PLAIN._replace(options=conv_options({"math": math})), "lax")
+    text = str(jax.make_jaxpr(one.function)(*one.arrays))
+    assert ("HIGHEST" in text) == (math == "strict")
 
 
 TRANSFORMATIONS = {

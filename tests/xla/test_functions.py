@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from jax_programs import TOLERANCES, assert_close, network
 
 import dnnffi
 from dnnffi import jax as djax
+from dnnffi.jax.rnn import scan
 from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 
@@ -94,6 +97,17 @@ def test_lengths_on_the_device_are_those_of_the_host(implementation):
     assert_close(traced(*one.arrays, jnp.asarray(PADDED.lengths)), one.function(*one.arrays), 1e-6)
 
 
+def test_the_scan_is_compiled_once_for_all_lengths(monkeypatch):
+    traced = []
+    compute = scan.network
+    monkeypatch.setattr(scan, "network", lambda *a, **k: traced.append(a) or compute(*a, **k))
+    x, hx, weights = network(PROBLEM, "scan").arrays
+    jax.clear_caches()
+    for length in (1, 2, 3):
+        djax.lstm(x, hx, weights, spec=SPEC, lengths=(length, 5, 1, 3), implementation="scan")
+    assert len(traced) == 1
+
+
 def test_what_is_behind_a_row_gets_nowhere():
     one = network(PADDED, "scan")
     x, hx, weights = one.arrays
@@ -118,6 +132,14 @@ def test_an_empty_batch_is_empty(implementation):
     assert not gradient.any()
 
 
+@pytest.mark.parametrize("math", ["default", "strict"])
+def test_strict_products_of_the_scan_are_of_the_highest_precision(math):
+    problem = PROBLEM._replace(options=rnn_options({"math": math}, "lstm"))
+    one = network(problem, "scan")
+    text = str(jax.make_jaxpr(one.function)(*one.arrays))
+    assert ("HIGHEST" in text) == (math == "strict")
+
+
 # Dropout
 
 
@@ -136,7 +158,6 @@ def test_a_key_drops_the_same_whatever_computes(lengths):
 
 def test_of_a_layer_between_others_a_share_is_dropped_and_the_rest_is_scaled():
     # The second layer hands on what it reads: one unit, weights 1, no states.
-    spec = dnnffi.RNNSpec(mode="rnn_relu", input_size=1, hidden_size=1, num_layers=2, bias=False)
     one, zero = jnp.ones((1, 1)), jnp.zeros((1, 1))
     weights = [one, zero, one, zero]
     x = jnp.ones((100, 50, 1), "float32")
@@ -146,7 +167,24 @@ def test_of_a_layer_between_others_a_share_is_dropped_and_the_rest_is_scaled():
     assert 0.23 < float((y == 0).mean()) < 0.27
     y, _ = djax.rnn_relu(x, None, weights, num_layers=2, dropout=1.0, key=jax.random.key(0))
     assert not y.any()
-    assert spec.num_layers == 2
+
+
+def test_every_layer_has_a_mask_of_its_own():
+    # Layers that hand on what they read: of two masks a quarter is left.
+    one, zero = jnp.ones((1, 1), "float32"), jnp.zeros((1, 1), "float32")
+    x = jnp.ones((100, 50, 1), "float32")
+    keywords = {"num_layers": 3, "dropout": 0.5, "key": jax.random.key(0)}
+    y, _ = djax.rnn_relu(x, None, [one, zero] * 3, **keywords)
+    assert 0.23 < float((y != 0).mean()) < 0.27
+
+
+def test_layers_one_by_one_are_the_network():
+    # So little that nothing is dropped; of each field another value than its default.
+    spec = replace(SPEC, bias=False, proj_size=2, dtype="float64")
+    problem = dnnffi.RNNProblem.dense(spec, 5, 4, lengths=(2, 5, 1, 3))
+    apart = network(problem, "reference", dropout=1e-12, key=jax.random.key(0))
+    at_once = network(problem, "scan")
+    assert_close(apart.function(*apart.arrays), at_once.function(*at_once.arrays))
 
 
 def test_a_mapped_key_drops_for_each_row_of_the_map():

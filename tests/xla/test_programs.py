@@ -39,6 +39,13 @@ def test_compiled_ahead():
     assert_close(compiled(*ONE.arrays), jax.grad(ONE.loss, 2)(*ONE.arrays), 0)
 
 
+def test_a_call_runs_with_jit_switched_off():
+    gradient = jax.grad(ONE.loss, (0, 1, 2))
+    expected = gradient(*ONE.arrays)
+    with jax.disable_jit():
+        assert_close(gradient(*ONE.arrays), expected)
+
+
 def test_exported():
     pytest.importorskip("flatbuffers")  # JAX asks for it only here
     names = (f"dnnffi_reference_{kind}" for kind in ("infer", "forward", "backward"))

@@ -94,3 +94,85 @@ def test_lengths_of_a_sharded_batch_are_right(mesh):
     one = network(problem, "reference")
     gradient = jax.jit(jax.grad(one.loss, (0, 1, 2)))
     assert_close(gradient(*placed(mesh, one.arrays)), gradient(*one.arrays))
+
+
+def test_the_reserve_space_fits_the_share_of_a_device_of_any_host(monkeypatch):
+    if jax.device_count() < 2:
+        pytest.skip("JAX was imported before it was told to have two devices")
+    # As in one of two processes with a device each. 504 bytes of x and 16 of a mark are 256 and
+    # more for a row of two, and 256 for one of four.
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = dnnffi.RNNSpec(mode="gru", input_size=7, hidden_size=4)
+    one = network(dnnffi.RNNProblem.dense(spec, 9, 4), "reference", with_states=False)
+    x, _, weights = one.arrays
+    x = jax.device_put(x, jax.NamedSharding(mesh, P(None, "d")))
+    gradient = jax.jit(jax.grad(lambda w, x: one.loss(x, None, w)))
+    assert_close(gradient(weights, x), gradient(weights, one.x))
+
+
+@pytest.mark.parametrize(
+    ("divided", "batch_first"),
+    [
+        ((P("d"), P(None, "d"), P()), True),
+        ((P("d"), P(), P()), False),
+        ((P(None, None, "d"), P(), P()), False),
+        ((P(None, "d"), P(), P()), False),
+        ((P(), P(None, "d"), P()), False),
+    ],
+    ids=["batch first", "steps", "features", "x alone", "states alone"],
+)
+def test_gradients_lie_as_what_they_are_of(mesh, divided, batch_first):
+    spec = dnnffi.RNNSpec(mode="gru", input_size=4, hidden_size=3)
+    problem = dnnffi.RNNProblem.dense(spec, 6, 4, batch_first=batch_first)
+    one = network(problem, "reference")
+    places = [jax.NamedSharding(mesh, where) for where in divided]
+    arrays = tuple(map(jax.device_put, one.arrays, places))
+
+    def squares(*arrays):
+        y, h_n = one.function(*arrays)
+        return (y**2).sum() + (h_n**2).sum()
+
+    gradient = jax.jit(jax.grad(squares, (0, 1, 2)))
+    found = gradient(*arrays)
+    assert_close(found, gradient(*one.arrays))
+    if "Explicit" in str(mesh.axis_types):
+        for array, place in zip(found, places, strict=True):
+            assert array.sharding.is_equivalent_to(place, array.ndim)
+
+
+def test_rows_that_the_devices_cannot_share_are_right():
+    if jax.device_count() < 2:
+        pytest.skip("JAX was imported before it was told to have two devices")
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    one = network(PROBLEM, "reference")
+
+    @jax.jit
+    def of_three(x, hx, weights):
+        gradient = jax.grad(lambda *a: (one.function(*a)[0] ** 2).sum(), (0, 1, 2))
+        return gradient(x[:, :3], tuple(state[:, :3] for state in hx), weights)
+
+    assert_close(of_three(*placed(mesh, one.arrays)), of_three(*one.arrays))
+
+
+def test_networks_that_share_x_stay_on_their_devices(mesh):
+    one = network(PROBLEM, "reference", with_states=False)
+    x, _, weights = one.arrays
+    several = jax.numpy.stack([weights * n for n in (1, 2, 3, 4)])
+    ensemble = jax.jit(jax.vmap(lambda weights: one.function(x, None, weights)[0]))
+    divided = jax.device_put(several, jax.NamedSharding(mesh, P("d")))
+    assert_close(ensemble(divided), ensemble(several))
+    assert "all-gather" not in ensemble.lower(divided).compile().as_text()
+
+
+def test_rows_and_networks_over_the_same_devices_are_right():
+    if jax.device_count() < 2:
+        pytest.skip("JAX was imported before it was told to have two devices")
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    one = network(PROBLEM, "reference", with_states=False)
+    x, _, weights = one.arrays
+    several = jax.numpy.stack([weights * n for n in (1, 2, 3, 4)])
+    ensemble = jax.jit(jax.vmap(lambda x, w: one.function(x, None, w)[0], (None, 0)))
+    places = (jax.NamedSharding(mesh, where) for where in (P(None, "d"), P("d")))
+    divided = map(jax.device_put, (x, several), places)
+    assert_close(ensemble(*divided), ensemble(x, several))

@@ -129,6 +129,23 @@ def test_gradients_of_a_map(axes):
     assert_close(found, expected)
 
 
+@pytest.mark.parametrize("axes", MAPPED)
+def test_a_map_over_nothing_is_empty(axes):
+    def derived(one):
+        arrays = tuple(
+            a if axis is None else jax.tree.map(lambda b: b[:0], a)
+            for a, axis in zip(rows_of(one, axes), axes, strict=True)
+        )
+        each = jax.vmap(one.function, axes)(*arrays)
+        return (
+            each,
+            each_gradient(one.loss, axes)(*arrays),
+            gradient_of_all(one.loss, axes)(*arrays),
+        )
+
+    assert_close(derived(ONE), derived(network(ONE.problem, "scan")), 0)
+
+
 def test_other_axes_in_and_out():
     x, h_0, weights = rows_of(ONE, (0, 0, None))
     moved = jnp.moveaxis(x, 0, 2), jnp.moveaxis(h_0, 0, 3), weights

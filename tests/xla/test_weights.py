@@ -36,6 +36,7 @@ def test_initial_weights_are_uniform(dtype):
     assert abs(values.mean()) < 1e-3
     assert values.std() == pytest.approx(1 / 8 / 3**0.5, rel=0.02)
     assert (flat != djax.init(jax.random.key(1), spec)).any()
+    assert len(np.unique(values)) > 2**10  # more than were drawn of bfloat16 alone
 
 
 def test_gradients_pass_through_packing():

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
@@ -146,6 +147,21 @@ def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tup
     return [array.reshape(size, count, *array.shape[1:]) for array in results], [0] * len(results)
 
 
+def map_some(
+    shapes: Any, rule: Any, arrays: Arrays, axes: Sequence[int | None], *, task: Task
+) -> tuple[Any, Any]:
+    """What ``rule`` makes of the mapped axis; of an axis without rows, empty results."""
+    if mapped_size(arrays, axes):
+        done: tuple[Any, Any] = rule(arrays, axes, task=task)
+        return done
+    rows = [
+        jax.typeof(array if axis is None else jnp.zeros(np.delete(array.shape, axis), array.dtype))
+        for array, axis in zip(arrays, axes, strict=True)
+    ]
+    empty = [jnp.zeros((0, *one.shape), one.dtype) for one in shapes(*rows, task=task)]
+    return empty, [0] * len(empty)
+
+
 def mapped_size(arrays: Arrays, axes: Sequence[int | None]) -> int:
     """The size of the mapped axis."""
     return next(
@@ -192,7 +208,7 @@ def define(primitive: Primitive, shapes: Any, rule: Any, call: Call) -> None:
     primitive.multiple_results = True
     primitive.def_abstract_eval(shapes)
     primitive.def_impl(partial(_run_eagerly, primitive))
-    batching.primitive_batchers[primitive] = rule
+    batching.primitive_batchers[primitive] = partial(map_some, shapes, rule)
     mlir.register_lowering(primitive, partial(_lower, call))
     # Have JAX name the devices of a program when it lowers the primitive.
     try:
@@ -208,7 +224,8 @@ def _compiled(primitive: Primitive, task: Task) -> Any:
 
 
 def _run_eagerly(primitive: Primitive, *arrays: Any, task: Task) -> Any:
-    return _compiled(primitive, task)(*arrays)
+    with jax.disable_jit(False):  # switched off, this would call itself: a handler needs a program
+        return _compiled(primitive, task)(*arrays)
 
 
 def _lower(call: Call, context: Any, *operands: Any, task: Task) -> Any:
@@ -216,7 +233,8 @@ def _lower(call: Call, context: Any, *operands: Any, task: Task) -> Any:
     if set(platforms) != {task.way.platform}:
         raise NotImplementedError(
             f"implementation {task.way.name!r} runs on {task.way.platform}; this program is for "
-            f"{', '.join(platforms)}"
+            f"{', '.join(platforms)}. Inside jax.jit, None chooses for JAX's default device: name "
+            f"an implementation that runs there"
         )
     function: Any = partial(call, task)
     where = context.module_context.axis_context
@@ -250,10 +268,18 @@ def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any
     )
 
     def partition(mesh: Any, operands: Any, results: Any) -> Any:
-        found = operands[0].sharding.spec
-        axis = batches[0]
-        over_batch = found[axis] if len(found) > axis else None
-        over_count = found[0] if len(found) > 0 else None
+        def over(number: int, axis: int) -> Any:
+            """The mesh axes that an operand's axis is divided over; None where shares differ."""
+            spec = operands[number].sharding.spec
+            axes = spec[axis] if len(spec) > axis else None
+            return None if avals_in[number].shape[axis] % _parts(mesh, axes) else axes
+
+        over_batch = over(0, batches[0])
+        # Of the first operand that not all problems share: x may be shared, and weights mapped.
+        apart = shared[: len(avals_in)]
+        over_count = over(apart.index(False), 0) if False in apart else None
+        if _names(over_batch) & _names(over_count):  # x by rows, weights by networks
+            over_count = None
 
         def sharding(number: int) -> NamedSharding:
             spec: list[Any] = [None] * ranks[number]
@@ -284,6 +310,11 @@ def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any
 
 def _parts(mesh: Any, axes: Any) -> int:
     """Among how many devices an axis that is divided over ``axes`` of the mesh lies."""
+    return prod(mesh.shape[axis] for axis in _names(axes))
+
+
+def _names(axes: Any) -> frozenset[Any]:
+    """The axes of a mesh that an entry of a `PartitionSpec` names."""
     if axes is None:
-        return 1
-    return prod(mesh.shape[axis] for axis in (axes if isinstance(axes, tuple) else (axes,)))
+        return frozenset()
+    return frozenset(axes if isinstance(axes, tuple) else (axes,))

@@ -67,7 +67,7 @@ def conv(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, while tracing.
+        The error names the argument, and is raised during tracing.
     UnsupportedError, LibraryNotFoundError
         The implementation that was named cannot do this, or is not there.
 

@@ -31,7 +31,6 @@ class _Static(NamedTuple):
     problem: RNNProblem | None
     way: Way | None
     batch_first: bool
-    lengths: tuple[int, ...] | None
     dropout: float
     options: RNNOptions
 
@@ -58,28 +57,29 @@ def lstm(
     x : [T, B, I], or [B, T, I] with ``batch_first``
     hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
     weights : a flat array in cuDNN's layout (`pack`, `init`), with ``spec``; or a list of arrays in
-        PyTorch's order, of which the spec follows
-    spec : of flat weights; where it is given, ``num_layers`` and ``bidirectional`` may be left out
-    lengths : the steps of each row of the batch, from 1 to T in any order: past them y is zero, and
-        h_n, c_n are the states at them. Integers of the host, or an array [B] on the device, which
-        only the scan takes, and which is not checked
-    dropout, key : between layers each element is zero with this probability, by masks that the key
-        of `jax.random` makes, whatever the implementation. Asked for is a call a layer
+        PyTorch's order, from which the spec is inferred
+    spec : the spec of flat weights; with it, ``num_layers`` and ``bidirectional`` may be left out
+    lengths : the number of steps of each row, from 1 to T, in any order: beyond it y is zero, and
+        h_n, c_n are the states at the last step of the row. Integers on the host, or an array [B]
+        on the device, which only the scan takes, and which is not checked
+    dropout, key : the probability that an element between two layers is dropped, and the key of
+        `jax.random` that makes the masks, the same in every implementation. The network then runs
+        one call per layer
     implementation : "cudnn", "miopen" (not run on AMD hardware yet), "scan" (``lax.scan``),
         "reference" (NumPy, on the host), or None: cuDNN on CUDA, the scan elsewhere, for an empty
         batch and for lengths on a device
-    options : as `dnnffi.lstm` has them: algorithm, math, clip, clip_nan, and tune, of which "off"
-        leaves out what was measured
+    options : as for `dnnffi.lstm`: algorithm, math, clip, clip_nan, and tune, where "off" ignores
+        what was measured
 
     All arrays have one dtype: float16, bfloat16, float32 or float64. y is [T, B, O*D] or
-    [B, T, O*D]. Gradients are reverse-mode and first order, but for the scan, which has all.
+    [B, T, O*D]. Gradients are of first order, in reverse mode; the scan has all orders and modes.
 
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, while tracing.
+        The error names the argument, and is raised during tracing.
     UnsupportedError, LibraryNotFoundError
-        The implementation that was named cannot do this, or is not there.
+        The implementation that was named cannot do this, or was not found.
     """
     keywords = _Keywords(
         *(spec, num_layers, bidirectional, lengths, batch_first),
@@ -104,7 +104,7 @@ def gru(
     implementation: str | None = None,
     options: Any = None,
 ) -> tuple[Any, Any]:
-    """A GRU, reset after: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
+    """A GRU in the reset-after form: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
     keywords = _Keywords(
         *(spec, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),
@@ -202,8 +202,11 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     able = problem if on_device is None else None
     arrays = (x, *states, *(weights if isinstance(weights, list) else [weights]))
     way = implementation_of(keywords.implementation, able, arrays)
-    host_lengths = None if problem is None else problem.lengths
-    static = _Static(spec, able, way, batch_first, host_lengths, dropout, options)
+    if way is None and problem is not None and problem.lengths is not None:
+        # An operand of the scan: one program for all lengths.
+        on_device = jnp.asarray(problem.lengths)
+    by_handler = None if way is None else able
+    static = _Static(spec, by_handler, way, batch_first, dropout, options)
     return _run(static, x, states, weights, on_device, key)
 
 
@@ -310,9 +313,17 @@ def _dropout(keywords: _Keywords, spec: RNNSpec) -> tuple[float, Any]:
     if spec.num_layers == 1:
         warn_of_dropout()
         return 0.0, None
-    if keywords.key is None:
+    key = keywords.key
+    if key is None:
         raise ValueError(f"key must be one of jax.random where dropout is {dropout}; got None")
-    return dropout, keywords.key
+    if not hasattr(key, "dtype"):
+        raise TypeError(f"key must be one of jax.random; got {type(key).__name__}")
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed and key.dtype.name != "uint32":
+        raise TypeError(f"key must be one of jax.random; got an array of {key.dtype}")
+    if len(key.shape) != (0 if typed else 1):
+        raise ValueError(f"key must be one key, not an array of keys; got shape {key.shape}")
+    return dropout, key
 
 
 def _lengths_on_device(lengths: Any, batch: int) -> Any:
@@ -375,8 +386,6 @@ def _layers(
         found = operation.run(static.way, static.problem, operands)
         return (*found, None) if len(found) == 2 else tuple(found)
     arrays = weights if isinstance(weights, list) else unpack(weights, spec)
-    if static.lengths is not None:
-        lengths = jnp.asarray(static.lengths)
     h_0, c_0 = (*states, None, None)[:2]
     # Each varies over the mesh axes of a shard_map that any does, as the state of a loop must.
     some = [a for a in (x, h_0, c_0, *arrays, lengths) if a is not None]

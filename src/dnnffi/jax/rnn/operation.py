@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
 
 from dnnffi.jax import primitives
 from dnnffi.jax.primitives import (
@@ -34,6 +35,7 @@ from dnnffi.jax.primitives import (
     define,
     join_batch,
     join_problems,
+    map_some,
     mapped_size,
     varying_alike,
 )
@@ -109,12 +111,20 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
         "dweights": (count, avals[1].shape[1]),
         "reserve": (count, 1, task.problem.batch, task.reserve_row),
     }
+    x, operands = avals[0], dict(zip(task.names, avals, strict=True))
     found = []
     for name in task.results:
-        like = avals[1 if name == "dweights" else 0]
-        dtype = jnp.dtype("uint8") if name in ("reserve", "spent") else like.dtype
+        dtype = jnp.dtype("uint8") if name in ("reserve", "spent") else x.dtype
         shape = shapes.get(name) or task.shape(name, count)
-        found.append(like.update(shape=shape, dtype=dtype, weak_type=False))
+        # In a mesh of explicit axes a gradient lies as what it is of, all else as x, whose other
+        # axes no result has.
+        of = operands.get(name.removeprefix("d")) if name.startswith("d") else None
+        spec = [None] * len(shape) if of is None else [*of.sharding.spec]
+        if of is None:
+            spec[0] = x.sharding.spec[0]
+            spec[task.batch_axis(name)] = x.sharding.spec[task.batch_axis("x")]
+        sharding = x.sharding.update(spec=PartitionSpec(*spec))
+        found.append(x.update(shape=shape, dtype=dtype, sharding=sharding, weak_type=False))
     return found
 
 
@@ -124,7 +134,8 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
 def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
     problem = task.problem._replace(training=True)
     candidate = task.way.handlers.decide(problem)
-    row = task.way.handlers.sizes(problem, candidate, jax.local_device_count()).reserve_row
+    # Of all hosts: a program of several processes divides its batch among all their devices.
+    row = task.way.handlers.sizes(problem, candidate, jax.device_count()).reserve_row
     task = task._replace(problem=problem, candidate=candidate, reserve_row=row)
     trained = task._replace(results=(*task.results, "reserve"))
     *results, reserve = forward.bind(*primals, task=trained)
@@ -227,7 +238,8 @@ def _set_up() -> None:
     linear.multiple_results = True
     linear.def_abstract_eval(_shapes)
     linear.def_impl(_refuse_forward_mode)
-    batching.primitive_batchers[linear] = partial(_map_by_position, linear)
+    rule = partial(_map_by_position, linear)
+    batching.primitive_batchers[linear] = partial(map_some, _shapes, rule)
     mlir.register_lowering(linear, lambda context, *operands, task: _refuse_forward_mode(task=task))
     ad.primitive_jvps[linear] = _refuse_second
     ad.primitive_transposes[linear] = _transpose

@@ -7,7 +7,6 @@ from typing import Any
 from dnnffi.device.cupy import import_cupy
 from dnnffi.jax.rnn.implementations import WAYS
 from dnnffi.rnn.backend import rnn_backends
-from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -33,8 +32,6 @@ def tune(
     Raises ``TypeError``, ``ValueError`` naming the argument, ``ImportError`` without CuPy,
     `UnsupportedError` where cuDNN has no such network.
     """
-    if not isinstance(spec, RNNSpec):
-        raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
     problem = RNNProblem.dense(
         spec,
         steps,
@@ -42,7 +39,7 @@ def tune(
         batch_first=batch_first,
         lengths=lengths,
         training=training,
-        options=rnn_options(options, spec.mode),
+        options=options,
     )
     import_cupy()
     engine = WAYS["cudnn"].handlers.engine
