@@ -8,11 +8,11 @@ import numpy as np
 
 from dnnffi.backends.cublas import library
 from dnnffi.backends.cublas.product import DATA_TYPES, Matrix, MatrixProduct
-from dnnffi.device.arrays import address, as_array
+from dnnffi.device.arrays import as_array
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
-from dnnffi.device.spans import Span, check_apart
+from dnnffi.device.spans import check_apart, span_of
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.names import Math
 from dnnffi.spec.options import MATHS
@@ -40,7 +40,7 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what came and what was expected.
+        The error names the argument, the value received and the value expected.
     LibraryNotFoundError, UnsupportedError, CublasError
         For libcublasLt.
 
@@ -105,17 +105,8 @@ def _check(a: AnyArray, b: AnyArray, out: AnyArray | None) -> tuple[int, int]:
         raise ValueError(f"out must have shape ({rows}, {columns}); got {tuple(out.shape)}")
     if not out.flags.c_contiguous:
         raise ValueError("out must be contiguous, in C order")
-    check_apart([_span("out", out)], [_span("a", a), _span("b", b)])
+    check_apart([span_of("out", out)], [span_of("a", a), span_of("b", b)])
     return rows, columns
-
-
-def _span(name: str, array: AnyArray) -> Span:
-    """All memory between an array's elements."""
-    if not array.size:
-        return Span(name, address(array), 0)
-    steps = [step * (count - 1) for step, count in zip(array.strides, array.shape, strict=True)]
-    below = sum(min(step, 0) for step in steps)
-    return Span(name, address(array) + below, sum(map(abs, steps)) + array.itemsize)
 
 
 def _as_matrix(array: AnyArray) -> tuple[Matrix, AnyArray]:

@@ -62,9 +62,8 @@ class HostArray(np.ndarray):
 class Stream:
     """A stream in name only: everything runs at once."""
 
-    def __init__(self, ptr, memory):
+    def __init__(self, ptr):
         self.ptr = ptr
-        self.waited = []
 
 
 class HostGraph:
@@ -119,7 +118,7 @@ class HostMemory:
         self.devices = devices
         self.device = 0
         self.capture_number = 0
-        self.stream = Stream(0, self)
+        self.stream = Stream(0)
         self.waits = []
         self.allocations = 0
         self.fail_allocation = None
@@ -216,7 +215,7 @@ class HostMemory:
         return self.stream
 
     def new_stream(self):
-        return Stream(next(self._numbers) * 16, self)
+        return Stream(next(self._numbers) * 16)
 
     def device_count(self):
         return self.devices

@@ -87,6 +87,39 @@ def test_the_reference_has_no_executors():
 
 
 @pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"problem": SPEC}, TypeError, r"^problem must be an RNNProblem; got RNNSpec$"),
+        ({"device": 1}, ValueError, r"^device must be from 0 to 0; got 1$"),
+        ({"device": -1}, ValueError, r"^device must be from 0 to 0; got -1$"),
+        ({"device": "cuda"}, TypeError, r"^device must be an integer; got str$"),
+    ],
+)
+def test_an_executor_is_of_a_problem_and_a_device(host, wrong, error, message):
+    with pytest.raises(error, match=message):
+        RNNExecutor(**({"problem": RNNProblem.dense(SPEC, 5, 2)} | wrong))
+    assert host.calls("*") == 0
+
+
+@pytest.mark.parametrize("call", ["forward", "backward_data"])
+@pytest.mark.parametrize(
+    ("out", "got"), [(None, "NoneType"), (1, "int"), ((), "tuple of 0"), ([None] * 4, "list of 4")]
+)
+def test_executor_refuses_an_out_of_another_form(host, setup, call, out, got):
+    setup.prepare(call)
+    form = r"\(y, h_n, c_n\)" if call == "forward" else r"\(dx, dh_0, dc_0\)"
+    arrays = setup.buffers
+    arguments = {
+        "forward": (arrays["x"], None, None, arrays["weights"]),
+        "backward_data": (setup.context, arrays["y"], arrays["dy"], *[None] * 4, arrays["weights"]),
+    }[call]
+    more = {"context": setup.context} if call == "forward" else {}
+    with pytest.raises(TypeError, match=rf"^out must be {form}; got {got}$"):
+        getattr(setup.executor, call)(*arguments, out=out, workspace=arrays["workspace"], **more)
+    getattr(setup, call)()  # and the context is as before
+
+
+@pytest.mark.parametrize(
     ("call", "name", "wrong", "error"),
     [
         (call, name, wrong, error)

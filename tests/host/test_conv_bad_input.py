@@ -5,11 +5,14 @@ The cases are those of `test_convolution_bad_input`, on arrays of the stand-in.
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 import test_convolution_bad_input as bad
 
 import dnnffi
+from dnnffi.spec.conv_problem import ARGUMENTS, RESULTS
 
 TABLES = (
     (bad.ALL, bad.EACH),
@@ -53,3 +56,34 @@ def test_an_array_that_is_not_on_the_device(shared_host):
     for arrays, name in (((x, shared_host.asarray(w)), "x"), ((shared_host.asarray(x), w), "w")):
         with pytest.raises(TypeError, match=rf"^{name} must be a CuPy array .*; got ndarray$"):
             dnnffi.conv(*arrays, groups=2, backend="cudnn")
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "reference"])
+@pytest.mark.parametrize(
+    ("operation", "number", "name"),
+    [
+        *(("forward", number, name) for number, name in enumerate(ARGUMENTS["forward"])),
+        *(("backward_data", number, name) for number, name in enumerate(("dy", "w"))),
+        *(("backward_weights", number, name) for number, name in enumerate(("dy", "x"))),
+    ],
+)
+def test_the_result_of_a_plan_shares_no_memory(shared_host, operation, number, name, backend):
+    spec = dnnffi.ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), padding="same")
+    fused = {"bias": True, "residual": True} if operation == "forward" else {}
+    plan = dnnffi.ConvPlan(spec, bad.X, operation=operation, backend=backend, **fused)
+    problem = plan.problem
+    arrays = [shared_host.memory.zeros(shape, "f4") for shape in problem.argument_shapes]
+    # One allocation for both: the result starts in the middle of the argument.
+    size, start = arrays[number].size, arrays[number].size // 2 // 4 * 4
+    both = shared_host.memory.zeros((size + prod(problem.result_shape),), "f4")
+    arrays[number] = both[:size].reshape(arrays[number].shape)
+    out = both[start : start + prod(problem.result_shape)].reshape(problem.result_shape)
+    if backend == "reference":
+        arrays, out = [np.asarray(array) for array in arrays], np.asarray(out)
+    result = RESULTS[operation]
+    message = rf"^({name} and {result}|{result} and {name}) must not share memory: one is written$"
+    before = shared_host.calls("cudnnBackendExecute")
+    with pytest.raises(ValueError, match=message):
+        plan.run(*arrays, out=out)
+    assert shared_host.calls("cudnnBackendExecute") == before
+    plan.close()

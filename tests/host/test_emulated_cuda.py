@@ -79,6 +79,13 @@ def test_what_no_kernel_may_do_is_found(body, words):
         run(body, threads=64)
 
 
+def test_a_store_into_a_block_that_has_ended_is_found():
+    """Also where no thread is left to go on."""
+    body = "uint4 word{}; device_send(1 - blockIdx.x, 0, &word, 64);"
+    with pytest.raises(EmulatorError, match="a store into a block that has ended"):
+        run(body, threads=32, seeds=10)
+
+
 def test_a_store_is_seen_in_the_end():
     body = """uint4 word = make_uint4(blockIdx.x, threadIdx.x, 7, n);
         device_store((char *)(((long)out + 15) & ~15l) + 16 * threadIdx.x * (blockIdx.x + 1) *

@@ -202,7 +202,7 @@ def test_arrays_for_copies_are_those_of_one_call(host):
 def test_the_stream_of_each_thread_has_no_arrays_for_copies(host):
     # One address stands for the streams of all threads.
     weights = weights_of(host)
-    host.memory.stream = Stream(PER_THREAD_STREAM, host.memory)
+    host.memory.stream = Stream(PER_THREAD_STREAM)
     kept = run_on_new_addresses(host, weights, 4 * CALLS_BEFORE_TUNING)
     assert the_plan(host).finder.choice.staged
     copies = host.memory.copies
@@ -910,6 +910,72 @@ def test_a_plan_that_replays_refuses_arrays_of_other_shapes(host):
         assert found == before
         plan.forward(x, None, weights, out=out)
         close(out[0], on_reference("lstm", x, None, weights)[0])
+
+
+def overlapping(wrong, empty):
+    """x, dy, the weights and what `RNNPlan.backward` writes; two of them share memory."""
+    x, dx = empty(SPEC.x_shape(STEPS, BATCH)), empty(SPEC.x_shape(STEPS, BATCH))
+    dy = empty(SPEC.y_shape(STEPS, BATCH))
+    states = [empty(SPEC.h_shape(BATCH)) for _ in range(2)]
+    size = dnnffi.weight_layout(SPEC, "cudnn").size
+    flats = [empty((size,)) for _ in range(2)]
+    size = states[0].size
+    if wrong == "dx is x":
+        dx = x
+    elif wrong == "dh_0 lies in x":
+        states[0] = x.reshape(-1)[:size].reshape(states[0].shape)
+    elif wrong == "the gradient is the weights":
+        flats[1] = flats[0]
+    elif wrong == "dx lies in the gradient":
+        dx = flats[1][8 : 8 + x.size].reshape(x.shape)
+    elif wrong == "dy lies in the gradient":
+        dy = flats[1][8 : 8 + dy.size].reshape(dy.shape)
+    weights, gradient = (dnnffi.RNNWeights(flat, SPEC) for flat in flats)
+    for array in (x, dy, flats[0]):
+        array[...] = 0
+    return x, dy, weights, (dx, tuple(states)), gradient
+
+
+OVERLAPS = {
+    "dx is x": "(x and dx|dx and x)",
+    "dh_0 lies in x": "(x and dh_0|dh_0 and x)",
+    "the gradient is the weights": "(weights and out_weights|out_weights and weights)",
+    "dx lies in the gradient": "(dx and out_weights|out_weights and dx)",
+    "dy lies in the gradient": "(dy and out_weights|out_weights and dy)",
+}
+
+
+@pytest.mark.parametrize("tune", ["off", "now"])
+@pytest.mark.parametrize("wrong", OVERLAPS)
+def test_what_both_backwards_write_is_apart_from_all_that_they_read(host, wrong, tune):
+    x, dy, weights, out, gradient = overlapping(
+        wrong, lambda shape: host.memory.empty(shape, np.float64)
+    )
+    calls = "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
+    with held(host, training=True, options={"tune": tune}) as plan:
+        plan.forward(x, None, weights)
+        before = [host.calls(call) for call in calls]
+        with pytest.raises(ValueError, match=f"^{OVERLAPS[wrong]} must not share memory"):
+            plan.backward(dy, None, out, gradient)
+        if wrong.endswith(" x"):  # which backward weights is to read
+            with pytest.raises(ValueError, match=f"^{OVERLAPS[wrong]} must not share memory"):
+                plan.backward_data(dy, None, out)
+        assert [host.calls(call) for call in calls] == before
+        plan.backward(dy)  # the forward was not spent
+
+
+@pytest.mark.parametrize("wrong", OVERLAPS)
+def test_a_plan_of_the_reference_refuses_what_a_librarys_does(wrong):
+    x, dy, weights, out, gradient = overlapping(wrong, np.zeros)
+    with dnnffi.RNNPlan(SPEC, BATCH, STEPS, training=True, backend="reference") as plan:
+        plan.forward(x, None, weights)
+        with pytest.raises(ValueError, match=f"^{OVERLAPS[wrong]} must not share memory"):
+            plan.backward(dy, None, out, gradient)
+        with pytest.raises(ValueError, match=r"^(x and h_n|h_n and x) must not share memory"):
+            plan.forward(
+                x, None, weights, out=(dy, (x.reshape(-1)[:24].reshape(2, 3, 4), out[1][1]))
+            )
+        plan.backward(dy)
 
 
 @pytest.mark.parametrize("tune", ["off", "now"])

@@ -92,6 +92,28 @@ def test_wrong_problems_are_refused(fields, message):
         ConvProblem.of(**arguments)
 
 
+OF_A_WRONG_TYPE = {
+    "spec": ("conv", r"^spec must be a ConvSpec; got str$"),
+    "x_shape": (3, r"^x must be a tuple of integers; got int$"),
+    "residual": (1, r"^residual must be True or False; got 1$"),
+    "bias": ("no", r"^bias must be True or False; got 'no'$"),
+    "options": ("tune", r"^options must be a dict or None; got str$"),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_WRONG_TYPE)
+def test_an_argument_of_a_wrong_type_is_named(name):
+    value, message = OF_A_WRONG_TYPE[name]
+    with pytest.raises(TypeError, match=message):
+        ConvProblem.of(**{"operation": "forward", "spec": SPEC, "x_shape": X, name: value})
+
+
+def test_options_of_a_problem_may_be_a_dict():
+    problem = ConvProblem.of("forward", SPEC, X, options={"tune": True})
+    assert problem.options == ConvOptions(tune=True)
+    assert ConvProblem.of("forward", SPEC, X, options=None).options == ConvOptions()
+
+
 @pytest.mark.parametrize("value", [True, 0, ["relu"], np.array(["relu"]), "RELU"], ids=repr)
 def test_an_activation_is_relu_or_none(value):
     with pytest.raises(ValueError, match=r"^activation must be 'relu' or None; got "):

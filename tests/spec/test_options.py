@@ -47,6 +47,12 @@ def test_unknown_key(key):
         rnn_options({key: 1, "math": "strict"}, "lstm")
 
 
+@pytest.mark.parametrize("key", ["allocator", "stream"])
+def test_options_of_the_functions_alone_are_not_called_unknown(key):
+    with pytest.raises(ValueError, match=rf"^options\['{key}'\] is for the functions, "):
+        rnn_options({key: 1}, "lstm")
+
+
 @pytest.mark.parametrize("options", ["strict", ["math"], 1, True, (("math", "strict"),)], ids=repr)
 def test_options_are_a_dict(options):
     with pytest.raises(TypeError, match=r"^options must be a dict or None; got "):

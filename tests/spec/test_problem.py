@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from dnnffi import RNNProblem, RNNSpec, testing
+from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, check_dropout
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
@@ -46,6 +47,38 @@ def test_full_lengths_are_no_lengths():
     assert full.lengths is None
     assert full.row_lengths == (4, 4)
     assert RNNProblem.dense(SPEC, 4, 2, lengths=[3, 3]).lengths == (3, 3)
+
+
+WRONG = [
+    ({"spec": "lstm"}, TypeError, "^spec must be an RNNSpec; got str$"),
+    ({"training": "no"}, TypeError, "^training must be True or False; got 'no'$"),
+    ({"training": 1}, TypeError, "^training must be True or False; got 1$"),
+    ({"options": "own"}, TypeError, "^options must be a dict or None; got str$"),
+    ({"options": {"algo": 1}}, ValueError, "^options: unknown key 'algo'; known are algorithm, "),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), WRONG, ids=lambda case: str(case)[:40])
+def test_a_wrong_argument_is_named(wrong, error, message):
+    for make, sizes in (
+        (RNNProblem.dense, {"steps": 5, "batch": 2}),
+        (RNNProblem.packed, {"batch_sizes": [2, 1]}),
+    ):
+        with pytest.raises(error, match=message):
+            make(**({"spec": SPEC} | sizes | wrong))
+
+
+def test_batch_first_is_a_flag():
+    with pytest.raises(TypeError, match=r"^batch_first must be True or False; got 1$"):
+        RNNProblem.dense(SPEC, 5, 2, batch_first=1)
+
+
+def test_options_may_be_a_dict_as_everywhere():
+    checked = RNNOptions(algorithm="standard", clip=(-1.0, 1.0))
+    options = {"algorithm": "standard", "clip": (-1, 1)}
+    assert RNNProblem.dense(SPEC, 5, 2, options=options).options == checked
+    assert RNNProblem.packed(SPEC, [2, 1], options=options).options == checked
+    assert RNNProblem.dense(SPEC, 5, 2, options=None) == RNNProblem.dense(SPEC, 5, 2)
 
 
 @given(testing.batch_sizes())

@@ -69,37 +69,38 @@ def conv(
         float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``
     w : [K, C/groups, ...], of the dtype of x, as all arrays
     bias : [K], or None
-    stride, padding, dilation : one integer, or one a spatial dimension; zeros are put on both sides
-        of x; padding="same" gives y its sizes, with stride 1 where dilation*(kernel - 1) is even
-    groups : divides C and K; with C groups the convolution is depthwise
+    stride, padding, dilation : one integer, or one per spatial dimension; padding adds zeros on
+        both sides of x; padding="same" gives y the sizes of x, and needs stride 1 and an even
+        dilation*(kernel - 1)
+    groups : number of groups, which divides C and K; with C groups the convolution is depthwise
     activation : "relu" or None
     residual : shape of y, or None
     alpha : factor of ``residual``
-    backend : "cudnn", "miopen", "reference", or None: from the arrays (CuPy on CUDA, CuPy on ROCm,
-        NumPy)
+    backend : "cudnn", "miopen", "reference", or None: chosen by the arrays (CuPy on CUDA, CuPy on
+        ROCm, NumPy)
     options : "math": "default" (float32 may use TF32), "strict" or "fast"; "deterministic": True
         for the same bits each time; "tune": True to measure cuDNN's candidates, "find": "search" to
         measure MIOpen's, both at the first call; "workspace_limit": bytes; "validate": True to
-        compare with the reference; "allocator": a function of a shape and the name of a dtype that
-        makes the results, with "stream": for arrays without CuPy, see `dnnffi.foreign`
+        compare with the reference; "allocator": a function that takes a shape and the name of a
+        dtype and makes the result, and "stream": for arrays without CuPy, see `dnnffi.foreign`
 
     Returns
     -------
     y : [N, K, ...], sizes (size + 2*padding - dilation*(kernel - 1) - 1) // stride + 1. Channels
-        last in memory where those of x are; where x counts as either (one channel, or one element a
-        channel) as w is
+        last in memory if x is; if x counts as either (one channel, or one element per channel), as
+        w is
 
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what came and what was expected.
+        The error names the argument, the value received and the value expected.
     UnsupportedError
-        The backend cannot do this: MIOpen has not all of it; cuDNN has no engine for the problem,
-        or none that the options allow.
+        The backend cannot do this: MIOpen does not support all of it; cuDNN has no engine for the
+        problem, or none that the options allow.
     LibraryNotFoundError, CudnnError, MiopenError
-        There is no such library; it failed.
+        The library was not found, or it failed.
     ValidationError
-        With ``validate``, where the result differs from the reference's beyond rounding.
+        With ``validate``, if the result differs from the reference's by more than rounding.
 
     Examples
     --------
@@ -130,19 +131,19 @@ def conv_backward_data(
     backend: BackendName | None = None,
     options: ConvOptionsDict | None = None,
 ) -> ArrayT:
-    """Gradient of ``sum(dy * conv(x, w))`` by x.
+    """Gradient of ``sum(dy * conv(x, w))`` with respect to x.
 
-    The keywords are those of `conv`, and so are the errors.
+    The keywords and the errors are those of `conv`.
 
     Parameters
     ----------
-    dy : [N, K, ...]; of a fused forward, the gradient in front of its activation
+    dy : [N, K, ...]; of a fused forward, the gradient before its activation
     w : [K, C/groups, ...]
     x_shape : [N, C, ...]; with a stride, several sizes of x give the same size of y
 
     Returns
     -------
-    dx : of ``x_shape``, channels last in memory where those of dy are
+    dx : of ``x_shape``, channels last in memory if dy is
 
     Examples
     --------
@@ -151,7 +152,7 @@ def conv_backward_data(
     >>> dy, w = np.array([[[1.0, 0.0]]]), np.array([[[1.0, 2.0, 3.0]]])
     >>> dnnffi.conv_backward_data(dy, w, (1, 1, 5), stride=2).tolist()
     [[[1.0, 2.0, 3.0, 0.0, 0.0]]]
-    >>> dnnffi.conv_backward_data(dy, w, (1, 1, 6), stride=2).shape  # as large a y comes from it
+    >>> dnnffi.conv_backward_data(dy, w, (1, 1, 6), stride=2).shape  # gives a y of the same size
     (1, 1, 6)
     """
     geometry = stride, padding, dilation, 0
@@ -172,19 +173,19 @@ def conv_backward_weights(
     backend: BackendName | None = None,
     options: ConvOptionsDict | None = None,
 ) -> ArrayT:
-    """Gradient of ``sum(dy * conv(x, w))`` by w.
+    """Gradient of ``sum(dy * conv(x, w))`` with respect to w.
 
-    The keywords are those of `conv`, and so are the errors.
+    The keywords and the errors are those of `conv`.
 
     Parameters
     ----------
-    dy : [N, K, ...]; of a fused forward, the gradient in front of its activation
+    dy : [N, K, ...]; of a fused forward, the gradient before its activation
     x : [N, C, ...]
     w_shape : [K, C/groups, ...]
 
     Returns
     -------
-    dw : of ``w_shape``, channels last in memory where those of dy are
+    dw : of ``w_shape``, channels last in memory if dy is
 
     Examples
     --------
@@ -202,11 +203,11 @@ def conv_backward_weights(
 def conv_backward_bias(
     dy: ArrayT, /, *, backend: BackendName | None = None, options: ConvOptionsDict | None = None
 ) -> ArrayT:
-    """Gradient by the bias, of ordinary and of transposed convolutions: [K], from dy [N, K, ...].
+    """Gradient of the bias, of ordinary and transposed convolutions: [K], from dy [N, K, ...].
 
-    The sum over all but the channels, where dy is, whatever the backend: by kernels of dnnffi's own
-    on CUDA, by array code elsewhere. The two types of 16 bits are summed in float32 or higher. With
-    ``options["allocator"]`` MIOpen sums, in float16 or float32
+    It is the sum over all axes but the channels, computed where dy is, for every backend: by
+    dnnffi's own kernels on CUDA, by array code elsewhere. The two 16-bit types are summed in
+    float32 or higher. With ``options["allocator"]`` MIOpen computes the sum, in float16 or float32
     (``miopenConvolutionBackwardBias``).
 
     Examples
@@ -253,15 +254,15 @@ def conv_transpose(
     """Transposed convolution: ``activation(conv_transpose(x, w) + alpha * residual + bias)``.
 
     It is backward data of the convolution with the same weights that goes from K to C channels.
-    As `conv`, but for:
+    As `conv`, except for:
 
     Parameters
     ----------
     w : [C, K/groups, ...]
     stride : step of the kernel over the output
-    padding : what is cut off the output on both sides; "same" as of `conv`
-    output_padding : positions more at the output's end, fewer than the larger of stride and
-        dilation: with a stride, inputs of one size come from outputs of several
+    padding : positions removed from both sides of the output; "same" as in `conv`
+    output_padding : positions added at the end of the output, fewer than the larger of stride and
+        dilation: with a stride, several output sizes belong to one input size
 
     Returns
     -------
@@ -297,7 +298,7 @@ def conv_transpose_backward_data(
     backend: BackendName | None = None,
     options: ConvOptionsDict | None = None,
 ) -> ArrayT:
-    """Gradient of ``sum(dy * conv_transpose(x, w))`` by x.
+    """Gradient of ``sum(dy * conv_transpose(x, w))`` with respect to x.
 
     As `conv_backward_data`, with w [C, K/groups, ...].
 
@@ -328,7 +329,7 @@ def conv_transpose_backward_weights(
     backend: BackendName | None = None,
     options: ConvOptionsDict | None = None,
 ) -> ArrayT:
-    """Gradient of ``sum(dy * conv_transpose(x, w))`` by w.
+    """Gradient of ``sum(dy * conv_transpose(x, w))`` with respect to w.
 
     As `conv_backward_weights`, with ``w_shape`` [C, K/groups, ...].
 

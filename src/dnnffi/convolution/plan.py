@@ -9,10 +9,10 @@ from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray, ArrayT
+from dnnffi.device.spans import check_apart, span_of, spans_of
 from dnnffi.errors import not_picklable
-from dnnffi.spec.checks import check_flag
 from dnnffi.spec.conv import ConvSpec, check_shape
-from dnnffi.spec.conv_options import ConvOptionsDict, conv_options
+from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, RESULTS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST
 from dnnffi.spec.names import Activation, BackendName, MemoryLayout, Operation
@@ -42,7 +42,7 @@ class ConvPlan:
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what came and what was expected.
+        The error names the argument, the value received and the value expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
         As `dnnffi.conv`.
 
@@ -74,18 +74,16 @@ class ConvPlan:
         device: int | None = None,
         options: ConvOptionsDict | None = None,
     ) -> None:
-        if not isinstance(spec, ConvSpec):
-            raise TypeError(f"spec must be a ConvSpec; got {type(spec).__name__}")
         self._problem = problem = ConvProblem.of(
             operation,
             spec,
             check_shape("x_shape", x_shape),
             layout=layout,
             activation=activation,
-            residual=check_flag("residual", residual),
+            residual=residual,
             alpha=alpha,
-            bias=check_flag("bias", bias),
-            options=conv_options(options),
+            bias=bias,
+            options=options,
         )
         if problem.options.validate:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
@@ -112,7 +110,7 @@ class ConvPlan:
 
         A forward takes x, w, bias, residual (None or nothing for what the problem has not),
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
-        has no gaps. Stands on ``cudnnBackendExecute``.
+        has no gaps and shares no memory with them. Stands on ``cudnnBackendExecute``.
 
         Examples
         --------
@@ -138,6 +136,7 @@ class ConvPlan:
         checked = tuple(self._checked(*wanted, array) for wanted, array in pairs)
         if out is not None:
             out = self._checked(self._result, self._problem.result_shape, True, out)
+            check_apart([span_of(self._result, out)], spans_of(self._names, checked))
         return self._plan.run_into(checked[: len(arrays)], out)
 
     def _checked(

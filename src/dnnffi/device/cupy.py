@@ -24,7 +24,10 @@ from dnnffi.device.graphs import (
 )
 from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Stream
 
-INSTALL_CUPY = "pip install cupy-cuda13x (CUDA 12: cupy-cuda12x; ROCm 7: cupy-rocm-7-0)"
+# With CuPy's extra "ctk", as the extras of dnnffi: without it CuPy needs an installed CUDA toolkit.
+INSTALL_CUPY = (
+    "pip install 'cupy-cuda13x[ctk]' (CUDA 12: 'cupy-cuda12x[ctk]'; ROCm 7: cupy-rocm-7-0)"
+)
 
 _ALIGNMENT = 256  # bytes, as the driver aligns allocations
 _SHARED_BYTES = 48 * 1024  # of a block, unless a kernel is allowed more

@@ -1,4 +1,4 @@
-"""Does PyTorch track the gradient of what a caller gave? It ends here, and that is said once."""
+"""What has a tensor of PyTorch beside its memory? A gradient, which ends here, and a sign."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ _warned = False
 
 
 def detached(name: str, value: Any) -> Any:
-    """``value``, of a tensor that requires a gradient the part that PyTorch exports."""
-    if not getattr(value, "requires_grad", False):
-        return value
-    torch = sys.modules.get("torch")
-    if torch is None or torch.is_grad_enabled():
-        _warn(name)
-    return value.detach()
+    """``value``, of a tensor of PyTorch what its memory alone tells.
+
+    A tensor that requires a gradient is detached, and one that PyTorch negates lazily is negated:
+    PyTorch exports its memory, which has the other sign (2.13).
+    """
+    if getattr(value, "requires_grad", False):
+        torch = sys.modules.get("torch")
+        if torch is None or torch.is_grad_enabled():
+            _warn(name)
+        value = value.detach()
+    is_neg = getattr(value, "is_neg", None)
+    return value.resolve_neg() if is_neg is not None and is_neg() else value
 
 
 def _warn(name: str) -> None:

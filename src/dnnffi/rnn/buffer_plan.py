@@ -11,7 +11,7 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Array, Stream
-from dnnffi.device.spans import Span
+from dnnffi.device.spans import Span, check_apart, span_of, spans_of
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.cache import Living
 from dnnffi.execution.remembered import Remembered
@@ -22,6 +22,7 @@ from dnnffi.weights import RNNWeights
 
 MaybeArray = Array | None
 Triple = tuple[Any, ...]
+_BESIDE = ("dx", "dh_0", "dc_0", "dy", "dh_n", "dc_n", "c_0", "weights")
 
 
 class _Filled(NamedTuple):
@@ -118,6 +119,7 @@ class BufferPlan:
             route, context.executor, stream, not captured, accumulate
         )
         data = of_weights = None
+        beside: Triple = ()
         if gradients is not None:
             dy, dh_n, dc_n = gradients
             if dy is None:
@@ -125,11 +127,13 @@ class BufferPlan:
             if out is None:
                 out = plan.empty(plan.x_shape), *plan.states()
             data = self._data_at(filled, (dy, dh_n, dc_n), out, workspace)
+            beside = (*out, dy, dh_n, dc_n, filled.c_0, filled.weights)
         if weights is not None:
             if out_weights is None:
                 flat = plan.empty((weights.layout.size,))
                 out_weights = RNNWeights._of_result(flat, weights.layout)
-            of_weights = self._weights_at(filled, out_weights._buffer, workspace, accumulate)
+            buffer = out_weights._buffer
+            of_weights = self._weights_at(filled, buffer, workspace, accumulate, beside)
         plan.operations.backward(route, context, data, of_weights, stream, captured, accumulate)
         return out, out_weights
 
@@ -143,7 +147,7 @@ class BufferPlan:
     ) -> BackwardDataAddresses:
         """The addresses of backward data."""
         given = (filled.y, filled.h_0, filled.c_0, filled.weights, *gradients, *out)
-        arrays = (*given, workspace, self._reserve)
+        arrays = (*given, filled.x, workspace, self._reserve)
         identities = tuple(map(id, arrays))
         at = self._data.find(identities)
         if at is None:
@@ -154,15 +158,20 @@ class BufferPlan:
                 least=executor.least_workspace_bytes,
                 reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
+            # Backward weights is to read x.
+            check_apart(spans_of(("dx", "dh_0", "dc_0"), out), [span_of("x", filled.x)])
             self._data.add(identities, arrays, at)
         return at
 
     def _weights_at(
-        self, filled: _Filled, out: Array, workspace: Array, accumulate: bool
+        self, filled: _Filled, out: Array, workspace: Array, accumulate: bool, beside: Triple
     ) -> BackwardWeightsAddresses:
-        """The addresses of backward weights."""
+        """The addresses of backward weights, with ``beside`` of the backward data that it is with.
+
+        They are one graph, in which they overlap.
+        """
         given = (filled.x, filled.h_0, filled.y, out)
-        arrays = (*given, workspace, self._reserve)
+        arrays = (*given, *beside, workspace, self._reserve)
         identities = tuple(map(id, arrays))
         at = self._weights.find(identities)
         if at is None:
@@ -173,6 +182,7 @@ class BufferPlan:
                 least=executor.workspace_bytes if accumulate else executor.least_workspace_bytes,
                 reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
+            check_apart([span_of("out_weights", out)], spans_of(_BESIDE, beside))
             self._weights.add(identities, arrays, at)
         return at
 

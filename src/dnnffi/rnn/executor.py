@@ -15,6 +15,7 @@ from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn.arguments import Arguments
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.context import Context, Phase, check_owner
+from dnnffi.spec.checks import check_flag, check_range
 from dnnffi.spec.problem import RNNProblem
 
 
@@ -70,12 +71,16 @@ class RNNExecutor:
         record = named(backend)
         if record.load is None or record.candidates is None:
             raise ValueError(f"backend {backend!r} has no executors")
+        if not isinstance(problem, RNNProblem):
+            raise TypeError(f"problem must be an RNNProblem; got {type(problem).__name__}")
         if not problem.batch:
             raise ValueError("problem must have at least one row in its batch; got B = 0")
         library = record.load() if library is None else library
         self.library: Any = library
         self._memory = memory = library.memory
-        self.device: int = memory.current_device() if device is None else device
+        if device is None:
+            device = memory.current_device()
+        self.device: int = check_range("device", device, 0, memory.device_count() - 1)
         self.problem = problem
         record.check_network(problem, library)
         with memory.use(self.device):
@@ -139,7 +144,10 @@ class RNNExecutor:
         Raises ``TypeError``, ``ValueError`` naming the argument, `ContextError`, and the vendor's
         `StatusError`.
         """
-        y, h_n, c_n = out
+        try:
+            y, h_n, c_n = out
+        except (TypeError, ValueError):
+            raise _wrong_out(out, "(y, h_n, c_n)") from None
         states = id(h_0), id(h_n), id(c_0), id(c_n)
         identities = (id(x), id(y), *states, id(weights), id(workspace))
         at = self._find(identities)
@@ -190,8 +198,12 @@ class RNNExecutor:
         Raises as `forward`; `ContextError` also when asked in another order.
         """
         check_owner(context, self).check(Phase.FORWARD)
+        try:
+            dx, dh_0, dc_0 = out
+        except (TypeError, ValueError):
+            raise _wrong_out(out, "(dx, dh_0, dc_0)") from None
         at = self._arguments.backward_data(
-            *(y, h_0, c_0, weights, dy, dh_n, dc_n, *out),
+            *(y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0),
             workspace=workspace,
             least=self.least_workspace_bytes,
             reserve=self._reserve(context),
@@ -221,6 +233,7 @@ class RNNExecutor:
         Raises as `forward`; `ContextError` also when asked in another order.
         """
         check_owner(context, self).check(Phase.DATA)
+        accumulate = check_flag("accumulate", accumulate)
         least = self.workspace_bytes if accumulate else self.least_workspace_bytes
         at = self._arguments.backward_weights(
             x, h_0, y, out, workspace=workspace, least=least, reserve=self._reserve(context)
@@ -244,3 +257,9 @@ class RNNExecutor:
             f"the current device must be the executor's, {self.device}; "
             f"it is {self._current_device()}"
         )
+
+
+def _wrong_out(out: object, form: str) -> TypeError:
+    """The error for an ``out`` that is not three arrays."""
+    count = f" of {len(out)}" if isinstance(out, tuple | list) else ""
+    return TypeError(f"out must be {form}; got {type(out).__name__}{count}")

@@ -31,7 +31,7 @@ CellState = tuple[ArrayT, ArrayT] | None
 
 
 class Gradients(NamedTuple, Generic[ArrayT]):
-    """What `RNNContext.backward` returns; what was not needed is None.
+    """What `RNNContext.backward` returns; a gradient that was not asked for is None.
 
     ``x`` has the shape of x; ``hx`` the structure of hx (None where hx was None); ``weights`` the
     form that the weights had: a list in the same order, or an `RNNWeights` of the same layout.
@@ -75,7 +75,7 @@ class RNNContext(Generic[ArrayT]):
         dy : shape of y, or None for zeros; padding past a row's length is not read
         dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None
         need : which of "x", "hx", "weights" to compute
-        retain : keep what the forward left, at the cost of a copy of the reserve space, so that
+        retain : keep what the forward saved, at the cost of a copy of the reserve space, so that
             backward can be called again
 
         Raises
@@ -83,9 +83,9 @@ class RNNContext(Generic[ArrayT]):
         ContextError
             The context was already used without ``retain``.
         TypeError, ValueError
-            Naming the argument, what came and what was expected.
+            The error names the argument, the value received and the value expected.
         CudnnError, MiopenError
-            From the library's backward data or backward weights.
+            The library's backward data or backward weights failed.
 
         Examples
         --------
@@ -346,7 +346,7 @@ def lstm(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, tuple[ArrayT, ArrayT]]:
-    """LSTM inference: ``y, (h_n, c_n)``. Drops nothing and keeps nothing for backward.
+    """LSTM inference: ``y, (h_n, c_n)``. Drops nothing and saves nothing for a backward.
 
     Parameters
     ----------
@@ -356,24 +356,24 @@ def lstm(
     hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
     weights : arrays in PyTorch's order: for each layer, for each direction, w_ih [4*H, I or O*D],
         w_hh [4*H, O], then b_ih, b_hh [4*H] if there are biases, then w_hr [P, H] if there is a
-        projection, gates i f g o; or an `RNNWeights`, which costs nothing per call and brings its
+        projection, gates i f g o; or an `RNNWeights`, which costs nothing per call and has its
         own number of layers and directions
     num_layers, bidirectional : L, and whether D is 2
-    lengths : one host integer a row, in any order, each from 1 to T. Past a row's length y is zero,
-        and h_n, c_n are the state at its last step
-    batch_sizes : rows still running at each step of packed sequences, never rising; all of them 0
-        where the batch is empty
+    lengths : one integer per row, on the host, in any order, each from 1 to T. Beyond the length of
+        a row y is zero, and h_n, c_n are the states at its last step
+    batch_sizes : number of rows at each step of packed sequences, which never increases; all are 0
+        for an empty batch
     backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
         MIOpen, NumPy arrays to the reference; "vulkan" is for inference on arrays on the host
     options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",
-        "persist_dynamic", "persist_static_small_h" (cuDNN), "own" (kernels of dnnffi's in the place
+        "persist_dynamic", "persist_static_small_h" (cuDNN), "own" (dnnffi's own kernels in place
         of cuDNN's), "default", "fundamental" (MIOpen), "stepwise", "persistent" (Vulkan);
         "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
         cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
-        reference; "tune": "auto" (a problem that is called again and again is measured once, and
-        runs by what was fastest), "now" (measured before its first call) or "off"; "allocator": a
-        function of a shape and the name of a dtype that makes the
-        results, for arrays of other libraries without CuPy, "stream": the address to run on, or a
+        reference; "tune": "auto" (a problem that is called repeatedly is measured once, and then
+        runs by the fastest candidate), "now" (measured before its first call) or "off";
+        "allocator": a function that takes a shape and the name of a dtype and makes a result, for
+        arrays of other libraries without CuPy; "stream": the address of the stream to run on, or a
         function that returns it (see `dnnffi.foreign.using`)
 
     Returns
@@ -384,7 +384,7 @@ def lstm(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what came and what was expected.
+        The error names the argument, the value received and the value expected.
     LibraryNotFoundError
         There is no libcudnn, or libMIOpen.
     UnsupportedError
@@ -395,7 +395,7 @@ def lstm(
         ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
         ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
     ValidationError
-        With ``validate``, where the results differ from the reference's beyond rounding.
+        With ``validate``, if the results differ from the reference's by more than rounding.
 
     Examples
     --------
@@ -407,7 +407,7 @@ def lstm(
     >>> y, (h_n, c_n) = dnnffi.lstm(x, None, weights)
     >>> y.shape, h_n.shape, c_n.shape
     ((5, 2, 4), (1, 2, 4), (1, 2, 4))
-    >>> y, hx = dnnffi.lstm(x, (h_n, c_n), weights)  # goes on where the first call ended
+    >>> y, hx = dnnffi.lstm(x, (h_n, c_n), weights)  # continues where the first call ended
     """
     call = "lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     y, h_n, c_n, _ = _run(x, hx, weights, call, options)
@@ -432,12 +432,12 @@ def lstm_forward(
 ) -> tuple[ArrayT, tuple[ArrayT, ArrayT], RNNContext[ArrayT]]:
     """LSTM training forward: ``y, (h_n, c_n), ctx``; ``ctx.backward`` gives the gradients.
 
-    As `lstm`, and:
+    As `lstm`, with two more arguments:
 
     Parameters
     ----------
     dropout : probability, from 0 to 1, that an output of a layer is dropped before the next one
-    dropout_state : random numbers of the dropout; None for the device's own, seeded by chance
+    dropout_state : random numbers of the dropout; None for the device's own, with a random seed
 
     Examples
     --------

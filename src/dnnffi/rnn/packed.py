@@ -87,8 +87,8 @@ class PackedRNN:
         Raises
         ------
         TypeError, ValueError
-            Naming the argument, what came and what was expected; the context is closed; another
-            thread runs it with ``keep_state``.
+            An argument is wrong: the error names it, the value received and the value expected. Or
+            the context is closed, or another thread runs it with ``keep_state``.
         UnsupportedError
             The adapter has no buffers of this size, the backend not this option.
         VulkanError
@@ -191,7 +191,7 @@ def pack_rnn(
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what came and what was expected.
+        The error names the argument, the value received and the value expected.
     LibraryNotFoundError
         The package wgpu is not installed, or finds no adapter.
     UnsupportedError

@@ -11,9 +11,9 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import not_picklable
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
 from dnnffi.rnn.call import CallArrays, initial_states, pair
-from dnnffi.spec.checks import check_flag, check_integer
+from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, Integers
-from dnnffi.spec.options import RNNOptionsDict, rnn_options
+from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.weights import RNNWeights
@@ -43,7 +43,7 @@ class RNNPlan:
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what came and what was expected.
+        The error names the argument, the value received and the value expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
         As `dnnffi.lstm`.
 
@@ -76,21 +76,19 @@ class RNNPlan:
         device: int | None = None,
         options: RNNOptionsDict | None = None,
     ) -> None:
-        if not isinstance(spec, RNNSpec):
-            raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
         if dropout_state is not None and not isinstance(dropout_state, DropoutState):
             raise TypeError(
                 f"dropout_state must be a DropoutState; got {type(dropout_state).__name__}"
             )
         problem = RNNProblem.dense(
             spec,
-            check_integer("steps", steps),
-            check_integer("batch", batch),
-            batch_first=check_flag("batch_first", batch_first),
+            steps,
+            batch,
+            batch_first=batch_first,
             lengths=lengths,
-            training=check_flag("training", training),
+            training=training,
             dropout=dropout,
-            options=rnn_options(options, spec.mode),
+            options=options,
         )
         if problem.options.validate:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.device.arrays import address, array_module, as_array
+from dnnffi.device.arrays import array_module, as_array
 from dnnffi.device.interface import AnyArray
-from dnnffi.device.spans import Span, check_apart
+from dnnffi.device.spans import Span, check_apart, span_of, spans_of
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.locks import new_lock
 from dnnffi.reference import rnn as reference
@@ -150,16 +150,21 @@ class ReferenceBufferPlan:
         self.closed = False
         self._saved: Any = None
         self._weights: Any = None  # what the plan's backward gave for them
+        self._read: list[Span] = []  # what the backwards of the last forward read again
 
     def forward(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any, out: Any
     ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """(y, h_n, c_n), copied into ``out`` where it is given."""
         self._open()
-        targets = self._targets(("y", "h_n", "c_n"), out)
+        flat = weights if isinstance(weights, list) else [weights]
+        read = spans_of(("x", "h_0", "c_0", *("weights",) * len(flat)), (x, h_0, c_0, *flat))
+        targets = self._targets(("y", "h_n", "c_n"), out, read)
         *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
         self._weights = None
-        return _into(out, targets, results)
+        done = _into(out, targets, results)
+        self._read = [*read, span_of("y", as_array("y", done[0]))]
+        return done
 
     def backward(
         self,
@@ -180,7 +185,11 @@ class ReferenceBufferPlan:
         if gradients is not None:
             if self._saved is None:
                 raise ContextError("backward data runs once, after a forward")
-            targets = self._targets(("dx", "dh_0", "dc_0"), out)
+            names, read = ("dx", "dh_0", "dc_0"), spans_of(("dy", "dh_n", "dc_n"), gradients)
+            targets = self._targets(names, out, [*self._read, *read])
+            if out_weights is not None:
+                written = span_of("out_weights", out_weights._buffer)
+                check_apart([written], [*self._read, *read, *spans_of(names, targets)])
             *results, self._weights = self.plan.backward(
                 self._saved, *gradients, weights_needed=True, retain=False
             )
@@ -215,7 +224,7 @@ class ReferenceBufferPlan:
         if self.closed:
             raise ValueError("this plan is closed")
 
-    def _targets(self, names: tuple[str, ...], out: Any) -> list[AnyArray | None]:
+    def _targets(self, names: tuple[str, ...], out: Any, read: list[Span]) -> list[AnyArray | None]:
         """The arrays of ``out``, refused where the plan of a library would refuse them."""
         if out is None:
             return []
@@ -223,7 +232,7 @@ class ReferenceBufferPlan:
             None if one is None else as_array(name, one)
             for name, one in zip(names, out, strict=True)
         ]
-        dtype, spans = self.plan.problem.spec.dtype, []
+        dtype = self.plan.problem.spec.dtype
         for name, target in zip(names, targets, strict=True):
             if target is None:
                 continue
@@ -231,8 +240,7 @@ class ReferenceBufferPlan:
                 raise TypeError(f"{name} must have dtype {dtype}; got {target.dtype.name}")
             if not target.flags.c_contiguous:
                 raise ValueError(f"{name} must be contiguous; got strides {target.strides}")
-            spans.append(Span(name, address(target), target.nbytes))
-        check_apart(spans, ())
+        check_apart(spans_of(names, targets), read)
         return targets
 
 

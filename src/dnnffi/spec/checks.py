@@ -146,6 +146,11 @@ def _cached(
     context: tuple[str, ...],
 ) -> Any:
     for key, _, _ in items:
+        if key in elsewhere:
+            raise ValueError(
+                f"options[{key!r}] is for the functions, whose options are a dict then; "
+                f"for plans and executors see dnnffi.foreign.using"
+            )
         if key not in known:
             names = ", ".join((*known, *elsewhere))
             raise ValueError(f"options: unknown key {key!r}; known are {names}")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Self, get_args
 
-from dnnffi.spec.checks import ITEM_SIZES, check_bytes, check_number
+from dnnffi.spec.checks import ITEM_SIZES, check_bytes, check_flag, check_number
 from dnnffi.spec.conv import ConvSpec, check_shape
-from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
+from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, packed_strides
 from dnnffi.spec.names import Activation, MemoryLayout, Operation
 
@@ -75,9 +75,14 @@ class ConvProblem(NamedTuple):
         residual: bool = False,
         alpha: float = 1.0,
         bias: bool = False,
-        options: ConvOptions = DEFAULTS,
+        options: ConvOptions | ConvOptionsDict | None = DEFAULTS,
     ) -> Self:
         """A problem on ``x`` of that shape [N, C, ...]; errors name the argument at fault."""
+        if not isinstance(spec, ConvSpec):
+            raise TypeError(f"spec must be a ConvSpec; got {type(spec).__name__}")
+        residual, bias = check_flag("residual", residual), check_flag("bias", bias)
+        if type(options) is not ConvOptions:
+            options = conv_options(options)
         for name, value, choices in (
             ("operation", operation, OPERATIONS),
             ("layout", layout, LAYOUTS),
@@ -87,6 +92,8 @@ class ConvProblem(NamedTuple):
         if operation != FORWARD and (activation or residual or bias):
             raise ValueError(f"activation, residual and bias are of a forward, not {operation}")
         name = "x_shape" if operation == BACKWARD_DATA else "x"
+        if not isinstance(x_shape, Sequence):
+            raise TypeError(f"{name} must be a tuple of integers; got {type(x_shape).__name__}")
         if len(x_shape) != spec.rank + 2:
             raise ValueError(
                 f"{name} must have {spec.rank + 2} dimensions, as the weights; got {tuple(x_shape)}"

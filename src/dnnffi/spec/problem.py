@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from dnnffi.spec.checks import check_bytes, check_integer, check_number, shown
+from dnnffi.spec.checks import check_bytes, check_flag, check_integer, check_number, shown
 from dnnffi.spec.names import Integers
-from dnnffi.spec.options import DEFAULTS, RNNOptions
+from dnnffi.spec.options import DEFAULTS, RNNOptions, RNNOptionsDict, rnn_options
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import (
     MOST_ENTRIES,
@@ -59,9 +59,10 @@ class RNNProblem(NamedTuple):
         lengths: Integers | None = None,
         training: bool = False,
         dropout: float = 0.0,
-        options: RNNOptions = DEFAULTS,
+        options: RNNOptions | RNNOptionsDict | None = DEFAULTS,
     ) -> Self:
         """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none."""
+        training, options = _check_rest(spec, training, options)
         steps, batch = check_integer("steps", steps), check_integer("batch", batch)
         if steps < 1:
             raise ValueError(f"x must have at least one time step; got T = {shown(steps)}")
@@ -75,7 +76,7 @@ class RNNProblem(NamedTuple):
         checked = None if lengths is None else check_lengths(lengths, steps, batch)
         if checked is not None and min(checked, default=steps) == steps:
             checked = None
-        layout = BATCH_MAJOR if batch_first else SEQUENCE_MAJOR
+        layout = BATCH_MAJOR if check_flag("batch_first", batch_first) else SEQUENCE_MAJOR
         made = cls(spec, steps, batch, layout, checked, training, check_dropout(dropout), options)
         return made._of_possible_sizes()
 
@@ -88,9 +89,10 @@ class RNNProblem(NamedTuple):
         *,
         training: bool = False,
         dropout: float = 0.0,
-        options: RNNOptions = DEFAULTS,
+        options: RNNOptions | RNNOptionsDict | None = DEFAULTS,
     ) -> Self:
         """A problem on packed sequences [sum(batch_sizes), I]; ``total`` is x's first dimension."""
+        training, options = _check_rest(spec, training, options)
         sizes = check_batch_sizes(batch_sizes, total)
         lengths = batch_sizes_to_lengths(sizes)
         dropout = check_dropout(dropout)
@@ -150,6 +152,17 @@ class RNNProblem(NamedTuple):
             f"{self.spec}, x {list(self.x_shape)} {self.layout}{lengths}, "
             f"{'training' if self.training else 'inference'}{dropout}"
         )
+
+
+def _check_rest(
+    spec: object, training: object, options: RNNOptions | RNNOptionsDict | None
+) -> tuple[bool, RNNOptions]:
+    """What both forms of a problem are asked beside shapes."""
+    if not isinstance(spec, RNNSpec):
+        raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
+    if type(options) is not RNNOptions:
+        options = rnn_options(options, spec.mode)
+    return check_flag("training", training), options
 
 
 def check_dropout(dropout: object) -> float:
