@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import signal
 import threading
 
@@ -62,6 +64,19 @@ def test_a_restored_generator_goes_on():
     again.restore(generator.save())
     np.testing.assert_array_equal(again.masks(PROBLEM), drawn(7, 2)[1])
     np.testing.assert_array_equal(again.save(), np.frombuffer(_state(7, 2), np.uint8))
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))]
+)
+@pytest.mark.parametrize("used", [False, True])
+def test_a_copy_of_a_state_goes_on_by_itself(again, used):
+    state = dnnffi.DropoutState(7)
+    if used:
+        train(state)
+    made = again(state)
+    expected = [train(state) for _ in range(2)]
+    np.testing.assert_array_equal([train(made) for _ in range(2)], expected)
 
 
 def _state(seed, forwards):

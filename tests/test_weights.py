@@ -451,6 +451,40 @@ def test_packing_checks_the_given_buffer():
         RNNWeights.pack(testing.weights(SPEC, 0), SPEC, out=np.zeros(3, np.float32))
 
 
+@pytest.mark.parametrize("backend", ["torch", "cudnn"])
+def test_the_given_buffer_is_apart_from_the_arrays(backend):
+    weights = packed(backend="torch")
+    before = weights.flat.copy()
+    with pytest.raises(ValueError, match=r"^weights\[0\] and out must not share memory: one is"):
+        RNNWeights.pack(weights.arrays(), SPEC, backend=backend, out=weights.flat)
+    np.testing.assert_array_equal(weights.flat, before)
+
+
+UNPACKED = {
+    "too few": (lambda a: a[:-1], ValueError, r"^weights: expected 20 arrays; got 19$"),
+    "of another dtype": (
+        lambda a: [*a[:-1], a[-1].astype("i4")],
+        TypeError,
+        r"^weights\[19\] must have dtype float32; got int32$",
+    ),
+    "larger": (
+        lambda a: [*a[:-1], np.stack([a[-1]] * 2)],
+        ValueError,
+        r"^weights\[19\] \(.*\) must have shape \(2, 5\); got \(2, 2, 5\)$",
+    ),
+    "of no array": (lambda a: [*a[:-1], a[-1].tolist()], TypeError, r"^weights\[19\] must be a "),
+    "None": (lambda a: None, TypeError, r"^arrays must be a sequence of arrays; got NoneType$"),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "message"), UNPACKED.values(), ids=list(UNPACKED))
+def test_arrays_to_unpack_into_are_checked_before_any_is_written(make, error, message):
+    arrays = [np.zeros_like(array) for array in testing.weights(SPEC, 0)]
+    with pytest.raises(error, match=message):
+        packed(backend="torch").unpack(make(arrays))
+    assert not any(array.any() for array in arrays)
+
+
 # As a value
 
 

@@ -132,6 +132,10 @@ class DropoutState:
             state._states = np.frombuffer(saved["states"], np.uint8)
         return state
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A generator has a lock, and on a device memory: what is saved of it goes on by itself.
+        return type(self).restore, (self.save(),)
+
     def __repr__(self) -> str:
         use = self._used.find(None)
         place = self._place if use is None else use.place

@@ -9,6 +9,23 @@ from collections.abc import Sequence
 class DnnffiError(Exception):
     """Base of every error that is dnnffi's own."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Not by calling the class with the text, as exceptions are: a pool of processes waits for
+        # ever, or breaks, where the error of a worker cannot be made anew.
+        state = dict(self.__dict__)
+        if isinstance(self, ImportError):
+            state["msg"] = self.msg  # its text, which is not in the dictionary
+        return _unpickled, (type(self), self.args, state)
+
+
+def _unpickled(
+    kind: type[DnnffiError], args: tuple[object, ...], state: dict[str, object]
+) -> DnnffiError:
+    made = kind.__new__(kind, *args)
+    for name, value in state.items():
+        setattr(made, name, value)
+    return made
+
 
 class LibraryNotFoundError(DnnffiError, ImportError):
     """A vendor library could not be loaded; names every place searched and the install command."""

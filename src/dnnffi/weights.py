@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, Self
 from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, ArrayT
+from dnnffi.device.spans import check_apart, span_of, spans_of
 from dnnffi.execution.known_calls import KnownCalls
 from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
 from dnnffi.formats.network import Network
@@ -28,7 +29,7 @@ MOST_CALLS = 64
 class RNNWeights(Generic[ArrayT]):
     """The weights of an RNN in one flat buffer, in the layout that a backend reads.
 
-    Passing it to a call costs nothing, while loose arrays are packed on every call. Writing to
+    Passing it to a call costs nothing, while separate arrays are packed in each call. Writing to
     ``flat`` changes the weights, and so does writing to one of ``arrays()``, except in the layout
     of MIOpen for an LSTM or GRU, where they are copies.
 
@@ -49,9 +50,9 @@ class RNNWeights(Generic[ArrayT]):
     __slots__ = ("_arrays", "_buffer", "_known", "_packed", "layout", "spec")
 
     def __init__(self, flat: ArrayT, spec: RNNSpec, *, backend: LayoutName = "cudnn") -> None:
-        """Take ``flat``, a contiguous [layout.size] array of the spec's dtype, as it is.
+        """Use ``flat``, a contiguous [layout.size] array of the spec's dtype, without a copy.
 
-        Raises ``TypeError`` or ``ValueError`` naming what does not fit.
+        Raises ``TypeError`` or ``ValueError`` that names what does not fit.
         """
         layout = weight_layout(spec, backend)
         buffer: AnyArray = as_array("flat", flat)
@@ -80,7 +81,7 @@ class RNNWeights(Generic[ArrayT]):
     def flat(self) -> ArrayT:
         """The buffer [layout.size], of the spec's dtype: written to in place, not replaced.
 
-        Without CuPy it is the object that was given for it.
+        Without CuPy it is the object that was passed for it.
         """
         buffer = self._buffer
         return buffer.owner if is_external(buffer.__class__) else buffer
@@ -110,7 +111,8 @@ class RNNWeights(Generic[ArrayT]):
         ``arrays``: for each layer, for each direction, w_ih [G*H, I or O*D], w_hh [G*H, O], then
         b_ih and b_hh [G*H] if there are biases, then w_hr [P, H] if there is a projection; all of
         the spec's dtype. For ``backend="miopen"`` the gates are put into MIOpen's order. Raises
-        ``TypeError`` or ``ValueError`` naming the array at fault.
+        ``TypeError`` or ``ValueError`` naming the array at fault, also where ``out`` shares memory
+        with one.
 
         Examples
         --------
@@ -122,19 +124,14 @@ class RNNWeights(Generic[ArrayT]):
         (108,)
         """
         layout = weight_layout(spec, backend)
-        if not is_ordered(arrays):
-            raise TypeError(f"arrays must be a sequence of arrays; got {type(arrays).__name__}")
-        given = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
-        spec.check_weight_shapes([tuple(array.shape) for array in given])
-        for index, array in enumerate(given):
-            if array.dtype.name != spec.dtype:
-                raise TypeError(
-                    f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
-                )
+        given = _arrays_of(spec, arrays)
+        read = [] if out is None else given
         if out is None:
             given = [to_host(one) if is_external(one.__class__) else one for one in given]
             out = array_module(given[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
+        names = (f"weights[{index}]" for index in range(len(read)))
+        check_apart([span_of("out", packed._buffer)], spans_of(names, read))
         for part, source in _parts(layout, packed._buffer, given):
             part[...] = source
         return packed
@@ -190,9 +187,11 @@ class RNNWeights(Generic[ArrayT]):
 
         ``weights`` is [kernel [I, G*H], recurrent kernel [H, G*H], bias], the last [G*H], of a GRU
         [2, 3*H], or left out with use_bias=False; for a Bidirectional layer these of both
-        directions, as it lists them or as a pair of lists; for more layers a list of such lists.
-        ``mode`` of a SimpleRNN is that of its activation. A GRU with ``reset_after=False`` is
-        another function and refused. Otherwise as `from_torch`.
+        directions, as it lists them; for more layers a list of such lists, in which a Bidirectional
+        layer may be a pair of lists. Do not pass the flat list of a whole model: that of two layers
+        looks like that of a Bidirectional layer. ``mode`` of a SimpleRNN is that of its activation.
+        A GRU with ``reset_after=False`` computes another function and is refused; without a bias
+        its arrays do not show it, so pass the layer's ``reset_after``. Otherwise as `from_torch`.
 
         Examples
         --------
@@ -262,7 +261,9 @@ class RNNWeights(Generic[ArrayT]):
     def to_onnx(self) -> tuple[Any, Any, Any]:
         """W, R and B of an operator, or lists of these of several layers; B None without biases.
 
-        A GRU's node needs ``linear_before_reset=1``. Raises ``ValueError`` for a projection.
+        A GRU's node needs ``linear_before_reset=1``, that of "rnn_relu" ``activations`` "Relu" for
+        each direction, and one of two directions ``direction="bidirectional"``. Raises
+        ``ValueError`` for a projection.
 
         Examples
         --------
@@ -279,9 +280,9 @@ class RNNWeights(Generic[ArrayT]):
     def from_flax(cls, params: Any, mode: Mode | None = None, *, backend: LayoutOf = None) -> Self:
         """Copy the weights of a cell of Flax, linen's or nnx's: LSTM, GRU or SimpleCell.
 
-        ``params`` has the parameters by name, or is the cell of nnx itself; for more, a list of
-        layers, or of pairs of directions. ``mode`` is inferred, but for "rnn_relu" where the
-        parameters alone are given, without the activation. Otherwise as `from_torch`.
+        ``params`` has the parameters by name, or is the cell of nnx itself; for several cells, a
+        list of layers, or of pairs of directions. ``mode`` is inferred, except for "rnn_relu" if
+        only the parameters are given, without the activation. Otherwise as `from_torch`.
 
         Examples
         --------
@@ -300,7 +301,7 @@ class RNNWeights(Generic[ArrayT]):
     def from_equinox(cls, cell: Any, *, backend: LayoutOf = None) -> Self:
         """Copy the weights of an ``LSTMCell`` or ``GRUCell`` of Equinox, or of a mapping like it.
 
-        For more, a list of layers, or of pairs of directions. Otherwise as `from_torch`.
+        For several cells, a list of layers, or of pairs of directions. Otherwise as `from_torch`.
 
         Examples
         --------
@@ -323,11 +324,11 @@ class RNNWeights(Generic[ArrayT]):
         like: Literal["torch", "keras"] = "torch",
         backend: LayoutOf = None,
     ) -> Self:
-        """Weights as a framework begins with them, drawn by ``rng``, NumPy's generator or CuPy's.
+        """Initial weights as a framework draws them, by ``rng``, NumPy's generator or CuPy's.
 
         ``like="torch"``: all uniform in [-1/sqrt(H), 1/sqrt(H)]. ``like="keras"``: input matrices
-        uniform in +-sqrt(6/(I + G*H)) (Glorot), recurrent matrices orthogonal, biases 0, and 1 at
-        an LSTM's forget gate; no projection. They are where ``rng`` draws.
+        uniform in +-sqrt(6/(I + G*H)) (Glorot), recurrent matrices orthogonal, biases 0, and 1 for
+        an LSTM's forget gate; no projection. The weights are on the device of ``rng``.
 
         Examples
         --------
@@ -358,7 +359,7 @@ class RNNWeights(Generic[ArrayT]):
         """Write a file with the arrays under PyTorch's names and the spec as metadata.
 
         ``path`` ends in ".npz", or in ".safetensors", which needs the package safetensors (extra
-        ``weights``). A file that is there is replaced once the new one is written whole.
+        ``weights``). An existing file is replaced when the new one has been written completely.
 
         Examples
         --------
@@ -395,6 +396,8 @@ class RNNWeights(Generic[ArrayT]):
     def unpack(self, arrays: Sequence[ArrayT]) -> None:
         """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype.
 
+        Raises ``TypeError`` or ``ValueError`` naming the array at fault, before any is written.
+
         Examples
         --------
         >>> import numpy as np
@@ -406,7 +409,8 @@ class RNNWeights(Generic[ArrayT]):
         >>> bool((arrays[0] == weights.arrays()[0]).all())
         True
         """
-        for part, target in _parts(self.layout, self._buffer, arrays):
+        targets = _arrays_of(self.spec, arrays)
+        for part, target in _parts(self.layout, self._buffer, targets):
             target[...] = part
 
     @classmethod
@@ -417,7 +421,7 @@ class RNNWeights(Generic[ArrayT]):
 
         The arrays must be contiguous and at the offsets of the layout from the first one on, as
         the parameters of ``torch.nn.LSTM`` are after ``flatten_parameters``. Nothing is copied.
-        The buffer may go on behind the last array: PyTorch's holds zero biases where the network
+        The buffer may continue after the last array: PyTorch's holds zero biases where the network
         has none (an LSTM with projection: three arrays of five). Always None where the layout
         keeps no array together: MIOpen's for an LSTM or GRU.
 
@@ -458,8 +462,8 @@ class RNNWeights(Generic[ArrayT]):
         """The weights as arrays in PyTorch's order.
 
         They are views into the buffer, so that writing to one changes the weights. MIOpen's layout
-        has the gates of an LSTM and of a GRU in another order than PyTorch's, so that no array is
-        there in one piece: there they are copies, made by each call. Without CuPy, views are
+        has the gates of an LSTM and of a GRU in another order than PyTorch's, so no array lies
+        there in one piece: for that layout each call returns copies. Without CuPy, views are
         `dnnffi.foreign.DeviceArray` and copies are on the host.
 
         Examples
@@ -532,6 +536,21 @@ def _rebuilt(
     cls: type[RNNWeights], flat: AnyArray, spec: RNNSpec, backend: LayoutName
 ) -> RNNWeights:
     return cls(flat, spec, backend=backend)
+
+
+def _arrays_of(spec: RNNSpec, arrays: object) -> list[AnyArray]:
+    """``arrays`` as those of the weights in PyTorch's order, of their shapes and dtype."""
+    # NumPy's arrays without dimensions have __iter__ too.
+    if not is_ordered(arrays) or getattr(arrays, "shape", None) == ():
+        raise TypeError(f"arrays must be a sequence of arrays; got {type(arrays).__name__}")
+    given = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
+    spec.check_weight_shapes([tuple(array.shape) for array in given])
+    for index, array in enumerate(given):
+        if array.dtype.name != spec.dtype:
+            raise TypeError(
+                f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
+            )
+    return given
 
 
 def _parts(

@@ -52,6 +52,11 @@ def test_layers_of_two_directions(mode):
     check(weights, expected(mode, layers, weights))
 
 
+def test_the_fields_of_a_cell_that_are_no_arrays_are_passed_over():
+    fields = cell_of("gru") | {"input_size": 3, "hidden_size": H, "use_bias": True}
+    assert RNNWeights.from_equinox(fields).spec.hidden_size == H
+
+
 def without(mode, *names):
     return {name: array for name, array in cell_of(mode).items() if name not in names}
 
@@ -61,6 +66,10 @@ def without(mode, *names):
     [
         (object(), "cell must be a cell of Equinox; this object has no weight_ih and no weight_hh"),
         (without("gru", "weight_hh"), "cell must be .*; this dict has no weight_hh$"),
+        (  # of torch.nn.LSTMCell
+            without("lstm", "bias") | {"bias_ih": np.zeros(16), "bias_hh": np.zeros(16)},
+            "cell has unexpected names: bias_ih, bias_hh$",
+        ),
         (without("gru", "bias"), "cell has bias_n but no bias$"),
         (without("gru", "bias_n"), "cell has bias but no bias_n$"),
         (cell_of("lstm") | {"bias_n": np.zeros(H)}, "cell has bias_n, which an LSTM has not$"),

@@ -22,6 +22,10 @@ from dnnffi.spec.names import Mode
 
 MODES = ("lstm", "gru")
 
+_ARRAYS = ("weight_ih", "weight_hh", "bias", "bias_n")
+# What the fields of a cell have besides arrays, as ``vars(cell)`` gives them.
+_SETTINGS = ("input_size", "hidden_size", "use_bias")
+
 
 def read(cells: object) -> Network:
     """The network of a cell, or of a list of layers or of pairs of directions.
@@ -39,7 +43,7 @@ def read(cells: object) -> Network:
 
 def _cell(name: str, cell: Any) -> tuple[Mode, Cell]:
     arrays: dict[str, AnyArray] = {}
-    for field in ("weight_ih", "weight_hh", "bias", "bias_n"):
+    for field in _ARRAYS:
         value = cell.get(field) if isinstance(cell, Mapping) else getattr(cell, field, None)
         if value is not None:
             arrays[field] = named(f"{name}.{field}", value)
@@ -49,6 +53,11 @@ def _cell(name: str, cell: Any) -> tuple[Mode, Cell]:
             f"{name} must be a cell of Equinox; this {type(cell).__name__} has no "
             f"{' and no '.join(missing)}"
         )
+    if isinstance(cell, Mapping):
+        # torch.nn.LSTMCell has these matrices too, and biases that would be lost.
+        unexpected = [str(field) for field in cell if field not in (*_ARRAYS, *_SETTINGS)]
+        if unexpected:
+            raise ValueError(f"{name} has unexpected names: {', '.join(unexpected)}")
     w_ih, w_hh = arrays["weight_ih"], arrays["weight_hh"]
     check_dims(f"{name}.weight_ih", w_ih, "G*H, I")
     check_dims(f"{name}.weight_hh", w_hh, "G*H, H")
