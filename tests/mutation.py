@@ -46,12 +46,15 @@ _CONVOLUTIONS = (
 )
 TESTS: dict[str, tuple[str, ...]] = {
     "": ("tests/backends", "tests/device", "tests/execution", *_CONVOLUTIONS, *_NETWORKS),
+    "backends/own/recurrent": ("tests/backends/own/recurrent",),
     "backends/cudnn/graph": ("tests/backends/cudnn/graph", "tests/host/test_graph.py"),
     "convolution": (*_CONVOLUTIONS, "tests/host/test_conv_graphs.py"),
     "execution": (
         *("tests/execution", "tests/test_dropout.py", "tests/backends/test_registry.py"),
         *("tests/device", "tests/host/test_conv_graphs.py", *_NETWORKS, "tests/host/test_conv.py"),
     ),
+    "formats": ("tests/formats", "tests/test_weights.py"),
+    "jax": ("tests/xla",),
     "rnn": (*_NETWORKS, "tests/test_dropout.py", "tests/host/test_raw_models.py"),
     "spec": ("tests/spec/test_rnn.py", "tests/spec/test_sequences.py", "tests/spec", *_NETWORKS),
     "spec/checks.py": ("tests/spec", *_CONVOLUTIONS, *_NETWORKS),

@@ -13,6 +13,7 @@ import dnnffi
 from dnnffi.cli import demo, main, probe
 from dnnffi.cli.charmodel import CharModel
 from dnnffi.cli.convmodel import ConvModel
+from dnnffi.device.cupy import INSTALL_CUPY
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
 SMALL = ["--backend", "reference", "--hidden", "16", "--batch", "4", "--window", "16"]
@@ -116,6 +117,14 @@ def test_info_of_a_missing_miopen_names_the_install_command(monkeypatch, capsys)
     assert "MIOpen: not found" in out
     assert "searched ROCM_PATH: not set" in out
     assert f"MIOpen, for RNNs and convolutions on AMD GPUs: {probe.INSTALL_MIOPEN}" in out
+
+
+def test_the_command_for_cupy_installs_what_the_extras_do():
+    with open(Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    for name in ("cuda12", "cuda13", "rocm"):
+        (cupy,) = (one.split(">=")[0] for one in extras[name] if one.startswith("cupy"))
+        assert cupy in INSTALL_CUPY
 
 
 def test_info_shows_devices(monkeypatch, capsys):

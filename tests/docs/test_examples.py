@@ -29,6 +29,7 @@ PAGES = (
             "errors",
             "from_cupy",
             "jax",
+            "own_engine",
         )
     ),
 )
@@ -73,6 +74,13 @@ def has_torch():
     except ImportError:
         return False
     return True
+
+
+def test_every_page_with_code_is_run():
+    pages = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    with_code = {page for page in pages if "```python" in (ROOT / page).read_text("utf-8")}
+    # That of docs/vulkan.md needs an adapter: tests/backends/vulkan/test_page.py runs it.
+    assert with_code == {*PAGES, "docs/vulkan.md"}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -8,7 +8,7 @@ import pytest
 from gfx1100.conftest import live, violations
 
 OUT_OF_MEMORY, INVALID_VALUE, INVALID_HANDLE, NOT_READY = 2, 1, 400, 600
-TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
+TO_DEVICE, TO_HOST = 1, 2
 
 
 def size(value):

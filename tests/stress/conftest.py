@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 from host.conftest import host, standin_path  # noqa: F401 - fixtures
 from stress.bounds import EFFORT, bounded
@@ -12,13 +10,8 @@ from stress.calls import Calls
 
 @pytest.fixture(autouse=True)
 def no_hang():
-    gc.collect()
-    gc.freeze()  # garbage is collected many times, and not among all that is imported
-    try:
-        with bounded():
-            yield
-    finally:
-        gc.unfreeze()
+    with bounded():
+        yield
 
 
 @pytest.fixture(scope="session")
