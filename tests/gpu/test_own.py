@@ -121,6 +121,33 @@ def test_clipping(bounds, clip_nan):
     check(case_of(spec, 9, 5, options=options))
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_strict_keeps_the_digits_of_small_numbers(mode):
+    """Of each number, not of the largest: nothing is negative, so that no sum loses digits."""
+    rng = np.random.default_rng(0)
+    spec = RNNSpec(mode=mode, input_size=8, hidden_size=72, bias=False)
+    exact = RNNSpec(mode=mode, input_size=8, hidden_size=72, bias=False, dtype="float64")
+    x = rng.uniform(0.5e-4, 1e-4, spec.x_shape(4, 5)).astype("float32")
+    size = dnnffi.weight_layout(spec, "cudnn").size
+    flat = rng.uniform(0.1, 1, size).astype("float32") / spec.hidden_size
+    function = getattr(dnnffi, f"{mode}_forward")
+
+    def run(spec, asarray, options):
+        y, _, ctx = function(
+            asarray(x), None, dnnffi.RNNWeights(asarray(flat), spec), options=options
+        )
+        gradients = ctx.backward(asarray(np.ones(y.shape)))
+        return y, gradients.x, *gradients.weights.arrays()
+
+    found = run(spec, partial(cupy.asarray, dtype="float32"), by_own | {"math": "strict"})
+    expected = run(exact, partial(np.asarray, dtype="float64"), {})
+    pairs = list(zip(found, expected, strict=True))
+    if mode == "gru":
+        del pairs[1:]  # its backward takes n from h, where digits cancel
+    for one, other in pairs:
+        np.testing.assert_allclose(cupy.asnumpy(one), other, rtol=2e-6)
+
+
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 @pytest.mark.parametrize(("hidden_size", "batch"), [(512, 64), (512, 200), (72, 11), (1536, 64)])
 def test_every_candidate_agrees(mode, hidden_size, batch):
