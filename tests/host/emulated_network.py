@@ -37,7 +37,7 @@ def geometry(
     kind, units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), ring=3, staged=True, **flags
 ):
     """A geometry; ``kept`` are the steps of k in registers and in shared memory, at most."""
-    flags = {"barrier_last": True, "poll_first": True} | flags
+    flags = {"poll_first": True} | flags
     shape = units, rows, subtiles, *warps
     empty = Geometry(kind, *shape, 0, 0, staged, ring=ring, **flags)
     registers = min(kept[0], empty.warp_k)

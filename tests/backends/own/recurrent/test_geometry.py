@@ -90,7 +90,7 @@ def any_geometry(dice):
     empty = Geometry(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
         *(tile_warps, k_warps, 0, 0),
-        *(cluster or dice.random() < 0.5, dice.random() < 0.8, dice.random() < 0.5),
+        *(cluster or dice.random() < 0.5, dice.random() < 0.5),
         *(dice.randint(3, 4), cluster),
     )
     registers = dice.randint(0, empty.warp_k)
@@ -102,7 +102,7 @@ def any_chunks(dice, kind):
     shape = 8 * dice.randint(1, 6), 8 * dice.randint(1, 8), dice.randint(1, 2)
     empty = Geometry(
         *(kind, *shape, dice.choice([1, 2, 3, 4]), dice.choice([1, 2, 4]), 0, 0),
-        *(True, True, dice.random() < 0.5, dice.randint(2, 3)),
+        *(True, dice.random() < 0.5, dice.randint(2, 3)),
         chunks=dice.randint(2, 7),
     )
     registers = dice.randint(0, empty.warp_k)
@@ -115,7 +115,7 @@ def any_scatter(dice, kind):
     least = 1 if kind.backward else 2
     empty = Geometry(
         *(kind, units, rows, 1, warps, 1, 0, 0),
-        *(True, True, dice.random() < 0.5, dice.randint(3, 4), False, True, dice.randint(least, 5)),
+        *(True, dice.random() < 0.5, dice.randint(3, 4), False, True, dice.randint(least, 5)),
     )
     registers = dice.randint(0, empty.warp_k)
     return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
@@ -308,12 +308,7 @@ def test_weights_go_to_registers_then_to_shared_memory_then_to_memory(kind, unit
 def test_a_chunk_has_words_and_a_thread_room_for_its_part(kind, units, shape, chunks):
     for one in divisions(kind, H200, units, *shape, chunks=chunks):
         check([one], kind, one.group_rows, H200._replace(multiprocessors=one.blocks))
-        assert (one.staged, one.barrier_last, one.cluster, one.scatter) == (
-            True,
-            True,
-            False,
-            False,
-        )
+        assert (one.staged, one.cluster, one.scatter) == (True, False, False)
         assert one.warp_k == chunks * one.chunk_k
         assert (chunks - 1) * one.chunk_words < one.k_words <= chunks * one.chunk_words
         assert one.chunk_loads <= 8

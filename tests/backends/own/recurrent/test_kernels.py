@@ -79,8 +79,8 @@ def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
     return sizes | rest
 
 
-LATER = {"barrier_last": False, "poll_first": False}
-CLUSTER = {"barrier_last": False, "cluster": True}
+LATER = {"poll_first": False}
+CLUSTER = {"cluster": True}
 
 SETUPS = (
     # One tile, whole words; weights in registers alone.
@@ -178,13 +178,13 @@ SETUPS = (
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER)),
     Setup("gru", "float32", 14, way(8, 8, 1, (3, 2), **CLUSTER), way(8, **CLUSTER), packed=True),
     Setup("gru", "bfloat16", 23, way(16, 8, 1, (1, 4), (0, 1), **CLUSTER), way(8, 16, **CLUSTER)),
-    Setup("rnn_relu", "bfloat16", 8, way(poll_first=False, cluster=True), way(**CLUSTER)),
-    Setup("rnn_tanh", "float16", 24, way(8, **CLUSTER), way(8, cluster=True), packed=True),
+    Setup("rnn_relu", "bfloat16", 8, way(**LATER, **CLUSTER), way(**CLUSTER)),
+    Setup("rnn_tanh", "float16", 24, way(8, **CLUSTER), way(8, **CLUSTER), packed=True),
     # Without what a backward needs.
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
     Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2), **LATER), packed=True),
     Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True),
-    Setup("rnn_tanh", "bfloat16", 1, way(barrier_last=False)),
+    Setup("rnn_tanh", "bfloat16", 1, way(**LATER)),
     Setup("rnn_relu", "float16", 50, way(32, 8, 1, (2, 2), (1, 1), staged=False)),
     # More words than threads gather at once.
     Setup("rnn_tanh", "float32", 264, way(136, 16, 1, (4, 1), (4, 2))),

@@ -90,7 +90,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             };
             float input[WARP_TASKS][INPUTS][CELLS];
             const auto prepare = [&] {
-                if (BARRIER_LAST) pass_on();
+                if (!CLUSTER) pass_on();
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
@@ -121,7 +121,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 sums.total();
                 partials.write(sums, warp, lane);
             }
-            wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
+            wait_for_copies<(RING - 2) * SUBTILES - CLUSTER>();
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
@@ -178,8 +178,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     else group.send(turn, sub, slot, stream, gate, task);
                 }
             }
-            if (BARRIER_LAST) __syncthreads();
-            else pass_on();
+            if (CLUSTER) pass_on();
+            else __syncthreads();
             if constexpr (SCATTER && TEAM == 1)
                 if (turn < last) group.scatter(turn, sub, weights);
         }

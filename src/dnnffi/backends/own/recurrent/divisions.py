@@ -53,7 +53,7 @@ def divisions(
         if (cluster or chunks > 1) and not staged:
             continue
         shape = units, rows, subtiles, tile_warps, k_warps
-        ways = staged, not cluster, staged, ring, cluster
+        ways = staged, staged, ring, cluster
         empty = Geometry(kind, *shape, 0, 0, *ways, chunks=chunks)
         if chunks > 1 and (
             empty.chunk_loads > _MOST_LOADS
@@ -81,7 +81,7 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
             continue
         for team in _team_sizes(kind, units):
             shape = units, rows, 1, warps, 1
-            empty = Geometry(kind, *shape, 0, 0, True, True, True, ring, False, True, team)
+            empty = Geometry(kind, *shape, 0, 0, True, True, ring, False, True, team)
             fits = empty.base_shared_bytes <= chip.shared_bytes
             few = empty.share_words <= _MOST_ADDED * empty.threads
             if fits and few and empty.blocks <= most:

@@ -142,7 +142,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             };
             float input[WARP_TASKS][GATES][CELLS]; /* read while h is in flight, unless CROWDED */
             const auto prepare = [&] {
-                if (BARRIER_LAST) pass_on();
+                if (!CLUSTER) pass_on();
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
@@ -174,7 +174,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 partials.write(sums, warp, lane);
             }
             /* The next step's inputs are here; the barrier shows them to all threads. */
-            wait_for_copies<BARRIER_LAST ? (RING - 2) * SUBTILES : (RING - 2) * SUBTILES - 1>();
+            wait_for_copies<(RING - 2) * SUBTILES - CLUSTER>();
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
@@ -216,8 +216,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     }
                 }
             }
-            if (BARRIER_LAST) __syncthreads();
-            else pass_on();
+            if (CLUSTER) pass_on();
+            else __syncthreads();
         }
     }
 

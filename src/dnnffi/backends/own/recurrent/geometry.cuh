@@ -10,13 +10,13 @@
        shared memory; those of the rest are read from L2 in every step.
    STAGED: whether all threads gather a step's words into shared memory, or each warp its own into
        registers.
-   CLUSTER: whether the blocks of a group are a cluster, which exchanges in shared memory.
+   CLUSTER: whether the blocks of a group are a cluster, which exchanges in shared memory. Elsewhere a
+       second barrier ends a step, so that no thread polls while others compute cells; a cluster has
+       none, and its partial sums alternate between two places.
    SCATTER: whether blocks exchange their shares of a step's products. TEAM blocks of consecutive ranks
        exchange their words among them first, and send shares to the blocks of their own place in all
        teams. In a team of one block the words stay in it.
-   BARRIER_LAST: whether a second barrier ends a step, so that no thread polls while others compute
-       cells; without it partial sums alternate between two places. POLL_FIRST: whether words are requested
-       before the step's inputs are read.
+   POLL_FIRST: whether words are requested before the step's inputs are read.
    RING: steps whose inputs are in flight.
    CHUNKS: of the k of a step, where all threads gather: the words of one are multiplied while those
        of the next are in flight. 1: all words are multiplied when the last has come. */
@@ -92,7 +92,7 @@ constexpr int SLOT_WORDS =
     SHARES + (!SCATTER ? GATHERED_WORDS : TEAM > 1 ? TEAMS * GATHERED_WORDS : 0);
 constexpr int PARTIAL_FLOATS =
     SCATTER ? ADDED * THREADS * 4 : K_WARPS * 2 * TILES * COLUMNS * 64;
-constexpr int PARTIAL_BYTES = (BARRIER_LAST ? 1 : 2) * PARTIAL_FLOATS * 4;
+constexpr int PARTIAL_BYTES = (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4;
 constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
 constexpr int STAGED_BYTES = STAGED ? (CLUSTER ? 2 : 1) * STAGED_WORDS * 16 : 0;
 constexpr int ARRIVAL_BYTES = CLUSTER ? 16 : 0;
@@ -105,12 +105,12 @@ constexpr int WEIGHTS_AT = RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES
 
 static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
-static_assert(!SCATTER || STAGED && BARRIER_LAST && !CLUSTER && K_WARPS == 1, "shares");
+static_assert(!SCATTER || STAGED && !CLUSTER && K_WARPS == 1, "shares");
 static_assert(!SCATTER || SUBTILES == 1 && (BACKWARD || TEAM > 1), "shares of one sub-tile");
 static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one block's");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
-static_assert(CHUNKS == 1 || STAGED && BARRIER_LAST && !CLUSTER && !SCATTER, "chunks");
-static_assert(RING >= (BARRIER_LAST ? 2 : 3), "a step's inputs are awaited one step ahead");
+static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
+static_assert(RING >= (CLUSTER ? 3 : 2), "a step's inputs are awaited one step ahead");
 
 #if CLUSTER
 #define CLUSTER_BLOCKS __cluster_dims__(BLOCKS, 1, 1)

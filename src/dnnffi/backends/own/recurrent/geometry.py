@@ -96,7 +96,6 @@ class Geometry(NamedTuple):
     k_registers: int
     k_shared: int
     staged: bool
-    barrier_last: bool
     poll_first: bool
     ring: int = 4
     cluster: bool = False
@@ -200,7 +199,7 @@ class Geometry(NamedTuple):
     def base_shared_bytes(self) -> int:
         """The same without weights: partial sums, the ring, and what is staged."""
         block_words = self.units // self.kind.word
-        partials = (2 - self.barrier_last) * self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
+        partials = (1 + self.cluster) * self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
         ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
         exchange = self.k_words * self.rows * WORD_BYTES
         if self.scatter:
@@ -259,7 +258,6 @@ class Geometry(NamedTuple):
             "K_REGISTERS": self.k_registers,
             "K_SHARED": self.k_shared,
             "STAGED": int(self.staged),
-            "BARRIER_LAST": int(self.barrier_last),
             "POLL_FIRST": int(self.poll_first),
             "RING": self.ring,
             "CLUSTER": int(self.cluster),

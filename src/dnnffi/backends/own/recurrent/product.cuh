@@ -316,15 +316,15 @@ DEVICE void gather(
     }
 }
 
-/* The partial sums of the warps, in shared memory: what one warp writes, another one adds up. Without
-   a barrier that ends a step, steps use two places in turn: no warp writes into one before all have
-   met in the step after it, where each has added up what is there. */
+/* The partial sums of the warps, in shared memory: what one warp writes, another one adds up. In a
+   CLUSTER no barrier ends a step, and steps use two places in turn: no warp writes into one before all
+   have met in the step after it, where each has added up what is there. */
 struct Partials
 {
     float *at;
 
     DEVICE Partials(float *first, int number)
-        : at(first + (BARRIER_LAST ? 0 : (number & 1) * PARTIAL_FLOATS))
+        : at(first + (CLUSTER ? (number & 1) * PARTIAL_FLOATS : 0))
     {
     }
 
