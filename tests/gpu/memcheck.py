@@ -42,6 +42,7 @@ MEMCHECK = [
         ["tests/gpu/test_depthwise.py", "-k", f"backward_data and {dtype}"]
         for dtype in ("float32", "float16 and not bfloat16", "bfloat16")
     ),
+    ["tests/gpu/test_own.py::test_layers_at_once"],
     ["tests/gpu/test_own.py::test_dropout_is_the_reference_with_the_same_masks"],
     *(
         ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
@@ -71,7 +72,12 @@ OTHER_TOOLS = {
 PARTS = [
     (tool, ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}- and {cases}"])
     for (tool, cases), mode in itertools.product(OTHER_TOOLS.items(), MODES)
-] + [("memcheck", tests) for tests in MEMCHECK]
+]
+PARTS += [
+    (tool, ["tests/gpu/test_own.py::test_layers_at_once", "-k", "float16 and packed"])
+    for tool in ("racecheck", "synccheck")
+]
+PARTS += [("memcheck", tests) for tests in MEMCHECK]
 
 
 def main(arguments: list[str]) -> int:

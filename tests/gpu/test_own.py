@@ -113,6 +113,17 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
     check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
 
 
+@pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
+@pytest.mark.parametrize("dtype", OWN.dtypes)
+@pytest.mark.parametrize("mode", conformance.MODES)
+def test_layers_at_once(mode, dtype, layout):
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=53, num_layers=3, dtype=dtype)
+    case = case_of(spec, 9, 19, layout=layout)
+    (forward, backward), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
+    assert (forward.kind.layers, backward.kind.layers) == (3, 3)
+    check(case)
+
+
 @pytest.mark.parametrize("bounds", [(-0.25, 0.125), (0.0, 0.0)])
 @pytest.mark.parametrize("clip_nan", ["propagate", "clip"])
 def test_clipping(bounds, clip_nan):

@@ -22,14 +22,15 @@ NAN = 0xFF
 """A byte of which NaN is made in every dtype."""
 
 
-def kind_of(problem, backward=False):
-    """The kind of kernel that a problem needs."""
+def kind_of(problem, backward=False, layers=1):
+    """The kind of kernel that a problem needs, with so many layers at once."""
     spec, options = problem.spec, problem.options
     return Kind(
         *(spec.mode, spec.hidden_size, spec.dtype, problem.training, backward),
         packed=rows_of(problem).tables is not None,
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
         strict=spec.dtype == "float32" and options.math == "strict",
+        layers=layers,
     )
 
 

@@ -295,6 +295,41 @@ def test_a_backward_of_one_row_is_a_clusters(own, memory, monkeypatch):
     assert backward.cluster
 
 
+@pytest.mark.parametrize(
+    ("fields", "keywords", "layers"),
+    [
+        ({}, {}, 3),
+        ({}, {"training": False}, 3),
+        ({"num_layers": 1}, {}, 1),
+        ({"bidirectional": True}, {}, 1),
+        ({}, {"dropout": 0.5}, 1),
+        ({}, {"dropout": 0.5, "training": False}, 3),
+    ],
+    ids=str,
+)
+def test_layers_run_at_once_where_nothing_comes_between(
+    own, memory, monkeypatch, fields, keywords, layers
+):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
+    spec = replace(SPEC, num_layers=3, hidden_size=64)
+    problem = RNNProblem.dense(spec, 5, 6, training=True, options=RNNOptions(algorithm="own"))
+    problem = with_spec(problem._replace(**keywords), **fields)
+    found = own._pairs(problem)
+    assert {one.kind.layers for one in found[0] if one} == {layers}
+    # Beside them a few whose layers run one after the other.
+    assert all(one.kind.layers == 1 for pair in found[2:] for one in pair if one)
+
+
+def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
+    spec = replace(SPEC, num_layers=3, hidden_size=64)
+    problem = RNNProblem.dense(spec, 5, 6, options=RNNOptions(algorithm="own"))
+    (geometry, _), *_ = own._pairs(problem)
+    memory.room = geometry.group_blocks - 1
+    with pytest.raises(UnsupportedError, match=f"need {geometry.group_blocks} blocks"):
+        own.make(problem, "1", launch(memory))
+
+
 def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
     monkeypatch.setattr(choices, "_MOST", 1)

@@ -50,7 +50,7 @@ class Words:
     def __init__(self, dtype, share=False):
         self.dtype = "float32" if share else dtype
         self.tag = TAGS[self.dtype]
-        constants = {"DTYPE": DTYPES[dtype], "OF_SHARES": int(share)}
+        constants = {"DTYPE": DTYPES[dtype], "OF_SHARES": int(share), "LAYERS": 1}
         self._library = functions(constants, ("numbers", "exchange"), TEXT)
 
     def call(self, name, words, *arguments, out=None):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.choices import (
+    at_once,
     backward_choices,
     choices,
     clustered,
@@ -45,7 +46,8 @@ KINDS = [
 # By name: what Python says, and the expression of C++.
 SUMS = {
     "padded": "PADDED",
-    "exchanged": "(BACKWARD ? GATES : 1) * WORDS",
+    "exchanged": "(LAYERS > 1 ? 2 : 1) * (BACKWARD ? GATES : 1) * WORDS",
+    "octet_gates": "OCTET_GATES",
     "word": "WORD",
     "gates": "GATES",
     "saved": "SAVED",
@@ -65,7 +67,10 @@ SUMS = {
     "chunk_loads": "CHUNK_LOADS",
     "base_shared_bytes": "WEIGHTS_AT",
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
-    "exchange_bytes": "CLUSTER ? 0 : SUBTILES * 2LL * SLOT_WORDS * 16",
+    "exchange_bytes(50)": (
+        "CLUSTER ? 0 : SUBTILES * (LAYERS > 1 ? (50 + LAYERS) * LAYERS : 2LL) * SLOT_WORDS * 16"
+    ),
+    "group_blocks": "BLOCKS * LAYERS",
     "k_words": "EXCHANGED",
     "share_words": "SHARE_WORDS",
     "bias_parts": "SUBTILES * COLUMNS * (3 - CELLS)",
@@ -84,8 +89,9 @@ def any_geometry(dice):
         return any_scatter(dice, kind)
     if dice.random() < 0.3:
         return any_chunks(dice, kind)
+    kind = kind._replace(layers=dice.choice([1, 1, 2, 3]))
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
-    cluster = dice.random() < 0.2
+    cluster = kind.layers == 1 and dice.random() < 0.2
     subtiles = 1 if cluster else dice.randint(1, 2)
     empty = Geometry(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
@@ -147,6 +153,7 @@ def test_the_sums_are_those_of_the_source():
         values = {name: getattr(one.kind, name) for name in SUMS if hasattr(one.kind, name)}
         values |= {name: getattr(one, name) for name in SUMS if hasattr(one, name)}
         values["chunk_words * rows"] = one.chunk_words * one.rows
+        values["exchange_bytes(50)"] = one.exchange_bytes(50)
         expected = {name: int(values[name]) for name in SUMS}
         assert dict(zip(SUMS, found, strict=True)) == expected, one
 
@@ -228,8 +235,32 @@ def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions):
     check([one], kind, batch, H200)
     assert one.cluster
     assert one.staged
-    assert (one.blocks <= 8, one.subtiles, one.k_streamed, one.exchange_bytes) == (True, 1, 0, 0)
+    assert (one.blocks <= 8, one.subtiles, one.k_streamed, one.exchange_bytes(9)) == (True, 1, 0, 0)
     assert one.groups(batch) * directions * one.blocks <= H200.multiprocessors
+
+
+@given(kinds(600), st.integers(1, 100), st.integers(2, 5), st.sampled_from([H200, SMALL]))
+def test_layers_at_once_have_room_and_all_of_their_weights(kind, batch, layers, chip):
+    found = at_once(kind, batch, 100, layers, chip)
+    check(found, kind._replace(layers=layers), batch, chip)
+    for one in found:
+        blocks = one.groups(batch) * one.group_blocks
+        assert blocks <= chip.multiprocessors
+        assert (one.k_streamed, one.cluster, one.scatter, one.chunks) == (0, False, False, 1)
+        assert one.groups(batch) * one.exchange_bytes(100) <= 32_000_000
+    if len(found) == 2:
+        first, second = (one.groups(batch) * one.group_blocks for one in found)
+        assert second < first
+
+
+def test_layers_run_at_once_where_they_are_small():
+    def found(hidden, batch, steps=100):
+        return at_once(Kind("lstm", hidden, "float16"), batch, steps, 2, H200)
+
+    assert len(found(256, 8)) == 2
+    assert not found(512, 64)  # a step takes longer than one of each layer
+    assert not found(1024, 8)  # the weights of both do not fit
+    assert not found(256, 8, steps=100_000)  # the words of all steps take too much memory
 
 
 @given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))

@@ -26,7 +26,10 @@ ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3, "strict": 2e-6}
 
 
 class Setup(NamedTuple):
-    """A pair of kernels, compiled once; ``forward`` and ``backward`` go to `geometry`."""
+    """A pair of kernels, compiled once; ``forward`` and ``backward`` go to `geometry`.
+
+    With several ``layers`` they have all of a network's at once.
+    """
 
     mode: str
     dtype: str
@@ -36,11 +39,13 @@ class Setup(NamedTuple):
     packed: bool = False
     clip: str = ""
     strict: bool = False
+    layers: int = 1
 
     def __str__(self):
         words = [self.mode, self.dtype, f"H{self.hidden}"]
         words += ["training" if self.backward else "inference", "packed" if self.packed else ""]
         words += ["strict" if self.strict else ""]
+        words += [f"{self.layers}-at-once" if self.layers > 1 else ""]
         return "-".join(word for word in (*words, self.clip) if word)
 
     def problem(self, rng, **fixed):
@@ -49,8 +54,8 @@ class Setup(NamedTuple):
             mode=self.mode,
             input_size=int(rng.integers(1, 10)),
             hidden_size=self.hidden,
-            num_layers=int(rng.integers(1, 3)),
-            bidirectional=bool(rng.integers(2)),
+            num_layers=self.layers if self.layers > 1 else int(rng.integers(1, 3)),
+            bidirectional=self.layers == 1 and bool(rng.integers(2)),
             bias=bool(rng.integers(4)),
             dtype=self.dtype,
         )
@@ -69,8 +74,13 @@ class Setup(NamedTuple):
 
     def network(self, cublas, problem, **how):
         """The problem on these kernels."""
-        backward = self.backward and geometry(kind_of(problem, True), **self.backward)
-        return Network(cublas, problem, geometry(kind_of(problem), **self.forward), backward, **how)
+        if self.layers > 1:
+            how["room"] = 100  # for all groups
+        forward = geometry(kind_of(problem, False, self.layers), **self.forward)
+        backward = None
+        if self.backward is not None:
+            backward = geometry(kind_of(problem, True, self.layers), **self.backward)
+        return Network(cublas, problem, forward, backward, **how)
 
 
 def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
@@ -186,6 +196,29 @@ SETUPS = (
     Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True),
     Setup("rnn_tanh", "bfloat16", 1, way(**LATER)),
     Setup("rnn_relu", "float16", 50, way(32, 8, 1, (2, 2), (1, 1), staged=False)),
+    # All layers of a network at once.
+    Setup("lstm", "float16", 24, way(), way(staged=False), layers=2),
+    Setup(
+        *("lstm", "bfloat16", 37),
+        way(16, 16, 1, (2, 2), (0, 1), staged=False),
+        way(24, 16, 1, (1, 4), (1, 0), ring=4),
+        packed=True,
+        layers=3,
+    ),
+    Setup("gru", "float32", 22, way(16, 8, 2, (2, 2), **LATER), way(8, 8, 2, (1, 4)), layers=2),
+    Setup(
+        *("gru", "float16", 29),
+        way(8, 8, 1, (4, 1)),
+        way(16, 8, 1, (1, 4), staged=False),
+        packed=True,
+        layers=4,
+    ),
+    Setup("gru", "bfloat16", 12, way(16, 8, 1, (1, 8)), way(8, 16, **LATER), layers=2),
+    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1, **LATER), packed=True, layers=2),
+    Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), layers=3),
+    Setup("lstm", "float32", 21, way(8, 8, 2), way(16), clip="clip", strict=True, layers=2),
+    Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1)), layers=3),
+    Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True, layers=2),
     # More words than threads gather at once.
     Setup("rnn_tanh", "float32", 264, way(136, 16, 1, (4, 1), (4, 2))),
 )
@@ -195,7 +228,7 @@ def differs(one):
     """What a kernel of a geometry does that others do not."""
     kind = one.kind
     columns, warps = one.rows // 8, one.tile_warps * one.k_warps
-    octet_gates = 1 if kind.backward else kind.gates
+    octet_gates = kind.octet_gates
     tasks = one.units // 8 * columns * (3 - one.cells)
     yield "streams weights", one.k_streamed > 0
     yield "has weights in shared memory", one.k_shared > 0
@@ -210,6 +243,7 @@ def differs(one):
     )
     yield "gathers a last word that is not there", kind.exchanged % (4 * one.k_warps) > 0
     yield "pads units", kind.hidden % 8 > 0
+    yield "has layers at once", kind.layers > 1
     chunks = one.chunks > 1
     yield "has several chunks in flight", chunks and one.chunk_loads <= 4
     yield "pads a chunk", chunks and one.k_warps * one.warp_k * 4 > one.k_words
@@ -222,6 +256,7 @@ def test_the_setups_have_all_that_kernels_do_differently():
     found = set()
     for setup in SETUPS:
         kind = Kind(setup.mode, setup.hidden, setup.dtype, setup.backward is not None)
+        kind = kind._replace(layers=setup.layers)
         found.update(differs(geometry(kind, **setup.forward)))
         if setup.backward is not None:
             found.update(differs(geometry(kind._replace(backward=True), **setup.backward)))
@@ -301,7 +336,8 @@ def flat(found):
 TEAMED = [
     setup for setup in SETUPS if setup.backward is not None and setup.backward.get("team", 1) > 1
 ]
-LATEST = [SETUPS.index(one) for one in (CHUNKED[3], *TEAMED[:2])]
+AT_ONCE = [setup for setup in SETUPS if setup.layers > 1]
+LATEST = [SETUPS.index(one) for one in (CHUNKED[3], *TEAMED[:2], AT_ONCE[0], AT_ONCE[3])]
 
 
 @pytest.mark.parametrize("number", [1, 3, 6, 7, 9, 11, *LATEST])
@@ -320,13 +356,14 @@ def test_the_order_of_threads_does_not_matter(cublas, number):
 def test_nan_and_infinity_stay_in_their_rows(cublas, number):
     setup = SETUPS[number]
     problem = setup.problem(np.random.default_rng(number), steps=5, batch=19)
-    problem = problem._replace(spec=replace(problem.spec, num_layers=1))
+    problem = problem._replace(spec=replace(problem.spec, num_layers=setup.layers))
     case = conformance.Case(problem, True, number)
     arrays = conformance.arrays_of(case)
     with setup.network(cublas, problem) as network:
         before = network.results(arrays)
         arrays.h_0[:, 7] = np.nan
-        arrays.h_0[:, 15, 0] = np.inf
+        if setup.mode != "gru" or setup.layers == 1:  # that of those is the next test's
+            arrays.h_0[:, 15, 0] = np.inf
         arrays.dh_n[:, 2] = np.nan
         after = network.results(arrays)
     expected = conformance.expected(case, arrays)
@@ -341,6 +378,21 @@ def test_nan_and_infinity_stay_in_their_rows(cublas, number):
         kept = [row for row in range(19) if row not in (2, 7, 15)]
         one, other = (np.asarray(getattr(found, name))[:, kept] for found in (before, after))
         np.testing.assert_array_equal(one, other)
+
+
+def test_an_infinite_state_of_layers_at_once_stays_in_its_row(cublas):
+    # A GRU's kernel multiplies what n has of x and of h by zeros: infinity becomes NaN.
+    setup = next(one for one in AT_ONCE if one.mode == "gru")
+    problem = setup.problem(np.random.default_rng(0), steps=5, batch=19)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
+    with setup.network(cublas, problem) as network:
+        before = network.results(arrays)
+        arrays.h_0[0, 7, 3] = np.inf
+        after = network.results(arrays)
+    for name in ("h_n", "dh_0"):
+        one, other = (np.asarray(getattr(found, name)) for found in (before, after))
+        assert np.isnan(other[:, 7]).any()
+        np.testing.assert_array_equal(np.delete(one, 7, axis=1), np.delete(other, 7, axis=1))
 
 
 def test_gradients_are_added_to_those_before(cublas):
@@ -367,7 +419,7 @@ def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
             run = executor._backward_kernel.run
 
             def noted(launch, arguments, bounds, bias=bias, run=run):
-                passed[bias] = arguments[10]
+                passed[bias] = arguments[12]
                 run(launch, arguments, bounds)
 
             executor._backward_kernel.run = noted

@@ -19,7 +19,8 @@ extern "C" void find_weights(
         for (int warp = 0; warp < WARPS; warp++)
             for (int lane = 0; lane < 32; lane++) {
                 Weights weights;
-                weights.read(matrices, in_shared, in_memory, blockIdx.x, warp, lane);
+                const Matrices all(matrices, blockIdx.x, 0);
+                weights.read(all, in_shared, in_memory, warp, lane);
                 for (int s = 0; s < WARP_K; s++)
                     for (int m = 0; m < WARP_TILES; m++) {
                         const Fragments both = weights.of(s, m);

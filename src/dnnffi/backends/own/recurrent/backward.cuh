@@ -9,12 +9,12 @@
 struct BackwardArrays
 {
     Element *gates;
-    const Element *c_before, *h_before, *y, *dy;
+    const Element *c_before, *h_before, *y, *dy; /* dy: null where the layer above has it */
     int directions;
 
     DEVICE Array source(int stream) const
     {
-        if (stream == INPUTS - 1) return users_array(dy, directions);
+        if (stream == INPUTS - 1) return dy ? users_array(dy, directions) : no_array();
         if (PLAIN) return users_array(y, directions);
         if (stream < SAVED) return gate(stream);
         return own_array(const_cast<Element *>(CELL == LSTM ? c_before : h_before), 1);
@@ -29,34 +29,41 @@ struct BackwardArrays
 
 extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_backward(
     Element *gates, const Element *c_before, const Element *h_before, const Element *y,
-    const Element *dy, const Element *matrices, const Element *dh_n, const Element *dc_n,
-    Element *dh_0, Element *dc_0, float *bias_sums, uint4 *exchange, uint4 *streamed,
-    const int *offsets, const int *lengths, const int *order, long long steps, long long batch,
-    long long step_stride, long long row_stride, long long positions, long long directions,
-    long long weight_stride, long long groups, long long first_group, double low, double high)
+    const Element *between, long long layer_stride, const Element *dy, const Element *matrices,
+    const Element *dh_n, const Element *dc_n, Element *dh_0, Element *dc_0, float *bias_sums,
+    uint4 *exchange, uint4 *streamed, const int *offsets, const int *lengths, const int *order,
+    long long steps, long long batch, long long step_stride, long long row_stride,
+    long long positions, long long directions, long long weight_stride, long long groups,
+    long long first_group, double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
     uint4 *kept = (uint4 *)(memory + WEIGHTS_AT);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
-    const int direction = number / (int)groups;
+    const int rank = blockIdx.x % BLOCKS, above = LAYERS > 1 ? blockIdx.x / BLOCKS % LAYERS : 0;
+    const int layer = LAYERS - 1 - above; /* the last one begins */
+    const int of_launch = blockIdx.x / (BLOCKS * LAYERS), number = (int)first_group + of_launch;
+    const int direction = number / (int)groups, of_states = LAYERS > 1 ? layer : direction;
     const int first_row = number % (int)groups * SUBTILES * ROWS;
 
-    matrices += direction * weight_stride;
-    const long long state = direction * batch * HIDDEN, saved = direction * positions * PADDED;
+    matrices += of_states * weight_stride;
+    const long long state = of_states * batch * HIDDEN;
+    const long long saved = direction * positions * PADDED, of_layer = layer * layer_stride;
     const Places places{offsets, lengths, order, (int)steps, (int)batch, (int)step_stride,
                         (int)row_stride, direction == 1};
-    const BackwardArrays arrays{gates + saved * SAVED, c_before + saved, h_before + saved,
-                                y + direction * HIDDEN, dy + direction * HIDDEN, (int)directions};
+    const BackwardArrays arrays{gates + of_layer + saved * SAVED,
+                                c_before + of_layer + saved,
+                                h_before + of_layer + saved,
+                                (above > 0 ? between + of_layer : y) + direction * HIDDEN,
+                                above > 0 ? nullptr : dy + direction * HIDDEN,
+                                (int)directions};
     const int last = places.length(first_row);
 
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
-    Group group(rank, rows, exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS,
-                staged);
+    Group group(of_launch, rank, rows, above, (int)steps, exchange, staged);
 
     Weights weights;
-    weights.read(matrices, kept, streamed, rank, warp, lane);
+    weights.read(Matrices(matrices, rank, above), kept, streamed, warp, lane);
     const Ring<BackwardArrays> ring(slots, arrays, places, rank, first_row);
     ring.begin(last);
 
@@ -109,13 +116,14 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             const auto meanwhile = [&] {
                 if (POLL_FIRST) prepare();
             };
-            if (turn == 0) {
+            if (turn == 0 && above == 0) {
                 meanwhile();
                 if (SCATTER)
                     for (int r = 0; r < ADDED; r++)
                         shares[thread + r * THREADS] = make_uint4(0, 0, 0, 0);
             } else if constexpr (SCATTER) group.receive(shares, turn - 1, sub, meanwhile);
-            else group.product(sums, weights, turn - 1, sub, meanwhile);
+            else group.product(sums, weights, turn - 1, sub, meanwhile, above > 0 && turn < last,
+                               turn > 0);
             const Partials partials((float *)memory, turn * SUBTILES + sub);
             if constexpr (!SCATTER) {
                 sums.total();
@@ -152,14 +160,14 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     const auto input_of = [&](int stream) {
                         return CROWDED ? read(task, stream, e) : input[i][stream][e];
                     };
+                    const float of_y = above > 0 ? 0.0f : input_of(INPUTS - 1);
                     float of_gates[SAVED];
 #pragma unroll
                     for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
                     /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
                     const bool live = there && (!PACKED || step < length);
                     const CellGradients before = step_backward(
-                        of_gates, input_of(PLAIN ? 0 : SAVED), d + input_of(INPUTS - 1),
-                        dc[sub][i][e], low, high);
+                        of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc[sub][i][e], low, high);
                     dh[sub][i][e] = live ? before.h : 0;
                     dc[sub][i][e] = live ? before.c : 0;
 #pragma unroll
@@ -172,8 +180,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 if (turn == last) continue;
                 __syncwarp();
 #pragma unroll
-                for (int gate = 0; gate < GATES; gate++) {
-                    const int stream = gate == 2 && CELL == GRU ? 3 : gate;
+                for (int gate = 0; gate < SENT; gate++) {
+                    int stream = gate == 2 && CELL == GRU ? 3 : gate;
+                    if (TWO_N) stream = (gate + 3) % 4; /* first n's of h, last n's of x */
                     if constexpr (SCATTER && TEAM == 1) group.stage(slot, stream, gate, task);
                     else group.send(turn, sub, slot, stream, gate, task);
                 }
@@ -188,6 +197,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     }
 
     /* The sums over a group's steps: of eight rows, added up by the kernel that reads them. */
+    float *const its_sums = (float *)((Element *)bias_sums + of_layer);
 #pragma unroll
     for (int sub = 0; sub < SUBTILES; sub++)
 #pragma unroll
@@ -204,7 +214,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 sum += __shfl_xor_sync(~0u, sum, 1);
                 sum += __shfl_xor_sync(~0u, sum, 2);
                 if (lane % 4 == 0 && unit < PADDED)
-                    bias_sums[(part * SAVED + gate) * PADDED + unit] = sum;
+                    its_sums[(part * SAVED + gate) * PADDED + unit] = sum;
             }
         }
 }

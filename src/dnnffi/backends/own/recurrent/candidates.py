@@ -9,7 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dnnffi.backends.cublas import library as cublas
-from dnnffi.backends.own.recurrent.choices import backward_choices, clustered, forward_choices
+from dnnffi.backends.own.recurrent.choices import (
+    at_once,
+    backward_choices,
+    clustered,
+    forward_choices,
+)
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
@@ -26,6 +31,9 @@ OWN = "own"
 
 _VERSION = 6
 """Of the kernels: times that were measured with another version are not used."""
+
+_BESIDE_LAYERS = 2
+"""Forwards of one layer that are measured beside those of all layers at once."""
 
 _OLDEST = (8, 0)
 _CLUSTERS = (9, 0)
@@ -90,8 +98,11 @@ class OwnCandidates:
         where = problem.batch, spec.num_directions, chip
         forwards = forward_choices(kind, *where)
         cluster = clustered(kind, *where)
+        together = self._layers_at_once(problem, kind, chip)
+        if together:
+            forwards = forwards[:_BESIDE_LAYERS]
         if not problem.training:
-            return [(one, None) for one in (*forwards, *([cluster] if cluster else []))]
+            return [(one, None) for one in (*together, *forwards, *([cluster] if cluster else []))]
         of_backward = kind._replace(backward=True)
         backwards = backward_choices(of_backward, *where)
         if not backwards:
@@ -99,9 +110,21 @@ class OwnCandidates:
         pairs: list[tuple[Geometry, Geometry | None]] = [
             (forward, backward) for backward in backwards for forward in forwards
         ]
+        other = clustered(of_backward, *where) or backwards[0]
         if cluster:
-            pairs.append((cluster, clustered(of_backward, *where) or backwards[0]))
+            pairs.append((cluster, other))
+        if together:
+            backs = self._layers_at_once(problem, of_backward, chip) or [other]
+            pairs[:0] = [(one, backs[min(n, len(backs) - 1)]) for n, one in enumerate(together)]
         return pairs
+
+    def _layers_at_once(self, problem: RNNProblem, kind: Kind, chip: Chip) -> list[Geometry]:
+        """Those with all layers at once, of a network of one direction that drops nothing."""
+        spec = problem.spec
+        if spec.num_layers == 1 or spec.bidirectional or problem.drops:
+            return []
+        steps = max(problem.row_lengths)
+        return at_once(kind, problem.batch, steps, spec.num_layers, chip)
 
     def _chip(self) -> Chip:
         memory = self._memory

@@ -8,7 +8,7 @@ from dnnffi.backends.own.recurrent.divisions import divisions, least_units, shar
 from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step, shape_step
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 
-_MOST, _MOST_OF_LARGE = 3, 4
+_MOST, _MOST_OF_LARGE, _MOST_AT_ONCE = 3, 4, 30
 
 _CLOSE = 0.8, 1.25
 """Of two backwards whose estimates have a ratio between these, both are worth measuring."""
@@ -18,6 +18,9 @@ _MOST_BLOCKS = 8
 
 _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
+
+_MOST_EXCHANGED = 32_000_000
+"""Bytes that layers exchange which run at once: their words are all kept."""
 
 _CHUNKS = 1, 2, 3, 4, 6
 _WIDE_THREADS = 256
@@ -140,6 +143,37 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry |
         )
     )
     return found[0] if found else None
+
+
+def at_once(kind: Kind, batch: int, steps: int, layers: int, chip: Chip) -> list[Geometry]:
+    """Geometries of kernels that have all layers of a network at once, where they can be faster.
+
+    That is where all groups have room on the chip at once with all of their weights, and a step of
+    all layers is expected to take less time than one of each. The most promising one, and one of
+    half as many blocks: together these read half as many words from L2.
+    """
+
+    def step(geometry: Geometry) -> float:
+        sizes = geometry.units, geometry.group_rows, batch, geometry.kind.layers
+        return shape_step(geometry.kind, *sizes, chip)
+
+    alone = choices(kind, batch, 1, chip, 1)
+    most = layers * step(alone[0]) if alone else 0
+    found: list[Geometry] = []
+    blocks = chip.multiprocessors
+    for one in choices(kind._replace(layers=layers), batch, layers, chip, _MOST_AT_ONCE):
+        groups = one.groups(batch)
+        if (
+            groups * one.group_blocks <= blocks
+            and groups * one.exchange_bytes(steps) <= _MOST_EXCHANGED
+            and not one.k_streamed
+            and step(one) < most
+        ):
+            found.append(one)
+            blocks = groups * layers * min(-(-one.blocks // 2), one.blocks - 1)
+            if len(found) == 2:
+                break
+    return found
 
 
 def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:

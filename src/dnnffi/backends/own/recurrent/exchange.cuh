@@ -23,6 +23,12 @@
    equally often. It has to be zeroed before the first launch only; here every call does so, since
    workspaces are shared.
 
+   LAYERS that run at once have a slot for each step, which the call clears before the launch: every
+   word is written once, with the tag 1, and stays. So nothing is overwritten, however far a layer is
+   behind the one that it reads. No block waits forever: let the diagonal of an exchange be its number
+   plus that of its layer, in the order in which layers begin. A block waits for words of one diagonal,
+   of its own layer and of the one that it reads, and then writes into the next diagonal.
+
    A TEAM has two exchanges in a step, one after the other: words among its blocks, then shares among
    the blocks of one place in all teams. They have slots and tags of their own, and each is as above: a
    block sends its part of e + 1 after it has read all of e that it is sent, with a barrier between. */
@@ -42,6 +48,7 @@ struct Tags
 
     template <bool SHARE = false> DEVICE u32 of(int exchange) const
     {
+        if (LAYERS > 1) return TAG<SHARE>;
         const u32 turned = 1u ^ ((exchange >> 1) & 1);
         return ((exchange & 1 ? found[1] : found[0]) ^ turned) ? TAG<SHARE> : 0u;
     }

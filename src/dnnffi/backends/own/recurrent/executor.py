@@ -2,8 +2,9 @@
 
 For each layer the products of x of all steps, then one kernel for all steps of both directions. A
 backward is a kernel for all steps, then the products that give dx; the gradients of the weights are
-products again. Nothing is kept between calls: what kernels exchange lies in the workspace and is
-cleared by every call, so streams, threads, graphs and launches that failed share no state.
+products again. Where one kernel has all layers at once, only the first layer has products of x, and
+of dx. Nothing is kept between calls: what kernels exchange lies in the workspace and is cleared by
+every call, so streams, threads, graphs and launches that failed share no state.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
-from dnnffi.backends.own.recurrent.geometry import Geometry
+from dnnffi.backends.own.recurrent.geometry import Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import LayerKernel, source_of_bias
 from dnnffi.backends.own.recurrent.layout import (
     ArraySizes,
@@ -41,6 +42,14 @@ class _Room(NamedTuple):
     exchange: int
     exchange_bytes: int
     streamed: int
+
+
+class _Distances(NamedTuple):
+    """Elements from one layer's or direction's to the next: arrays of our own, matrices, biases."""
+
+    arrays: int
+    matrices: int
+    biases: int
 
 
 class OwnRNNExecutor:
@@ -119,18 +128,23 @@ class OwnRNNExecutor:
             self._arrays = [self._saved(reserve, layer) for layer in range(spec.num_layers)]
         else:
             gates = workspace.add(self._directions * sizes.gates)
-            ys = [workspace.add(sizes.y) for _ in range(min(2, self._own_ys))] or [0]
+            own_ys = self._own_ys if kind.layers == 1 else int(self._copies)
+            ys = [workspace.add(sizes.y) for _ in range(min(2, own_ys))] or [0]
             self._arrays = [
                 LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(spec.num_layers)
             ]
+        self._forward_distances = self._distances(kind)
         self.reserve_bytes = reserve.nbytes
         needed = workspace.nbytes
         if self._backward_kernel is not None:
             workspace = Buffer()
             workspace.add(product_bytes)
             self._backward_room = self._room(workspace, self._backward_kernel)
+            of_backward = self._backward_kernel.geometry.kind
+            self._backward_distances = self._distances(of_backward)
             # A layer's dx takes the place of its dy, which its kernel has read by then.
-            self._dy = workspace.add(sizes.y)
+            needs_dy = self._copies or spec.num_layers > of_backward.layers
+            self._dy = workspace.add(sizes.y if needs_dy else 0)
             self._packed_dx = workspace.add(sizes.x if self._copies else 0)
             padded = max(products.padded_bytes for products in self._products.values())
             self._padded = workspace.add(padded)
@@ -155,8 +169,8 @@ class OwnRNNExecutor:
 
     def _room(self, workspace: Buffer, kernel: LayerKernel) -> _Room:
         geometry = kernel.geometry
-        nbytes = kernel.groups_at_once * geometry.exchange_bytes
-        streamed = kernel.groups_at_once * geometry.blocks * geometry.streamed_bytes
+        nbytes = kernel.groups_at_once * geometry.exchange_bytes(self._rows.steps)
+        streamed = kernel.groups_at_once * geometry.group_blocks * geometry.streamed_bytes
         return _Room(workspace.add(nbytes), nbytes, workspace.add(streamed))
 
     @property
@@ -175,8 +189,8 @@ class OwnRNNExecutor:
             reserve.add(directions * sizes.gates),
             reserve.add(directions * sizes.state if kind.mode == "lstm" else 0),
             reserve.add(directions * sizes.state),
-            y := reserve.add(sizes.y if layer < self._own_ys else 0),
             reserve.add(bias_bytes if self.problem.spec.bias else 0),
+            y := reserve.add(sizes.y if layer < self._own_ys else 0),
             dropped=y,
         )
         if self._dropout is not None and kind.plain and layer < self.problem.spec.num_layers - 1:
@@ -193,27 +207,34 @@ class OwnRNNExecutor:
             self._packing.gather(launch, at.x, x, spec.input_size)
         if self._dropout is not None:
             self._dropout.take(launch, kept + self._taken)
-        for layer, (weights, arrays) in enumerate(zip(self._weights, self._arrays, strict=True)):
-            gates = kept + arrays.gates
+        for layer in range(0, spec.num_layers, kind.layers):
+            weights, arrays, last = (
+                self._weights[layer],
+                self._arrays[layer],
+                layer + kind.layers - 1,
+            )
+            gates, distances = kept + arrays.gates, self._forward_distances[layer]
             products = self._products[spec.layer_input_size(layer)]
             for direction in range(self._directions):
                 w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
                 of_x = gates + direction * self._sizes.gates
                 products.of_x(launch, x, w_ih, of_x, at.workspace)
-            y = kept + arrays.y if layer < self._own_ys else at.y
+            y = kept + self._arrays[last].y if last < self._own_ys else at.y
             arguments = (
                 gates,
                 kept + arrays.c_before,
                 kept + arrays.h_before,
                 y,
+                kept + arrays.y if kind.training else 0,
+                distances.arrays,
                 at.weights + weights.w_hh,
                 at.weights + weights.b_ih if spec.bias else 0,
                 at.weights + weights.b_hh if spec.bias else 0,
                 *(self._state(array, layer) for array in (at.h_0, at.c_0, at.h_n, at.c_n)),
                 *room,
                 *self._places,
-                weights.matrix_stride // self._size,
-                weights.bias_stride // self._size,
+                distances.matrices,
+                distances.biases,
             )
             self._forward_kernel.run(launch, arguments, self._bounds)
             x = y
@@ -232,21 +253,28 @@ class OwnRNNExecutor:
         if self._packing is not None and self._copies:
             dy = at.workspace + self._dy
             self._packing.gather(launch, at.dy, dy, spec.hidden_size * self._directions)
-        for layer in reversed(range(spec.num_layers)):
-            weights, arrays = self._weights[layer], self._arrays[layer]
-            gates = at.reserve + arrays.gates
+        kind = self._backward_kernel.geometry.kind
+        for layer in reversed(range(0, spec.num_layers, kind.layers)):
+            weights, arrays, last = (
+                self._weights[layer],
+                self._arrays[layer],
+                layer + kind.layers - 1,
+            )
+            gates, distances = at.reserve + arrays.gates, self._backward_distances[layer]
             arguments = (
                 gates,
                 at.reserve + arrays.c_before,
                 at.reserve + arrays.h_before,
-                at.reserve + arrays.y if layer < self._own_ys else at.y,
+                at.reserve + self._arrays[last].y if last < self._own_ys else at.y,
+                at.reserve + arrays.y,
+                distances.arrays,
                 dy,
                 at.weights + weights.w_hh,
                 *(self._state(array, layer) for array in (at.dh_n, at.dc_n, at.dh_0, at.dc_0)),
                 at.reserve + arrays.bias_sums if spec.bias else 0,
                 *room,
                 *self._places,
-                weights.matrix_stride // self._size,
+                distances.matrices,
             )
             self._backward_kernel.run(launch, arguments, self._bounds)
             dx = at.workspace + self._dy
@@ -301,6 +329,16 @@ class OwnRNNExecutor:
         if room.exchange_bytes:
             self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
         return workspace + room.exchange, workspace + room.streamed
+
+    def _distances(self, kind: Kind) -> list[_Distances]:
+        """From layer to layer where a kernel has all; else of each layer its directions'."""
+        first = self._weights[0]
+        found = [(0, weights.matrix_stride, weights.bias_stride) for weights in self._weights]
+        if kind.layers > 1:
+            second = self._weights[1]
+            between = self._arrays[1].gates - self._arrays[0].gates
+            found = [(between, second.w_hh - first.w_hh, second.b_ih - first.b_ih)]
+        return [_Distances(*(nbytes // self._size for nbytes in one)) for one in found]
 
     def _state(self, array: int, layer: int) -> int:
         """A layer's part of the states of all layers, 0 where there are none."""

@@ -2,21 +2,23 @@
    a block has UNITS hidden units of them, with the weights of their gates on the chip.
 
    At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
-   group exchanged, and computes its cells; it writes y, and in training what the backward needs. */
+   group exchanged, and computes its cells; it writes y, and in training what the backward needs.
+   Of several LAYERS only the first has products of x there; the others' x is exchanged as well. Their
+   arrays lie `layer_stride` elements apart; y of all but the last is `between`, or in inference none. */
 
 struct ForwardArrays
 {
-    Element *gates, *c_before, *h_before, *y;
-    int directions;
+    Element *gates, *c_before, *h_before, *y; /* y: null where only the layer above reads it */
+    int directions, layer;
 
     DEVICE Array source(int stream) const
     {
-        return stream < GATES ? gate(stream) : no_array();
+        return stream < GATES && layer == 0 ? gate(stream) : no_array();
     }
 
     DEVICE Array target(int stream) const
     {
-        if (stream == GATES) return users_array(y, directions);
+        if (stream == GATES) return y ? users_array(y, directions) : no_array();
         if (!TRAINING || PLAIN) return no_array();
         if (stream < GATES) return gate(stream);
         return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
@@ -34,40 +36,46 @@ struct ForwardArrays
 };
 
 extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_forward(
-    Element *gates, Element *c_before, Element *h_before, Element *y, const Element *matrices,
-    const Element *input_bias, const Element *recurrent_bias, const Element *h_0,
-    const Element *c_0, Element *h_n, Element *c_n, uint4 *exchange, uint4 *streamed,
-    const int *offsets, const int *lengths, const int *order, long long steps, long long batch,
-    long long step_stride, long long row_stride, long long positions, long long directions,
-    long long weight_stride, long long bias_stride, long long groups, long long first_group,
-    double low, double high)
+    Element *gates, Element *c_before, Element *h_before, Element *y, Element *between,
+    long long layer_stride, const Element *matrices, const Element *input_bias,
+    const Element *recurrent_bias, const Element *h_0, const Element *c_0, Element *h_n,
+    Element *c_n, uint4 *exchange, uint4 *streamed, const int *offsets, const int *lengths,
+    const int *order, long long steps, long long batch, long long step_stride, long long row_stride,
+    long long positions, long long directions, long long weight_stride, long long bias_stride,
+    long long groups, long long first_group, double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
     uint4 *kept = (uint4 *)(memory + WEIGHTS_AT);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    const int rank = blockIdx.x % BLOCKS, number = (int)first_group + blockIdx.x / BLOCKS;
-    const int direction = number / (int)groups;
+    const int rank = blockIdx.x % BLOCKS, layer = LAYERS > 1 ? blockIdx.x / BLOCKS % LAYERS : 0;
+    const int of_launch = blockIdx.x / (BLOCKS * LAYERS), number = (int)first_group + of_launch;
+    const int direction = number / (int)groups, of_states = LAYERS > 1 ? layer : direction;
     const int first_row = number % (int)groups * SUBTILES * ROWS, most = (int)batch - 1;
 
-    matrices += direction * weight_stride;
+    matrices += of_states * weight_stride;
     if (input_bias) {
-        input_bias += direction * bias_stride;
-        recurrent_bias += direction * bias_stride;
+        input_bias += of_states * bias_stride;
+        recurrent_bias += of_states * bias_stride;
     }
-    const long long state = direction * batch * HIDDEN, saved = direction * positions * PADDED;
+    const long long state = of_states * batch * HIDDEN;
+    const long long saved = direction * positions * PADDED, of_layer = layer * layer_stride;
+    Element *const its_y = layer == LAYERS - 1 ? y : between ? between + of_layer : nullptr;
     const Places places{offsets, lengths, order, (int)steps, (int)batch, (int)step_stride,
                         (int)row_stride, direction == 1};
-    const ForwardArrays arrays{gates + saved * (TRAINING ? SAVED : GATES), c_before + saved,
-                               h_before + saved, y + direction * HIDDEN, (int)directions};
+    const ForwardArrays arrays{gates + of_layer + saved * (TRAINING ? SAVED : GATES),
+                               c_before + of_layer + saved,
+                               h_before + of_layer + saved,
+                               its_y ? its_y + direction * HIDDEN : nullptr,
+                               (int)directions,
+                               layer};
     const int last = places.length(first_row); /* the group's steps: its first row is the longest */
 
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
-    Group group(rank, rows, exchange + (long long)(blockIdx.x / BLOCKS) * SUBTILES * 2 * SLOT_WORDS,
-                staged);
+    Group group(of_launch, rank, rows, layer, (int)steps, exchange, staged);
 
     Weights weights;
-    weights.read(matrices, kept, streamed, rank, warp, lane);
+    weights.read(Matrices(matrices, rank, layer), kept, streamed, warp, lane);
     const Ring<ForwardArrays> ring(slots, arrays, places, rank, first_row);
     ring.begin(last);
 
@@ -138,6 +146,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 commit_copies();
             };
             const auto read = [&](const Task &task, int gate, int e) {
+                if (LAYERS > 1 && layer > 0) return 0.0f;
                 return real(element(slot, gate, task.unit, task.row + e));
             };
             float input[WARP_TASKS][GATES][CELLS]; /* read while h is in flight, unless CROWDED */
@@ -168,7 +177,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             } else {
                 Sums sums;
                 sums.fill(0);
-                if (step < last) group.product(sums, weights, step, sub, meanwhile);
+                if (step < last) group.product(sums, weights, step, sub, meanwhile, layer > 0);
                 else meanwhile();
                 sums.total();
                 partials.write(sums, warp, lane);
@@ -183,7 +192,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 Cell after[CELLS];
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
-                    float of_h[GATES], of_x[GATES];
+                    float of_h[OCTET_GATES], of_x[GATES];
                     if constexpr (SCATTER) {
 #pragma unroll
                         for (int gate = 0; gate < GATES; gate++)
@@ -194,6 +203,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                         of_x[gate] =
                             (CROWDED ? read(task, gate, e) : input[i][gate][e]) + bias[i][gate];
                     if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
+                    if (TWO_N) of_x[GATES - 1] += of_h[OCTET_GATES - 1];
                     after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], low, high);
                     const bool live = !PACKED || step < length[sub][i][e];
                     if (live) h[sub][i][e] = after[e].h, c[sub][i][e] = after[e].c;
@@ -202,7 +212,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                         rounded(live && !padding ? after[e].h : 0.0f);
                 }
                 __syncwarp();
-                if (step + 1 < last)
+                if (step + 1 < last || layer < LAYERS - 1)
                     group.send(step + 1, sub, slot, OUTPUT, 0, task);
                 if (TRAINING && !PLAIN) {
 #pragma unroll

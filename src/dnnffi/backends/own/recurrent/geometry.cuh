@@ -18,6 +18,8 @@
        teams. In a team of one block the words stay in it.
    POLL_FIRST: whether words are requested before the step's inputs are read.
    RING: steps whose inputs are in flight.
+   LAYERS: of a network of one direction, which run at once, each a step behind the one that it reads:
+       a group then has BLOCKS blocks of each. 1: a launch has one layer.
    CHUNKS: of the k of a step, where all threads gather: the words of one are multiplied while those
        of the next are in flight. 1: all words are multiplied when the last has come. */
 
@@ -29,8 +31,15 @@ constexpr int WORDS = PADDED / WORD;      /* of a row of one gate, or of h */
 constexpr int BLOCK_WORDS = UNITS / WORD; /* those of a block */
 
 /* The words of a row that a block multiplies in a step, its k: h, or backward the gradients of all
-   gates; with SCATTER those of its team's units. */
-constexpr int EXCHANGED = (BACKWARD ? GATES : 1) * (SCATTER ? TEAM * BLOCK_WORDS : WORDS);
+   gates; with SCATTER those of its team's units. Of several LAYERS also, before its own, those of
+   the layer that it reads: y of the one below, or backward the gradients of the one above. */
+constexpr int PART_WORDS = (BACKWARD ? GATES : 1) * (SCATTER ? TEAM * BLOCK_WORDS : WORDS);
+constexpr int EXCHANGED = (LAYERS > 1 ? 2 : 1) * PART_WORDS;
+
+/* A GRU multiplies the product of h in its n by r, not that of x. Where one kernel has both, a forward
+   has sums of n for each, and a backward sends both gradients of n. */
+constexpr bool TWO_N = CELL == GRU && LAYERS > 1;
+constexpr int SENT = BACKWARD ? GATES + TWO_N : 1; /* words of a unit's word in a row */
 
 /* A step of k takes 4 words: two products of 16 x 8. Their halves are 8 rows of one gate. */
 constexpr int K_STEPS = (EXCHANGED + 3) / 4;
@@ -47,7 +56,7 @@ DEVICE constexpr int first_word(int s)
     return 4 * (s % CHUNKS * (K_WARPS * CHUNK_K) + s / CHUNKS);
 }
 
-constexpr int OCTET_GATES = BACKWARD ? 1 : GATES; /* half tiles of 8 units */
+constexpr int OCTET_GATES = BACKWARD ? 1 : GATES + TWO_N; /* half tiles of 8 units */
 constexpr int BLOCK_HALVES = UNITS / 8 * OCTET_GATES;
 constexpr int HALVES = (SCATTER ? TEAMS : 1) * BLOCK_HALVES;
 constexpr int TILES = (HALVES + 1) / 2;
@@ -89,7 +98,7 @@ constexpr int GATHERED_WORDS = EXCHANGED * ROWS;
 constexpr int STAGED_WORDS = CHUNKS > 1 ? 2 * CHUNK_WORDS : GATHERED_WORDS;
 constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of all of them */
 constexpr int SLOT_WORDS =
-    SHARES + (!SCATTER ? GATHERED_WORDS : TEAM > 1 ? TEAMS * GATHERED_WORDS : 0);
+    SHARES + (!SCATTER ? SENT * WORDS * ROWS : TEAM > 1 ? TEAMS * GATHERED_WORDS : 0);
 constexpr int PARTIAL_FLOATS =
     SCATTER ? ADDED * THREADS * 4 : K_WARPS * 2 * TILES * COLUMNS * 64;
 constexpr int PARTIAL_BYTES = (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4;
@@ -108,6 +117,7 @@ static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-til
 static_assert(!SCATTER || STAGED && !CLUSTER && K_WARPS == 1, "shares");
 static_assert(!SCATTER || SUBTILES == 1 && (BACKWARD || TEAM > 1), "shares of one sub-tile");
 static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one block's");
+static_assert(LAYERS == 1 || !CLUSTER && !SCATTER && CHUNKS == 1, "layers at once");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
 static_assert(RING >= (CLUSTER ? 3 : 2), "a step's inputs are awaited one step ahead");

@@ -31,7 +31,8 @@ class Kind(NamedTuple):
     """What a kernel is compiled for, except for its geometry.
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
-    ``strict`` is for float32 whose products are not rounded to TF32.
+    ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
+    once.
     """
 
     mode: str
@@ -42,6 +43,7 @@ class Kind(NamedTuple):
     packed: bool = False
     clip: int = 0
     strict: bool = False
+    layers: int = 1
 
     @property
     def gates(self) -> int:
@@ -71,7 +73,12 @@ class Kind(NamedTuple):
     @property
     def octet_gates(self) -> int:
         """Half tiles of eight units."""
-        return 1 if self.backward else self.gates
+        return 1 if self.backward else self.gates + self.two_n
+
+    @property
+    def two_n(self) -> bool:
+        """Whether a kernel has the products of x and of h of a GRU's n."""
+        return self.mode == "gru" and self.layers > 1
 
     @property
     def unit_values(self) -> int:
@@ -80,8 +87,8 @@ class Kind(NamedTuple):
 
     @property
     def exchanged(self) -> int:
-        """Words that are exchanged for a row in a step, unless blocks exchange shares."""
-        return self.unit_values * self.padded // self.word
+        """Words that a block multiplies for a row in a step, unless blocks exchange shares."""
+        return (2 if self.layers > 1 else 1) * self.unit_values * self.padded // self.word
 
 
 class Geometry(NamedTuple):
@@ -105,8 +112,13 @@ class Geometry(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Blocks of a group."""
+        """Blocks of a group that have a layer."""
         return -(-self.kind.padded // (self.units * self.team)) * self.team
+
+    @property
+    def group_blocks(self) -> int:
+        """Blocks of a group, of all layers that run at once."""
+        return self.blocks * self.kind.layers
 
     @property
     def teams(self) -> int:
@@ -216,9 +228,13 @@ class Geometry(NamedTuple):
         """Shared memory of the weights of one step of k, of all warps."""
         return self.tile_warps * self.k_warps * self.warp_tiles * 1024
 
-    @property
-    def exchange_bytes(self) -> int:
-        """Device memory through which a group exchanges."""
+    def exchange_bytes(self, steps: int) -> int:
+        """Device memory through which a group exchanges in so many steps."""
+        kind = self.kind
+        if kind.layers > 1:
+            sent = kind.unit_values + (kind.two_n and kind.backward)
+            slots = (steps + kind.layers) * kind.layers
+            return self.group_rows * slots * sent * kind.padded // kind.word * WORD_BYTES
         slot = self.k_words * self.rows
         if self.scatter:
             slot = self.teams * (self.blocks * self.share_words + (self.team > 1) * slot)
@@ -264,6 +280,7 @@ class Geometry(NamedTuple):
             "SCATTER": int(self.scatter),
             "TEAM": self.team,
             "CHUNKS": self.chunks,
+            "LAYERS": kind.layers,
         }
 
 

@@ -68,8 +68,8 @@ def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
 class LayerKernel:
     """A compiled geometry: runs all groups of a layer, as many at once as the device has room for.
 
-    ``groups_at_once`` is how many. Raises `UnsupportedError` where there is no compiler, or no room
-    for even one group.
+    ``groups_at_once`` is how many: all of them where the kernel has several layers. Raises
+    `UnsupportedError` where there is no compiler, or no room for even one group, or then for all.
     """
 
     def __init__(
@@ -80,19 +80,21 @@ class LayerKernel:
         self._threads = (geometry.threads,)
         self._shared_bytes = geometry.shared_bytes
         room = memory.blocks_at_once(self._kernel, geometry.threads, self._shared_bytes)
-        if room < geometry.blocks:
+        self._groups = geometry.groups(batch)
+        groups = self._groups * directions
+        # What layers exchange is cleared once, for one launch.
+        needed = geometry.group_blocks * (groups if geometry.kind.layers > 1 else 1)
+        if room < needed:
             raise UnsupportedError(
                 "dnnffi",
                 "",
-                f"our own kernels need {geometry.blocks} blocks of {geometry.threads} threads and "
+                f"our own kernels need {needed} blocks of {geometry.threads} threads and "
                 f"{self._shared_bytes} bytes of shared memory at once, which this device has no "
                 f"room for",
             )
-        self._groups = geometry.groups(batch)
-        groups = self._groups * directions
-        self.groups_at_once = most = min(groups, room // geometry.blocks)
+        self.groups_at_once = most = min(groups, room // geometry.group_blocks)
         self._launches = [
-            ((min(most, groups - first) * geometry.blocks,), first)
+            ((min(most, groups - first) * geometry.group_blocks,), first)
             for first in range(0, groups, most)
         ]
 

@@ -59,16 +59,17 @@ class LayerArrays(NamedTuple):
     gates : [D, positions, columns, padded]: the products of x, then what a training forward saves,
         then the gradients of the gates
     c_before, h_before : [D, positions, padded]: the state before each step; in training
-    y : [positions, D * H], where it is not the caller's array
     bias_sums : float32 [D * parts, columns, padded]: what a backward leaves of the biases
+    y : [positions, D * H], where it is not the caller's array. The last, so that the others lie at
+        constant distances from layer to layer
     dropped : y as the next layer reads it: in y's place, but a plain cell's backward needs y too
     """
 
     gates: int
     c_before: int = 0
     h_before: int = 0
-    y: int = 0
     bias_sums: int = 0
+    y: int = 0
     dropped: int = 0
 
 

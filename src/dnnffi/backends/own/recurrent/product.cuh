@@ -163,6 +163,16 @@ DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
     } while (!all);
 }
 
+/* The words that a block gathers in a step, [EXCHANGED][ROWS]. Of several LAYERS, those from `begin` to
+   `end` are there or will be; the others count as zeros. */
+struct Source
+{
+    const uint4 *first;
+    int begin, end;
+
+    DEVICE bool has(int at) const { return LAYERS == 1 || (at >= begin && at < end); }
+};
+
 /* The products of what is staged of a chunk. */
 DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0)
 {
@@ -188,13 +198,13 @@ DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *sta
 /* All threads gather a step's words into shared memory; `meanwhile` runs while the first arrive. */
 template <class Meanwhile>
 DEVICE void gather_staged(
-    Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
+    Sums &sums, const Weights &weights, const Source &source, uint4 *staged, u32 tag, bool &late,
     Meanwhile meanwhile)
 {
     constexpr int LOADS = (GATHERED_WORDS + THREADS - 1) / THREADS;
     constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
     const int thread = threadIdx.x;
-    const uint4 *from = slot + thread; /* found once: polls follow each other fast */
+    const uint4 *from = source.first + thread; /* found once: polls follow each other fast */
     const auto is_there = [&](int i) {
         return i < LOADS && (GATHERED_WORDS % THREADS == 0 || thread + i * THREADS < GATHERED_WORDS);
     };
@@ -202,8 +212,9 @@ DEVICE void gather_staged(
     for (int first = 0; first < LOADS; first += COUNT) {
         uint4 words[COUNT];
         const auto load = [&](int i) {
-            return is_there(first + i) ? load_word(from + (first + i) * THREADS)
-                                       : make_uint4(0, 0, 0, tag);
+            return is_there(first + i) && source.has(thread + (first + i) * THREADS)
+                       ? load_word(from + (first + i) * THREADS)
+                       : make_uint4(0, 0, 0, tag);
         };
 #pragma unroll
         for (int i = 0; i < COUNT; i++) words[i] = load(i);
@@ -278,7 +289,8 @@ DEVICE void gather_chunks(
 /* Each warp gathers the words of its part of k into registers, a few steps ahead of the product. */
 template <class Meanwhile>
 DEVICE void gather(
-    Sums &sums, const Weights &weights, const uint4 *slot, u32 tag, bool &late, Meanwhile meanwhile)
+    Sums &sums, const Weights &weights, const Source &source, u32 tag, bool &late,
+    Meanwhile meanwhile)
 {
     constexpr int FITTING = AT_ONCE / COLUMNS < 1 ? 1 : AT_ONCE / COLUMNS;
     constexpr int STEPS = FITTING < WARP_K ? FITTING : WARP_K;
@@ -290,8 +302,8 @@ DEVICE void gather(
         return [&, round](int i) {
             const int s = round * STEPS + i / COLUMNS, word = begin + 4 * s;
             const bool there = s < WARP_K && (WHOLE || word < EXCHANGED);
-            const int n = i % COLUMNS * 8 + lane / 4;
-            return there ? load_word(slot + word * ROWS + n) : make_uint4(0, 0, 0, tag);
+            const int at = word * ROWS + i % COLUMNS * 8 + lane / 4;
+            return there && source.has(at) ? load_word(source.first + at) : make_uint4(0, 0, 0, tag);
         };
     };
 #pragma unroll

@@ -29,16 +29,20 @@ DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
 struct Group
 {
     int rank, rows;    /* of this block; of the first sub-tile, those that exist */
-    uint4 *exchanged;  /* two slots of each sub-tile in device memory, */
+    int layer, steps;  /* the former in the order in which LAYERS begin */
+    uint4 *exchanged;  /* slots of each sub-tile in device memory: two, or all of all LAYERS, */
     uint4 *staged;     /* or, of a CLUSTER, in shared memory */
     Arrivals arrivals; /* of a CLUSTER */
     Tags tags, shares; /* of other groups: of words, and with SCATTER of shares */
     bool late;
 
-    DEVICE Group(int rank_, int rows_, uint4 *exchanged_, uint4 *staged_)
-        : rank(rank_), rows(rows_), exchanged(exchanged_), staged(staged_), arrivals{}, tags{},
-          shares{}, late(false)
+    /* Group `number` of a launch with networks of `steps_` steps at most. */
+    DEVICE Group(int number, int rank_, int rows_, int layer_, int steps_, uint4 *first, uint4 *staged_)
+        : rank(rank_), rows(rows_), layer(layer_), steps(steps_),
+          exchanged(first + (long long)number * SUBTILES * slots() * SLOT_WORDS), staged(staged_),
+          arrivals{}, tags{}, shares{}, late(false)
     {
+        if constexpr (LAYERS > 1) return; /* all tags are 0 */
         if constexpr (CLUSTER) {
             arrivals = {shared_address(staged + STAGED_BYTES / 16), EXCHANGED * rows * 16};
             arrivals.begin();
@@ -55,15 +59,25 @@ struct Group
         }
     }
 
-    /* The slot of an exchange of a sub-tile. */
+    /* Slots of a sub-tile. */
+    DEVICE int slots() const { return LAYERS > 1 ? (steps + LAYERS) * LAYERS : 2; }
+
+    /* The slot of an exchange of a sub-tile. Those of LAYERS lie by diagonals, so that one layer's
+       next exchange is just before what the layer that reads it exchanges. */
     DEVICE uint4 *slot(int exchange, int sub) const
     {
+        if constexpr (LAYERS > 1) {
+            const long long number = sub * slots() + (exchange + layer) * LAYERS + layer;
+            return exchanged + number * SLOT_WORDS;
+        }
         return exchanged + (sub * 2 + (exchange & 1)) * SLOT_WORDS;
     }
 
-    /* In it, the words that this block gathers: those of its group, or of its team. */
+    /* In it, the words that this block gathers: those of its group, or of its team; of LAYERS from those
+       of the layer that it reads. */
     DEVICE uint4 *gathered(int exchange, int sub) const
     {
+        if constexpr (LAYERS > 1) return slot(exchange, sub) - PART_WORDS * ROWS;
         return slot(exchange, sub) + (SCATTER ? SHARES + rank / TEAM * GATHERED_WORDS : 0);
     }
 
@@ -87,15 +101,19 @@ struct Group
                 const int block = i / TASK_WORDS;
                 store_in_block(in_block(shared_address(to), block), factors,
                                in_block(arrivals.of(exchange), block));
-            } else store_word(gathered(exchange, sub) + at * ROWS + row,
-                            tagged(factors, tags.of(exchange)));
+            } else {
+                uint4 *to = LAYERS > 1 ? slot(exchange, sub) : gathered(exchange, sub);
+                store_word(to + at * ROWS + row, tagged(factors, tags.of(exchange)));
+            }
         }
     }
 
-    /* The product of a step, from what the group exchanged; `meanwhile` runs while words arrive. */
+    /* The product of a step, from what the group exchanged; `meanwhile` runs while words arrive. Of
+       several LAYERS, `other` and `own` say whether the layer that it reads and its own have words. */
     template <class Meanwhile>
     DEVICE void product(
-        Sums &sums, const Weights &weights, int exchange, int sub, Meanwhile meanwhile)
+        Sums &sums, const Weights &weights, int exchange, int sub, Meanwhile meanwhile,
+        bool other = false, bool own = true)
     {
         if constexpr (CLUSTER) {
             meanwhile();
@@ -107,9 +125,10 @@ struct Group
             } else arrivals.expect(exchange);
         } else {
             const u32 tag = tags.of(exchange);
-            const uint4 *from = gathered(exchange, sub);
+            const Source from{gathered(exchange, sub), other ? 0 : PART_WORDS * ROWS,
+                              (own ? EXCHANGED : PART_WORDS) * ROWS};
             if constexpr (CHUNKS > 1)
-                gather_chunks(sums, weights, from, staged, tag, late, meanwhile);
+                gather_chunks(sums, weights, from.first, staged, tag, late, meanwhile);
             else if constexpr (STAGED)
                 gather_staged(sums, weights, from, staged, tag, late, meanwhile);
             else gather(sums, weights, from, tag, late, meanwhile);
@@ -191,8 +210,8 @@ struct Group
         if constexpr (TEAM > 1) {
             Sums sums;
             sums.fill(0);
-            gather_staged(sums, weights, gathered(exchange, sub), staged, tags.of(exchange), late,
-                          [] {});
+            gather_staged(sums, weights, Source{gathered(exchange, sub), 0, 0}, staged,
+                          tags.of(exchange), late, [] {});
             sums.total();
 #pragma unroll
             for (int m = 0; m < WARP_TILES; m++) send_share(exchange, sub, first + m, sums.of[m]);
