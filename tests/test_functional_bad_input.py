@@ -629,7 +629,7 @@ KEYWORDS = {
     ),
     "a backend that is no name": (
         lambda a: a.with_(backend=["reference"]),
-        ValueError,
+        TypeError,
         r"^backend must be one of cudnn, miopen, vulkan, reference or None; got \['reference'\]$",
     ),
     "options of no dict": (

@@ -383,3 +383,11 @@ def test_without_pytorch_the_install_command_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "dnnffi.torch", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'dnnffi\[torch\]'"):
         __import__("dnnffi.torch")
+
+
+@needs_torch
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr"])
+def test_a_sparse_tensor_is_refused_by_name(layout):
+    sparse = torch.eye(3).to_sparse(layout=getattr(torch, layout))
+    with pytest.raises(TypeError, match=rf"^a must be a dense tensor, .* one of torch\.{layout}: "):
+        dnnffi.matmul(sparse, torch.eye(3))

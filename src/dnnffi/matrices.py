@@ -14,6 +14,7 @@ from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
 from dnnffi.device.spans import check_apart, span_of
 from dnnffi.execution.cache import keep_newest
+from dnnffi.spec.checks import check_choice
 from dnnffi.spec.names import Math
 from dnnffi.spec.options import MATHS
 
@@ -62,8 +63,7 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
         if one is not None and not isinstance(one, expected):
             raise TypeError(f"{name} must be of the same library as a; got {type(one).__name__}")
     shape = _check(left, right, target)
-    if math not in MATHS:
-        raise ValueError(f"math must be one of {', '.join(MATHS)}; got {math!r}")
+    check_choice("math", math, MATHS)
     if on_host:
         result: Any = np.matmul(left, right, out=target)
         return result

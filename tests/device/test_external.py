@@ -110,3 +110,19 @@ def test_views():
 def test_an_address_is_not_copied_without_its_memory(again):
     with pytest.raises(TypeError, match=r"^DeviceArray cannot be pickled or copied: "):
         again(device_array("x", Producer()))
+
+
+class layout:  # named as the class of torch.sparse_coo, of a module of that name
+    __module__ = "torch"
+
+    def __str__(self):
+        return "torch.sparse_coo"
+
+
+def test_a_sparse_tensor_is_refused_before_its_owner_is_asked_for_its_memory():
+    sparse = Producer()
+    sparse.layout = layout()
+    message = r"^x must be a dense tensor, .* got one of torch\.sparse_coo: give x\.to_dense\(\)$"
+    with pytest.raises(TypeError, match=message):
+        device_array("x", sparse)
+    assert sparse.streams == []

@@ -145,7 +145,8 @@ def test_unknown_options_are_refused(key):
 @pytest.mark.parametrize("key", ["math", "find"])
 @pytest.mark.parametrize("value", ["", None, 1, ["strict"]], ids=repr)
 def test_options_of_choices(key, value):
-    with pytest.raises(ValueError, match=rf"^options\['{key}'\] must be one of .*; got "):
+    expected = TypeError if isinstance(value, list) else ValueError
+    with pytest.raises(expected, match=rf"^options\['{key}'\] must be one of .*; got "):
         conv_options({key: value})
 
 

@@ -66,7 +66,7 @@ CASES = {
     "activation": (ValueError, "activation must be 'relu'", lambda: conv(activation="tanh")),
     "alpha": (TypeError, "alpha must be a number", lambda: conv(residual=X, alpha="1")),
     "layout": (ValueError, "layout must be one of", lambda: conv(layout="NHWC")),
-    "an unhashable layout": (ValueError, "layout must be one of", lambda: conv(layout=[])),
+    "an unhashable layout": (TypeError, "layout must be one of", lambda: conv(layout=[])),
     "implementation": (
         ValueError,
         "implementation must be one of cudnn, reference, lax or None; got 'scan'",

@@ -11,6 +11,7 @@ from dnnffi.backends.vulkan.record import VULKAN
 from dnnffi.device.arrays import kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import Array
+from dnnffi.spec.checks import check_choice
 
 REFERENCE = Backend(name="reference", title="reference", kind="host", platform="the host")
 
@@ -19,10 +20,8 @@ _BY_KIND = {backend.kind: backend for backend in BACKENDS.values() if not backen
 
 
 def named(name: object) -> Backend:
-    """The backend called ``name``; ``ValueError`` where there is none."""
-    if not isinstance(name, str) or name not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)} or None; got {name!r}")
-    return BACKENDS[name]
+    """The backend called ``name``; an error that names all where there is none."""
+    return BACKENDS[check_choice("backend", name, BACKENDS, or_none=True)]
 
 
 def backend_of(name: object, x: Array, *, external: bool = False) -> Backend:

@@ -1,4 +1,4 @@
-"""What has a tensor of PyTorch beside its memory? A gradient, which ends here, and a sign."""
+"""What has a tensor of PyTorch beside its memory? A gradient, which ends here, a sign, a layout."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ def detached(name: str, value: Any) -> Any:
     """``value``, of a tensor of PyTorch what its memory alone tells.
 
     A tensor that requires a gradient is detached, and one that PyTorch negates lazily is negated:
-    PyTorch exports its memory, which has the other sign (2.13).
+    PyTorch exports its memory, which has the other sign (2.13). ``TypeError`` for a sparse tensor,
+    whose memory is several.
     """
+    layout = getattr(value, "layout", None)  # arrays of JAX have one too, of another kind
+    if type(layout).__module__ == "torch" and str(layout) != "torch.strided":
+        raise TypeError(
+            f"{name} must be a dense tensor, of layout torch.strided; got one of {layout}: "
+            f"give {name}.to_dense()"
+        )
     if getattr(value, "requires_grad", False):
         torch = sys.modules.get("torch")
         if torch is None or torch.is_grad_enabled():

@@ -8,6 +8,7 @@ from dnnffi.device.arrays import array_module
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.formats.network import Network, named, refuse_projection
+from dnnffi.spec.checks import check_choice
 from dnnffi.spec.rnn import RNNSpec
 
 LIKES = ("torch", "keras")
@@ -22,8 +23,7 @@ def draw(spec: object, rng: Any, like: object) -> Network:
             f"rng must be a random generator, as numpy.random.default_rng(0) makes one; got "
             f"{type(rng).__name__}"
         )
-    if like not in LIKES:
-        raise ValueError(f"like must be one of {', '.join(LIKES)}; got {like!r}")
+    like = check_choice("like", like, LIKES)
     if like == "keras":
         refuse_projection(spec, "Keras")
     dtype = dtype_object(spec.dtype)

@@ -15,7 +15,7 @@ from dnnffi.device.arrays import (
     to_host,
 )
 from dnnffi.device.interface import AnyArray
-from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.checks import ITEM_SIZES, check_choice
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
@@ -47,11 +47,8 @@ class Cell(NamedTuple):
 
 
 def check_mode(mode: object, known: Sequence[Mode] = tuple(GATES)) -> Mode:
-    """``mode``, one of the ``known``; ``ValueError`` otherwise."""
-    for one in known:
-        if isinstance(mode, str) and mode == one:
-            return one
-    raise ValueError(f"mode must be one of {', '.join(known)}; got {mode!r}")
+    """``mode``, one of the ``known``; errors as those of `check_choice`."""
+    return check_choice("mode", mode, known)
 
 
 def named(name: str, value: object) -> AnyArray:

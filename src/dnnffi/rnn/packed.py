@@ -17,7 +17,7 @@ from dnnffi.errors import not_picklable
 from dnnffi.rnn.backend import PackedRNNBackend, rnn_backends
 from dnnffi.rnn.call import CallArrays, initial_states, problem_of
 from dnnffi.rnn.empty import EmptyRNNPlan
-from dnnffi.spec.checks import check_flag, check_integer
+from dnnffi.spec.checks import check_choice, check_flag, check_integer
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -250,9 +250,7 @@ def load_rnn(
 
 def _packing(backend: object) -> PackedRNNBackend:
     names = [name for name, record in BACKENDS.items() if record.pack is not None]
-    if backend not in names:
-        raise ValueError(f"backend must be one of {', '.join(names)}; got {backend!r}")
-    found = rnn_backends.of(str(backend))
+    found = rnn_backends.of(check_choice("backend", backend, names))
     assert isinstance(found, PackedRNNBackend)
     return found
 

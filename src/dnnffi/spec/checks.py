@@ -17,6 +17,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 Options = TypeVar("Options")
+Choice = TypeVar("Choice", bound=str)
 
 
 def check_integer(name: str, value: Any) -> int:
@@ -75,6 +76,25 @@ def check_flag(name: str, value: object) -> bool:
     if type(value).__name__ in ("bool_", "bool"):
         return bool(value)
     raise TypeError(f"{name} must be True or False; got {value!r}")
+
+
+def check_choice(
+    name: str, value: object, choices: Iterable[Choice], *, or_none: bool = False
+) -> Choice:
+    """``value`` as one of ``choices``, which are names; errors name the argument.
+
+    ``ValueError`` for another name, ``TypeError`` for what cannot be one: arrays, lists, dicts.
+    ``or_none`` is for the message alone, where the caller has a meaning for None.
+    """
+    known = tuple(choices)
+    # The class first: an array would compare by its elements, and a list has no hash.
+    if isinstance(value, str) and value in known:
+        return known[known.index(value)]
+    expected = f"{name} must be one of {', '.join(known)}{' or None' * or_none}"
+    if hasattr(type(value), "__array__"):
+        raise TypeError(f"{expected}; got {type(value).__name__}")
+    error = TypeError if getattr(value, "__hash__", None) is None else ValueError
+    raise error(f"{expected}; got {value!r}")
 
 
 def check_number(name: str, value: object) -> float:
@@ -159,10 +179,7 @@ def _cached(
 
 def option_of_choices(options: dict[str, object], key: str, choices: tuple[str, ...]) -> str:
     """The value of ``key``, one of ``choices``; the first is the default."""
-    value = options.get(key, choices[0])
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"options[{key!r}] must be one of {', '.join(choices)}; got {value!r}")
-    return value
+    return check_choice(f"options[{key!r}]", options.get(key, choices[0]), choices)
 
 
 def option_flag(options: dict[str, object], key: str) -> bool:

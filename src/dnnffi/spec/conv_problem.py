@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Self, get_args
 
-from dnnffi.spec.checks import ITEM_SIZES, check_bytes, check_flag, check_number
+from dnnffi.spec.checks import ITEM_SIZES, check_bytes, check_choice, check_flag, check_number
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, packed_strides
@@ -83,12 +83,8 @@ class ConvProblem(NamedTuple):
         residual, bias = check_flag("residual", residual), check_flag("bias", bias)
         if type(options) is not ConvOptions:
             options = conv_options(options)
-        for name, value, choices in (
-            ("operation", operation, OPERATIONS),
-            ("layout", layout, LAYOUTS),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        operation = check_choice("operation", operation, OPERATIONS)
+        layout = check_choice("layout", layout, LAYOUTS)
         if operation != FORWARD and (activation or residual or bias):
             raise ValueError(f"activation, residual and bias are of a forward, not {operation}")
         name = "x_shape" if operation == BACKWARD_DATA else "x"

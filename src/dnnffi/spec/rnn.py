@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from dnnffi.spec.checks import check_dtype, check_flag, check_range
+from dnnffi.spec.checks import check_choice, check_dtype, check_flag, check_range
 from dnnffi.spec.likely_cause import likely_cause
 from dnnffi.spec.names import DType, DTypeLike, Mode
 
@@ -95,10 +95,8 @@ class RNNSpec:
         proj_size: int = 0,
         dtype: DTypeLike = "float32",
     ) -> None:
-        if mode not in tuple(GATES):  # a tuple asks for no hash of what came
-            raise ValueError(f"mode must be one of {', '.join(GATES)}; got {mode!r}")
         found: dict[str, object] = {
-            "mode": mode,
+            "mode": check_choice("mode", mode, GATES),
             "input_size": check_range("input_size", input_size, 1),
             "hidden_size": check_range("hidden_size", hidden_size, 1),
             "num_layers": check_range("num_layers", num_layers, 1, MOST_LAYERS),
@@ -236,8 +234,7 @@ class RNNSpec:
         ValueError: weights[1] ... must have shape (3, 1); got (4, 12); they fit transposed: ...
         """
         directions = 2 if check_flag("bidirectional", bidirectional) else 1
-        if mode not in tuple(GATES):
-            raise ValueError(f"mode must be one of {', '.join(GATES)}; got {mode!r}")
+        mode = check_choice("mode", mode, GATES)
         num_layers = check_range("num_layers", num_layers, 1, MOST_LAYERS)
         dtype = check_dtype(dtype)
         try:

@@ -20,7 +20,7 @@ from math import prod
 from typing import NamedTuple
 
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.checks import check_bytes
+from dnnffi.spec.checks import check_bytes, check_choice
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
 
@@ -137,8 +137,7 @@ def weight_layout(spec: RNNSpec, backend: LayoutName) -> WeightLayout:
     """
     if not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
-    if backend not in tuple(_ORDERS):
-        raise ValueError(f"backend must be one of {', '.join(_ORDERS)}; got {backend!r}")
+    backend = check_choice("backend", backend, _ORDERS)
     if backend == "miopen" and spec.proj_size:
         raise UnsupportedError(
             "MIOpen",

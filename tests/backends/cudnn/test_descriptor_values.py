@@ -193,7 +193,7 @@ def test_minimum_ranks_that_are_refused(library, cls, min_rank):
 @pytest.mark.parametrize("cls", [TensorDescriptor, FilterDescriptor])
 @given(dtype=no_dtype)
 def test_dtypes_that_are_refused(library, cls, dtype):
-    with pytest.raises(ValueError, match="dtype must be one of float32, float64, float16"):
+    with pytest.raises(REFUSED, match="dtype must be one of float32, float64, float16"):
         cls(dtype, (1, 1, 1), library=library)
 
 

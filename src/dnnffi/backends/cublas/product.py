@@ -16,7 +16,7 @@ from dnnffi.backends.vendor.enumerators import named
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.checks import INT64_MAX, ITEM_SIZES, check_flag, check_range
+from dnnffi.spec.checks import INT64_MAX, ITEM_SIZES, check_choice, check_flag, check_range
 from dnnffi.spec.options import MATHS
 
 _named = partial(named, ffi)
@@ -112,10 +112,8 @@ class MatrixProduct:
     ) -> None:
         self._arguments: Any = None
         self._owned: list[Resource] = []
-        if dtype not in DATA_TYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DATA_TYPES)}; got {dtype!r}")
-        if math not in MATHS:
-            raise ValueError(f"math must be one of {', '.join(MATHS)}; got {math!r}")
+        dtype = check_choice("dtype", dtype, DATA_TYPES)
+        math = check_choice("math", math, MATHS)
         batch = check_range("batch", batch, 1)
         limit = check_range("workspace_limit", workspace_limit, 0, INT64_MAX)
         a, b, c = a.checked("a"), b.checked("b"), c.checked("c")

@@ -13,7 +13,7 @@ from dnnffi.jax.convolution import by_lax, operation
 from dnnffi.jax.convolution.by_lax import in_memory
 from dnnffi.jax.convolution.implementations import implementation_of
 from dnnffi.jax.primitives import Way
-from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.checks import ITEM_SIZES, check_choice
 from dnnffi.spec.conv import RANKS, ConvSpec, Padding
 from dnnffi.spec.conv_options import ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.conv_problem import FORWARD, ConvProblem
@@ -81,8 +81,7 @@ def conv(
     >>> layer(x, w).shape, float(layer(x, w)[0, 2, 2, 0])
     ((1, 5, 5, 3), 18.0)
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
+    layout = check_choice("layout", layout, LAYOUTS)
     given = {"x": x, "w": w, "bias": bias, "residual": residual}
     arrays = {
         name: as_jax(name, array)

@@ -12,6 +12,7 @@ from dnnffi.jax.convolution.engine import CudnnEngine, Engine, ReferenceEngine
 from dnnffi.jax.convolution.handlers import Handlers
 from dnnffi.jax.engine import has_cupy
 from dnnffi.jax.primitives import Way
+from dnnffi.spec.checks import check_choice
 
 LAX = "lax"
 
@@ -42,8 +43,7 @@ def implementation_of(name: object, operands: Iterable[Any]) -> Way | None:
     """The way that was named, or the one for where ``operands`` are; None for JAX's own."""
     if name is None:
         return WAYS["cudnn"] if platform_of(operands) == "cuda" else None
-    if not isinstance(name, str) or name not in NAMES:
-        raise ValueError(f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}")
+    name = check_choice("implementation", name, NAMES, or_none=True)
     if name == LAX:
         return None
     WAYS[name].check_there()

@@ -13,6 +13,7 @@ from dnnffi.jax.rnn.engine import Engine, ReferenceEngine, VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
 from dnnffi.jax.rnn.operation import Way
 from dnnffi.rnn.backend import rnn_backends
+from dnnffi.spec.checks import check_choice
 from dnnffi.spec.problem import RNNProblem
 
 SCAN = "scan"
@@ -65,8 +66,7 @@ def implementation_of(
             warn_once(f"lax.scan runs what cuDNN would be faster at: {error}")
             return None
         return way
-    if not isinstance(name, str) or name not in NAMES:
-        raise ValueError(f"implementation must be one of {', '.join(NAMES)} or None; got {name!r}")
+    name = check_choice("implementation", name, NAMES, or_none=True)
     if name == SCAN or problem is None:
         return None
     WAYS[name].check_there()

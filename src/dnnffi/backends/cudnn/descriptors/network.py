@@ -16,9 +16,9 @@ from dnnffi.backends.cudnn.types import (
     MODES,
     NAN_MODES,
 )
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type
+from dnnffi.backends.vendor.descriptors.checks import data_type
 from dnnffi.backends.vendor.enumerators import name_of
-from dnnffi.spec.checks import check_flag, check_range
+from dnnffi.spec.checks import check_choice, check_flag, check_range
 
 _LINEAR_INPUT = ffi.integer_const("CUDNN_LINEAR_INPUT")  # the first layer has an input matrix
 
@@ -137,7 +137,7 @@ class RNNDescriptor(Descriptor):
 
         ``nan``: "propagate" keeps NaN, "clip" clips it too.
         """
-        choice("nan", nan, NAN_MODES)
+        check_choice("nan", nan, NAN_MODES)
         low, high = (0.0, 0.0) if clip is None else _limits(clip)
         self._call(
             "cudnnRNNSetClip_v8",
@@ -166,16 +166,16 @@ class RNNDescriptor(Descriptor):
 
 def _check(info: RNNInfo) -> RNNInfo:
     checked = RNNInfo(
-        mode=choice("mode", info.mode, MODES),
+        mode=check_choice("mode", info.mode, MODES),
         input_size=check_range("input_size", info.input_size, 1),
         hidden_size=check_range("hidden_size", info.hidden_size, 1),
         num_layers=check_range("num_layers", info.num_layers, 1),
         bidirectional=check_flag("bidirectional", info.bidirectional),
-        bias_mode=choice("bias_mode", info.bias_mode, BIAS_MODES),
+        bias_mode=check_choice("bias_mode", info.bias_mode, BIAS_MODES),
         proj_size=check_range("proj_size", info.proj_size, 0),
         dtype=data_type("dtype", info.dtype, DATA_TYPES),
-        algorithm=choice("algorithm", info.algorithm, ALGORITHMS),
-        math=choice("math", info.math, MATH_TYPES),
+        algorithm=check_choice("algorithm", info.algorithm, ALGORITHMS),
+        math=check_choice("math", info.math, MATH_TYPES),
         math_precision=data_type("math_precision", info.math_precision, DATA_TYPES),
         padded_io=check_flag("padded_io", info.padded_io),
     )

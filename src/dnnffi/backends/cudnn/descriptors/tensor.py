@@ -10,7 +10,7 @@ from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES, FORMATS
 from dnnffi.backends.vendor.descriptors import tensor
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
+from dnnffi.backends.vendor.descriptors.checks import data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import (
     MAX_DIMS,
     TensorInfo,
@@ -19,6 +19,7 @@ from dnnffi.backends.vendor.descriptors.tensor import (
 )
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.device.interface import Array
+from dnnffi.spec.checks import check_choice
 from dnnffi.spec.layouts import is_packed, packed_strides
 
 
@@ -139,6 +140,6 @@ class FilterDescriptor(Descriptor):
 def _filter(dtype: object, shape: object, format: object, min_rank: object) -> FilterInfo:
     return FilterInfo(
         data_type("dtype", dtype, DATA_TYPES),
-        choice("format", format, FORMATS),
+        check_choice("format", format, FORMATS),
         padded_shape(integers("shape", shape, 1), min_rank, least=3),
     )

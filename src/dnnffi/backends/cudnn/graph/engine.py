@@ -19,9 +19,8 @@ from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.operations import GraphOperation
 from dnnffi.backends.cudnn.graph.types import HEURISTICS, KNOBS
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.vendor.descriptors.checks import choice
 from dnnffi.backends.vendor.handle import Handle
-from dnnffi.spec.checks import INT64_MAX, check_range
+from dnnffi.spec.checks import INT64_MAX, check_choice, check_range
 
 Knob = str | int
 """A knob's name, or its number where it has no name here."""
@@ -67,7 +66,7 @@ class KnobChoice(BackendDescriptor):
 
     def __init__(self, knob: Knob, value: int, *, library: Library | None = None) -> None:
         values = {
-            "type": choice("knob", knob, KNOBS)
+            "type": check_choice("knob", knob, KNOBS)
             if isinstance(knob, str)
             else check_range("knob", knob, 0),
             "value": check_range("value", value, -INT64_MAX - 1, INT64_MAX),
@@ -165,7 +164,7 @@ class EngineHeuristics(BackendDescriptor):
     def __init__(
         self, graph: OperationGraph, mode: str = "a", *, library: Library | None = None
     ) -> None:
-        super().__init__(library, {"graph": graph, "mode": choice("mode", mode, HEURISTICS)})
+        super().__init__(library, {"graph": graph, "mode": check_choice("mode", mode, HEURISTICS)})
 
     def results(self, most: int) -> list[EngineConfig]:
         """The ``most`` best configurations, best first. Some may not be able to run.

@@ -21,7 +21,8 @@ from dnnffi.backends.cudnn.graph.tensor import Tensor
 from dnnffi.backends.cudnn.graph.types import POINTWISE_MODES
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.cudnn.types import DATA_TYPES
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type, integers
+from dnnffi.backends.vendor.descriptors.checks import data_type, integers
+from dnnffi.spec.checks import check_choice
 
 
 class Convolution(BackendDescriptor):
@@ -99,7 +100,7 @@ class Pointwise(BackendDescriptor):
         # cuDNN does not give it back.
         self.dtype = data_type("dtype", dtype, DATA_TYPES)
         super().__init__(
-            library, {"mode": choice("mode", mode, POINTWISE_MODES), "dtype": self.dtype}
+            library, {"mode": check_choice("mode", mode, POINTWISE_MODES), "dtype": self.dtype}
         )
 
 

@@ -10,9 +10,9 @@ from dnnffi.backends.cudnn.graph.build import ConvolutionGraph
 from dnnffi.backends.cudnn.graph.engine import EngineConfig, EngineHeuristics, Knob
 from dnnffi.backends.cudnn.graph.execution import ExecutionPlan
 from dnnffi.backends.cudnn.graph.known_wrong import known_wrong
-from dnnffi.backends.vendor.descriptors.checks import choice
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.spec.checks import check_choice
 from dnnffi.spec.options import MATHS
 
 MODES = ("a", "fallback")
@@ -38,7 +38,7 @@ class Allowed(NamedTuple):
     def excluded_notes(self, dtype: str) -> frozenset[str]:
         """The numerical notes that an engine for tensors of ``dtype`` must not have."""
         notes = {"nondeterministic"} if self.deterministic else set()
-        math = choice("math", self.math, MATHS)
+        math = check_choice("math", self.math, MATHS)
         if math != "fast":
             notes.add("down_convert_inputs")
         if math == "strict":

@@ -7,10 +7,9 @@ from typing import NamedTuple
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.types import ACTIVATIONS
-from dnnffi.backends.vendor.descriptors.checks import choice
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.spec.checks import check_number
+from dnnffi.spec.checks import check_choice, check_number
 
 
 class ActivationInfo(NamedTuple):
@@ -58,4 +57,4 @@ class ActivationDescriptor(Descriptor):
 def _check(info: ActivationInfo) -> ActivationInfo:
     mode, *parameters = info
     numbers = (check_number(name, n) for name, n in zip(info._fields[1:], parameters, strict=True))
-    return ActivationInfo(choice("mode", mode, ACTIVATIONS), *numbers)
+    return ActivationInfo(check_choice("mode", mode, ACTIVATIONS), *numbers)

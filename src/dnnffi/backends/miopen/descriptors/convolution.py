@@ -9,10 +9,10 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
 from dnnffi.backends.miopen.types import CONVOLUTION_MODES, FIND_MODES
-from dnnffi.backends.vendor.descriptors.checks import choice, integers
+from dnnffi.backends.vendor.descriptors.checks import integers
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.spec.checks import check_flag, check_range
+from dnnffi.spec.checks import check_choice, check_flag, check_range
 
 _DETERMINISTIC = ffi.integer_const("MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC")
 _FP16_ALT = ffi.integer_const("MIOPEN_CONVOLUTION_ATTRIB_FP16_ALT_IMPL")
@@ -128,7 +128,7 @@ def _check(
     rank = len(stride)
     if rank not in _RANKS:
         raise ValueError(f"stride must have 2 or 3 entries, one a spatial dimension; got {rank}")
-    mode = choice("mode", info.mode, CONVOLUTION_MODES)
+    mode = check_choice("mode", info.mode, CONVOLUTION_MODES)
     more = (0,) * rank if output_padding is None else output_padding
     if mode != "transpose" and any(more):
         raise ValueError(f"output_padding: only the mode 'transpose' has one; got {more}")
@@ -142,7 +142,7 @@ def _check(
         mode=mode,
         deterministic=check_flag("deterministic", info.deterministic),
         fp16_alt=info.fp16_alt,
-        find_mode=choice("find_mode", info.find_mode, FIND_MODES),
+        find_mode=check_choice("find_mode", info.find_mode, FIND_MODES),
     )
     return checked, _each("output_padding", more, rank, 0)
 

@@ -8,10 +8,10 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.dropout import DropoutDescriptor
 from dnnffi.backends.miopen.types import ALGORITHMS, MODES, RNN_DATA_TYPES
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type
+from dnnffi.backends.vendor.descriptors.checks import data_type
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.spec.checks import check_flag, check_range
+from dnnffi.spec.checks import check_choice, check_flag, check_range
 
 _LINEAR_INPUT = ffi.integer_const("miopenRNNlinear")  # the first layer has an input matrix
 
@@ -108,12 +108,12 @@ class RNNDescriptor(Descriptor):
 def _check(info: RNNInfo) -> RNNInfo:
     # MIOpen itself takes sizes of 0 and any number for an algorithm.
     return RNNInfo(
-        mode=choice("mode", info.mode, MODES),
+        mode=check_choice("mode", info.mode, MODES),
         hidden_size=check_range("hidden_size", info.hidden_size, 1),
         num_layers=check_range("num_layers", info.num_layers, 1),
         bidirectional=check_flag("bidirectional", info.bidirectional),
         bias=check_flag("bias", info.bias),
         dtype=data_type("dtype", info.dtype, RNN_DATA_TYPES),
-        algorithm=choice("algorithm", info.algorithm, ALGORITHMS),
+        algorithm=check_choice("algorithm", info.algorithm, ALGORITHMS),
         padded_io=check_flag("padded_io", info.padded_io),
     )

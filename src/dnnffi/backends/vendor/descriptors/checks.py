@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dnnffi.spec.checks import INT32_MAX, check_range
+from dnnffi.spec.checks import INT32_MAX, check_choice, check_range
 from dnnffi.spec.sequences import as_integers
-
-
-def choice(name: str, value: object, choices: Iterable[str]) -> str:
-    """``value`` if it is one of ``choices``."""
-    if isinstance(value, str) and value in choices:
-        return value
-    raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
 
 
 def data_type(name: str, value: object, known: Iterable[str]) -> str:
     """The name of one of the ``known`` data types, given as such or as a dtype object."""
-    return choice(name, getattr(value, "name", value), known)
+    return check_choice(name, getattr(value, "name", value), known)
 
 
 def integers(name: str, values: object, least: int, most: int = INT32_MAX) -> tuple[int, ...]:

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from dnnffi.backends.vendor.descriptors.base import Descriptor
-from dnnffi.backends.vendor.descriptors.checks import choice, data_type
+from dnnffi.backends.vendor.descriptors.checks import data_type
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.spec.checks import check_range
+from dnnffi.spec.checks import check_choice, check_range
 from dnnffi.spec.sequences import check_lengths
 
 
@@ -108,7 +108,7 @@ class SequenceDescriptor(Descriptor):
         steps, batch = check_range("steps", given.steps, 1), check_range("batch", given.batch, 1)
         info = RNNDataInfo(
             data_type("dtype", given.dtype, cls._data_types),
-            choice("layout", given.layout, cls._layouts),
+            check_choice("layout", given.layout, cls._layouts),
             steps,
             batch,
             check_range("vector_size", given.vector_size, 1),
