@@ -27,6 +27,8 @@ from dnnffi.cli.demo import read_text
 
 RATE, DECAYS, TINY = 4e-3, (0.9, 0.999), 1e-8
 CHARACTERS = 2_000_000
+SIZES = {"steps": 200, "batch": 256, "window": 100, "hidden": 512, "layers": 2}
+SIZES_ON_A_CPU = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers": 1}
 
 
 def first_parameters(key, spec):
@@ -113,17 +115,33 @@ def train(spec, numbers, options, devices):
     return losses, max(options.steps - 10, 0) / (time.perf_counter() - started)
 
 
+def positive(text):
+    """A count from the command line: 1 or more."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
+    return number
+
+
+def with_sizes(options, sizes):
+    """Give the sizes that nobody named on the command line their defaults, and say which."""
+    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
+    for name, size in chosen.items():
+        setattr(options, name, size)
+    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--devices", type=int, help="how many; by default all")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=256, help="rows of text on all devices")
-    parser.add_argument("--window", type=int, default=100)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--devices", type=positive, help="how many; by default all")
+    parser.add_argument("--steps", type=positive)
+    parser.add_argument("--batch", type=positive, help="rows of text on all devices")
+    for name in ("window", "hidden", "layers"):
+        parser.add_argument(f"--{name}", type=positive)
     parser.add_argument("--text", type=Path)
     options = parser.parse_args(arguments)
     devices = jax.devices()[: options.devices]
+    on_cpu = devices[0].platform == "cpu"
+    sizes = with_sizes(options, SIZES_ON_A_CPU if on_cpu else SIZES)
     if options.batch % len(devices):
         parser.error(f"{options.batch} rows cannot be divided among {len(devices)} devices")
     text, origin = read_text(options.text, CHARACTERS)
@@ -134,7 +152,7 @@ def main(arguments=None):
         hidden_size=options.hidden,
         num_layers=options.layers,
     )
-    print(f"{origin}; {len(devices)} of {devices[0].platform}")
+    print(f"{origin}; {len(devices)} of {devices[0].platform}; sizes: {sizes}")
     losses, rate = train(spec, alphabet.encode(text), options, devices)
     print(f"bits per character: {losses[0]:.4f} at first, {losses[-1]:.4f} after {len(losses)}")
     print(f"{rate:.1f} steps/s, {rate * options.batch * options.window:,.0f} characters/s")

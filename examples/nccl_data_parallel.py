@@ -30,6 +30,8 @@ from dnnffi.device.cupy import import_cupy
 RATE = 4e-3
 CHARACTERS = 2_000_000
 WARM_UP = 10
+SIZES = {"steps": 200, "batch": 256, "window": 100, "hidden": 512, "layers": 2}
+SIZES_ON_NUMPY = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers": 1}
 
 
 class Replica:
@@ -129,7 +131,7 @@ def work(rank, processes, identity, options):
     losses, rate = train(replica, walk, rows, options.steps)
     if rank == 0:
         where = f"{processes} GPU{'s' * (processes > 1)}" if options.gpus else "NumPy"
-        print(f"{origin}; {where}")
+        print(f"{origin}; {where}; sizes: {options.sizes}")
         print(f"bits per character: {losses[0]:.4f} at first, {losses[-1]:.4f} after {len(losses)}")
         print(f"{rate:.1f} steps/s, {rate * options.batch:,.0f} sequences/s", flush=True)
     return losses
@@ -149,26 +151,38 @@ def follow(processes):
     return 0
 
 
+def positive(text):
+    """A count from the command line: 1 or more."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
+    return number
+
+
+def with_sizes(options, sizes):
+    """Give the sizes that nobody named on the command line their defaults, and say which."""
+    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
+    for name, size in chosen.items():
+        setattr(options, name, size)
+    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
+
+
 def parsed(arguments, present):
     """The options, where so many GPUs are present."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpus", type=int, help="how many; by default all")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=256, help="rows of text on all GPUs")
-    parser.add_argument("--window", type=int, default=100)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--steps", type=positive)
+    parser.add_argument("--batch", type=positive, help="rows of text on all GPUs")
+    for name in ("window", "hidden", "layers"):
+        parser.add_argument(f"--{name}", type=positive)
     parser.add_argument("--text", type=Path, help="text to learn; else Python's standard library")
     options = parser.parse_args(arguments)
     if options.gpus is None:
         options.gpus = present
     elif not 0 < options.gpus <= present:
         parser.error(f"--gpus is {options.gpus}; {present} are present")
-    for name in ("steps", "batch", "window"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} is {getattr(options, name)}; at least 1 is needed")
+    options.sizes = with_sizes(options, SIZES if options.gpus else SIZES_ON_NUMPY)
     if options.gpus and options.batch % options.gpus:
         parser.error(f"{options.batch} rows cannot be divided among {options.gpus} GPUs")
     return options

@@ -22,6 +22,9 @@ import numpy as np
 
 import dnnffi
 
+SIZES = {"steps": 100, "channels": 16, "size": 16, "batch": 16}
+SIZES_ON_NUMPY = {"steps": 60, "channels": 8, "size": 12, "batch": 8}
+
 
 class Block:
     """Weights w1, w2 [C, C, 3, 3] and biases b1, b2 [C]; x and y are [N, C, H, W]."""
@@ -95,15 +98,28 @@ def one_thread():
     return threadpool_limits(1)
 
 
+def positive(text):
+    """A count from the command line: 1 or more."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=100)
-    steps = parser.parse_args().steps
+    parser.add_argument("--steps", type=positive, help="of training")
+    options = parser.parse_args()
     xp = arrays()
-    print(f"A residual block of 16 channels, pictures of 16 x 16, on {xp.__name__}")
+    sizes = dict(SIZES_ON_NUMPY if xp is np else SIZES)
+    by_default, size = sizes.pop("steps"), sizes["size"]
+    steps = options.steps or by_default
+    print(
+        f"A residual block of {sizes['channels']} channels, {sizes['batch']} pictures of {size} x "
+        f"{size} a step, {steps} steps, on {xp.__name__}"
+    )
     start = time.perf_counter()
     try:
-        for step, loss in enumerate(train(xp, steps), 1):
+        for step, loss in enumerate(train(xp, steps, **sizes), 1):
             if step == 1 or step % 20 == 0 or step == steps:
                 print(f"step {step:4}  loss {loss:.5f}  {time.perf_counter() - start:5.1f} s")
     except KeyboardInterrupt:

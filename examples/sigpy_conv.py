@@ -27,6 +27,8 @@ import numpy as np
 import dnnffi
 
 STRICT = {"math": "strict"}
+SIZES = {"size": 192, "filter": 7}
+SIZES_ON_NUMPY = {"size": 96, "filter": 5}
 
 
 class Geometry(NamedTuple):
@@ -189,12 +191,28 @@ def timed(function, *arguments, repeat=5):
     return results, 1e3 * best
 
 
+def positive(text):
+    """A count from the command line: 1 or more."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
+    return number
+
+
+def with_sizes(options, sizes):
+    """Give the sizes that nobody named on the command line their defaults, and say which."""
+    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
+    for name, size in chosen.items():
+        setattr(options, name, size)
+    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", type=int, default=192, help="of a picture, in both directions")
-    parser.add_argument("--filter", type=int, default=7, help="of the kernel")
+    parser.add_argument("--size", type=positive, help="of a picture, in both directions")
+    parser.add_argument("--filter", type=positive, help="of the kernel")
     options = parser.parse_args()
     xp, rng = arrays(), np.random.default_rng(0)
+    print(f"Sizes: {with_sizes(options, SIZES_ON_NUMPY if xp is np else SIZES)}")
     print(
         f"Convolution and its two adjoints, complex64, dnnffi on {xp.__name__}, SciPy on the host"
     )

@@ -25,7 +25,7 @@ def without_gpu(monkeypatch):
 
 
 def test_without_a_gpu_it_says_so(without_gpu, capsys):
-    assert EXAMPLE["main"]([]) == 0
+    assert EXAMPLE["main"]([]) == 1
     assert "needs a GPU that cuDNN can use: there is no GPU. Try --eager" in capsys.readouterr().out
 
 
@@ -38,6 +38,27 @@ def test_two_steps_on_numpy(without_gpu, capsys, tmp_path):
     assert "reference on numpy" in out
     assert "eager: 4 steps" in out
     assert "steps/s" in out
+
+
+def test_without_arguments_it_is_small_on_numpy(without_gpu, capsys, monkeypatch):
+    ran = []
+
+    def train(training, walk, steps, as_graph):
+        ran.append((training.plan.problem.batch, training.plan.problem.steps, steps))
+        return [1.0], 1.0
+
+    monkeypatch.setitem(EXAMPLE["main"].__globals__, "train", train)
+    assert EXAMPLE["main"](["--eager"]) == 0
+    sizes = EXAMPLE["SIZES_ON_NUMPY"]
+    assert ran == [(sizes["batch"], sizes["window"], sizes["steps"])]
+    assert "Sizes: --steps 40, --hidden 64, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("steps", ["0", "-1", "many"])
+def test_steps_are_at_least_one(steps, capsys):
+    with pytest.raises(SystemExit):
+        EXAMPLE["main"](["--steps", steps])
+    assert "argument --steps: " in capsys.readouterr().err
 
 
 def test_a_step_is_that_of_the_demo(without_gpu):

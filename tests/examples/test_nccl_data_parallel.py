@@ -70,6 +70,7 @@ def test_without_a_gpu_it_runs_on_numpy(monkeypatch, capsys, tmp_path):
     assert EXAMPLE["main"]([f"--text={text}", *sizes]) == 0
     out = capsys.readouterr().out
     assert "no GPU that cuDNN can use: none is there" in out
+    assert "sizes: --steps 3, --batch 4, " in out
     assert "after 3" in out
     assert "sequences/s" in out
 
@@ -80,7 +81,7 @@ def test_without_a_gpu_it_runs_on_numpy(monkeypatch, capsys, tmp_path):
         (["--gpus=3"], "--gpus is 3; 2 are present"),
         (["--gpus=0"], "--gpus is 0; 2 are present"),
         (["--batch=5"], "5 rows cannot be divided among 2 GPUs"),
-        (["--steps=0"], "--steps is 0; at least 1 is needed"),
+        (["--steps=0"], "argument --steps: it is 0; at least 1 is needed"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, message, capsys):
@@ -91,6 +92,14 @@ def test_what_cannot_be_is_refused(arguments, message, capsys):
 
 def test_all_gpus_are_the_default():
     assert EXAMPLE["parsed"]([], 2).gpus == 2
+
+
+@pytest.mark.parametrize(("present", "sizes"), [(2, "SIZES"), (0, "SIZES_ON_NUMPY")])
+def test_default_sizes_are_smaller_on_numpy(present, sizes):
+    options = EXAMPLE["parsed"](["--window=7"], present)
+    expected = EXAMPLE[sizes] | {"window": 7}
+    assert {name: getattr(options, name) for name in expected} == expected
+    assert options.sizes == ", ".join(f"--{name} {size}" for name, size in expected.items())
 
 
 @pytest.mark.skipif(not hasattr(signal, "pause"), reason="Windows has no signal.pause")

@@ -51,7 +51,19 @@ def test_the_residual_block_as_a_program():
         text=True,
         check=True,
     )
+    assert "8 channels, 8 pictures of 12 x 12 a step, 2 steps, on numpy" in done.stdout
     assert "step    2  loss 0." in done.stdout
+
+
+def test_the_residual_block_takes_at_least_one_step():
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "resnet_block.py", "--steps", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "argument --steps: it is 0; at least 1 is needed" in done.stderr
 
 
 def test_the_residual_block_is_trained_on_one_thread(resnet_block):

@@ -92,6 +92,15 @@ def test_as_a_program():
         check=True,
     )
     assert done.stdout.count("SciPy") == 4
+    assert "Sizes: --size 16, --filter 3" in done.stdout
+
+
+def test_sizes_are_at_least_one():
+    done = subprocess.run(
+        [sys.executable, PATH, "--size", "0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "argument --size: it is 0; at least 1 is needed" in done.stderr
 
 
 def test_its_times_are_those_of_one_thread():

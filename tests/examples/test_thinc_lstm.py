@@ -73,6 +73,15 @@ def test_as_a_program():
     )
     assert "dnnffi on" in done.stdout
     assert "gradients: dX" in done.stdout
+    assert "Sizes: --rows 3, --steps 4, --hidden 5" in done.stdout
+
+
+def test_sizes_are_at_least_one():
+    done = subprocess.run(
+        [sys.executable, PATH, "--steps", "0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "argument --steps: it is 0; at least 1 is needed" in done.stderr
 
 
 def test_its_times_are_those_of_one_thread():
