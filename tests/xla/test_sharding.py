@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 import pytest
 from jax import P
 from jax_programs import assert_close, network
 
 import dnnffi
+from dnnffi import jax as djax
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, bidirectional=True)
 PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
@@ -87,6 +89,86 @@ def test_a_sharded_batch_stays_sharded(mesh, mapped):
     assert all(not array.is_fully_replicated for array in batched)
     assert weights.is_fully_replicated
     assert "all-gather" not in compiled.lower(*arrays).compile().as_text()
+
+
+@pytest.fixture
+def explicit():
+    """A mesh of explicit axes; the second one has one device."""
+    if jax.device_count() < 2:
+        pytest.skip("JAX was imported before it was told to have two devices")
+    types = (jax.sharding.AxisType.Explicit,) * 2
+    return jax.make_mesh((2, 1), ("d", "e"), axis_types=types)
+
+
+def stacked(arrays, times=(1, 2, 3, 4)):
+    """Arrays with an axis more in front."""
+    return jax.tree.map(lambda array: jax.numpy.stack([n * array for n in times]), arrays)
+
+
+DIVIDED = {
+    "map": P("d", None, None, None),
+    "batch": P(None, None, "d", None),
+    "both": P("e", None, "d", None),
+    "both, the map by two": P("d", None, "e", None),
+}
+
+
+@pytest.mark.parametrize("lengths", [None, (1, 5, 3, 2)])
+@pytest.mark.parametrize("place", DIVIDED.values(), ids=list(DIVIDED))
+def test_what_is_mapped_lies_as_before_in_a_mesh_of_explicit_axes(explicit, place, lengths):
+    one = network(PROBLEM._replace(lengths=lengths), "reference")
+    mapped = jax.vmap(one.function, (0, 0, None))
+
+    def squares(*arrays):
+        y, states = mapped(*arrays)
+        return sum((array**2).sum() for array in (y, *states))
+
+    def program(*arrays):
+        return mapped(*arrays), jax.grad(squares, (0, 1, 2))(*arrays)
+
+    x, hx, weights = one.arrays
+    batched = stacked((x, hx))
+    given = jax.device_put(batched, jax.NamedSharding(explicit, place))
+    everywhere = jax.device_put(weights, jax.NamedSharding(explicit, P(None)))
+    compiled = jax.jit(program)
+    found = compiled(*given, everywhere)
+    assert_close(found, compiled(*batched, weights))
+    *results, of_weights = jax.tree.leaves(found)
+    assert all(array.sharding.spec == place for array in results)
+    assert of_weights.is_fully_replicated
+    if lengths is None and place != DIVIDED["both"]:  # there each device has rows of all maps
+        text = compiled.lower(*given, everywhere).compile().as_text()
+        assert "all-to-all" not in text
+        assert "all-gather" not in text
+
+
+@pytest.mark.parametrize("divided", ["x", "states"])
+def test_operands_that_are_not_mapped_take_part(explicit, divided):
+    one = network(PROBLEM, "reference")
+    x, hx, weights = one.arrays
+    hx = stacked(hx)
+    mapped = jax.vmap(lambda x, hx: one.function(x, hx, weights), (None, 0))
+    places = {"x": (P(None, "d"), P(None)), "states": (P(None), P("d"))}[divided]
+    given = (
+        jax.device_put(array, jax.NamedSharding(explicit, place))
+        for array, place in zip((x, hx), places, strict=True)
+    )
+    found = jax.jit(mapped)(*given)
+    assert_close(found, mapped(x, hx))
+    expected = DIVIDED["batch" if divided == "x" else "map"]
+    assert all(array.sharding.spec == expected for array in jax.tree.leaves(found))
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["map", "batch"])
+def test_a_mapped_convolution_lies_as_before(explicit, axis):
+    rng = np.random.default_rng(0)
+    x = jax.numpy.asarray(rng.standard_normal((4, 2, 3, 6, 5), "float32"))
+    w = jax.numpy.asarray(rng.standard_normal((4, 3, 3, 2), "float32"))
+    mapped = jax.vmap(lambda x: djax.conv(x, w, implementation="reference"))
+    place = P(*("d" if one == axis else None for one in range(5)))
+    found = jax.jit(mapped)(jax.device_put(x, jax.NamedSharding(explicit, place)))
+    assert_close(found, mapped(x))
+    assert found.sharding.spec == place
 
 
 def test_lengths_of_a_sharded_batch_are_right(mesh):

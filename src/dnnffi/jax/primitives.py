@@ -103,24 +103,63 @@ Bind = Callable[..., Sequence[Any]]
 def join_batch(
     bind: Bind, arrays: Arrays, axes: Sequence[int | None], *, task: Task
 ) -> tuple[Any, Any]:
-    """The mapped axis joins the batch; ``bind`` is for the larger one."""
+    """The mapped axis joins the batch; ``bind`` is for the larger one.
+
+    In a mesh of explicit axes, what divides either of them divides the larger batch.
+    """
     size = mapped_size(arrays, axes)
-    operands = []
-    for name, array, axis in zip(task.names, arrays, axes, strict=True):
-        at = task.batch_axis(name)
+    moved, places = [], [task.batch_axis(name) for name in task.names]
+    for array, axis, at in zip(arrays, axes, places, strict=True):
         if at >= 0:
             if axis is None:
                 array, axis = jnp.broadcast_to(array, (size, *array.shape)), 0
             array = jnp.moveaxis(array, axis, at)
-            array = array.reshape(*array.shape[:at], -1, *array.shape[at + 2 :])
+        moved.append(array)
+    batched = [(array, at) for array, at in zip(moved, places, strict=True) if at >= 0]
+    of_map = next(filter(None, (_explicit(array, at) for array, at in batched)), ())
+    of_batch = next(filter(None, (_explicit(array, at + 1) for array, at in batched)), ())
+    of_batch = tuple(axis for axis in of_batch if axis not in of_map)
+    # Of the two axes the one that is divided comes first, so that the rows stay where they are.
+    # Lengths are in the order of the map.
+    behind = bool(of_batch) and not of_map and task.divisible
+    operands = []
+    for array, at in zip(moved, places, strict=True):
+        if at >= 0:
+            if behind:
+                array = jnp.moveaxis(array, at, at + 1)
+            shape = (*array.shape[:at], -1, *array.shape[at + 2 :])
+            array = _reshaped(array, shape, at, 2, [of_map + of_batch])
         operands.append(array)
     results = bind(*operands)
     at_batch = [task.batch_axis(name) for name in task.results]
-    apart = [
-        array.reshape(*array.shape[:at], size, -1, *array.shape[at + 1 :])
-        for array, at in zip(results, at_batch, strict=True)
-    ]
-    return apart, at_batch
+    apart = []
+    for array, at in zip(results, at_batch, strict=True):
+        sizes, parts = (size, array.shape[at] // size), [of_map, of_batch]
+        if behind:
+            sizes, parts = sizes[::-1], parts[::-1]
+        shape = (*array.shape[:at], *sizes, *array.shape[at + 1 :])
+        apart.append(_reshaped(array, shape, at, 1, parts))
+    return apart, [at + behind for at in at_batch]
+
+
+def _explicit(array: Any, axis: int) -> tuple[Any, ...]:
+    """The explicit axes of a mesh that divide an axis of an array."""
+    axes = jax.typeof(array).sharding.spec[axis]
+    return () if axes is None else axes if isinstance(axes, tuple) else (axes,)
+
+
+def _reshaped(
+    array: Any, shape: tuple[int, ...], at: int, count: int, parts: Sequence[tuple[Any, ...]]
+) -> Any:
+    """``array`` in a shape that has others for ``count`` axes from ``at`` on, over ``parts``."""
+    if not any(parts):
+        return array.reshape(shape)
+    sharding = jax.typeof(array).sharding
+    shape = tuple(array.size // -prod(shape) if size == -1 else size for size in shape)
+    spec = [*sharding.spec]
+    spec[at : at + count] = [axes or None for axes in parts]
+    # Where JAX does not see how, it is told.
+    return jax.lax.reshape(array, shape, out_sharding=sharding.update(spec=PartitionSpec(*spec)))
 
 
 def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tuple[Any, Any]:
