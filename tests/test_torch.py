@@ -386,6 +386,7 @@ def test_without_pytorch_the_install_command_is_named(monkeypatch):
 
 
 @needs_torch
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")  # of PyTorch
 @pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr"])
 def test_a_sparse_tensor_is_refused_by_name(layout):
     sparse = torch.eye(3).to_sparse(layout=getattr(torch, layout))
