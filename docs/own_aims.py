@@ -181,7 +181,8 @@ def _cell(line: Line, inside: Ratios, count: int) -> str:
     worst = min(inside, key=inside.__getitem__)
     if count == 1:
         return f"{inside[worst]:.2f}"
-    lowest = f"lowest {inside[worst]:.2f} ({worst})"
+    # Below 1, where a hundredth may be what is missing, a digit more.
+    lowest = f"lowest {inside[worst]:.{3 if inside[worst] < 1 else 2}f} ({worst})"
     if line.mean is None:
         return lowest
     return f"{geometric_mean(inside.values()):.2f} over {len(inside)}, {lowest}"
