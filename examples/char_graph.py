@@ -25,6 +25,7 @@ import numpy as np
 import dnnffi
 from dnnffi.cli import probe
 from dnnffi.cli.charmodel import Alphabet, CharModel, windows
+from dnnffi.cli.command import number
 from dnnffi.cli.demo import read_text
 from dnnffi.cli.learning import Adam, clip_by_norm
 from dnnffi.device.cupy import import_cupy
@@ -34,6 +35,7 @@ CHARACTERS = 2_000_000
 WARM_UP = 10
 SIZES = {"steps": 500, "hidden": 256, "layers": 2, "batch": 32, "window": 64}
 SIZES_ON_NUMPY = {"steps": 40, "hidden": 64, "layers": 1, "batch": 16, "window": 32}
+COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Training:
@@ -87,8 +89,8 @@ def train(training, walk, steps, as_graph):
         training.load(*next(walk))
         step = training.plan.capture(step).launch  # has trained on that window once
     warm_up = min(WARM_UP, steps)
-    for number in range(warm_up + steps):
-        if number == warm_up:
+    for turn in range(warm_up + steps):
+        if turn == warm_up:
             float(losses[-1])  # waits for the device
             start = time.perf_counter()
         training.load(*next(walk))
@@ -98,43 +100,29 @@ def train(training, walk, steps, as_graph):
     return [float(loss) for loss in losses], steps / seconds
 
 
-def positive(text):
-    """A count from the command line: 1 or more."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
-    return number
-
-
-def with_sizes(options, sizes):
-    """Give the sizes that nobody named on the command line their defaults, and say which."""
-    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
-    for name, size in chosen.items():
-        setattr(options, name, size)
-    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--eager", action="store_true", help="step by step, without a graph")
-    parser.add_argument("--steps", type=positive, help="steps that are timed")
+    parser.add_argument("--steps", type=COUNT, help="steps that are timed")
     parser.add_argument("--text", type=Path, help="text to learn; else Python's standard library")
     for name in ("hidden", "layers", "batch", "window"):
-        parser.add_argument(f"--{name}", type=positive)
+        parser.add_argument(f"--{name}", type=COUNT)
+    problem = probe.cudnn_problem()
+    sizes = SIZES_ON_NUMPY if problem else SIZES
+    parser.set_defaults(**sizes)
     options = parser.parse_args(arguments)
 
-    problem = probe.cudnn_problem()
     if problem and not options.eager:
         print(f"A CUDA graph needs a GPU that cuDNN can use: {problem}. Try --eager.")
         return 1
     xp, backend = (np, "reference") if problem else (import_cupy(), "cudnn")
-    sizes = with_sizes(options, SIZES_ON_NUMPY if problem else SIZES)
     text, source = read_text(options.text, CHARACTERS)
     alphabet = Alphabet.of(text)
     numbers = xp.asarray(alphabet.encode(text))
     print(f"{source}: {len(text):,} characters; {backend} on {xp.__name__}")
-    print(f"Sizes: {sizes}")
+    print("Sizes:", ", ".join(f"--{name} {getattr(options, name)}" for name in sizes))
     for as_graph in (False,) if options.eager else (False, True):
         training = Training(xp, backend, alphabet, options)
         walk = windows(numbers, options.batch, options.window)

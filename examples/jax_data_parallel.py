@@ -23,12 +23,14 @@ from jax import P
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.cli.charmodel import Alphabet, windows
+from dnnffi.cli.command import number
 from dnnffi.cli.demo import read_text
 
 RATE, DECAYS, TINY = 4e-3, (0.9, 0.999), 1e-8
 CHARACTERS = 2_000_000
 SIZES = {"steps": 200, "batch": 256, "window": 100, "hidden": 512, "layers": 2}
 SIZES_ON_A_CPU = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers": 1}
+COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 def first_parameters(key, spec):
@@ -101,47 +103,33 @@ def train(spec, numbers, options, devices):
     zeros = partial(jnp.zeros, spec.h_shape(options.batch), spec.dtype)
     step, losses, started = make_step(mesh, spec), [], time.perf_counter()
     walk = windows(numbers, options.batch, options.window)
-    for number, (inputs, targets, anew) in zip(range(options.steps), walk, strict=False):
+    for turn, (inputs, targets, anew) in zip(range(options.steps), walk, strict=False):
         if anew:
             state = jax.device_put((zeros(), zeros()), divided)
         window = jax.device_put((inputs, targets), divided)
-        count = jnp.float32(number + 1)
+        count = jnp.float32(turn + 1)
         parameters, moments, state, loss = step(parameters, moments, count, state, *window)
         losses.append(loss)
-        if number == 9:
+        if turn == 9:
             jax.block_until_ready(loss)
             started = time.perf_counter()
     losses = [float(loss) for loss in losses]
     return losses, max(options.steps - 10, 0) / (time.perf_counter() - started)
 
 
-def positive(text):
-    """A count from the command line: 1 or more."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
-    return number
-
-
-def with_sizes(options, sizes):
-    """Give the sizes that nobody named on the command line their defaults, and say which."""
-    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
-    for name, size in chosen.items():
-        setattr(options, name, size)
-    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--devices", type=positive, help="how many; by default all")
-    parser.add_argument("--steps", type=positive)
-    parser.add_argument("--batch", type=positive, help="rows of text on all devices")
+    parser.add_argument("--devices", type=COUNT, help="how many; by default all")
+    parser.add_argument("--steps", type=COUNT)
+    parser.add_argument("--batch", type=COUNT, help="rows of text on all devices")
     for name in ("window", "hidden", "layers"):
-        parser.add_argument(f"--{name}", type=positive)
+        parser.add_argument(f"--{name}", type=COUNT)
     parser.add_argument("--text", type=Path)
+    devices = jax.devices()
+    sizes = SIZES_ON_A_CPU if devices[0].platform == "cpu" else SIZES
+    parser.set_defaults(**sizes)
     options = parser.parse_args(arguments)
-    devices = jax.devices()[: options.devices]
-    on_cpu = devices[0].platform == "cpu"
-    sizes = with_sizes(options, SIZES_ON_A_CPU if on_cpu else SIZES)
+    devices = devices[: options.devices]
     if options.batch % len(devices):
         parser.error(f"{options.batch} rows cannot be divided among {len(devices)} devices")
     text, origin = read_text(options.text, CHARACTERS)
@@ -152,7 +140,8 @@ def main(arguments=None):
         hidden_size=options.hidden,
         num_layers=options.layers,
     )
-    print(f"{origin}; {len(devices)} of {devices[0].platform}; sizes: {sizes}")
+    chosen = ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
+    print(f"{origin}; {len(devices)} of {devices[0].platform}; sizes: {chosen}")
     losses, rate = train(spec, alphabet.encode(text), options, devices)
     print(f"bits per character: {losses[0]:.4f} at first, {losses[-1]:.4f} after {len(losses)}")
     print(f"{rate:.1f} steps/s, {rate * options.batch * options.window:,.0f} characters/s")

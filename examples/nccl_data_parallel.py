@@ -23,6 +23,7 @@ import numpy as np
 import dnnffi
 from dnnffi.cli import probe
 from dnnffi.cli.charmodel import Alphabet, CharModel, windows
+from dnnffi.cli.command import number
 from dnnffi.cli.demo import read_text
 from dnnffi.cli.learning import Adam, clip_by_norm
 from dnnffi.device.cupy import import_cupy
@@ -32,6 +33,7 @@ CHARACTERS = 2_000_000
 WARM_UP = 10
 SIZES = {"steps": 200, "batch": 256, "window": 100, "hidden": 512, "layers": 2}
 SIZES_ON_NUMPY = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers": 1}
+COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Replica:
@@ -76,8 +78,8 @@ def rows_of(rank, processes, batch):
 def train(replica, walk, rows, steps):
     """Losses of all steps, and how many were done in a second behind the first few."""
     losses, warm_up = [], min(WARM_UP, steps - 1)
-    for number, (inputs, targets, anew) in enumerate(islice(walk, steps)):
-        if number == warm_up:
+    for turn, (inputs, targets, anew) in enumerate(islice(walk, steps)):
+        if turn == warm_up:
             started = _waited(losses)
         losses.append(replica.step(inputs[:, rows], targets[:, rows], anew))
     return [float(loss) for loss in losses], (steps - warm_up) / (_waited(losses) - started)
@@ -151,38 +153,25 @@ def follow(processes):
     return 0
 
 
-def positive(text):
-    """A count from the command line: 1 or more."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
-    return number
-
-
-def with_sizes(options, sizes):
-    """Give the sizes that nobody named on the command line their defaults, and say which."""
-    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
-    for name, size in chosen.items():
-        setattr(options, name, size)
-    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
-
-
 def parsed(arguments, present):
     """The options, where so many GPUs are present."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpus", type=int, help="how many; by default all")
-    parser.add_argument("--steps", type=positive)
-    parser.add_argument("--batch", type=positive, help="rows of text on all GPUs")
+    parser.add_argument("--steps", type=COUNT)
+    parser.add_argument("--batch", type=COUNT, help="rows of text on all GPUs")
     for name in ("window", "hidden", "layers"):
-        parser.add_argument(f"--{name}", type=positive)
+        parser.add_argument(f"--{name}", type=COUNT)
     parser.add_argument("--text", type=Path, help="text to learn; else Python's standard library")
+    sizes = SIZES if present else SIZES_ON_NUMPY
+    parser.set_defaults(**sizes)
     options = parser.parse_args(arguments)
     if options.gpus is None:
         options.gpus = present
     elif not 0 < options.gpus <= present:
         parser.error(f"--gpus is {options.gpus}; {present} are present")
-    options.sizes = with_sizes(options, SIZES if options.gpus else SIZES_ON_NUMPY)
+    options.sizes = ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
     if options.gpus and options.batch % options.gpus:
         parser.error(f"{options.batch} rows cannot be divided among {options.gpus} GPUs")
     return options

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import nullcontext
 
 import numpy as np
 
 import dnnffi
+from dnnffi.cli.command import number, one_thread
 
 SIZES = {"steps": 100, "channels": 16, "size": 16, "batch": 16}
 SIZES_ON_NUMPY = {"steps": 60, "channels": 8, "size": 12, "batch": 8}
+COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Block:
@@ -89,30 +90,12 @@ def arrays():
     return cupy if cupy.cuda.is_available() else np
 
 
-def one_thread():
-    """A context in which BLAS has one thread, the fastest for small products, if it can be told."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        return nullcontext()
-    return threadpool_limits(1)
-
-
-def positive(text):
-    """A count from the command line: 1 or more."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
-    return number
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=positive, help="of training")
-    options = parser.parse_args()
     xp = arrays()
     sizes = dict(SIZES_ON_NUMPY if xp is np else SIZES)
-    by_default, size = sizes.pop("steps"), sizes["size"]
-    steps = options.steps or by_default
+    parser.add_argument("--steps", type=COUNT, default=sizes.pop("steps"), help="of training")
+    steps, size = parser.parse_args().steps, sizes["size"]
     print(
         f"A residual block of {sizes['channels']} channels, {sizes['batch']} pictures of {size} x "
         f"{size} a step, {steps} steps, on {xp.__name__}"

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import nullcontext
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 import dnnffi
+from dnnffi.cli.command import number, one_thread
 
 STRICT = {"math": "strict"}
 SIZES = {"size": 192, "filter": 7}
 SIZES_ON_NUMPY = {"size": 96, "filter": 5}
+COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Geometry(NamedTuple):
@@ -170,15 +171,6 @@ def arrays():
     return cupy if cupy.cuda.is_available() else np
 
 
-def one_thread():
-    """A context in which BLAS has one thread, the fastest for small products, if it can be told."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        return nullcontext()
-    return threadpool_limits(1)
-
-
 def timed(function, *arguments, repeat=5):
     """The results, and the milliseconds of the fastest of some calls behind a first one."""
     best = float("inf")
@@ -191,28 +183,15 @@ def timed(function, *arguments, repeat=5):
     return results, 1e3 * best
 
 
-def positive(text):
-    """A count from the command line: 1 or more."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
-    return number
-
-
-def with_sizes(options, sizes):
-    """Give the sizes that nobody named on the command line their defaults, and say which."""
-    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
-    for name, size in chosen.items():
-        setattr(options, name, size)
-    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", type=positive, help="of a picture, in both directions")
-    parser.add_argument("--filter", type=positive, help="of the kernel")
-    options = parser.parse_args()
+    parser.add_argument("--size", type=COUNT, help="of a picture, in both directions")
+    parser.add_argument("--filter", type=COUNT, help="of the kernel")
     xp, rng = arrays(), np.random.default_rng(0)
-    print(f"Sizes: {with_sizes(options, SIZES_ON_NUMPY if xp is np else SIZES)}")
+    sizes = SIZES_ON_NUMPY if xp is np else SIZES
+    parser.set_defaults(**sizes)
+    options = parser.parse_args()
+    print("Sizes:", ", ".join(f"--{name} {getattr(options, name)}" for name in sizes))
     print(
         f"Convolution and its two adjoints, complex64, dnnffi on {xp.__name__}, SciPy on the host"
     )

@@ -30,15 +30,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import nullcontext
 
 import numpy as np
 
 import dnnffi
+from dnnffi.cli.command import number, one_thread
 
 GATES = (1, 0, 3, 2)  # of thinc's f i o c those of PyTorch's i f g o; and the other way round
 SIZES = {"rows": 8, "steps": 20, "hidden": 64}
 SIZES_ON_NUMPY = {"rows": 8, "steps": 20, "hidden": 32}
+COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 def spec_of(params, states, x):
@@ -172,15 +173,6 @@ def arrays():
     return cupy if cupy.cuda.is_available() else np
 
 
-def one_thread():
-    """A context in which BLAS has one thread, the fastest for small products, if it can be told."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        return nullcontext()
-    return threadpool_limits(1)
-
-
 def timed(function, *arguments, repeat=5):
     """The result, and the milliseconds of the fastest of some calls behind a first one."""
     best = float("inf")
@@ -193,28 +185,14 @@ def timed(function, *arguments, repeat=5):
     return result, 1e3 * best
 
 
-def positive(text):
-    """A count from the command line: 1 or more."""
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"it is {number}; at least 1 is needed")
-    return number
-
-
-def with_sizes(options, sizes):
-    """Give the sizes that nobody named on the command line their defaults, and say which."""
-    chosen = {name: size for name, size in sizes.items() if getattr(options, name) is None}
-    for name, size in chosen.items():
-        setattr(options, name, size)
-    return ", ".join(f"--{name} {getattr(options, name)}" for name in sizes)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name in SIZES:
-        parser.add_argument(f"--{name}", type=positive)
-    options = parser.parse_args()
+        parser.add_argument(f"--{name}", type=COUNT)
     xp, rng = arrays(), np.random.default_rng(0)
-    print(f"Sizes: {with_sizes(options, SIZES_ON_NUMPY if xp is np else SIZES)}")
+    parser.set_defaults(**(SIZES_ON_NUMPY if xp is np else SIZES))
+    options = parser.parse_args()
+    print("Sizes:", ", ".join(f"--{name} {getattr(options, name)}" for name in SIZES))
     lengths = [1 + (options.steps - 1) * row // options.rows for row in range(options.rows)]
     *given, sizes = problem(rng, 32, options.hidden, 2, 2, [*lengths, options.steps])
     there = [xp.asarray(array) for array in given]

@@ -81,7 +81,7 @@ def test_without_a_gpu_it_runs_on_numpy(monkeypatch, capsys, tmp_path):
         (["--gpus=3"], "--gpus is 3; 2 are present"),
         (["--gpus=0"], "--gpus is 0; 2 are present"),
         (["--batch=5"], "5 rows cannot be divided among 2 GPUs"),
-        (["--steps=0"], "argument --steps: it is 0; at least 1 is needed"),
+        (["--steps=0"], "argument --steps: must be at least 1; got 0"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, message, capsys):

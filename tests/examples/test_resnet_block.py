@@ -63,7 +63,7 @@ def test_the_residual_block_takes_at_least_one_step():
         check=False,
     )
     assert done.returncode == 2
-    assert "argument --steps: it is 0; at least 1 is needed" in done.stderr
+    assert "argument --steps: must be at least 1; got 0" in done.stderr
 
 
 def test_the_residual_block_is_trained_on_one_thread(resnet_block):

@@ -100,7 +100,7 @@ def test_sizes_are_at_least_one():
         [sys.executable, PATH, "--size", "0"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "argument --size: it is 0; at least 1 is needed" in done.stderr
+    assert "argument --size: must be at least 1; got 0" in done.stderr
 
 
 def test_its_times_are_those_of_one_thread():
