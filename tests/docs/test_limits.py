@@ -37,7 +37,7 @@ SAID = {
         f"at most {backend.MOST_PLANS} (`MOST_PLANS` in",
         f"for {workspaces._MOST_STREAMS} of these, the oldest are dropped",
         f"larger than {mib(store.MOST_BYTES)}",
-        {0.5: "After half a second of measuring"}[tuning.BUDGET],
+        {0.5: "Half a second after the end of the first one"}[tuning.BUDGET],
         {8: "first seven calls of a problem run by"}[route.CALLS_BEFORE_TUNING],
         {3600.0: "an hour later or more"}[store._ABANDONED],
     ],

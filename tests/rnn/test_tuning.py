@@ -275,18 +275,18 @@ def test_small_deviations_do_not_add_up():
 # How long it takes
 
 
-def test_no_candidate_is_begun_after_the_time_but_the_first():
+def test_no_candidate_is_begun_after_the_time_which_begins_behind_the_first():
     memory = ScriptedMemory()
-    scripts = {"standard": Script(800.0), "second": Script(1.0), "third": Script(1.0)}
+    scripts = {name: Script(800.0) for name in ("standard", "second", "third", "fourth")}
     candidates = ScriptedCandidates(memory, scripts)
     choice = tune(
         *(candidates, PROBLEM, 0, memory, launch_on),
         budget=0.5,
         clock=lambda: memory.milliseconds / 1000,
     )
-    assert set(choice.times) == {"standard"}
-    assert [name for name, *_ in candidates.made] == ["standard"]
-    assert choice.refused == dict.fromkeys(("second", "third"), "the time for measuring was over")
+    assert set(choice.times) == {"standard", "second"}
+    assert [name for name, *_ in candidates.made] == ["standard", "second"]
+    assert choice.refused == dict.fromkeys(("third", "fourth"), "the time for measuring was over")
 
 
 def test_the_first_candidate_is_measured_in_no_time_at_all():

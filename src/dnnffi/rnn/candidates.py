@@ -8,6 +8,9 @@ from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource
 from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import RNNProblem
 
+_PROMISING = 4
+"""Candidates of other sources that are measured before the vendor's."""
+
 
 class CandidateSet:
     """The candidates of several sources, each named after its source and its algorithm.
@@ -43,14 +46,15 @@ class CandidateSet:
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         """The candidates worth trying: the oracle, then what is likely to be faster.
 
-        Those of the other sources come before the rest of the vendor's: there may not be time for
-        all.
+        There may not be time for all: the most promising of the other sources come before the rest
+        of the vendor's, the others behind.
         """
         first = self._sources.get(problem.options.algorithm, self._vendor)
         found = _named(first, problem)
         if first is self._vendor:
             others = [one for one in self._sources.values() if one is not first]
-            found[1:1] = [name for source in others for name in _named(source, problem)]
+            more = [name for source in others for name in _named(source, problem)]
+            found = [*found[:1], *more[:_PROMISING], *found[1:], *more[_PROMISING:]]
         return tuple(found)
 
     def make(

@@ -81,6 +81,9 @@ def tune(
     They are asked for the problem as it is, and measured without dropout, so that results can be
     compared. Runs on the current stream and waits for it. What the candidates need beside the
     caller's own arrays is allocated, and given back at the end.
+
+    ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
+    runs, which compile and load kernels, do not count.
     """
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
@@ -117,7 +120,8 @@ def tune(
             finally:
                 trial = None  # its memory goes back first
             best = min(best, *(t for t in taken if t is not None))
-            expected = expected or found
+            if not expected:
+                expected, end = found, clock() + budget
     return choose(times, refused)
 
 
