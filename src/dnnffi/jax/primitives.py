@@ -144,8 +144,7 @@ def join_batch(
 
 def _explicit(array: Any, axis: int) -> tuple[Any, ...]:
     """The explicit axes of a mesh that divide an axis of an array."""
-    axes = jax.typeof(array).sharding.spec[axis]
-    return () if axes is None else axes if isinstance(axes, tuple) else (axes,)
+    return _names(jax.typeof(array).sharding.spec[axis])
 
 
 def _reshaped(
@@ -317,7 +316,7 @@ def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any
         # Of the first operand that not all problems share: x may be shared, and weights mapped.
         apart = shared[: len(avals_in)]
         over_count = over(apart.index(False), 0) if False in apart else None
-        if _names(over_batch) & _names(over_count):  # x by rows, weights by networks
+        if {*_names(over_batch)} & {*_names(over_count)}:  # x by rows, weights by networks
             over_count = None
 
         def sharding(number: int) -> NamedSharding:
@@ -352,8 +351,6 @@ def _parts(mesh: Any, axes: Any) -> int:
     return prod(mesh.shape[axis] for axis in _names(axes))
 
 
-def _names(axes: Any) -> frozenset[Any]:
+def _names(axes: Any) -> tuple[Any, ...]:
     """The axes of a mesh that an entry of a `PartitionSpec` names."""
-    if axes is None:
-        return frozenset()
-    return frozenset(axes if isinstance(axes, tuple) else (axes,))
+    return () if axes is None else axes if isinstance(axes, tuple) else (axes,)
