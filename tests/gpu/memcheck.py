@@ -34,8 +34,10 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 MEMCHECK = [
     ["tests/gpu/test_own.py::test_backwards_that_exchange_shares"],
     *(
-        ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}-{dtype}-"]
-        for mode, dtype in itertools.product(MODES, ("float32", "float16", "bfloat16"))
+        ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}-{dtype}- and {exchange}"]
+        for mode, dtype, exchange in itertools.product(
+            MODES, ("float32", "float16", "bfloat16"), ("clusters", "memory")
+        )
     ),
     ["tests/gpu/test_depthwise.py", "-k", "not backward_data"],
     *(

@@ -54,11 +54,21 @@ def case_of(spec, steps, batch, *, layout="dense", options=OPTIONS, seed=0):
 check = partial(conformance.check, asarray=cupy.asarray, backend=OWN)
 
 
+@pytest.fixture(params=["in clusters", "through memory"])
+def exchange(request, monkeypatch):
+    """How the blocks of small layers exchange words."""
+    if request.param == "through memory":
+        monkeypatch.setattr(candidates, "clustered", lambda *_: ())
+    return request.param
+
+
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("case", conformance.matrix(OWN), ids=str)
 def test_matrix(case):
     check(case, options={"tune": "off"})
 
 
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("hidden_size", SIZES)
 @pytest.mark.parametrize(
     ("mode", "dtype"), [("lstm", "float16"), ("gru", "float32"), ("rnn_tanh", "bfloat16")]
@@ -75,6 +85,7 @@ def test_any_batch(batch, layout):
     check(case_of(spec, 4, batch, layout=layout))
 
 
+@pytest.mark.usefixtures("exchange")
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 6, 50])
 @pytest.mark.parametrize("mode", conformance.MODES)
 def test_any_number_of_steps(mode, steps):
@@ -109,6 +120,7 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
         return [shares._replace(kind=kind)]
 
     monkeypatch.setattr(candidates, "backward_choices", only_shares)
+    monkeypatch.setattr(candidates, "clustered", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
     check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
 
@@ -116,11 +128,12 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
 @pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
 @pytest.mark.parametrize("dtype", OWN.dtypes)
 @pytest.mark.parametrize("mode", conformance.MODES)
-def test_layers_at_once(mode, dtype, layout):
+def test_layers_at_once(mode, dtype, layout, exchange):
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=53, num_layers=3, dtype=dtype)
     case = case_of(spec, 9, 19, layout=layout)
     (forward, backward), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
     assert (forward.kind.layers, backward.kind.layers) == (3, 3)
+    assert forward.cluster == backward.cluster == (exchange == "in clusters")
     check(case)
 
 

@@ -109,7 +109,7 @@ DEVICE void expect_bytes(u32 barrier, int bytes) { device_expect(barrier, bytes)
 DEVICE bool phase_ended(u32 barrier, u32 parity) { return device_phase_ended(barrier, parity); }
 
 #ifdef UNITS
-constexpr int OF_CLUSTER = ((HIDDEN + 7) / 8 * 8 + UNITS - 1) / UNITS;
+constexpr int OF_CLUSTER = ((HIDDEN + 7) / 8 * 8 + UNITS - 1) / UNITS * LAYERS;
 
 DEVICE void store_in_block(u32 at, uint4 word, u32 barrier)
 {

@@ -8,6 +8,8 @@ A model of what the kernels do, line by line:
   sends nothing. Then, for each exchange e, all threads wait for the phase of e (`Arrivals::wait`),
   take the words (the first one then says what the next phase counts, `Arrivals::expect`) and meet
   at a barrier, and the first one sends its word of exchange e + 1, but for the last one.
+- Of several layers, each also takes the words of the layer below, of the exchange after; its first
+  thread sends the blocks of that layer a receipt behind the barrier (`Group::confirm`).
 - A word that is sent arrives at some time, words in any order, and is counted when it arrives. A
   phase ends when its block has said how many words it counts, and these have arrived.
 """
@@ -23,20 +25,30 @@ THREADS = 2
 
 
 class Block(NamedTuple):
-    """Two barriers, and what is staged: the exchange of each word of each slot."""
+    """Two barriers, and what is staged: the phase of each word of each slot."""
 
     begun: bool = False
-    phases: tuple[int, int] = (0, 0)
-    expected: tuple[bool, bool] = (False, False)
+    ended: tuple[int, int] = (0, 0)
+    """Phases of each barrier."""
+    expected: tuple[int, int] = (0, 0)
+    """What the phase counts, 0 before the block has said it."""
     counts: tuple[int, int] = (0, 0)
     words: tuple[int | None, ...] = ()
+
+
+class Flight(NamedTuple):
+    """What is on its way to a block, in a phase of that block; a receipt has no place."""
+
+    sender: int
+    to: int
+    phase: int
+    place: int | None
 
 
 class State(NamedTuple):
     places: tuple[int, ...]
     blocks: tuple[Block, ...]
-    flying: frozenset[tuple[int, int, int]]
-    """Words on their way: of a block, to a block, of an exchange."""
+    flying: frozenset[Flight]
 
 
 def changed(values, at, value):
@@ -44,25 +56,32 @@ def changed(values, at, value):
 
 
 class Protocol:
-    """The protocol of so many blocks and exchanges, or what is left of it without one rule."""
+    """The protocol of so many blocks of a layer and exchanges, or what is left without a rule."""
 
-    def __init__(self, blocks, exchanges, without=""):
-        self.count, self.without = blocks, without
-        self.threads = range(blocks * THREADS)
-        self.words = blocks
+    def __init__(self, blocks, exchanges, without="", layers=1):
+        self.of_layer, self.layers, self.exchanges = blocks, layers, exchanges
+        self.count, self.without = blocks * layers, without
+        self.threads = range(self.count * THREADS)
+        self.words = blocks * 2
         self.slots = 1 if without == "second slot" else 2
+        self.programs = [self.program(layer) for layer in range(layers) for _ in range(blocks)]
+
+    def program(self, layer):
+        """What the threads of a block do."""
         program = [("begin", 0)]
-        if without != "meeting":
+        if self.without != "meeting":
             program.append(("meet", 0))
         program.append(("send", 0))
-        for e in range(exchanges):
+        for e in range(self.exchanges):
             step = [("wait", e), ("take", e), ("expect", e)]
-            if without != "barrier":
+            if self.without != "barrier":
                 step.append(("barrier", e))
-            program += step + [("send", e + 1)] * (e + 1 < exchanges)
-        if without == "waiting before the end":
-            program = [op for op in program if op[1] + 1 < exchanges or op[0] == "send"]
-        self.program = [*program, ("end", 0)]
+            if layer > 0 and e + 2 < self.exchanges:
+                step.append(("confirm", e))
+            program += [*step, ("send", e + 1)]
+        if self.without == "waiting before the end":
+            program = [op for op in program if op[1] + 1 < self.exchanges or op[0] == "send"]
+        return [*program, ("end", 0)]
 
     def explore(self):
         """How many states there are; `Wrong` where one of them breaks a promise."""
@@ -71,7 +90,9 @@ class Protocol:
         return explore(start, self.after, lambda state: set(self.ops(state)) == {("end", 0)})
 
     def ops(self, state):
-        return [self.program[place] for place in state.places]
+        return [
+            self.programs[thread // THREADS][place] for thread, place in enumerate(state.places)
+        ]
 
     def after(self, state):
         """All states that follow this one."""
@@ -92,58 +113,87 @@ class Protocol:
                 yield from self.alone(state, number, thread, *ops[thread])
 
     def begun(self, state, number):
-        block = state.blocks[number]._replace(begun=True, expected=(True, True))
+        expected = self.expected(number, 0), self.expected(number, 1)
+        block = state.blocks[number]._replace(begun=True, expected=expected)
         return state._replace(blocks=changed(state.blocks, number, block))
+
+    def expected(self, number, phase):
+        """As `Arrivals::bytes`, in words."""
+        layer = number // self.of_layer
+        receipts = layer + 1 < self.layers and phase > 1 and self.without != "receipts"
+        return self.of_layer * (1 + (layer > 0) + receipts)
+
+    def of(self, layer):
+        """The blocks of a layer."""
+        return range(layer * self.of_layer, (layer + 1) * self.of_layer)
+
+    def sent(self, number, e):
+        """What a block sends of exchange e: to its own layer, and to the one that reads it."""
+        layer, place = divmod(number, self.of_layer)
+        if e < self.exchanges:
+            yield from (Flight(number, to, e, place) for to in self.of(layer))
+        if e > 0 and layer + 1 < self.layers:
+            place += self.of_layer
+            yield from (Flight(number, to, e - 1, place) for to in self.of(layer + 1))
 
     def alone(self, state, number, thread, what, e):
         """What a thread does without the others of its block."""
-        block, slot = state.blocks[number], e % self.slots
+        block, slot, first = state.blocks[number], e % self.slots, thread % THREADS == 0
         if what == "send":
-            first = thread % THREADS == 0
-            sent = {(number, to, e) for to in range(self.count) if first}
+            sent = set(self.sent(number, e)) if first else set()
             yield self.moved(state._replace(flying=state.flying | sent), [thread])
-        elif what == "wait" and block.phases[slot] != e // self.slots % 2:
+        elif what == "confirm":
+            below = self.of(number // self.of_layer - 1)
+            sent = {Flight(number, to, e + 2, None) for to in below if first}
+            sent = set() if self.without == "receipts" else sent
+            yield self.moved(state._replace(flying=state.flying | sent), [thread])
+        elif what == "wait" and block.ended[slot] % 2 != e // self.slots % 2:
             yield self.moved(state, [thread])
         elif what == "expect":
-            if thread % THREADS == 0:
+            if first:
                 if block.expected[slot]:
                     raise Wrong("says twice what a phase counts")
+                count = self.expected(number, e + 2)
                 block = self.counted(
-                    block._replace(expected=changed(block.expected, slot, True)), slot, 0
+                    block._replace(expected=changed(block.expected, slot, count)), slot, 0
                 )
                 state = state._replace(blocks=changed(state.blocks, number, block))
             yield self.moved(state, [thread])
         elif what == "take":
-            staged = block.words[slot * self.words : (slot + 1) * self.words]
-            if set(staged) != {e}:
+            read = self.of_layer * (1 if number < self.of_layer else 2)
+            if set(block.words[slot * self.words :][:read]) != {e}:
                 raise Wrong("takes a word of another step")
             yield self.moved(state, [thread])
 
     def counted(self, block, slot, more):
         """A barrier that counts words, whose phase may end."""
         count = block.counts[slot] + more
-        if block.expected[slot] and count == self.words:
+        if count == block.expected[slot] > 0:
             return block._replace(
-                phases=changed(block.phases, slot, block.phases[slot] ^ 1),
-                expected=changed(block.expected, slot, False),
+                ended=changed(block.ended, slot, block.ended[slot] + 1),
+                expected=changed(block.expected, slot, 0),
                 counts=changed(block.counts, slot, 0),
             )
         return block._replace(counts=changed(block.counts, slot, count))
 
     def arrived(self, state, ops, flight):
-        sender, number, e = flight
-        block, slot = state.blocks[number], e % self.slots
+        number, phase = flight.to, flight.phase
+        block, slot = state.blocks[number], phase % self.slots
         mine = range(number * THREADS, (number + 1) * THREADS)
         if not block.begun:
             raise Wrong("sends to a block that has not begun")
         if all(ops[one][0] == "end" for one in mine):
             raise Wrong("sends to a block that has ended")
-        at = slot * self.words + sender
-        if block.words[at] is not None:
-            taken = self.program.index(("take", block.words[at]))
-            if any(state.places[one] <= taken for one in mine):
-                raise Wrong("overwrites what is still to be taken")
-        block = self.counted(block._replace(words=changed(block.words, at, e)), slot, 1)
+        if flight.place is not None:
+            at = slot * self.words + flight.place
+            if block.words[at] is not None:
+                taken = self.programs[number].index(("take", block.words[at]))
+                if any(state.places[one] <= taken for one in mine):
+                    raise Wrong("overwrites what is still to be taken")
+            block = block._replace(words=changed(block.words, at, phase))
+        if block.ended[slot] != phase // self.slots:
+            raise Wrong("counts in another phase")
+        block = self.counted(block, slot, 1)
         return state._replace(
             blocks=changed(state.blocks, number, block), flying=state.flying - {flight}
         )
@@ -164,7 +214,7 @@ def test_the_protocol_keeps_its_promises(blocks, exchanges):
     ("rule", "expected"),
     [
         ("barrier", "overwrites what is still to be taken"),
-        ("second slot", "overwrites what is still to be taken"),
+        ("second slot", "counts in another phase"),
         ("meeting", "sends to a block that has not begun"),
         ("waiting before the end", "sends to a block that has ended"),
     ],
@@ -172,3 +222,15 @@ def test_the_protocol_keeps_its_promises(blocks, exchanges):
 def test_without_a_rule_it_is_wrong(rule, expected):
     with pytest.raises(Wrong, match=expected):
         Protocol(2, 3, rule).explore()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "exchanges", "layers"), [(1, 1, 2), (1, 2, 2), (1, 6, 2), (1, 2, 3)]
+)
+def test_so_does_that_of_several_layers(blocks, exchanges, layers):
+    assert Protocol(blocks, exchanges, layers=layers).explore() > 1
+
+
+def test_without_receipts_a_layer_overwrites_what_another_is_still_to_take():
+    with pytest.raises(Wrong, match=r"overwrites what is still to be taken|in another phase"):
+        Protocol(1, 5, "receipts", layers=2).explore()

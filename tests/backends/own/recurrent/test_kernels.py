@@ -219,6 +219,20 @@ SETUPS = (
     Setup("lstm", "float32", 21, way(8, 8, 2), way(16), clip="clip", strict=True, layers=2),
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1)), layers=3),
     Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True, layers=2),
+    # The same as one cluster.
+    Setup("lstm", "float16", 24, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER), layers=2),
+    Setup(
+        *("lstm", "float32", 21),
+        way(24, 16, 1, **CLUSTER),
+        way(16, **CLUSTER),
+        packed=True,
+        layers=3,
+    ),
+    Setup("gru", "float16", 14, way(**CLUSTER), way(16, **CLUSTER), packed=True, layers=4),
+    Setup("gru", "bfloat16", 23, way(8, 16, **CLUSTER), way(8, 16, **CLUSTER), layers=2),
+    Setup("rnn_tanh", "float32", 7, way(**CLUSTER), way(**CLUSTER), layers=6),
+    Setup("rnn_relu", "float16", 30, way(16, **CLUSTER), way(8, **CLUSTER), layers=2),
+    Setup("lstm", "bfloat16", 9, way(16, 8, 1, (1, 8), (0, 1), **CLUSTER), layers=3, packed=True),
     # More words than threads gather at once.
     Setup("rnn_tanh", "float32", 264, way(136, 16, 1, (4, 1), (4, 2))),
 )

@@ -60,7 +60,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const int last = places.length(first_row);
 
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
-    Group group(of_launch, rank, rows, above, (int)steps, exchange, staged);
+    Group group(of_launch, rank, rows, above, last, (int)steps, exchange, staged);
 
     Weights weights;
     weights.read(Matrices(matrices, rank, above), kept, streamed, warp, lane);
@@ -116,7 +116,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             const auto meanwhile = [&] {
                 if (POLL_FIRST) prepare();
             };
-            if (turn == 0 && above == 0) {
+            if (turn == 0 && above == 0 && !(CLUSTER && LAYERS > 1)) {
                 meanwhile();
                 if (SCATTER)
                     for (int r = 0; r < ADDED; r++)
@@ -131,6 +131,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             }
             wait_for_copies<(RING - 2) * SUBTILES - CLUSTER>();
             __syncthreads();
+            group.confirm(turn - 1);
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);

@@ -6,14 +6,16 @@ They are called "1", "2" and so on, the most promising first.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 from dnnffi.backends.cublas import library as cublas
 from dnnffi.backends.own.recurrent.choices import (
-    at_once,
     backward_choices,
     clustered,
     forward_choices,
+    is_small,
+    layers_at_once,
 )
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
@@ -29,11 +31,8 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 6
+_VERSION = 7
 """Of the kernels: times that were measured with another version are not used."""
-
-_BESIDE_LAYERS = 2
-"""Forwards of one layer that are measured beside those of all layers at once."""
 
 _OLDEST = (8, 0)
 _CLUSTERS = (9, 0)
@@ -59,18 +58,23 @@ class OwnCandidates:
         if reason := self._why_not(problem):
             raise UnsupportedError("dnnffi", "", reason)
         pairs = self._pairs(problem)
-        wanted = int(algorithm or 1) - 1
-        if wanted >= len(pairs):
-            raise UnsupportedError(
-                "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
-            )
         if algorithm is not None:
-            self._compile(pairs, launch.device)
-        forward, backward = pairs[wanted]
+            wanted = int(algorithm) - 1
+            if wanted < len(pairs):
+                self._compile(pairs, launch.device)
+            pairs = pairs[wanted : wanted + 1]
         library = cublas.load()
-        return OwnRNNExecutor(
-            problem, launch, self._memory, library, OWN, forward, backward, generator
+        refused = UnsupportedError(
+            "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
         )
+        for forward, backward in pairs:
+            try:
+                return OwnRNNExecutor(
+                    problem, launch, self._memory, library, OWN, forward, backward, generator
+                )
+            except UnsupportedError as error:  # as where others have a part of the device
+                refused = error
+        raise refused
 
     def generator(self, device: int, seed: int) -> Generator:
         with self._memory.use(device):
@@ -95,36 +99,18 @@ class OwnCandidates:
             strict=spec.dtype == "float32" and options.math == "strict",
         )
         chip = self._chip()
-        where = problem.batch, spec.num_directions, chip
-        forwards = forward_choices(kind, *where)
-        cluster = clustered(kind, *where)
-        together = self._layers_at_once(problem, kind, chip)
-        if together:
-            forwards = forwards[:_BESIDE_LAYERS]
+        forwards = _ways(problem, kind, chip)
         if not problem.training:
-            return [(one, None) for one in (*together, *forwards, *([cluster] if cluster else []))]
-        of_backward = kind._replace(backward=True)
-        backwards = backward_choices(of_backward, *where)
-        if not backwards:
-            return []
-        pairs: list[tuple[Geometry, Geometry | None]] = [
-            (forward, backward) for backward in backwards for forward in forwards
-        ]
-        other = clustered(of_backward, *where) or backwards[0]
-        if cluster:
-            pairs.append((cluster, other))
-        if together:
-            backs = self._layers_at_once(problem, of_backward, chip) or [other]
-            pairs[:0] = [(one, backs[min(n, len(backs) - 1)]) for n, one in enumerate(together)]
+            return [(one, None) for way in forwards for one in way]
+        backwards = _ways(problem, kind._replace(backward=True), chip)
+        pairs: list[tuple[Geometry, Geometry | None]] = []
+        for number, mine in enumerate(forwards):
+            others = backwards[number]
+            # Clusters of a backward have less room: also with the most promising other one.
+            if not others or others[0].cluster:
+                others += tuple(way[0] for way in backwards[number + 1 :] if way)[:1]
+            pairs += product(mine, others)
         return pairs
-
-    def _layers_at_once(self, problem: RNNProblem, kind: Kind, chip: Chip) -> list[Geometry]:
-        """Those with all layers at once, of a network of one direction that drops nothing."""
-        spec = problem.spec
-        if spec.num_layers == 1 or spec.bidirectional or problem.drops:
-            return []
-        steps = max(problem.row_lengths)
-        return at_once(kind, problem.batch, steps, spec.num_layers, chip)
 
     def _chip(self) -> Chip:
         memory = self._memory
@@ -144,6 +130,29 @@ class OwnCandidates:
         with ThreadPoolExecutor(len(geometries)) as pool:
             for future in [pool.submit(compiled, geometry) for geometry in geometries]:
                 future.exception()  # a caller that needs the kernel gets the same error
+
+
+def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, ...]]:
+    """Geometries by what a launch has and how its blocks exchange words.
+
+    All layers at once, of a network of one direction that drops nothing, then one layer; in
+    clusters, then through device memory. Where a way is expected to be the fastest, a few of those
+    behind it are enough.
+    """
+    spec, batch = problem.spec, problem.batch
+    where = batch, spec.num_directions, chip
+    choose = backward_choices if kind.backward else forward_choices
+    beside = 1 if kind.backward else 2
+    clusters, alone = clustered(kind, *where), tuple(choose(kind, *where))
+    if is_small(kind, *where):
+        alone = alone[:beside]
+    if spec.num_layers == 1 or spec.bidirectional or problem.drops:
+        return [clusters, alone]
+    together = clustered(kind._replace(layers=spec.num_layers), *where)
+    at_once = layers_at_once(kind, batch, max(problem.row_lengths), spec.num_layers, chip)
+    if together or at_once:
+        clusters, alone = clusters[:1], alone[:2]
+    return [together, at_once, clusters, alone]
 
 
 def why_not_here(memory: Any) -> str:

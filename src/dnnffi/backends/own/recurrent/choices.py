@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import log2
 
 from dnnffi.backends.own.recurrent.divisions import divisions, least_units, sharing
 from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step, shape_step
@@ -18,6 +19,9 @@ _MOST_BLOCKS = 8
 
 _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
+
+_MOST_PRODUCTS, _FEW_PRODUCTS, _MOST_SENT = 300_000, 150_000, 6144
+"""Of a block, and words of a cluster, in a step of clusters."""
 
 _MOST_EXCHANGED = 32_000_000
 """Bytes that layers exchange which run at once: their words are all kept."""
@@ -117,35 +121,72 @@ def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry,
     return tuple(min(some, key=gathered_step) for some in (whole, in_chunks) if some)
 
 
-def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> Geometry | None:
-    """The geometry whose groups are clusters of blocks, where it can be the fastest.
+@cache
+def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
+    """Geometries whose groups are clusters of blocks, where these can be the fastest.
 
     That is where a step has few products and few words are sent to all blocks: on an H200 up to
-    half a million products of a block, and 512 words that it sends.
+    300,000 products of a block, and backward 6144 words in a cluster. Backward, and of cells
+    without gates, also clusters of fewer blocks, which send less.
     """
-    blocks = min(_MOST_BLOCKS, kind.padded // 8)
-    units = -(-kind.padded // blocks // 8) * 8
-    rows = 8
-    groups = -(-batch // rows) * directions
-    products = units * kind.octet_gates * kind.exchanged * kind.word * rows
-    sent = kind.exchanged * min(batch, rows)
-    if not chip.clusters or groups > chip.multiprocessors // blocks:
-        return None
-    if products > 500_000 or (kind.backward and sent > 512):
-        return None
-    found = [
-        one for one in divisions(kind, chip, units, rows, 1, cluster=True) if not one.k_streamed
-    ]
-    found.sort(
-        key=lambda one: (
-            one.tile_warps > 1 if kind.backward else abs(one.warp_tiles - 2),
-            abs(one.tile_warps * one.k_warps - 8),
-        )
-    )
-    return found[0] if found else None
+    found: list[Geometry] = []
+    most = _MOST_BLOCKS // kind.layers
+    fewer = most * 5 // 8 if kind.backward else most // 2 if kind.plain else 0
+    for blocks in (most, fewer):
+        if not blocks or not chip.clusters:
+            continue
+        units = least_units(kind, blocks)
+        blocks = -(-kind.padded // units) * kind.layers
+        groups = -(-batch // 8) * directions
+        sent = blocks * kind.exchanged * min(batch, 8)
+        if (
+            groups > chip.multiprocessors // blocks
+            or _products(kind, units) > _MOST_PRODUCTS
+            or (kind.backward and sent > _MOST_SENT)
+        ):
+            continue
+        room = divisions(kind, chip, units, 8, 1, cluster=True)
+        found += _promising([one for one in room if not one.k_streamed])
+    return tuple(dict.fromkeys(found))
 
 
-def at_once(kind: Kind, batch: int, steps: int, layers: int, chip: Chip) -> list[Geometry]:
+def is_small(kind: Kind, batch: int, directions: int, chip: Chip) -> bool:
+    """Whether clusters are expected to be faster than all else."""
+    found = clustered(kind, batch, directions, chip)
+    return bool(found) and _products(kind, found[0].units) <= _FEW_PRODUCTS
+
+
+def _products(kind: Kind, units: int) -> int:
+    """Of a block of eight rows in a step."""
+    return units * kind.octet_gates * kind.exchanged * kind.word * 8
+
+
+def _promising(room: list[Geometry]) -> list[Geometry]:
+    """Of clusters of so many blocks, the ways to divide the work of one.
+
+    About eight warps that have a tile each, or two, and of cells without gates about ten, since
+    these have nothing else to do; of a backward warps that share the sum alone.
+    """
+    if not room:
+        return []
+    kind = room[0].kind
+
+    def far(one: Geometry) -> float:
+        return abs(log2(one.tile_warps * one.k_warps / (10 if kind.plain else 8)))
+
+    one_tile = [one for one in room if one.warp_tiles == 1 and one.k_registers == one.warp_k]
+    one_tile.sort(key=far)
+    if kind.plain:
+        return one_tile[:1]
+    if kind.backward:
+        return [min(room, key=lambda one: (one.tile_warps, far(one)))]
+    return [*one_tile, min(room, key=lambda one: (abs(one.warp_tiles - 2), far(one)))][:2]
+
+
+@cache
+def layers_at_once(
+    kind: Kind, batch: int, steps: int, layers: int, chip: Chip
+) -> tuple[Geometry, ...]:
     """Geometries of kernels that have all layers of a network at once, where they can be faster.
 
     That is where all groups have room on the chip at once with all of their weights, and a step of
@@ -173,7 +214,7 @@ def at_once(kind: Kind, batch: int, steps: int, layers: int, chip: Chip) -> list
             blocks = groups * layers * min(-(-one.blocks // 2), one.blocks - 1)
             if len(found) == 2:
                 break
-    return found
+    return tuple(found)
 
 
 def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:

@@ -13,6 +13,11 @@
    Why a phase counts the words of one exchange only: those of e + 2 come, as was said, after e + 1
    is complete, of which the block itself sent a part after its own phase e had ended. Words may come
    before the block says how many it expects: until it does, the phase has an arrival to wait for.
+   Several LAYERS are one cluster. What a phase of a block counts is its layer's exchange and the one
+   of the layer that it reads, which sends to both layers. That layer would overwrite what is still to
+   be read, or send it into a phase that has not ended: so a block that has read a phase sends each
+   block that it reads from a receipt, one word, which counts in that block's phase after the next.
+   A block then sends exchange e + 2 to another layer only after all of that layer have read e.
    Why no block waits forever: the blocks of a cluster are on the device at once, and no block ends
    before all words that are sent to it have arrived: it waits for each exchange. Only a block that
    is `late` may; what is then sent to it ends the launch with an error. */
@@ -50,10 +55,12 @@ DEVICE void expect_bytes(u32 barrier, int bytes)
                  : "memory");
 }
 
+/* Acquires for the block alone: all that comes with a phase is in its own shared memory. To acquire
+   for the cluster would empty L1, from which arrays of odd sizes are read (up to 6 % of a step). */
 DEVICE bool phase_ended(u32 barrier, u32 parity)
 {
     u32 ended;
-    asm volatile("{ .reg .pred ended; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 "
+    asm volatile("{ .reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 "
                  "ended, [%1], %2; selp.u32 %0, 1, 0, ended; }"
                  : "=r"(ended)
                  : "r"(barrier), "r"(parity)
@@ -76,34 +83,44 @@ DEVICE void meet_cluster()
 struct Arrivals
 {
     u32 first;
-    int bytes; /* of an exchange */
+    int own, other; /* bytes of its layer, and of the one that it reads */
+    int receipts;   /* bytes of the layer that reads it */
+    int last;       /* phase, which has nothing of another layer */
 
-    DEVICE u32 of(int exchange) const { return first + 8 * (exchange & 1); }
+    DEVICE u32 of(int phase) const { return first + 8 * (phase & 1); }
+
+    /* What a phase counts. */
+    DEVICE int bytes(int phase) const
+    {
+        if (LAYERS == 1) return own;
+        return (BACKWARD && phase == 0 ? 0 : own) + (phase < last ? other : 0) +
+               (phase > 1 ? receipts : 0);
+    }
 
     DEVICE void begin() const
     {
         if (threadIdx.x == 0)
-            for (int exchange = 0; exchange < 2; exchange++) {
-                begin_barrier(of(exchange));
-                expect_bytes(of(exchange), bytes);
+            for (int phase = 0; phase < 2; phase++) {
+                begin_barrier(of(phase));
+                expect_bytes(of(phase), bytes(phase));
             }
         meet_cluster();
     }
 
-    /* Sets `late` if the words of an exchange never arrive. */
-    DEVICE void wait(int exchange, bool &late) const
+    /* Sets `late` if the words of a phase never arrive. */
+    DEVICE void wait(int phase, bool &late) const
     {
         u32 polls = late ? MOST_POLLS : 0;
-        while (!phase_ended(of(exchange), exchange >> 1 & 1))
+        while (!phase_ended(of(phase), phase >> 1 & 1))
             if (polls++ >= MOST_POLLS) {
                 late = true;
                 return;
             }
     }
 
-    /* Behind that: says what the phase of the exchange after the next one counts. */
-    DEVICE void expect(int exchange) const
+    /* Behind that: says what the phase after the next one counts. */
+    DEVICE void expect(int phase) const
     {
-        if (threadIdx.x == 0) expect_bytes(of(exchange), bytes);
+        if (threadIdx.x == 0) expect_bytes(of(phase), bytes(phase + 2));
     }
 };

@@ -72,7 +72,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const int last = places.length(first_row); /* the group's steps: its first row is the longest */
 
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
-    Group group(of_launch, rank, rows, layer, (int)steps, exchange, staged);
+    Group group(of_launch, rank, rows, layer, last, (int)steps, exchange, staged);
 
     Weights weights;
     weights.read(Matrices(matrices, rank, layer), kept, streamed, warp, lane);
@@ -185,6 +185,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             /* The next step's inputs are here; the barrier shows them to all threads. */
             wait_for_copies<(RING - 2) * SUBTILES - CLUSTER>();
             __syncthreads();
+            if (step < last) group.confirm(step);
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);

@@ -104,7 +104,7 @@ constexpr int PARTIAL_FLOATS =
 constexpr int PARTIAL_BYTES = (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4;
 constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
 constexpr int STAGED_BYTES = STAGED ? (CLUSTER ? 2 : 1) * STAGED_WORDS * 16 : 0;
-constexpr int ARRIVAL_BYTES = CLUSTER ? 16 : 0;
+constexpr int ARRIVAL_BYTES = !CLUSTER ? 0 : LAYERS > 1 ? 32 : 16;
 
 /* Shared memory: partial sums, the ring, what is staged, weights. Where words come in chunks, the
    partial sums of a step take the place of its words. */
@@ -117,13 +117,13 @@ static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-til
 static_assert(!SCATTER || STAGED && !CLUSTER && K_WARPS == 1, "shares");
 static_assert(!SCATTER || SUBTILES == 1 && (BACKWARD || TEAM > 1), "shares of one sub-tile");
 static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one block's");
-static_assert(LAYERS == 1 || !CLUSTER && !SCATTER && CHUNKS == 1, "layers at once");
+static_assert(LAYERS == 1 || !SCATTER && CHUNKS == 1, "layers at once");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
 static_assert(RING >= (CLUSTER ? 3 : 2), "a step's inputs are awaited one step ahead");
 
 #if CLUSTER
-#define CLUSTER_BLOCKS __cluster_dims__(BLOCKS, 1, 1)
+#define CLUSTER_BLOCKS __cluster_dims__(BLOCKS * LAYERS, 1, 1)
 #else
 #define CLUSTER_BLOCKS
 #endif

@@ -220,7 +220,7 @@ class Geometry(NamedTuple):
         if self.chunks > 1:  # partial sums take the place of what is staged
             return max(partials, 2 * self.chunk_words * self.rows * WORD_BYTES) + ring
         if self.cluster:
-            return partials + ring + 2 * exchange + _ARRIVAL_BYTES
+            return partials + ring + 2 * exchange + min(2, self.kind.layers) * _ARRIVAL_BYTES
         return partials + ring + self.staged * exchange
 
     @property
@@ -231,6 +231,8 @@ class Geometry(NamedTuple):
     def exchange_bytes(self, steps: int) -> int:
         """Device memory through which a group exchanges in so many steps."""
         kind = self.kind
+        if self.cluster:
+            return 0
         if kind.layers > 1:
             sent = kind.unit_values + (kind.two_n and kind.backward)
             slots = (steps + kind.layers) * kind.layers
@@ -238,7 +240,7 @@ class Geometry(NamedTuple):
         slot = self.k_words * self.rows
         if self.scatter:
             slot = self.teams * (self.blocks * self.share_words + (self.team > 1) * slot)
-        return 0 if self.cluster else self.subtiles * 2 * slot * WORD_BYTES
+        return self.subtiles * 2 * slot * WORD_BYTES
 
     @property
     def streamed_bytes(self) -> int:

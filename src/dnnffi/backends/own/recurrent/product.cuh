@@ -174,13 +174,18 @@ struct Source
 };
 
 /* The products of what is staged of a chunk. */
-DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0)
+DEVICE void multiply_staged(
+    Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0, int begin = 0,
+    int end = EXCHANGED)
 {
 #pragma unroll
     for (int i = 0; i < CHUNK_K; i++) {
         const int s = i * CHUNKS + chunk;
+        const int word = weights.word + first_word(s);
+        const bool there = CLUSTER && LAYERS > 1 ? word >= begin && word < end
+                                                 : WHOLE || word < EXCHANGED;
         const auto load = [&](int j) {
-            return WHOLE || weights.word + first_word(s) < EXCHANGED
+            return there
                        ? staged[weights.staged + 4 * i * ROWS + 8 * j]
                        : make_uint4(0, 0, 0, 0);
         };

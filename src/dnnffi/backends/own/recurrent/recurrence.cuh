@@ -30,23 +30,26 @@ struct Group
 {
     int rank, rows;    /* of this block; of the first sub-tile, those that exist */
     int layer, steps;  /* the former in the order in which LAYERS begin */
+    int last;          /* step of this group */
     uint4 *exchanged;  /* slots of each sub-tile in device memory: two, or all of all LAYERS, */
     uint4 *staged;     /* or, of a CLUSTER, in shared memory */
     Arrivals arrivals; /* of a CLUSTER */
     Tags tags, shares; /* of other groups: of words, and with SCATTER of shares */
     bool late;
 
-    /* Group `number` of a launch with networks of `steps_` steps at most. */
-    DEVICE Group(int number, int rank_, int rows_, int layer_, int steps_, uint4 *first, uint4 *staged_)
-        : rank(rank_), rows(rows_), layer(layer_), steps(steps_),
+    /* Group `number` of a launch, with `last_` of `steps_` steps. */
+    DEVICE Group(int number, int rank_, int rows_, int layer_, int last_, int steps_, uint4 *first,
+                 uint4 *staged_)
+        : rank(rank_), rows(rows_), layer(layer_), steps(steps_), last(last_),
           exchanged(first + (long long)number * SUBTILES * slots() * SLOT_WORDS), staged(staged_),
           arrivals{}, tags{}, shares{}, late(false)
     {
-        if constexpr (LAYERS > 1) return; /* all tags are 0 */
         if constexpr (CLUSTER) {
-            arrivals = {shared_address(staged + STAGED_BYTES / 16), EXCHANGED * rows * 16};
+            const int words = PART_WORDS * rows * 16;
+            arrivals = {shared_address(staged + STAGED_BYTES / 16), words, layer > 0 ? words : 0,
+                        layer < LAYERS - 1 ? BLOCKS * 16 : 0, last};
             arrivals.begin();
-        } else {
+        } else if constexpr (LAYERS == 1) { /* else all tags are 0 */
             /* Those that the previous launch left in this block's own words. */
             const uint4 *share = exchanged + (rank % TEAM * TEAMS + rank / TEAM) * SHARE_WORDS;
             const uint4 *word = gathered(0, 0) + rank % (SCATTER ? TEAM : BLOCKS) * BLOCK_WORDS * ROWS;
@@ -86,6 +89,10 @@ struct Group
         int exchange, int sub, const uint4 *ring, int stream, int gate, const Task &task) const
     {
         const int lane = threadIdx.x % 32;
+        if constexpr (CLUSTER && LAYERS > 1) {
+            send_to_layers(exchange, ring, stream, gate, task);
+            return;
+        }
 #pragma unroll
         for (int i = lane; i < TASK_WORDS * (CLUSTER ? BLOCKS : 1); i += 32) {
             const int part = i % TASK_WORDS;
@@ -97,7 +104,7 @@ struct Group
             if ((!SCATTER && unit_word >= WORDS) || (CLUSTER && row >= rows)) continue;
             const uint4 factors = as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]);
             if constexpr (CLUSTER) {
-                const uint4 *to = staged + (exchange & 1) * SLOT_WORDS + staged_at(at, row);
+                const uint4 *to = staged + (exchange & 1) * GATHERED_WORDS + staged_at(at, row);
                 const int block = i / TASK_WORDS;
                 store_in_block(in_block(shared_address(to), block), factors,
                                in_block(arrivals.of(exchange), block));
@@ -105,6 +112,50 @@ struct Group
                 uint4 *to = LAYERS > 1 ? slot(exchange, sub) : gathered(exchange, sub);
                 store_word(to + at * ROWS + row, tagged(factors, tags.of(exchange)));
             }
+        }
+    }
+
+    /* The phase of a CLUSTER in which words of an exchange come to their own layer. To the one that
+       reads them they come a phase earlier. */
+    DEVICE static int phase_of(int exchange) { return exchange + (BACKWARD && LAYERS > 1); }
+
+    /* `send` of a CLUSTER with several LAYERS: to its own, and to the one that reads it. */
+    DEVICE void send_to_layers(
+        int exchange, const uint4 *ring, int stream, int gate, const Task &task) const
+    {
+        const int own = phase_of(exchange), other = own - 1;
+#pragma unroll
+        for (int i = threadIdx.x % 32; i < TASK_WORDS * 2 * BLOCKS; i += 32) {
+            const int part = i % TASK_WORDS, to_layer = i / (TASK_WORDS * BLOCKS);
+            const int word = task.octet * (8 / WORD) + part / (4 * CELLS);
+            const int row = task.column * 8 + (CELLS == 2 ? part % 8 : part % 4 * 2 + task.odd);
+            const int unit_word = rank * BLOCK_WORDS + word;
+            const bool taken = to_layer == 0 ? (BACKWARD ? gate < GATES : own < last)
+                                             : layer < LAYERS - 1 &&
+                                                   (BACKWARD ? gate >= TWO_N : other >= 0);
+            if (unit_word >= WORDS || row >= rows || !taken) continue;
+            const int place = to_layer == 0 ? PART_WORDS + gate * WORDS
+                                            : (BACKWARD ? gate - TWO_N : 0) * WORDS;
+            const int phase = to_layer == 0 ? own : other;
+            const int block = (layer + to_layer) * BLOCKS + i / TASK_WORDS % BLOCKS;
+            const uint4 *to =
+                staged + (phase & 1) * GATHERED_WORDS + staged_at(place + unit_word, row);
+            store_in_block(in_block(shared_address(to), block),
+                           as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]),
+                           in_block(arrivals.of(phase), block));
+        }
+    }
+
+    /* Behind the barrier that follows a product: tells the layer that was read that it was. */
+    DEVICE void confirm(int exchange) const
+    {
+        if constexpr (CLUSTER && LAYERS > 1) {
+            const int phase = phase_of(exchange), block = threadIdx.x;
+            if (layer == 0 || block >= BLOCKS || phase + 2 > (BACKWARD ? last : last - 1)) return;
+            const uint4 *to = staged + STAGED_BYTES / 16 + 1;
+            store_in_block(in_block(shared_address(to), (layer - 1) * BLOCKS + block),
+                           make_uint4(0, 0, 0, 0),
+                           in_block(arrivals.of(phase), (layer - 1) * BLOCKS + block));
         }
     }
 
@@ -116,13 +167,15 @@ struct Group
         bool other = false, bool own = true)
     {
         if constexpr (CLUSTER) {
+            const int phase = phase_of(exchange);
             meanwhile();
-            arrivals.wait(exchange, late);
-            multiply_staged(sums, weights, staged + (exchange & 1) * SLOT_WORDS);
+            arrivals.wait(phase, late);
+            multiply_staged(sums, weights, staged + (phase & 1) * GATHERED_WORDS, 0,
+                            other ? 0 : PART_WORDS, own ? EXCHANGED : PART_WORDS);
             if (late) {
                 asm volatile(""); /* so that it is a branch: selecting each sum takes longer */
                 sums.fill(bits_to_float(0x7fc00000u));
-            } else arrivals.expect(exchange);
+            } else arrivals.expect(phase);
         } else {
             const u32 tag = tags.of(exchange);
             const Source from{gathered(exchange, sub), other ? 0 : PART_WORDS * ROWS,
