@@ -25,7 +25,7 @@ import numpy as np
 import dnnffi
 from dnnffi.cli import probe
 from dnnffi.cli.charmodel import Alphabet, CharModel, windows
-from dnnffi.cli.command import number
+from dnnffi.cli.command import COUNT
 from dnnffi.cli.demo import read_text
 from dnnffi.cli.learning import Adam, clip_by_norm
 from dnnffi.device.cupy import import_cupy
@@ -35,7 +35,6 @@ CHARACTERS = 2_000_000
 WARM_UP = 10
 SIZES = {"steps": 500, "hidden": 256, "layers": 2, "batch": 32, "window": 64}
 SIZES_ON_NUMPY = {"steps": 40, "hidden": 64, "layers": 1, "batch": 16, "window": 32}
-COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Training:

@@ -23,14 +23,13 @@ from jax import P
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.cli.charmodel import Alphabet, windows
-from dnnffi.cli.command import number
+from dnnffi.cli.command import COUNT
 from dnnffi.cli.demo import read_text
 
 RATE, DECAYS, TINY = 4e-3, (0.9, 0.999), 1e-8
 CHARACTERS = 2_000_000
 SIZES = {"steps": 200, "batch": 256, "window": 100, "hidden": 512, "layers": 2}
 SIZES_ON_A_CPU = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers": 1}
-COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 def first_parameters(key, spec):

@@ -23,7 +23,7 @@ import numpy as np
 import dnnffi
 from dnnffi.cli import probe
 from dnnffi.cli.charmodel import Alphabet, CharModel, windows
-from dnnffi.cli.command import number
+from dnnffi.cli.command import COUNT
 from dnnffi.cli.demo import read_text
 from dnnffi.cli.learning import Adam, clip_by_norm
 from dnnffi.device.cupy import import_cupy
@@ -33,7 +33,6 @@ CHARACTERS = 2_000_000
 WARM_UP = 10
 SIZES = {"steps": 200, "batch": 256, "window": 100, "hidden": 512, "layers": 2}
 SIZES_ON_NUMPY = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers": 1}
-COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Replica:

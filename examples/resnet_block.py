@@ -20,11 +20,10 @@ import time
 import numpy as np
 
 import dnnffi
-from dnnffi.cli.command import number, one_thread
+from dnnffi.cli.command import COUNT, one_thread
 
 SIZES = {"steps": 100, "channels": 16, "size": 16, "batch": 16}
 SIZES_ON_NUMPY = {"steps": 60, "channels": 8, "size": 12, "batch": 8}
-COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Block:

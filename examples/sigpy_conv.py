@@ -24,12 +24,11 @@ from typing import NamedTuple
 import numpy as np
 
 import dnnffi
-from dnnffi.cli.command import number, one_thread
+from dnnffi.cli.command import COUNT, one_thread
 
 STRICT = {"math": "strict"}
 SIZES = {"size": 192, "filter": 7}
 SIZES_ON_NUMPY = {"size": 96, "filter": 5}
-COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 class Geometry(NamedTuple):

@@ -34,12 +34,11 @@ import time
 import numpy as np
 
 import dnnffi
-from dnnffi.cli.command import number, one_thread
+from dnnffi.cli.command import COUNT, one_thread
 
 GATES = (1, 0, 3, 2)  # of thinc's f i o c those of PyTorch's i f g o; and the other way round
 SIZES = {"rows": 8, "steps": 20, "hidden": 64}
 SIZES_ON_NUMPY = {"rows": 8, "steps": 20, "hidden": 32}
-COUNT = number(int, lambda value: value >= 1, "at least 1")
 
 
 def spec_of(params, states, x):

@@ -33,6 +33,13 @@ def test_candidates_are_named_after_their_source_and_ours_come_behind_the_oracle
     assert BOTH.offers(PROBLEM) == expected
 
 
+def test_less_promising_ones_of_ours_come_behind_the_vendors():
+    many = CandidateSet(VENDOR, Source("own", *"abcdef"))
+    first, last = [f"own {name}" for name in "abcd"], ["own e", "own f"]
+    expected = "cudnn standard", *first, "cudnn persist_static", *last
+    assert many.offers(PROBLEM) == expected
+
+
 def test_the_oracle_is_the_vendors_first():
     assert BOTH.oracle(PROBLEM) == "cudnn standard"
 

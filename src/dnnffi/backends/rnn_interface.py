@@ -95,7 +95,7 @@ class CandidateSource(Protocol):
     """What times that were measured are valid for, with the device and the problem."""
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        """The algorithms worth trying."""
+        """The algorithms worth trying, the most promising first."""
 
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None

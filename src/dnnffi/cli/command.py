@@ -43,3 +43,7 @@ def number(kind: type, fits: Callable[[Any], bool], words: str) -> Callable[[str
 
     read.__name__ = kind.__name__  # argparse names it in its message
     return read
+
+
+COUNT = number(int, lambda value: value >= 1, "at least 1")
+"""What reads a count for argparse."""

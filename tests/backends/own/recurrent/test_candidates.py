@@ -286,6 +286,16 @@ def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
     assert (forward, other) in newer
 
 
+def test_beside_a_larger_cluster_is_all_else(own, memory, monkeypatch):
+    larger = with_spec(PROBLEM, hidden_size=256)._replace(batch=64)
+    older = geometries(own, memory, monkeypatch, larger, 8, 9, 132)
+    newer = geometries(own, memory, monkeypatch, larger, 9, 0, 132)
+    assert newer[-len(older) :] == older
+    forward, backward = newer[0]
+    assert forward.cluster
+    assert backward == older[0][1]  # too many words for a cluster
+
+
 def test_strict_float32_has_kernels_of_its_own(own):
     strict = with_options(with_spec(PROBLEM, dtype="float32"), math="strict")
     assert {one.kind.strict for pair in own._pairs(strict) for one in pair} == {True}
@@ -322,7 +332,9 @@ def test_layers_run_at_once_where_nothing_comes_between(
     found = own._pairs(problem)
     assert {one.kind.layers for one in found[0] if one} == {layers}
     # Beside them a few whose layers run one after the other.
-    assert {one.kind.layers for pair in found[-2:] for one in pair if one} == {1}
+    alike = [{one.kind.layers for one in pair if one} for pair in found]
+    first = alike.index({1})
+    assert alike == [{layers}] * first + [{1}] * (len(found) - first)
 
 
 def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch):

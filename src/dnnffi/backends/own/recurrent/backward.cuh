@@ -116,6 +116,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             const auto meanwhile = [&] {
                 if (POLL_FIRST) prepare();
             };
+            /* Nothing comes to the first turn; a CLUSTER of LAYERS counts its phase all the same. */
             if (turn == 0 && above == 0 && !(CLUSTER && LAYERS > 1)) {
                 meanwhile();
                 if (SCATTER)

@@ -11,10 +11,10 @@ from typing import Any
 
 from dnnffi.backends.cublas import library as cublas
 from dnnffi.backends.own.recurrent.choices import (
+    are_fastest,
     backward_choices,
     clustered,
     forward_choices,
-    is_small,
     layers_at_once,
 )
 from dnnffi.backends.own.recurrent.dropout import Generator
@@ -142,10 +142,9 @@ def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, .
     spec, batch = problem.spec, problem.batch
     where = batch, spec.num_directions, chip
     choose = backward_choices if kind.backward else forward_choices
-    beside = 1 if kind.backward else 2
     clusters, alone = clustered(kind, *where), tuple(choose(kind, *where))
-    if is_small(kind, *where):
-        alone = alone[:beside]
+    if are_fastest(clusters):
+        alone = alone[: 1 if kind.backward else 2]
     if spec.num_layers == 1 or spec.bidirectional or problem.drops:
         return [clusters, alone]
     together = clustered(kind._replace(layers=spec.num_layers), *where)

@@ -20,8 +20,11 @@ _MOST_BLOCKS = 8
 _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
 
-_MOST_PRODUCTS, _FEW_PRODUCTS, _MOST_SENT = 300_000, 150_000, 6144
-"""Of a block, and words of a cluster, in a step of clusters."""
+_MOST_PRODUCTS, _FEW_PRODUCTS = 300_000, 150_000
+"""Of a cluster's block in a step: with more it is not offered, with fewer the fastest."""
+
+_MOST_SENT = 6144
+"""Words that all blocks of a cluster take in a step of a backward."""
 
 _MOST_EXCHANGED = 32_000_000
 """Bytes that layers exchange which run at once: their words are all kept."""
@@ -150,10 +153,9 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geom
     return tuple(dict.fromkeys(found))
 
 
-def is_small(kind: Kind, batch: int, directions: int, chip: Chip) -> bool:
-    """Whether clusters are expected to be faster than all else."""
-    found = clustered(kind, batch, directions, chip)
-    return bool(found) and _products(kind, found[0].units) <= _FEW_PRODUCTS
+def are_fastest(clusters: tuple[Geometry, ...]) -> bool:
+    """Whether some of `clustered` are expected to be faster than all else."""
+    return any(_products(one.kind, one.units) <= _FEW_PRODUCTS for one in clusters[:1])
 
 
 def _products(kind: Kind, units: int) -> int:

@@ -19,6 +19,18 @@ struct Task
     }
 };
 
+/* Where number `i` of a task's words lies in the block. */
+struct Place
+{
+    int word, row;
+
+    DEVICE Place(int i, const Task &task)
+        : word(task.octet * (8 / WORD) + i / (4 * CELLS)),
+          row(task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd))
+    {
+    }
+};
+
 /* The element of a thread's cell in a stream of a slot. */
 DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
 {
@@ -29,8 +41,8 @@ DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
 struct Group
 {
     int rank, rows;    /* of this block; of the first sub-tile, those that exist */
-    int layer, steps;  /* the former in the order in which LAYERS begin */
-    int last;          /* step of this group */
+    int layer, steps;  /* the former in the order in which LAYERS begin; of the longest group */
+    int last;          /* steps of this group */
     uint4 *exchanged;  /* slots of each sub-tile in device memory: two, or all of all LAYERS, */
     uint4 *staged;     /* or, of a CLUSTER, in shared memory */
     Arrivals arrivals; /* of a CLUSTER */
@@ -95,9 +107,7 @@ struct Group
         }
 #pragma unroll
         for (int i = lane; i < TASK_WORDS * (CLUSTER ? BLOCKS : 1); i += 32) {
-            const int part = i % TASK_WORDS;
-            const int word = task.octet * (8 / WORD) + part / (4 * CELLS);
-            const int row = task.column * 8 + (CELLS == 2 ? part % 8 : part % 4 * 2 + task.odd);
+            const auto [word, row] = Place(i % TASK_WORDS, task);
             const int unit_word = rank * BLOCK_WORDS + word;
             const int at = SCATTER ? (gate * TEAM + rank % TEAM) * BLOCK_WORDS + word
                                    : gate * WORDS + unit_word;
@@ -126,9 +136,8 @@ struct Group
         const int own = phase_of(exchange), other = own - 1;
 #pragma unroll
         for (int i = threadIdx.x % 32; i < TASK_WORDS * 2 * BLOCKS; i += 32) {
-            const int part = i % TASK_WORDS, to_layer = i / (TASK_WORDS * BLOCKS);
-            const int word = task.octet * (8 / WORD) + part / (4 * CELLS);
-            const int row = task.column * 8 + (CELLS == 2 ? part % 8 : part % 4 * 2 + task.odd);
+            const auto [word, row] = Place(i % TASK_WORDS, task);
+            const int to_layer = i / (TASK_WORDS * BLOCKS);
             const int unit_word = rank * BLOCK_WORDS + word;
             const bool taken = to_layer == 0 ? (BACKWARD ? gate < GATES : own < last)
                                              : layer < LAYERS - 1 &&
@@ -150,12 +159,12 @@ struct Group
     DEVICE void confirm(int exchange) const
     {
         if constexpr (CLUSTER && LAYERS > 1) {
-            const int phase = phase_of(exchange), block = threadIdx.x;
-            if (layer == 0 || block >= BLOCKS || phase + 2 > (BACKWARD ? last : last - 1)) return;
+            const int phase = phase_of(exchange), thread = threadIdx.x;
+            if (layer == 0 || thread >= BLOCKS || phase + 2 > (BACKWARD ? last : last - 1)) return;
+            const int block = (layer - 1) * BLOCKS + thread;
             const uint4 *to = staged + STAGED_BYTES / 16 + 1;
-            store_in_block(in_block(shared_address(to), (layer - 1) * BLOCKS + block),
-                           make_uint4(0, 0, 0, 0),
-                           in_block(arrivals.of(phase), (layer - 1) * BLOCKS + block));
+            store_in_block(in_block(shared_address(to), block), make_uint4(0, 0, 0, 0),
+                           in_block(arrivals.of(phase), block));
         }
     }
 
@@ -248,8 +257,7 @@ struct Group
     {
 #pragma unroll
         for (int i = threadIdx.x % 32; i < TASK_WORDS; i += 32) {
-            const int word = task.octet * (8 / WORD) + i / (4 * CELLS);
-            const int row = task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd);
+            const auto [word, row] = Place(i, task);
             staged[staged_at(gate * BLOCK_WORDS + word, row)] =
                 as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]);
         }
