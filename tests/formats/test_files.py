@@ -72,6 +72,19 @@ def test_a_file_is_replaced_whole_and_nothing_else_is_left(path):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_the_file_of_a_link_is_replaced_and_keeps_its_permissions(path):
+    weights_of().save(path)
+    path.chmod(0o600)
+    link = path.with_name(f"link{path.suffix}")
+    link.symlink_to(path.name)
+    other = weights_of(RNNSpec(mode="gru", input_size=2, hidden_size=3))
+    other.save(link)
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert RNNWeights.load(path).spec == other.spec
+    assert sorted(one.name for one in path.parent.iterdir()) == sorted([path.name, link.name])
+
+
 def test_a_failed_write_leaves_what_was_there(path, monkeypatch):
     weights_of().save(path)
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import secrets
+import stat
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -30,17 +31,26 @@ _SAFETENSORS = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "
 def save(path: object, spec: RNNSpec, arrays: Mapping[str, NDArray]) -> None:
     """Write arrays on the host under PyTorch's names, in the format that the suffix names.
 
-    The file is there whole or not at all.
+    The file is there whole or not at all. A file that is replaced leaves its permissions to the new
+    one; of a link, the file that it names is replaced.
     """
     target, suffix = _path(path)
+    target = target.resolve()
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     text = json.dumps(
         {field.name: getattr(spec, field.name) for field in fields(spec) if field.init}
     )
     data = _to_npz(text, arrays) if suffix == ".npz" else _to_safetensors(text, arrays)
     written = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        with written.open("xb") as file:
+        # Nobody may read it who may not read what was there.
+        made = os.open(
+            written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode
+        )
+        with open(made, "wb") as file:
             file.write(data)
+        if mode is not None:
+            written.chmod(mode)
         written.replace(target)
     except BaseException:
         written.unlink(missing_ok=True)
