@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import conformance
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,3 +111,14 @@ def test_more_rows_than_a_dispatch_has_groups_in_a_dimension(device):
     options = dnnffi.spec.options.rnn_options({"algorithm": "persistent"}, "rnn_tanh")
     problem = dnnffi.RNNProblem.dense(spec, 4100, 280, options=options)
     conformance.check_inference(conformance.Case(problem, True, 0), run_context)
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_tanh_keeps_the_digits_of_small_numbers(steps):
+    """The weights are 1, so that y is tanh of x: from 1e-7 to 3, past where the series ends."""
+    spec = dnnffi.RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=1, bias=False)
+    weights = dnnffi.RNNWeights(np.array([1, 0], "float32"), spec)
+    x = np.geomspace(1e-7, 3, 64 * steps, dtype="float32").reshape(steps, 64, 1)
+    x[:, ::2] *= -1
+    y, _ = dnnffi.rnn_tanh(x, None, weights, backend="vulkan")
+    np.testing.assert_allclose(y, np.tanh(x.astype("float64")), rtol=1e-6)
