@@ -159,6 +159,35 @@ def test_operands_that_are_not_mapped_take_part(explicit, divided):
     assert all(array.sharding.spec == expected for array in jax.tree.leaves(found))
 
 
+@pytest.mark.parametrize("shares_x", [True, False])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_networks_lie_as_their_weights(explicit, gradient, shares_x):
+    one = network(PROBLEM, "reference")
+    function = jax.grad(one.loss, (0, 1, 2)) if gradient else one.function
+    x, hx, weights = one.arrays
+    shared = (x, hx) if shares_x else stacked((x, hx))
+    mapped = jax.jit(jax.vmap(function, (*(None if shares_x else 0,) * 2, 0)))
+    of_map = jax.NamedSharding(explicit, P("d"))
+    everywhere = jax.NamedSharding(explicit, P(None))
+    given = jax.device_put(shared, everywhere if shares_x else of_map)
+    found = mapped(*given, jax.device_put(stacked(weights), of_map))
+    assert_close(found, mapped(*shared, stacked(weights)))
+    assert {array.sharding.spec[0] for array in jax.tree.leaves(found)} == {"d"}
+
+
+@pytest.mark.parametrize("place", [("d", None), (None, "d"), ("e", "d")], ids=str)
+def test_nested_maps_lie_as_before(explicit, place):
+    one = network(PROBLEM, "reference")
+    x, hx, weights = one.arrays
+    of_each = jax.vmap(jax.grad(one.loss, (0, 1, 2)), (0, 0, None))
+    program = jax.jit(jax.vmap(of_each, (0, 0, None)))
+    mapped = stacked(stacked((x, hx)), (1, 2))
+    given = jax.device_put(mapped, jax.NamedSharding(explicit, P(*place)))
+    found = program(*given, jax.device_put(weights, jax.NamedSharding(explicit, P(None))))
+    assert_close(found, program(*mapped, weights))
+    assert {array.sharding.spec[:2] for array in jax.tree.leaves(found)} == {place}
+
+
 @pytest.mark.parametrize("axis", [0, 1], ids=["map", "batch"])
 def test_a_mapped_convolution_lies_as_before(explicit, axis):
     rng = np.random.default_rng(0)

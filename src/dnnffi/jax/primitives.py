@@ -144,7 +144,7 @@ def join_batch(
 
 def _explicit(array: Any, axis: int) -> tuple[Any, ...]:
     """The explicit axes of a mesh that divide an axis of an array."""
-    return _names(jax.typeof(array).sharding.spec[axis])
+    return mesh_axes(jax.typeof(array).sharding.spec[axis])
 
 
 def _reshaped(
@@ -162,27 +162,35 @@ def _reshaped(
 
 
 def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tuple[Any, Any]:
-    """The mapped axis joins N."""
+    """The mapped axis joins N, divided by what divides either of them, as in `join_batch`."""
     size = mapped_size(arrays, axes)
-    # With the mapped axis in front; what is not mapped has none.
+    # With the mapped axis in front, which has one element where nothing is mapped.
     moved = [
-        array if axis is None else jnp.moveaxis(array, axis, 0)
+        array[None] if axis is None else jnp.moveaxis(array, axis, 0)
         for array, axis in zip(arrays, axes, strict=True)
     ]
-    counts = [
-        array.shape[0 if axis is None else 1] for array, axis in zip(moved, axes, strict=True)
-    ]
-    count = max(counts)
+    count = max(array.shape[1] for array in moved)
+    of_map = next(filter(None, (_explicit(array, 0) for array in moved)), ())
+    of_count = next(filter(None, (_explicit(array, 1) for array in moved)), ())
+    of_count = tuple(axis for axis in of_count if axis not in of_map)
+    behind = bool(of_count) and not of_map
     operands = []
-    for array, axis, own in zip(moved, axes, counts, strict=True):
-        if axis is not None or own > 1:
-            rest = array.shape[1 if axis is None else 2 :]
-            if axis is None:
-                array = array[None]
-            array = jnp.broadcast_to(array, (size, count, *rest)).reshape(-1, *rest)
-        operands.append(array)
-    results = bind(*operands)
-    return [array.reshape(size, count, *array.shape[1:]) for array in results], [0] * len(results)
+    for array, axis in zip(moved, axes, strict=True):
+        rest = array.shape[2:]
+        if axis is None and array.shape[1] == 1:
+            operands.append(array.reshape(1, *rest))
+            continue
+        array = jnp.broadcast_to(array, (size, count, *rest))
+        if behind:
+            array = jnp.moveaxis(array, 0, 1)
+        operands.append(_reshaped(array, (-1, *rest), 0, 2, [of_map + of_count]))
+    apart = []
+    for array in bind(*operands):
+        sizes, parts = (size, count), [of_map, of_count]
+        if behind:
+            sizes, parts = sizes[::-1], parts[::-1]
+        apart.append(_reshaped(array, (*sizes, *array.shape[1:]), 0, 1, parts))
+    return apart, [int(behind)] * len(apart)
 
 
 def map_some(
@@ -316,7 +324,7 @@ def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any
         # Of the first operand that not all problems share: x may be shared, and weights mapped.
         apart = shared[: len(avals_in)]
         over_count = over(apart.index(False), 0) if False in apart else None
-        if {*_names(over_batch)} & {*_names(over_count)}:  # x by rows, weights by networks
+        if {*mesh_axes(over_batch)} & {*mesh_axes(over_count)}:  # x by rows, weights by networks
             over_count = None
 
         def sharding(number: int) -> NamedSharding:
@@ -348,9 +356,9 @@ def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any
 
 def _parts(mesh: Any, axes: Any) -> int:
     """Among how many devices an axis that is divided over ``axes`` of the mesh lies."""
-    return prod(mesh.shape[axis] for axis in _names(axes))
+    return prod(mesh.shape[axis] for axis in mesh_axes(axes))
 
 
-def _names(axes: Any) -> tuple[Any, ...]:
+def mesh_axes(axes: Any) -> tuple[Any, ...]:
     """The axes of a mesh that an entry of a `PartitionSpec` names."""
     return () if axes is None else axes if isinstance(axes, tuple) else (axes,)

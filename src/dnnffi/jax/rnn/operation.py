@@ -37,6 +37,7 @@ from dnnffi.jax.primitives import (
     join_problems,
     map_some,
     mapped_size,
+    mesh_axes,
     varying_alike,
 )
 from dnnffi.jax.rnn.call import BACKWARD, FORWARD, INFER, Call
@@ -112,6 +113,11 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
         "reserve": (count, 1, task.problem.batch, task.reserve_row),
     }
     x, operands = avals[0], dict(zip(task.names, avals, strict=True))
+    # What divides N, unless it divides the batch.
+    of_batch = mesh_axes(x.sharding.spec[task.batch_axis("x")])
+    divided = next((aval for aval in avals if mesh_axes(aval.sharding.spec[0])), x)
+    of_count = mesh_axes(divided.sharding.spec[0])
+    of_count = tuple(axis for axis in of_count if axis not in of_batch)
     found = []
     for name in task.results:
         dtype = jnp.dtype("uint8") if name in ("reserve", "spent") else x.dtype
@@ -121,9 +127,9 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
         of = operands.get(name.removeprefix("d")) if name.startswith("d") else None
         spec = [None] * len(shape) if of is None else [*of.sharding.spec]
         if of is None:
-            spec[0] = x.sharding.spec[0]
-            spec[task.batch_axis(name)] = x.sharding.spec[task.batch_axis("x")]
-        sharding = x.sharding.update(spec=PartitionSpec(*spec))
+            spec[task.batch_axis(name)] = of_batch or None
+        spec[0] = of_count or None
+        sharding = divided.sharding.update(spec=PartitionSpec(*spec))
         found.append(x.update(shape=shape, dtype=dtype, sharding=sharding, weak_type=False))
     return found
 
