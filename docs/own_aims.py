@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.choices import forward_choices
+from dnnffi.backends.own.recurrent.choices import forward_choices, whole_rows
 from dnnffi.backends.own.recurrent.estimates import gathered_words, shared_words
 from dnnffi.backends.own.recurrent.geometry import WORD_BYTES, Chip, Kind
 from dnnffi.bench.summary import CAPTURED, GRAPH, NOT_MEASURED, PHASE_WORDS, RAW, figures
@@ -130,12 +130,13 @@ def at_limit(shapes: Sequence[Mapping[str, Any]], steps: Record | None) -> str:
 def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
     """What reading from L2 takes in a step of our kernels, and what shared memory takes.
 
-    Of the division that is expected to be the fastest. The rate of L2 is that of the record.
+    Of the division that is expected to be the fastest, with tensor cores. The rate of L2 is that of
+    the record.
     """
     kind = Kind(shape["mode"], shape["hidden_size"], shape["dtype"])
     batch, directions = shape["batch"], shape["directions"]
     found = forward_choices(kind, batch, directions, H200)
-    if not found or steps is None:
+    if not found or steps is None or whole_rows(kind, batch, directions, H200):
         return "-"
     one = found[0]
     at_once = H200.multiprocessors // one.blocks

@@ -36,7 +36,7 @@ MEMCHECK = [
     *(
         ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}-{dtype}- and {exchange}"]
         for mode, dtype, exchange in itertools.product(
-            MODES, ("float32", "float16", "bfloat16"), ("clusters", "memory")
+            MODES, ("float32", "float16", "bfloat16"), ("all", "clusters", "memory")
         )
     ),
     ["tests/gpu/test_depthwise.py", "-k", "not backward_data"],
@@ -45,6 +45,7 @@ MEMCHECK = [
         for dtype in ("float32", "float16 and not bfloat16", "bfloat16")
     ),
     ["tests/gpu/test_own.py::test_layers_at_once"],
+    ["tests/gpu/test_own.py::test_whole_rows"],
     ["tests/gpu/test_own.py::test_dropout_is_the_reference_with_the_same_masks"],
     *(
         ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
@@ -76,8 +77,10 @@ PARTS = [
     for (tool, cases), mode in itertools.product(OTHER_TOOLS.items(), MODES)
 ]
 PARTS += [
-    (tool, ["tests/gpu/test_own.py::test_layers_at_once", "-k", "float16 and packed"])
-    for tool in ("racecheck", "synccheck")
+    (tool, [f"tests/gpu/test_own.py::{test}", "-k", "float16 and packed"])
+    for tool, test in itertools.product(
+        ("racecheck", "synccheck"), ("test_layers_at_once", "test_whole_rows")
+    )
 ]
 PARTS += [("memcheck", tests) for tests in MEMCHECK]
 

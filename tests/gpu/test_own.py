@@ -14,7 +14,7 @@ import dnnffi
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.choices import scattered
-from dnnffi.backends.own.recurrent.geometry import Chip, Kind
+from dnnffi.backends.own.recurrent.geometry import Chip, Kind, of_whole_rows
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
@@ -54,9 +54,11 @@ def case_of(spec, steps, batch, *, layout="dense", options=OPTIONS, seed=0):
 check = partial(conformance.check, asarray=cupy.asarray, backend=OWN)
 
 
-@pytest.fixture(params=["in clusters", "through memory"])
+@pytest.fixture(params=["not at all", "in clusters", "through memory"])
 def exchange(request, monkeypatch):
     """How the blocks of small layers exchange words."""
+    if request.param != "not at all":
+        monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
     if request.param == "through memory":
         monkeypatch.setattr(candidates, "clustered", lambda *_: ())
     return request.param
@@ -121,6 +123,7 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
 
     monkeypatch.setattr(candidates, "backward_choices", only_shares)
     monkeypatch.setattr(candidates, "clustered", lambda *_: ())
+    monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
     check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
 
@@ -128,12 +131,33 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
 @pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
 @pytest.mark.parametrize("dtype", OWN.dtypes)
 @pytest.mark.parametrize("mode", conformance.MODES)
+@pytest.mark.parametrize("exchange", ["in clusters", "through memory"], indirect=True)
 def test_layers_at_once(mode, dtype, layout, exchange):
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=53, num_layers=3, dtype=dtype)
     case = case_of(spec, 9, 19, layout=layout)
     (forward, backward), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
     assert (forward.kind.layers, backward.kind.layers) == (3, 3)
     assert forward.cluster == backward.cluster == (exchange == "in clusters")
+    check(case)
+
+
+@pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
+@pytest.mark.parametrize("dtype", OWN.dtypes)
+@pytest.mark.parametrize("mode", conformance.MODES)
+@pytest.mark.parametrize(
+    ("hidden_size", "division"), [(53, (4, 4, 1)), (45, (8, 2, 2)), (100, (8, 1, 8))]
+)
+def test_whole_rows(mode, dtype, layout, hidden_size, division, monkeypatch):
+    parts, rows, blocks = division
+
+    def chosen(kind, *_):
+        return (of_whole_rows(kind, rows, parts, blocks),)
+
+    monkeypatch.setattr(candidates, "whole_rows", chosen)
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, num_layers=2, dtype=dtype)
+    case = case_of(spec, 9, 19, layout=layout)
+    (forward, backward), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
+    assert forward.parts == backward.parts == parts
     check(case)
 
 

@@ -8,7 +8,7 @@ from emulated_cuda import EmulatedMemory
 
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
-from dnnffi.backends.own.recurrent.geometry import Geometry, Kind
+from dnnffi.backends.own.recurrent.geometry import Geometry, Kind, of_whole_rows
 from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
@@ -39,6 +39,8 @@ def geometry(
 ):
     """A geometry; ``kept`` are the steps of k in registers and in shared memory, at most."""
     flags = {"poll_first": True} | flags
+    if parts := flags.get("parts"):
+        return of_whole_rows(kind, rows, parts, flags["blocks"])
     shape = units, rows, subtiles, *warps
     empty = Geometry(kind, *shape, 0, 0, staged, ring=ring, **flags)
     registers = min(kept[0], empty.warp_k)

@@ -81,7 +81,7 @@ def test_what_no_kernel_may_do_is_found(body, words):
 
 def test_a_store_into_a_block_that_has_ended_is_found():
     """Also where no thread is left to go on."""
-    body = "uint4 word{}; device_send(1 - blockIdx.x, 0, &word, 64);"
+    body = "uint4 word{}; device_send(1 - blockIdx.x, 0, &word, 16, 64);"
     with pytest.raises(EmulatorError, match="a store into a block that has ended"):
         run(body, threads=32, seeds=10)
 

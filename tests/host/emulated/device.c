@@ -53,7 +53,7 @@ struct arrivals {
 struct store {
     uint32_t *at, value[4];
     struct arrivals *counted; /* by the barrier of this block, NULL for a store to device memory */
-    int block;
+    int block, bytes;
 };
 
 struct index threadIdx, blockIdx, blockDim, gridDim;
@@ -104,10 +104,10 @@ static void show(int number)
             number = i;
             break;
         }
-    memcpy(stores[number].at, stores[number].value, 16);
+    memcpy(stores[number].at, stores[number].value, stores[number].bytes);
     if (stores[number].counted) {
         if (blocks[stores[number].block].ended == per_block) fail("a store into a block that has ended");
-        arrived(stores[number].counted, -16);
+        arrived(stores[number].counted, -stores[number].bytes);
     }
     memmove(&stores[number], &stores[number + 1], (--store_count - number) * sizeof *stores);
 }
@@ -202,22 +202,23 @@ void device_wait(int pending)
 
 static void store_late(struct store store, const void *value)
 {
-    if ((uintptr_t)store.at & 15) fail("a store of a word that is not aligned");
+    if ((uintptr_t)store.at & (store.bytes - 1)) fail("a store of a word that is not aligned");
     if (store_count == LATE_STORES) show(0);
-    memcpy(store.value, value, 16);
+    memcpy(store.value, value, store.bytes);
     stores[store_count++] = store;
     if (draw(2)) change();
 }
 
 void device_store(void *at, const void *value)
 {
-    store_late((struct store){.at = at}, value);
+    store_late((struct store){.at = at, .bytes = 16}, value);
 }
 
-void device_send(int block, unsigned at, const void *value, unsigned barrier)
+void device_send(int block, unsigned at, const void *value, int bytes, unsigned barrier)
 {
     unsigned char *memory = blocks[block].memory;
-    store_late((struct store){(void *)(memory + at), {0}, (void *)(memory + barrier), block}, value);
+    struct arrivals *counted = (void *)(memory + barrier);
+    store_late((struct store){(void *)(memory + at), {0}, counted, block, bytes}, value);
 }
 
 void device_begin_barrier(unsigned at)

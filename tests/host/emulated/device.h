@@ -16,7 +16,7 @@ void device_warp(collective *what, void *argument);
 void device_load(void *value, const void *at);
 void device_store(void *at, const void *value);
 /* Of a cluster: a store into a block's memory, and its barriers, by their places there. */
-void device_send(int block, unsigned at, const void *value, unsigned barrier);
+void device_send(int block, unsigned at, const void *value, int bytes, unsigned barrier);
 void device_begin_barrier(unsigned at);
 void device_expect(unsigned at, int bytes);
 int device_phase_ended(unsigned at, unsigned parity);

@@ -114,7 +114,13 @@ constexpr int OF_CLUSTER = ((HIDDEN + 7) / 8 * 8 + UNITS - 1) / UNITS * LAYERS;
 DEVICE void store_in_block(u32 at, uint4 word, u32 barrier)
 {
     const int block = blockIdx.x / OF_CLUSTER * OF_CLUSTER + (int)(at >> 24) - 1;
-    device_send(block, at & 0xffffff, &word, barrier & 0xffffff);
+    device_send(block, at & 0xffffff, &word, 16, barrier & 0xffffff);
+}
+
+DEVICE void store_float_in_block(u32 at, float value, u32 barrier)
+{
+    const int block = blockIdx.x / OF_CLUSTER * OF_CLUSTER + (int)(at >> 24) - 1;
+    device_send(block, at & 0xffffff, &value, 4, barrier & 0xffffff);
 }
 
 DEVICE void meet_cluster() { device_meet(OF_CLUSTER); }

@@ -159,7 +159,7 @@ def test_other_arrays(memory, of_amd):
 
 
 def test_a_device_without_room_is_offered_nothing(own, memory, monkeypatch):
-    monkeypatch.setattr(memory, "shared_bytes", lambda device: 2000)
+    monkeypatch.setattr(memory, "shared_bytes", lambda device: 500)
     refused(own, memory, PROBLEM, "have no geometry for .* on this device")
 
 
@@ -271,6 +271,26 @@ def geometries(own, memory, monkeypatch, problem, *architecture):
     return own._pairs(problem)
 
 
+@pytest.fixture
+def no_whole_rows(monkeypatch):
+    """Tensor cores alone."""
+    monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
+
+
+def test_a_layer_of_few_units_has_whole_rows(own, memory, monkeypatch):
+    found = geometries(own, memory, monkeypatch, with_spec(PROBLEM, hidden_size=64), 8, 0, 108)
+    forward, backward = found[0]
+    assert (forward.parts > 0, backward.parts > 0) == (True, True)
+    assert {one.parts for one in found[-1]} == {0}
+    larger = with_spec(PROBLEM, hidden_size=96)
+    older = geometries(own, memory, monkeypatch, larger, 8, 0, 108)
+    assert {one.parts for pair in older for one in pair} == {0}
+    newer = geometries(own, memory, monkeypatch, larger, 9, 0, 132)
+    assert newer[0][0].parts > 0
+    assert newer[0][0].cluster
+
+
+@pytest.mark.usefixtures("no_whole_rows")
 def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
     small = with_spec(PROBLEM, hidden_size=136)._replace(batch=16)
     older = geometries(own, memory, monkeypatch, small, 8, 9, 132)
@@ -322,11 +342,12 @@ def test_a_backward_of_one_row_is_a_clusters(own, memory, monkeypatch):
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("no_whole_rows")
 def test_layers_run_at_once_where_nothing_comes_between(
     own, memory, monkeypatch, fields, keywords, layers
 ):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
-    spec = replace(SPEC, num_layers=3, hidden_size=64)
+    spec = replace(SPEC, num_layers=3, hidden_size=96)
     problem = RNNProblem.dense(spec, 5, 6, training=True, options=RNNOptions(algorithm="own"))
     problem = with_spec(problem._replace(**keywords), **fields)
     found = own._pairs(problem)
@@ -339,7 +360,7 @@ def test_layers_run_at_once_where_nothing_comes_between(
 
 def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(8, 9, 132))
-    spec = replace(SPEC, num_layers=3, hidden_size=64)
+    spec = replace(SPEC, num_layers=3, hidden_size=96)
     problem = RNNProblem.dense(spec, 5, 6, options=RNNOptions(algorithm="own"))
     (geometry, _), *_ = own._pairs(problem)
     memory.room = geometry.group_blocks - 1

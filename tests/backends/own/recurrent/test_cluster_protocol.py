@@ -8,6 +8,8 @@ A model of what the kernels do, line by line:
   sends nothing. Then, for each exchange e, all threads wait for the phase of e (`Arrivals::wait`),
   take the words (the first one then says what the next phase counts, `Arrivals::expect`) and meet
   at a barrier, and the first one sends its word of exchange e + 1, but for the last one.
+- Without tensor cores (`fma.cuh`) each thread sends a word of its own, right behind its products;
+  the barrier follows.
 - Of several layers, each also takes the words of the layer below, of the exchange after; its first
   thread sends the blocks of that layer a receipt behind the barrier (`Group::confirm`).
 - A word that is sent arrives at some time, words in any order, and is counted when it arrives. A
@@ -58,11 +60,11 @@ def changed(values, at, value):
 class Protocol:
     """The protocol of so many blocks of a layer and exchanges, or what is left without a rule."""
 
-    def __init__(self, blocks, exchanges, without="", layers=1):
+    def __init__(self, blocks, exchanges, without="", layers=1, each=False):
         self.of_layer, self.layers, self.exchanges = blocks, layers, exchanges
-        self.count, self.without = blocks * layers, without
+        self.count, self.without, self.each = blocks * layers, without, each
         self.threads = range(self.count * THREADS)
-        self.words = blocks * 2
+        self.words = blocks * (THREADS if each else 2)
         self.slots = 1 if without == "second slot" else 2
         self.programs = [self.program(layer) for layer in range(layers) for _ in range(blocks)]
 
@@ -74,6 +76,9 @@ class Protocol:
         program.append(("send", 0))
         for e in range(self.exchanges):
             step = [("wait", e), ("take", e), ("expect", e)]
+            if self.each:
+                program += [*step, ("send", e + 1), ("barrier", e)]
+                continue
             if self.without != "barrier":
                 step.append(("barrier", e))
             if layer > 0 and e + 2 < self.exchanges:
@@ -121,15 +126,19 @@ class Protocol:
         """As `Arrivals::bytes`, in words."""
         layer = number // self.of_layer
         receipts = layer + 1 < self.layers and phase > 1 and self.without != "receipts"
-        return self.of_layer * (1 + (layer > 0) + receipts)
+        return self.of_layer * (THREADS if self.each else 1 + (layer > 0) + receipts)
 
     def of(self, layer):
         """The blocks of a layer."""
         return range(layer * self.of_layer, (layer + 1) * self.of_layer)
 
-    def sent(self, number, e):
-        """What a block sends of exchange e: to its own layer, and to the one that reads it."""
+    def sent(self, number, thread, e):
+        """What a thread sends of exchange e: to its own layer, and to the one that reads it."""
+        if not self.each and thread % THREADS:
+            return
         layer, place = divmod(number, self.of_layer)
+        if self.each:
+            place = thread
         if e < self.exchanges:
             yield from (Flight(number, to, e, place) for to in self.of(layer))
         if e > 0 and layer + 1 < self.layers:
@@ -140,7 +149,7 @@ class Protocol:
         """What a thread does without the others of its block."""
         block, slot, first = state.blocks[number], e % self.slots, thread % THREADS == 0
         if what == "send":
-            sent = set(self.sent(number, e)) if first else set()
+            sent = set(self.sent(number, thread, e))
             yield self.moved(state._replace(flying=state.flying | sent), [thread])
         elif what == "confirm":
             below = self.of(number // self.of_layer - 1)
@@ -161,6 +170,7 @@ class Protocol:
             yield self.moved(state, [thread])
         elif what == "take":
             read = self.of_layer * (1 if number < self.of_layer else 2)
+            read = self.words if self.each else read
             if set(block.words[slot * self.words :][:read]) != {e}:
                 raise Wrong("takes a word of another step")
             yield self.moved(state, [thread])
@@ -229,6 +239,23 @@ def test_without_a_rule_it_is_wrong(rule, expected):
 )
 def test_so_does_that_of_several_layers(blocks, exchanges, layers):
     assert Protocol(blocks, exchanges, layers=layers).explore() > 1
+
+
+@pytest.mark.parametrize(("blocks", "exchanges"), [(1, 4), (2, 1), (2, 2), (2, 3)])
+def test_so_does_that_of_threads_that_send_by_themselves(blocks, exchanges):
+    assert Protocol(blocks, exchanges, each=True).explore() > 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("second slot", r"counts in another phase|overwrites what is still to be taken"),
+        ("meeting", "sends to a block that has not begun"),
+    ],
+)
+def test_without_a_rule_that_is_wrong(rule, expected):
+    with pytest.raises(Wrong, match=expected):
+        Protocol(2, 3, rule, each=True).explore()
 
 
 def test_without_receipts_a_layer_overwrites_what_another_is_still_to_take():

@@ -19,6 +19,7 @@ from dnnffi.backends.own.recurrent.choices import (
     forward_choices,
     layers_at_once,
     scattered,
+    whole_rows,
     wide,
 )
 from dnnffi.backends.own.recurrent.divisions import divisions
@@ -30,6 +31,7 @@ from dnnffi.backends.own.recurrent.geometry import (
     Chip,
     Geometry,
     Kind,
+    of_whole_rows,
 )
 from dnnffi.spec.checks import ITEM_SIZES
 
@@ -60,7 +62,7 @@ SUMS = {
     "warp_tiles": "WARP_TILES",
     "chunk_k": "CHUNK_K",
     "warp_k": "WARP_K",
-    "k_streamed": "K_STREAMED",
+    "k_streamed": "FMA ? 0 : K_STREAMED",
     "cells": "CELLS",
     "streams": "STREAMS",
     "chunk_words * rows": "CHUNK_WORDS",
@@ -68,12 +70,13 @@ SUMS = {
     "base_shared_bytes": "WEIGHTS_AT",
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
     "exchange_bytes(50)": (
-        "CLUSTER ? 0 : SUBTILES * (LAYERS > 1 ? (50 + LAYERS) * LAYERS : 2LL) * SLOT_WORDS * 16"
+        "CLUSTER || FMA ? 0"
+        ": SUBTILES * (LAYERS > 1 ? (50 + LAYERS) * LAYERS : 2LL) * SLOT_WORDS * 16"
     ),
     "group_blocks": "BLOCKS * LAYERS",
     "k_words": "EXCHANGED",
-    "share_words": "SHARE_WORDS",
-    "bias_parts": "SUBTILES * COLUMNS * (3 - CELLS)",
+    "share_words": "FMA ? 0 : SHARE_WORDS",
+    "bias_parts": "FMA ? ROWS : SUBTILES * COLUMNS * (3 - CELLS)",
 }
 
 
@@ -89,9 +92,11 @@ def any_geometry(dice):
         return any_scatter(dice, kind)
     if dice.random() < 0.3:
         return any_chunks(dice, kind)
+    if dice.random() < 0.2:
+        return any_whole_rows(dice, kind)
     kind = kind._replace(layers=dice.choice([1, 1, 2, 3]))
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
-    cluster = kind.layers == 1 and dice.random() < 0.2
+    cluster = dice.random() < 0.2
     subtiles = 1 if cluster else dice.randint(1, 2)
     empty = Geometry(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
@@ -113,6 +118,13 @@ def any_chunks(dice, kind):
     )
     registers = dice.randint(0, empty.warp_k)
     return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
+
+
+def any_whole_rows(dice, kind):
+    """One whose blocks have whole rows."""
+    parts = dice.choice([1, 2, 4, 8])
+    rows = dice.choice([rows for rows in (1, 2, 4) if rows <= parts])
+    return of_whole_rows(kind, rows, parts, dice.choice([1, 1, 2, 5, 8]))
 
 
 def any_scatter(dice, kind):
@@ -168,7 +180,7 @@ def check(found, kind, batch, chip):
         assert one.k_streamed >= 0
         assert one.k_registers >= 0
         assert one.k_shared >= 0
-        assert 4 * 32 <= one.threads <= MOST_WARPS * 32
+        assert (1 if one.parts else 4) * 32 <= one.threads <= MOST_WARPS * 32
         assert one.blocks * one.units >= kind.padded > (one.blocks - one.team) * one.units
         assert one.k_warps * one.warp_k * 4 >= one.k_words
         assert one.tile_warps * one.warp_tiles >= one.tiles
@@ -239,6 +251,34 @@ def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions, laye
         assert one.group_blocks <= 8
         assert (one.subtiles, one.k_streamed, one.exchange_bytes(9)) == (1, 0, 0)
         assert one.groups(batch) * directions * one.group_blocks <= H200.multiprocessors
+
+
+@given(kinds(300), st.integers(1, 600), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
+def test_a_block_has_room_for_whole_rows_and_all_weights(kind, batch, directions, chip):
+    found = whole_rows(kind, batch, directions, chip)
+    check(found, kind, batch, chip)
+    assert len(found) <= 2
+    weights = kind.gates * kind.padded**2
+    for one in found:
+        assert one.blocks <= (8 if chip.clusters else 1)
+        assert (one.k_streamed, one.exchange_bytes(9)) == (0, 0)
+        assert one.rows <= one.parts
+        assert one.blocks * one.threads * min(255, 65536 // one.threads) >= weights
+        assert one.groups(batch) * directions * one.blocks <= chip.multiprocessors
+
+
+def test_layers_of_few_units_have_whole_rows():
+    def found(mode, hidden, batch):
+        return [
+            (one.rows, one.parts)
+            for one in whole_rows(Kind(mode, hidden, "float32"), batch, 1, H200)
+        ]
+
+    assert found("lstm", 64, 16) == [(1, 2), (1, 4)]
+    assert found("lstm", 64, 200) == [(2, 2), (2, 4)]
+    assert found("rnn_relu", 155, 4) == [(1, 1), (1, 2)]
+    assert found("lstm", 128, 1) == [(1, 8), (1, 4)]  # in clusters
+    assert not found("lstm", 512, 1)
 
 
 @given(kinds(600), st.integers(1, 100), st.integers(2, 5), st.sampled_from([H200, SMALL]))

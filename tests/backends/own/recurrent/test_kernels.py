@@ -89,6 +89,11 @@ def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
     return sizes | rest
 
 
+def rows_of(parts, rows=1, blocks=1):
+    """So many rows of a group without tensor cores."""
+    return {"rows": rows, "parts": parts, "blocks": blocks}
+
+
 LATER = {"poll_first": False}
 CLUSTER = {"cluster": True}
 
@@ -190,6 +195,23 @@ SETUPS = (
     Setup("gru", "bfloat16", 23, way(16, 8, 1, (1, 4), (0, 1), **CLUSTER), way(8, 16, **CLUSTER)),
     Setup("rnn_relu", "bfloat16", 8, way(**LATER, **CLUSTER), way(**CLUSTER)),
     Setup("rnn_tanh", "float16", 24, way(8, **CLUSTER), way(8, **CLUSTER), packed=True),
+    # Whole rows in a block, without tensor cores.
+    Setup("lstm", "float32", 20, rows_of(4), rows_of(4, 2)),
+    Setup("lstm", "float16", 37, rows_of(2, 2), rows_of(4, 4), packed=True),
+    Setup("gru", "bfloat16", 24, rows_of(1), rows_of(8, 2)),
+    Setup("gru", "float32", 11, rows_of(4, 4), rows_of(2), packed=True, strict=True),
+    Setup("rnn_tanh", "float16", 33, rows_of(8, 2), rows_of(1), packed=True),
+    Setup("rnn_relu", "float32", 9, rows_of(2), rows_of(4)),
+    Setup("lstm", "float16", 8, rows_of(8), rows_of(8, 4), clip="clip"),
+    Setup("gru", "float16", 16, rows_of(4, 2)),
+    # The same in clusters: units that fill all blocks, and that do not.
+    Setup("lstm", "float32", 32, rows_of(4, 1, 4), rows_of(4, 2, 2)),
+    Setup("lstm", "float16", 21, rows_of(2, 2, 2), rows_of(8, 1, 3), packed=True),
+    Setup("gru", "bfloat16", 37, rows_of(8, 4, 3), rows_of(4, 1, 2)),
+    Setup("gru", "float32", 29, rows_of(16, 1, 4), rows_of(2, 2, 4), packed=True, strict=True),
+    Setup("rnn_tanh", "float32", 50, rows_of(1, 1, 2), rows_of(8, 4, 4), packed=True),
+    Setup("rnn_relu", "float16", 40, rows_of(32, 1, 5), rows_of(4, 2, 3)),
+    Setup("lstm", "bfloat16", 19, rows_of(4, 4, 3)),
     # Without what a backward needs.
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
     Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2), **LATER), packed=True),

@@ -86,6 +86,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(turn, sub);
             const auto pass_on = [&] {
+                if (RING_FIRST && thread < RING_FIRST) return;
                 if (turn > 0) {
                     ring.store(step + 1, turn - 1, sub);
                     if (turn - 1 + RING < last) ring.load(step + 1 - RING, turn - 1, sub);
@@ -97,7 +98,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             };
             float input[WARP_TASKS][INPUTS][CELLS];
             const auto prepare = [&] {
-                if (!CLUSTER) pass_on();
+                if (!CLUSTER && !FMA) pass_on();
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
@@ -125,18 +126,22 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             } else if constexpr (SCATTER) group.receive(shares, turn - 1, sub, meanwhile);
             else group.product(sums, weights, turn - 1, sub, meanwhile, above > 0 && turn < last,
                                turn > 0);
-            const Partials partials((float *)memory, turn * SUBTILES + sub);
+            Partials partials((float *)memory, turn * SUBTILES + sub);
             if constexpr (!SCATTER) {
                 sums.total();
                 partials.write(sums, warp, lane);
             }
-            wait_for_copies<(RING - 2) * SUBTILES - CLUSTER>();
-            __syncthreads();
-            group.confirm(turn - 1);
+            const auto meet = [&] {
+                wait_for_copies<(RING - 2) * SUBTILES - (CLUSTER || FMA)>();
+                __syncthreads();
+                group.confirm(turn - 1);
+            };
+            if (!FMA) meet();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);
                 if (!task.there) continue;
+                Element stored[SAVED];
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
                     const int row = first_row + sub * ROWS + task.row + e;
@@ -155,8 +160,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                         if (CELL == LSTM && dc_n) dc[sub][i][e] = real(dc_n[at]);
                     }
                     if (turn == last) {
-                        if (there && dh_0) dh_0[at] = rounded(d);
-                        if (there && CELL == LSTM && dc_0) dc_0[at] = rounded(dc[sub][i][e]);
+                        const bool writes = there && task.owns();
+                        if (writes && dh_0) dh_0[at] = rounded(d);
+                        if (writes && CELL == LSTM && dc_0) dc_0[at] = rounded(dc[sub][i][e]);
                         continue;
                     }
                     const auto input_of = [&](int stream) {
@@ -175,11 +181,17 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
                     for (int gate = 0; gate < SAVED; gate++) {
                         const float gradient = live ? before.gates[gate] : 0;
-                        element(slot, gate, task.unit, task.row + e) = rounded(gradient);
+                        stored[gate] = rounded(gradient);
+                        if (task.owns()) element(slot, gate, task.unit, task.row + e) = stored[gate];
                         bias[sub][i][gate] += gradient;
                     }
                 }
                 if (turn == last) continue;
+                if constexpr (FMA) {
+                    if (CELL == GRU) stored[GATES - 1] = stored[SAVED - 1]; /* n's product of h */
+                    group.put(turn, task, stored);
+                    continue;
+                }
                 __syncwarp();
 #pragma unroll
                 for (int gate = 0; gate < SENT; gate++) {
@@ -189,7 +201,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     else group.send(turn, sub, slot, stream, gate, task);
                 }
             }
-            if (CLUSTER) pass_on();
+            if (FMA) meet();
+            if (CLUSTER || FMA) pass_on();
             else __syncthreads();
             if constexpr (SCATTER && TEAM == 1)
                 if (turn < last) group.scatter(turn, sub, weights);
@@ -206,7 +219,15 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
         for (int i = 0; i < WARP_TASKS; i++) {
             const Task task(i, warp, lane);
             const int unit = rank * UNITS + task.unit;
-            if (!task.there || !bias_sums) continue;
+            if (!task.owns() || !bias_sums) continue;
+            if constexpr (FMA) { /* of one row */
+#pragma unroll
+                for (int gate = 0; gate < SAVED; gate++)
+                    if (unit < PADDED)
+                        its_sums[((number * ROWS + task.row) * SAVED + gate) * PADDED + unit] =
+                            bias[sub][i][gate];
+                continue;
+            }
             const long long part =
                 (((long long)number * SUBTILES + sub) * COLUMNS + task.column) * (3 - CELLS) +
                 task.odd;

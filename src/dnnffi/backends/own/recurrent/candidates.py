@@ -16,6 +16,7 @@ from dnnffi.backends.own.recurrent.choices import (
     clustered,
     forward_choices,
     layers_at_once,
+    whole_rows,
 )
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
@@ -31,7 +32,7 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 7
+_VERSION = 8
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -135,23 +136,26 @@ class OwnCandidates:
 def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, ...]]:
     """Geometries by what a launch has and how its blocks exchange words.
 
-    All layers at once, of a network of one direction that drops nothing, then one layer; in
-    clusters, then through device memory. Where a way is expected to be the fastest, a few of those
-    behind it are enough.
+    First not at all, or in clusters without tensor cores. Then all layers at once, of a network of
+    one direction that drops nothing, and one layer; in clusters, then through device memory. Where
+    a way is expected to be the fastest, a few of those behind it are enough.
     """
     spec, batch = problem.spec, problem.batch
     where = batch, spec.num_directions, chip
     choose = backward_choices if kind.backward else forward_choices
-    clusters, alone = clustered(kind, *where), tuple(choose(kind, *where))
+    rows, clusters = whole_rows(kind, *where), clustered(kind, *where)
+    alone = tuple(choose(kind, *where))
     if are_fastest(clusters):
         alone = alone[: 1 if kind.backward else 2]
+    if rows and rows[0].blocks == 1:
+        clusters = clusters[:1]
     if spec.num_layers == 1 or spec.bidirectional or problem.drops:
-        return [clusters, alone]
+        return [rows, clusters, alone]
     together = clustered(kind._replace(layers=spec.num_layers), *where)
     at_once = layers_at_once(kind, batch, max(problem.row_lengths), spec.num_layers, chip)
     if together or at_once:
         clusters, alone = clusters[:1], alone[:2]
-    return [together, at_once, clusters, alone]
+    return [rows, together, at_once, clusters, alone]
 
 
 def why_not_here(memory: Any) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from math import log2
 
-from dnnffi.backends.own.recurrent.divisions import divisions, least_units, sharing
+from dnnffi.backends.own.recurrent.divisions import divisions, least_units, row_registers, sharing
 from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step, shape_step
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, of_whole_rows
 
 _MOST, _MOST_OF_LARGE, _MOST_AT_ONCE = 3, 4, 30
 
@@ -25,6 +25,12 @@ _MOST_PRODUCTS, _FEW_PRODUCTS = 300_000, 150_000
 
 _MOST_SENT = 6144
 """Words that all blocks of a cluster take in a step of a backward."""
+
+_ROW_THREADS, _MOST_ROW_THREADS = 160, 512
+"""Of a block without tensor cores: the best, and the most."""
+
+_MOST_ROW_PRODUCTS = 66_000
+"""Of a block without tensor cores, in a step."""
 
 _MOST_EXCHANGED = 32_000_000
 """Bytes that layers exchange which run at once: their words are all kept."""
@@ -151,6 +157,44 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geom
         room = divisions(kind, chip, units, 8, 1, cluster=True)
         found += _promising([one for one in room if not one.k_streamed])
     return tuple(dict.fromkeys(found))
+
+
+@cache
+def whole_rows(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
+    """Geometries without tensor cores, for layers whose weights the registers of few blocks hold.
+
+    Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
+    with more, on an H100, tensor cores were as fast or faster.
+    """
+    if kind.layers > 1:
+        return ()
+    found = _of_blocks(1, kind, batch, directions, chip)[:2]
+    if not found and chip.clusters:
+        for blocks in (_MOST_BLOCKS, _MOST_BLOCKS // 2):
+            found += _of_blocks(blocks, kind, batch, directions, chip)[:1]
+    return tuple(found)
+
+
+def _of_blocks(blocks: int, kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+    """Those whose groups have at most so many blocks, the most promising first."""
+    found = []
+    for parts in (1, 2, 4, 8, 16, 32):
+        for rows in (1, 2, 4) if blocks == 1 else (1,):
+            one = of_whole_rows(kind, rows, parts, blocks)
+            if (
+                rows <= parts
+                and one.groups(batch) * directions * one.blocks <= chip.multiprocessors
+            ):
+                break
+        else:
+            continue
+        room = min(255, 65536 // (-(-one.threads // 128) * 128))
+        products = one.units * kind.gates * kind.padded * one.rows
+        fits = one.shared_bytes <= chip.shared_bytes and row_registers(one) <= room
+        few = one.threads <= _MOST_ROW_THREADS and products <= _MOST_ROW_PRODUCTS
+        if fits and few and one.blocks > blocks // 2:
+            found.append(one)
+    return sorted(found, key=lambda one: abs(log2(one.threads / _ROW_THREADS)))
 
 
 def are_fastest(clusters: tuple[Geometry, ...]) -> bool:

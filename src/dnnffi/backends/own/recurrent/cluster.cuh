@@ -42,6 +42,13 @@ DEVICE void store_in_block(u32 at, uint4 word, u32 barrier)
                  : "memory");
 }
 
+DEVICE void store_float_in_block(u32 at, float value, u32 barrier)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(at),
+                 "f"(value), "r"(barrier)
+                 : "memory");
+}
+
 DEVICE void begin_barrier(u32 barrier)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
@@ -100,10 +107,10 @@ struct Arrivals
     DEVICE void begin() const
     {
         if (threadIdx.x == 0)
-            for (int phase = 0; phase < 2; phase++) {
-                begin_barrier(of(phase));
-                expect_bytes(of(phase), bytes(phase));
-            }
+            for (int phase = 0; phase < 2; phase++) begin_barrier(of(phase));
+        __syncwarp(); /* a warp begins a barrier as one, by its machine code; a thread arrives */
+        if (threadIdx.x == 0)
+            for (int phase = 0; phase < 2; phase++) expect_bytes(of(phase), bytes(phase));
         meet_cluster();
     }
 

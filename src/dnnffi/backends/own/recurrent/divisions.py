@@ -123,6 +123,13 @@ def step_registers(empty: Geometry) -> int:
     return 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
 
 
+def row_registers(geometry: Geometry) -> int:
+    """About what a thread needs where a block has whole rows: weights, and the rest of a step."""
+    kind = geometry.kind
+    staged, sums = kind.unit_values * kind.padded // 4, 1 if kind.backward else kind.gates
+    return sums * -(-staged // geometry.parts) * 4 + 28 + 16 * kind.gates
+
+
 def free_registers(empty: Geometry) -> int:
     """What is left of a thread's registers for weights; less than nothing where sums take too many.
 

@@ -108,7 +108,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 h[sub][i][e] = there && h_0 ? real(h_0[at]) : 0.0f;
                 c[sub][i][e] = there && c_0 ? real(c_0[at]) : 0.0f;
                 length[sub][i][e] = places.length(row < batch ? row : most);
-                if (TRAINING && there) {
+                if (TRAINING && there && task.owns()) {
                     const long long first = places.of(0, row) * PADDED + unit;
                     arrays.h_before[first] = rounded(h[sub][i][e]);
                     if (CELL == LSTM) arrays.c_before[first] = rounded(c[sub][i][e]);
@@ -124,6 +124,11 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
         for (int i = 0; i < WARP_TASKS; i++) {
             const Task task(i, warp, lane);
             if (!task.there) continue;
+            if constexpr (FMA) {
+                const Element first = rounded(h[sub][i][0]);
+                group.put(0, task, &first);
+                continue;
+            }
             uint4 *slot = ring.slot(0, sub);
 #pragma unroll
             for (int e = 0; e < CELLS; e++)
@@ -132,6 +137,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             group.send(0, sub, slot, OUTPUT, 0, task);
             __syncwarp();
         }
+    if (FMA) __syncthreads();
 
 #pragma unroll 1
     for (int step = 0; step <= last; step++) {
@@ -139,6 +145,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(step, sub);
             const auto pass_on = [&] {
+                if (RING_FIRST && thread < RING_FIRST) return;
                 if (step > 0) {
                     ring.store(step - 1, step - 1, sub);
                     if (step - 1 + RING < last) ring.load(step - 1 + RING, step - 1, sub);
@@ -151,7 +158,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             };
             float input[WARP_TASKS][GATES][CELLS]; /* read while h is in flight, unless CROWDED */
             const auto prepare = [&] {
-                if (!CLUSTER) pass_on();
+                if (!CLUSTER && !FMA) pass_on();
 #pragma unroll
                 for (int i = 0; i < WARP_TASKS; i++) {
                     const Task task(i, warp, lane);
@@ -168,7 +175,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             const auto meanwhile = [&] {
                 if (POLL_FIRST) prepare();
             };
-            const Partials partials((float *)memory, step * SUBTILES + sub);
+            Partials partials((float *)memory, step * SUBTILES + sub);
             if constexpr (SCATTER) {
                 if (step < last) {
                     group.scatter(step, sub, weights);
@@ -182,10 +189,13 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 sums.total();
                 partials.write(sums, warp, lane);
             }
-            /* The next step's inputs are here; the barrier shows them to all threads. */
-            wait_for_copies<(RING - 2) * SUBTILES - CLUSTER>();
-            __syncthreads();
-            if (step < last) group.confirm(step);
+            const auto meet = [&] {
+                /* The next step's inputs are here; the barrier shows them to all threads. */
+                wait_for_copies<(RING - 2) * SUBTILES - (CLUSTER || FMA)>();
+                __syncthreads();
+                if (step < last) group.confirm(step);
+            };
+            if (!FMA) meet();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);
@@ -209,13 +219,16 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     const bool live = !PACKED || step < length[sub][i][e];
                     if (live) h[sub][i][e] = after[e].h, c[sub][i][e] = after[e].c;
                     const bool padding = HIDDEN % 8 != 0 && rank * UNITS + task.unit >= HIDDEN;
-                    element(slot, OUTPUT, task.unit, task.row + e) =
-                        rounded(live && !padding ? after[e].h : 0.0f);
+                    const Element stored = rounded(live && !padding ? after[e].h : 0.0f);
+                    if (task.owns()) element(slot, OUTPUT, task.unit, task.row + e) = stored;
+                    if (FMA && step + 1 < last) group.put(step + 1, task, &stored);
                 }
-                __syncwarp();
-                if (step + 1 < last || layer < LAYERS - 1)
-                    group.send(step + 1, sub, slot, OUTPUT, 0, task);
-                if (TRAINING && !PLAIN) {
+                if constexpr (!FMA) {
+                    __syncwarp();
+                    if (step + 1 < last || layer < LAYERS - 1)
+                        group.send(step + 1, sub, slot, OUTPUT, 0, task);
+                }
+                if (TRAINING && !PLAIN && task.owns()) {
 #pragma unroll
                     for (int e = 0; e < CELLS; e++) {
 #pragma unroll
@@ -227,7 +240,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     }
                 }
             }
-            if (CLUSTER) pass_on();
+            if (FMA) meet();
+            if (CLUSTER || FMA) pass_on();
             else __syncthreads();
         }
     }
@@ -241,7 +255,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
                 const int row = first_row + sub * ROWS + task.row + e;
-                if (!task.there || unit >= HIDDEN || row >= batch) continue;
+                if (!task.owns() || unit >= HIDDEN || row >= batch) continue;
                 const long long at = state + (long long)places.users_row(row) * HIDDEN + unit;
                 if (h_n) h_n[at] = rounded(h[sub][i][e]);
                 if (CELL == LSTM && c_n) c_n[at] = rounded(c[sub][i][e]);

@@ -20,8 +20,12 @@
    RING: steps whose inputs are in flight.
    LAYERS: of a network of one direction, which run at once, each a step behind the one that it reads:
        a group then has BLOCKS blocks of each. 1: a launch has one layer.
+   PARTS: of a kernel without tensor cores, FMA, whose groups are one block or a CLUSTER: so many
+       threads share the sums of a unit. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores.
    CHUNKS: of the k of a step, where all threads gather: the words of one are multiplied while those
        of the next are in flight. 1: all words are multiplied when the last has come. */
+
+constexpr bool FMA = PARTS > 0;
 
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
@@ -61,7 +65,7 @@ constexpr int BLOCK_HALVES = UNITS / 8 * OCTET_GATES;
 constexpr int HALVES = (SCATTER ? TEAMS : 1) * BLOCK_HALVES;
 constexpr int TILES = (HALVES + 1) / 2;
 constexpr int WARP_TILES = (TILES + TILE_WARPS - 1) / TILE_WARPS;
-constexpr int COLUMNS = ROWS / 8; /* tiles of rows */
+constexpr int COLUMNS = FMA ? 1 : ROWS / 8; /* tiles of rows */
 /* Sums of many rows and words in flight leave few registers: what cells read from the ring, and the
    words of a column, are then read when they are needed. */
 constexpr bool CROWDED = ROWS > 16 || CHUNKS > 1;
@@ -72,9 +76,9 @@ constexpr int THREADS = WARPS * 32;
 
 /* Cells: a task of a warp is 8 units of 8 rows, or of every second row if that uses more warps. */
 constexpr int OCTETS = UNITS / 8 * COLUMNS;
-constexpr int CELLS = OCTETS * 2 <= WARPS ? 1 : 2; /* of a thread in a task */
+constexpr int CELLS = FMA || OCTETS * 2 <= WARPS ? 1 : 2; /* of a thread in a task */
 constexpr int TASKS = OCTETS * (3 - CELLS);
-constexpr int WARP_TASKS = (TASKS + WARPS - 1) / WARPS;
+constexpr int WARP_TASKS = FMA ? 1 : (TASKS + WARPS - 1) / WARPS;
 constexpr int TASK_WORDS = 32 * CELLS / WORD; /* that a task sends, of one gate */
 
 /* The arrays that a step reads and writes, each a stream of words through the ring. */
@@ -82,7 +86,14 @@ constexpr bool PLAIN = CELL == TANH || CELL == RELU;
 constexpr int INPUTS = BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES;
 constexpr int STREAMS = BACKWARD ? INPUTS : GATES + 1 + (TRAINING && !PLAIN);
 constexpr int RING_WORDS = STREAMS * BLOCK_WORDS * ROWS; /* of a slot */
-constexpr int THREAD_WORDS = (RING_WORDS + THREADS - 1) / THREADS;
+
+/* With FMA, but for a CLUSTER, which does it while words arrive, the last warps of a block fill and empty
+   the ring, while the others compute. */
+constexpr int CELL_THREADS = FMA ? (UNITS * PARTS + 31) / 32 * 32 : THREADS;
+constexpr int ALIKE = FMA ? PARTS / ROWS : 1; /* threads that have the same sums */
+constexpr int RING_FIRST = FMA && !CLUSTER ? CELL_THREADS : 0;
+constexpr int RING_THREADS = THREADS - RING_FIRST;
+constexpr int THREAD_WORDS = (RING_WORDS + RING_THREADS - 1) / RING_THREADS;
 constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
 
 /* Of a share: words that a block sends to another one. Several threads add up some blocks' words
@@ -100,10 +111,15 @@ constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of a
 constexpr int SLOT_WORDS =
     SHARES + (!SCATTER ? SENT * WORDS * ROWS : TEAM > 1 ? TEAMS * GATHERED_WORDS : 0);
 constexpr int PARTIAL_FLOATS =
-    SCATTER ? ADDED * THREADS * 4 : K_WARPS * 2 * TILES * COLUMNS * 64;
+    SCATTER ? ADDED * THREADS * 4 : FMA ? 0 : K_WARPS * 2 * TILES * COLUMNS * 64;
 constexpr int PARTIAL_BYTES = (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4;
 constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
-constexpr int STAGED_BYTES = STAGED ? (CLUSTER ? 2 : 1) * STAGED_WORDS * 16 : 0;
+constexpr int VALUES = BACKWARD ? GATES : 1;     /* that a unit has for the next product of a row */
+constexpr int STAGED_FLOATS = VALUES * PADDED; /* of a row, with FMA */
+constexpr int STAGED_ROW = HIDDEN | 1;         /* floats of a row of a matrix: in different banks */
+constexpr int STAGED_BYTES = FMA      ? 2 * ROWS * STAGED_FLOATS * 4
+                             : STAGED ? (CLUSTER ? 2 : 1) * STAGED_WORDS * 16
+                                      : 0;
 constexpr int ARRIVAL_BYTES = !CLUSTER ? 0 : LAYERS > 1 ? 32 : 16;
 
 /* Shared memory: partial sums, the ring, what is staged, weights. Where words come in chunks, the
@@ -112,7 +128,9 @@ constexpr int RING_AT = CHUNKS > 1 && STAGED_BYTES > PARTIAL_BYTES ? STAGED_BYTE
 constexpr int STAGED_AT = CHUNKS > 1 ? 0 : RING_AT + RING_BYTES;
 constexpr int WEIGHTS_AT = RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES) + ARRIVAL_BYTES;
 
-static_assert(UNITS % 8 == 0 && ROWS % 8 == 0 && K_STREAMED >= 0, "geometry");
+static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "geometry");
+static_assert(!FMA || (CLUSTER || BLOCKS == 1) && LAYERS == 1 && PARTS % ROWS == 0, "whole rows");
+static_assert(RING_THREADS > 0, "someone moves words");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
 static_assert(!SCATTER || STAGED && !CLUSTER && K_WARPS == 1, "shares");
 static_assert(!SCATTER || SUBTILES == 1 && (BACKWARD || TEAM > 1), "shares of one sub-tile");
@@ -120,10 +138,20 @@ static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one blo
 static_assert(LAYERS == 1 || !SCATTER && CHUNKS == 1, "layers at once");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
-static_assert(RING >= (CLUSTER ? 3 : 2), "a step's inputs are awaited one step ahead");
+static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one step ahead");
 
 #if CLUSTER
 #define CLUSTER_BLOCKS __cluster_dims__(BLOCKS * LAYERS, 1, 1)
 #else
 #define CLUSTER_BLOCKS
 #endif
+
+/* A number that the compiler would otherwise compute again in every step. A step of a cluster is so
+   short that this is a part of it; others do not gain. */
+DEVICE int held(int value)
+{
+#if CLUSTER
+    asm volatile("" : "+r"(value));
+#endif
+    return value;
+}

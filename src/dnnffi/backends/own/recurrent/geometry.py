@@ -17,6 +17,8 @@ SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 WORD_BYTES = 16
 _ARRIVAL_BYTES = 16
 MOST_WARPS = 16
+_RING_WARPS = 3
+_ROW_RING = 8  # steps without tensor cores are short
 
 
 class Chip(NamedTuple):
@@ -109,6 +111,7 @@ class Geometry(NamedTuple):
     scatter: bool = False
     team: int = 1
     chunks: int = 1
+    parts: int = 0
 
     @property
     def blocks(self) -> int:
@@ -181,11 +184,15 @@ class Geometry(NamedTuple):
     @property
     def k_streamed(self) -> int:
         """Steps of k whose weights are read from L2."""
+        if self.parts:
+            return 0
         return self.warp_k - self.k_registers - self.k_shared
 
     @property
     def cells(self) -> int:
         """Cells of a thread in a task."""
+        if self.parts:
+            return 1
         return 1 if self.units // 8 * (self.rows // 8) * 2 <= self.tile_warps * self.k_warps else 2
 
     @property
@@ -205,12 +212,19 @@ class Geometry(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return self.base_shared_bytes + self.k_shared * self.shared_step_bytes
+        weights = self.k_shared * self.shared_step_bytes
+        if self.parts and not self.kind.backward and self.kind.hidden % 4:
+            weights = self.units * (self.kind.hidden | 1) * 4  # on their way to registers
+        return self.base_shared_bytes + weights
 
     @property
     def base_shared_bytes(self) -> int:
         """The same without weights: partial sums, the ring, and what is staged."""
         block_words = self.units // self.kind.word
+        if self.parts:
+            ring = self.ring * self.streams * block_words * self.rows * WORD_BYTES
+            staged = 2 * self.rows * self.kind.unit_values * self.kind.padded * 4
+            return ring + staged + self.cluster * _ARRIVAL_BYTES
         partials = (1 + self.cluster) * self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
         ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
         exchange = self.k_words * self.rows * WORD_BYTES
@@ -231,7 +245,7 @@ class Geometry(NamedTuple):
     def exchange_bytes(self, steps: int) -> int:
         """Device memory through which a group exchanges in so many steps."""
         kind = self.kind
-        if self.cluster:
+        if self.cluster or self.parts:
             return 0
         if kind.layers > 1:
             sent = kind.unit_values + (kind.two_n and kind.backward)
@@ -250,6 +264,8 @@ class Geometry(NamedTuple):
     @property
     def bias_parts(self) -> int:
         """Sums that a group leaves of the gradients of the biases, [saved, padded] each."""
+        if self.parts:
+            return self.rows
         return self.subtiles * (self.rows // 8) * (3 - self.cells)
 
     def groups(self, batch: int) -> int:
@@ -282,8 +298,24 @@ class Geometry(NamedTuple):
             "SCATTER": int(self.scatter),
             "TEAM": self.team,
             "CHUNKS": self.chunks,
+            "PARTS": self.parts,
             "LAYERS": kind.layers,
         }
+
+
+def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> Geometry:
+    """The division whose groups have so many rows and at most so many blocks, without tensor cores.
+
+    ``parts`` threads compute a unit. Of one block, a few warps behind them fill and empty the ring.
+    """
+    units = -(-kind.padded // blocks // 8) * 8
+    warps, cluster = -(-units * parts // 32), kind.padded > units
+    one = Geometry(
+        *(kind, units, rows, 1, warps, 1, 0, 0, True, True, _ROW_RING), cluster, parts=parts
+    )
+    ring_words = one.streams * units // kind.word * rows
+    more = 0 if cluster else min(_RING_WARPS, -(-ring_words // 32))
+    return one._replace(tile_warps=warps + more)
 
 
 def tiles(kind: Kind, units: int) -> int:

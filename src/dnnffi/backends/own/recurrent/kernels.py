@@ -9,16 +9,16 @@ from dnnffi.backends.own.recurrent.geometry import DTYPES, Geometry
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
 
-_PARTS = (
-    *("numbers", "cells", "geometry", "exchange", "cluster", "weights", "product", "ring"),
-    "recurrence",
-)
+_FIRST = "numbers", "cells", "geometry", "exchange", "cluster", "ring", "tasks"
+_BY_TENSOR_CORES = "weights", "product", "recurrence"
+_BY_FMA = ("fma",)
 
 
 def source(geometry: Geometry) -> str:
     """The source of a geometry's kernel, ``recurrent_forward`` or ``recurrent_backward``."""
+    own = _BY_FMA if geometry.parts else _BY_TENSOR_CORES
     last = "backward" if geometry.kind.backward else "forward"
-    return _constants(geometry.constants()) + "\n".join(map(_text, (*_PARTS, last)))
+    return _constants(geometry.constants()) + "\n".join(map(_text, (*_FIRST, *own, last)))
 
 
 def source_of_bias(geometry: Geometry) -> str:

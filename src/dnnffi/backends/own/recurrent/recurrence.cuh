@@ -1,23 +1,5 @@
-/* What is common to the forward and the backward kernel: a thread's cells, and the loop's parts. */
-
-/* The cells of a thread in one of its warp's tasks: one unit, one or two rows. */
-struct Task
-{
-    int octet, column, odd; /* of the block's units, of the rows; which of two rows comes first */
-    int unit, row;          /* of the thread, in the block */
-    bool there;
-
-    DEVICE Task(int number, int warp, int lane)
-    {
-        const int task = warp + number * WARPS, pair = CELLS == 1 ? task / 2 : task;
-        odd = CELLS == 1 ? task % 2 : 0;
-        octet = pair / COLUMNS;
-        column = pair % COLUMNS;
-        unit = octet * 8 + lane / 4;
-        row = column * 8 + lane % 4 * 2 + odd;
-        there = task < TASKS;
-    }
-};
+/* How do the blocks of a group work together in a step? What both kernels do there: send, gather,
+   multiply, exchange shares. */
 
 /* Where number `i` of a task's words lies in the block. */
 struct Place
@@ -30,12 +12,6 @@ struct Place
     {
     }
 };
-
-/* The element of a thread's cell in a stream of a slot. */
-DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
-{
-    return ((Element *)(slot + (stream * BLOCK_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
-}
 
 /* A group of blocks, as one of them sees it. */
 struct Group
@@ -95,6 +71,8 @@ struct Group
         if constexpr (LAYERS > 1) return slot(exchange, sub) - PART_WORDS * ROWS;
         return slot(exchange, sub) + (SCATTER ? SHARES + rank / TEAM * GATHERED_WORDS : 0);
     }
+
+    DEVICE void put(int, const Task &, const Element *) const {} /* `send` sends it */
 
     /* Sends what a task has written into the stream `stream` of the ring: the words of a gate. */
     DEVICE void send(

@@ -133,16 +133,18 @@ template <class Arrays> struct Ring
 
     DEVICE Ring(
         uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row)
-        : slots(slots_), places(places_), rank(rank_), thread(held(threadIdx.x))
+        : slots(slots_), places(places_), rank(rank_), thread(held(threadIdx.x - RING_FIRST))
     {
+        const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++)
 #pragma unroll
             for (int r = 0; r < THREAD_WORDS; r++) {
-                const int i = threadIdx.x + r * THREADS, stream = i / (ROWS * BLOCK_WORDS);
+                const int i = (moves ? threadIdx.x - RING_FIRST : 0) + r * RING_THREADS;
+                const int stream = i / (ROWS * BLOCK_WORDS);
                 const int row = first_row + sub * ROWS + i % ROWS;
                 const int clamped = row < places.batch ? row : places.batch - 1;
-                const int unit = is_word(i) ? unit_of(r) : PADDED;
+                const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
                 const int written = row < places.batch ? unit : PADDED;
                 sources[sub][r] = way_of(arrays.source(stream), places, unit, clamped);
                 targets[sub][r] = way_of(arrays.target(stream), places, written, clamped);
@@ -177,7 +179,7 @@ template <class Arrays> struct Ring
         uint4 *to = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].read(to + r * THREADS, places, unit_of(r), step);
+            sources[sub][r].read(to + r * RING_THREADS, places, unit_of(r), step);
     }
 
     DEVICE void store(int step, int turn, int sub) const
@@ -185,19 +187,19 @@ template <class Arrays> struct Ring
         const uint4 *from = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
-            targets[sub][r].write(from + r * THREADS, places, unit_of(r), step);
-            seconds[sub][r].write(from + r * THREADS, places, unit_of(r), step);
+            targets[sub][r].write(from + r * RING_THREADS, places, unit_of(r), step);
+            seconds[sub][r].write(from + r * RING_THREADS, places, unit_of(r), step);
         }
     }
 
   private:
     DEVICE static bool is_word(int i)
     {
-        return RING_WORDS % THREADS == 0 || i < RING_WORDS;
+        return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS;
     }
 
     DEVICE int unit_of(int r) const
     {
-        return rank * UNITS + (thread + r * THREADS) / ROWS % BLOCK_WORDS * WORD;
+        return rank * UNITS + (thread + r * RING_THREADS) / ROWS % BLOCK_WORDS * WORD;
     }
 };

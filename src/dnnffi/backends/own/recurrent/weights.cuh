@@ -93,16 +93,6 @@ DEVICE Fragments fragments(const Matrices &matrices, int tile, int row, int k)
     return {make_uint4(low.x, high.x, low.y, high.y), make_uint4(low.z, high.z, low.w, high.w)};
 }
 
-/* A number that the compiler would otherwise compute again in every step. A step of a cluster is so
-   short that this is a part of it; others do not gain. */
-DEVICE int held(int value)
-{
-#if CLUSTER
-    asm volatile("" : "+r"(value));
-#endif
-    return value;
-}
-
 /* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }

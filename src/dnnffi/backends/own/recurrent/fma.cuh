@@ -1,0 +1,268 @@
+/* How does a block multiply without tensor cores? These compute eight rows at once: in vain where there
+   are few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless
+   the group is a CLUSTER, with their recurrent weights as float32 in registers.
+
+   PARTS consecutive threads have a unit: each of them multiplies some words of 4 of what is staged, by
+   its part of the unit's weights. Then they add up their sums, so that ALIKE of them have those of one
+   row, and compute the same cell. The state of a step, or backward the gradients of its gates, is
+   staged as float32 by who computed it, in two places in turn; in a CLUSTER in all blocks.
+   Why no thread reads early, or overwrites what is still to be read: a step reads one place and writes
+   the other, and a barrier ends it. In a CLUSTER, `cluster.cuh` says why; there each thread sends its
+   part of exchange e + 1 after its own products of e, so that what arrives of all threads tells that
+   all have read e. */
+
+/* The number of words of 4 that a thread multiplies, and their place. */
+constexpr int STAGED_FOURS = STAGED_FLOATS / 4, FOURS = (STAGED_FOURS + PARTS - 1) / PARTS;
+constexpr int SUMMED = BACKWARD ? 1 : GATES; /* sums of a unit */
+
+/* Moved by one access. */
+struct alignas(4 * sizeof(Element)) Four { Element values[4]; };
+
+struct Matrices
+{
+    const Element *recurrent;
+    int first_unit;
+    bool aligned; /* each Four of a row */
+
+    DEVICE Matrices(const Element *first, int rank, int)
+        : recurrent(first), first_unit(rank * UNITS),
+          aligned(HIDDEN % 4 == 0 && (unsigned long long)first % sizeof(Four) == 0)
+    {
+    }
+
+    /* What 4 values from `at` on of what is staged are multiplied by in sum `sum` of a unit of the
+       block: of a forward, a part of a row. */
+    DEVICE void read(float *to, int sum, int of_block, int at) const
+    {
+        const int unit = first_unit + of_block;
+        const bool there = of_block < UNITS && unit < HIDDEN;
+        Four found = {};
+        if (!BACKWARD && aligned) {
+            const Element *from = recurrent + (long long)(sum * HIDDEN + unit) * HIDDEN + at;
+            if (there && at < HIDDEN) found = *(const Four *)from;
+        } else
+            for (int e = 0; e < 4; e++) {
+                const int gate = BACKWARD ? (at + e) % GATES : sum, other = (at + e) / VALUES;
+                const long long row = gate * HIDDEN + (BACKWARD ? other : unit);
+                if (there && other < HIDDEN)
+                    found.values[e] = recurrent[row * HIDDEN + (BACKWARD ? unit : other)];
+            }
+        for (int e = 0; e < 4; e++) to[e] = real(found.values[e]);
+    }
+};
+
+/* Whether a forward reads rows of matrices, which do not begin at whole Fours, through shared memory:
+   consecutive threads read consecutive values there, and distant ones here. */
+constexpr bool THROUGH_SHARED = !BACKWARD && HIDDEN % 4 != 0;
+
+struct Weights
+{
+    float of[SUMMED][FOURS][4];
+
+    DEVICE void read(const Matrices &matrices, uint4 *room, uint4 *, int warp, int lane)
+    {
+        const int thread = warp * 32 + lane, unit = thread / PARTS, part = thread % PARTS;
+#pragma unroll
+        for (int sum = 0; sum < SUMMED; sum++) {
+            if constexpr (THROUGH_SHARED) read_rows(matrices, (float *)room, sum);
+#pragma unroll
+            for (int i = 0; i < FOURS; i++) {
+                const int at = (i * PARTS + part) * 4;
+                if constexpr (THROUGH_SHARED) {
+                    for (int e = 0; e < 4; e++) {
+                        const bool there = unit < UNITS && at + e < HIDDEN;
+                        of[sum][i][e] = there ? ((float *)room)[unit * STAGED_ROW + at + e] : 0.0f;
+                    }
+                } else matrices.read(of[sum][i], sum, unit, at);
+            }
+        }
+    }
+
+    /* Those of the block's units, of a gate. */
+    DEVICE static void read_rows(const Matrices &matrices, float *to, int gate)
+    {
+        const int first = matrices.first_unit, left = (HIDDEN - first) * HIDDEN;
+        const Element *from = matrices.recurrent + (long long)(gate * HIDDEN + first) * HIDDEN;
+        __syncthreads(); /* the gate before this one is read */
+#pragma unroll 16
+        for (int i = threadIdx.x; i < UNITS * HIDDEN; i += THREADS)
+            to[i / HIDDEN * STAGED_ROW + i % HIDDEN] = i < left ? real(from[i]) : 0.0f;
+        __syncthreads();
+    }
+};
+
+/* An FMA waits for the one before it in the same sum: a thread that has few sums splits each. */
+constexpr int CHAINS = ROWS * SUMMED >= 4 ? 1 : ROWS * SUMMED >= 2 ? 2 : 4;
+
+struct Sums
+{
+    float of[ROWS][SUMMED], chains[CHAINS][ROWS][SUMMED];
+
+    DEVICE void fill(float value)
+    {
+#pragma unroll
+        for (int row = 0; row < ROWS; row++)
+#pragma unroll
+            for (int sum = 0; sum < SUMMED; sum++)
+#pragma unroll
+                for (int chain = 0; chain < CHAINS; chain++) chains[chain][row][sum] = value;
+    }
+
+    DEVICE void add(const Weights &weights, const float4 *staged)
+    {
+        const int part = threadIdx.x % PARTS;
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            const int at = i * PARTS + part;
+            if (STAGED_FOURS % PARTS != 0 && at >= STAGED_FOURS) continue;
+#pragma unroll
+            for (int row = 0; row < ROWS; row++) {
+                const float4 four = staged[row * STAGED_FOURS + at];
+                const float factors[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+#pragma unroll
+                    for (int sum = 0; sum < SUMMED; sum++) {
+                        float &to = chains[e % CHAINS][row][sum];
+                        to = fmaf(weights.of[sum][i][e], factors[e], to);
+                    }
+            }
+        }
+    }
+
+    /* Adds up those of the unit's threads: afterwards of[0] is that of the thread's row. While there
+       are several rows, half of the threads take half of them from the others, who take the rest. */
+    DEVICE void total()
+    {
+        if (threadIdx.x >= CELL_THREADS) return;
+#pragma unroll
+        for (int row = 0; row < ROWS; row++)
+#pragma unroll
+            for (int sum = 0; sum < SUMMED; sum++) {
+                float all = chains[0][row][sum];
+#pragma unroll
+                for (int chain = 1; chain < CHAINS; chain++) all += chains[chain][row][sum];
+                of[row][sum] = all;
+            }
+        int rows = ROWS;
+#pragma unroll
+        for (int distance = PARTS / 2; distance > 0; distance /= 2) {
+            const bool upper = threadIdx.x & distance;
+            const int half = rows / 2;
+            if (rows > 1) {
+#pragma unroll
+                for (int row = 0; row < half; row++)
+#pragma unroll
+                    for (int sum = 0; sum < SUMMED; sum++) {
+                        const float first = of[row][sum], second = of[half + row][sum];
+                        of[row][sum] = (upper ? second : first) +
+                                       __shfl_xor_sync(~0u, upper ? first : second, distance);
+                    }
+                rows = half;
+            } else {
+#pragma unroll
+                for (int sum = 0; sum < SUMMED; sum++)
+                    of[0][sum] += __shfl_xor_sync(~0u, of[0][sum], distance);
+            }
+        }
+        if (ALIKE > 1) __syncwarp(); /* all have read the inputs that one of them will overwrite */
+    }
+};
+
+/* The sums of a thread's cell: no other thread has a part of them. */
+struct Partials
+{
+    float of[SUMMED];
+
+    DEVICE Partials(float *, int) {}
+
+    DEVICE void write(const Sums &sums, int, int)
+    {
+#pragma unroll
+        for (int sum = 0; sum < SUMMED; sum++) of[sum] = sums.of[0][sum];
+    }
+
+    DEVICE void add_up(float *sums, int, int, int, int) const
+    {
+#pragma unroll
+        for (int sum = 0; sum < SUMMED; sum++) sums[sum] = of[sum];
+    }
+};
+
+/* A block of a group, as `recurrence.cuh` has them. */
+struct Group
+{
+    float *staged;
+    int rank, rows;    /* of this block; those that exist */
+    Arrivals arrivals; /* of a CLUSTER */
+    bool late;
+
+    DEVICE Group(int, int rank_, int rows_, int, int last, int, uint4 *, uint4 *staged_)
+        : staged((float *)staged_), rank(rank_), rows(rows_), arrivals{}, late(false)
+    {
+        if constexpr (CLUSTER) {
+            const int bytes = rows * STAGED_FLOATS * 4;
+            arrivals = {shared_address(staged_ + STAGED_BYTES / 16), bytes, 0, 0, last};
+            arrivals.begin();
+        }
+    }
+
+    DEVICE float *place(int exchange) const
+    {
+        return staged + (exchange & 1) * ROWS * STAGED_FLOATS;
+    }
+
+    /* Stages what a task's cell has for the next product. Threads that have the same cell share the
+       blocks of a CLUSTER. */
+    DEVICE void put(int exchange, const Task &task, const Element *stored) const
+    {
+        const int unit = rank * UNITS + task.unit;
+        float *to = place(exchange) + task.row * STAGED_FLOATS + unit * VALUES;
+        float values[VALUES];
+#pragma unroll
+        for (int i = 0; i < VALUES; i++) values[i] = real(stored[i]);
+        if constexpr (CLUSTER) {
+            if (unit >= PADDED || task.row >= rows) return;
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i += ALIKE) {
+                const int block = i + task.alike;
+                if (BLOCKS % ALIKE != 0 && block >= BLOCKS) continue;
+                const u32 at = in_block(shared_address(to), block);
+                const u32 barrier = in_block(arrivals.of(exchange), block);
+                if constexpr (VALUES == 4) {
+                    union { float values[4]; uint4 word; } sent;
+                    for (int j = 0; j < 4; j++) sent.values[j] = values[j];
+                    store_in_block(at, sent.word, barrier);
+                } else
+                    for (int j = 0; j < VALUES; j++)
+                        store_float_in_block(at + 4 * j, values[j], barrier);
+            }
+        } else if (task.alike == 0) {
+#pragma unroll
+            for (int i = 0; i < VALUES; i++) to[i] = values[i];
+        }
+    }
+
+    template <class Meanwhile>
+    DEVICE void product(
+        Sums &sums, const Weights &weights, int exchange, int, Meanwhile meanwhile, bool = false,
+        bool = true)
+    {
+        meanwhile();
+        if (threadIdx.x >= CELL_THREADS) return;
+        if constexpr (CLUSTER) arrivals.wait(exchange, late);
+        sums.add(weights, (const float4 *)place(exchange));
+        if constexpr (CLUSTER) {
+            if (late) sums.fill(bits_to_float(0x7fc00000u));
+            else arrivals.expect(exchange);
+        }
+    }
+
+    /* What only groups of several blocks with tensor cores do. */
+    DEVICE void send(int, int, const uint4 *, int, int, const Task &) const {}
+    DEVICE void stage(const uint4 *, int, int, const Task &) const {}
+    DEVICE void confirm(int) const {}
+    DEVICE void scatter(int, int, const Weights &) const {}
+    template <class Meanwhile> DEVICE void receive(uint4 *, int, int, Meanwhile) const {}
+    DEVICE float received(const uint4 *, const Task &, int, int, int) const { return 0; }
+};

@@ -1,0 +1,39 @@
+/* Which cells does a thread compute in a step, and where do they lie in the ring? */
+
+/* The cells of a thread in one of its warp's tasks: one unit, one or two rows. */
+struct Task
+{
+    int octet, column, odd; /* of the block's units, of the rows; which of two rows comes first */
+    int unit, row;          /* of the thread, in the block */
+    int alike; /* with FMA: number among the ALIKE threads that compute the same cell */
+    bool there;
+
+    DEVICE Task(int number, int warp, int lane) : alike(0)
+    {
+        if constexpr (FMA) {
+            const int thread = warp * 32 + lane;
+            octet = column = odd = 0;
+            unit = thread / PARTS;
+            row = thread % PARTS / ALIKE;
+            alike = thread % ALIKE;
+            there = unit < UNITS;
+            return;
+        }
+        const int task = warp + number * WARPS, pair = CELLS == 1 ? task / 2 : task;
+        odd = CELLS == 1 ? task % 2 : 0;
+        octet = pair / COLUMNS;
+        column = pair % COLUMNS;
+        unit = octet * 8 + lane / 4;
+        row = column * 8 + lane % 4 * 2 + odd;
+        there = task < TASKS;
+    }
+
+    /* Whether the thread is the one that writes the cell's results. */
+    DEVICE bool owns() const { return there && (!FMA || alike == 0); }
+};
+
+/* The element of a thread's cell in a stream of a slot. */
+DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
+{
+    return ((Element *)(slot + (stream * BLOCK_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
+}
