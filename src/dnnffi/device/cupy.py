@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from math import prod
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnffi.device.branches import Branches, Work
 from dnnffi.device.driver import capture_id
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.graphs import (
@@ -22,7 +23,7 @@ from dnnffi.device.graphs import (
     refuse_in_capture,
     uncollected,
 )
-from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Stream
+from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Launch, Stream
 
 # With CuPy's extra "ctk", as the extras of dnnffi: without it CuPy needs an installed CUDA toolkit.
 INSTALL_CUPY = (
@@ -45,6 +46,7 @@ class CupyMemory:
         self._cupy = cupy
         self._local = threading.local()
         self._null_streams: dict[int, NullStream] = {}
+        self._branches = Branches(cupy)
         self.kind = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
         self.ndarray: Any = cupy.ndarray
         # The class itself allocates, at four fifths of the cost of cupy.empty.
@@ -159,6 +161,9 @@ class CupyMemory:
         graph.upload(stream)
         stream.synchronize()
         return CudaGraph(graph, null, max(0, free - runtime.memGetInfo()[0]))
+
+    def at_once(self, launch: Launch, works: Sequence[Work]) -> None:
+        self._branches.run(launch, works)
 
     def capture_step(self, step: Callable[[], Any]) -> StepGraph:
         cupy = self._cupy

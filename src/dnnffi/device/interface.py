@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -212,6 +212,13 @@ class MemoryWithGraphs(Memory, Protocol):
         """What ``record(stream)`` enqueues on a stream of its own, as a graph; nothing of it runs.
 
         That stream is the current one meanwhile.
+        """
+
+    def at_once(self, launch: Launch, works: Sequence[Callable[[Launch], object]]) -> None:
+        """Enqueue works that need not wait for each other: in a capture as branches of the graph.
+
+        Each on the stream of the launch that it gets; all behind what was enqueued on that of
+        ``launch``, and before what will be.
         """
 
     def capture_step(self, step: Callable[[], Any]) -> Any:

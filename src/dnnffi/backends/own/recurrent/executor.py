@@ -2,13 +2,15 @@
 
 For each layer the products of x of all steps, then one kernel for all steps of both directions. A
 backward is a kernel for all steps, then the products that give dx; the gradients of the weights are
-products again. Where one kernel has all layers at once, only the first layer has products of x, and
-of dx. Nothing is kept between calls: what kernels exchange lies in the workspace and is cleared by
-every call, so streams, threads, graphs and launches that failed share no state.
+products again, which need not wait for each other. Where one kernel has all layers at once, only
+the first layer has products of x, and of dx. Nothing is kept between calls: what kernels exchange
+lies in the workspace and is cleared by every call, so streams, threads, graphs and launches that
+failed share no state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
@@ -18,6 +20,7 @@ from dnnffi.backends.own.recurrent.layout import (
     ArraySizes,
     Buffer,
     LayerArrays,
+    LayerWeights,
     layer_weights,
 )
 from dnnffi.backends.own.recurrent.packing import Packing
@@ -148,6 +151,11 @@ class OwnRNNExecutor:
             self._packed_dx = workspace.add(sizes.x if self._copies else 0)
             padded = max(products.padded_bytes for products in self._products.values())
             self._padded = workspace.add(padded)
+            needed = max(needed, workspace.nbytes)
+            workspace = Buffer()
+            workspace.add(product_bytes)
+            of_h = max(products.dw_hh_workspace_bytes for products in self._products.values())
+            self._beside = workspace.add(of_h)
             needed = max(needed, workspace.nbytes)
         self.workspace_bytes = self.least_workspace_bytes = needed
 
@@ -295,34 +303,62 @@ class OwnRNNExecutor:
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
     ) -> None:
-        spec, kind, sizes = self.problem.spec, self._kind, self._sizes
-        x = at.reserve + self._packed_x if self._copies else at.x
-        for layer, (weights, arrays) in enumerate(zip(self._weights, self._arrays, strict=True)):
-            products = self._products[spec.layer_input_size(layer)]
+        xs = [at.reserve + self._packed_x if self._copies else at.x]
+        xs += [at.reserve + arrays.dropped for arrays in self._arrays[:-1]]
+
+        def of_x(launch: Launch) -> None:
+            for layer, direction, gates, products in self._gradients(at.reserve):
+                weights = self._weights[layer]
+                dw_ih = at.dweights + weights.w_ih + direction * weights.matrix_stride
+                where = gates, xs[layer], dw_ih
+                products.dw_ih(launch, where, at.workspace, accumulate=accumulate)
+
+        def of_h(launch: Launch) -> None:
+            workspace = at.workspace + self._beside
+            for layer, direction, gates, products in self._gradients(at.reserve):
+                weights, arrays = self._weights[layer], self._arrays[layer]
+                h_before = at.reserve + arrays.h_before + direction * self._sizes.state
+                dw_hh = at.dweights + weights.w_hh + direction * weights.matrix_stride
+                where = gates, h_before, dw_hh
+                products.dw_hh(launch, where, workspace, accumulate=accumulate)
+
+        def of_biases(launch: Launch) -> None:
+            for weights, arrays in zip(self._weights, self._arrays, strict=True):
+                self._bias_gradients(launch, at, weights, arrays, accumulate)
+
+        works = [of_x, of_h, of_biases] if self.problem.spec.bias else [of_x, of_h]
+        self._memory.at_once(launch, works)
+
+    def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, Products]]:
+        """Of each layer and direction: the address of the gates' gradients, and the products."""
+        for layer, arrays in enumerate(self._arrays):
+            products = self._products[self.problem.spec.layer_input_size(layer)]
             for direction in range(self._directions):
-                where = (
-                    at.reserve + arrays.gates + direction * sizes.gates,
-                    x,
-                    at.reserve + arrays.h_before + direction * sizes.state,
-                    at.dweights + weights.w_ih + direction * weights.matrix_stride,
-                    at.dweights + weights.w_hh + direction * weights.matrix_stride,
-                )
-                products.dweights(launch, where, at.workspace, accumulate=accumulate)
-            if spec.bias:
-                self._bias_kernel(
-                    (-(-kind.hidden // _THREADS), kind.saved, self._directions),
-                    (_THREADS,),
-                    (
-                        at.reserve + arrays.bias_sums,
-                        at.dweights + weights.b_ih,
-                        at.dweights + weights.b_hh,
-                        self._bias_parts,
-                        weights.bias_stride // self._size,
-                        int(accumulate),
-                    ),
-                    stream=launch.stream,
-                )
-            x = at.reserve + arrays.dropped
+                gates = reserve + arrays.gates + direction * self._sizes.gates
+                yield layer, direction, gates, products
+
+    def _bias_gradients(
+        self,
+        launch: Launch,
+        at: BackwardWeightsAddresses,
+        weights: LayerWeights,
+        arrays: LayerArrays,
+        accumulate: bool,
+    ) -> None:
+        """Of both directions of a layer."""
+        self._bias_kernel(
+            (-(-self._kind.hidden // _THREADS), self._kind.saved, self._directions),
+            (_THREADS,),
+            (
+                at.reserve + arrays.bias_sums,
+                at.dweights + weights.b_ih,
+                at.dweights + weights.b_hh,
+                self._bias_parts,
+                weights.bias_stride // self._size,
+                int(accumulate),
+            ),
+            stream=launch.stream,
+        )
 
     def _clear(self, launch: Launch, workspace: int, room: _Room) -> tuple[int, int]:
         """Clear what groups exchange; the addresses of that and of streamed weights."""

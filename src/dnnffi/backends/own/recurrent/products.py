@@ -17,7 +17,8 @@ from dnnffi.spec.checks import ITEM_SIZES
 class Products:
     """The products of layers with ``inputs`` inputs, each of one direction, on addresses.
 
-    ``workspace_bytes`` is what all of them need. Raises as `MatrixProduct`.
+    ``workspace_bytes`` is what each of them needs at most, and ``dw_hh_workspace_bytes`` what the
+    gradients of the recurrent weights do. Raises as `MatrixProduct`.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Products:
             self._made.append(made)
             return made
 
+        self.dw_hh_workspace_bytes = 0
         x = Matrix(positions, inputs)
         try:
             gates, batch = self._gates(kind.gates, transposed=False)
@@ -45,8 +47,11 @@ class Products:
                 self._dw_ih = product(*self._gradients(kind.gates, x))
                 h = Matrix(positions, kind.hidden, leading=kind.padded)
                 self._dw_hh = product(*self._gradients(2 if kind.mode == "gru" else kind.gates, h))
+                of_h = [self._dw_hh]
                 if kind.mode == "gru":
                     self._dw_hh_n = product(*self._gradients(1, h))
+                    of_h.append(self._dw_hh_n)
+                self.dw_hh_workspace_bytes = max(made.workspace_bytes for made in of_h)
         except BaseException:
             self.close()
             raise
@@ -106,17 +111,20 @@ class Products:
             return 0
         return kind.gates * kind.padded * self._inputs * ITEM_SIZES[kind.dtype]
 
-    def dweights(
-        self,
-        launch: Launch,
-        at: tuple[int, int, int, int, int],
-        workspace: int,
-        *,
-        accumulate: bool,
+    def dw_ih(
+        self, launch: Launch, at: tuple[int, int, int], workspace: int, *, accumulate: bool
     ) -> None:
-        """(gradients of the gates, x, h before each step) to (dw_ih, dw_hh)."""
-        gates, x, h_before, dw_ih, dw_hh = at
-        self._dw_ih.run(launch, gates, x, dw_ih, workspace, accumulate=accumulate)
+        """(gradients of the gates, x) to dw_ih; ``at`` has these three addresses."""
+        self._dw_ih.run(launch, *at, workspace, accumulate=accumulate)
+
+    def dw_hh(
+        self, launch: Launch, at: tuple[int, int, int], workspace: int, *, accumulate: bool
+    ) -> None:
+        """(gradients of the gates, h before each step) to dw_hh.
+
+        ``workspace`` has ``dw_hh_workspace_bytes``: it may run beside `dw_ih`.
+        """
+        gates, h_before, dw_hh = at
         self._dw_hh.run(launch, gates, h_before, dw_hh, workspace, accumulate=accumulate)
         kind = self._kind
         if kind.mode == "gru":  # n's product of h has a column of its own, the last
