@@ -81,6 +81,8 @@ class ScriptedCandidates:
         self.made = []
         self.open = 0
         self.runs = Counter()
+        self.events = []
+        self.behind = ""
 
     def oracle(self, problem):
         return next(iter(self.scripts))
@@ -88,8 +90,16 @@ class ScriptedCandidates:
     def offers(self, problem):
         return tuple(self.scripts)
 
+    def prepare(self, names, problem, device):
+        self.events.append(("prepare", *names))
+        return lambda: self.events.append(("wait",))
+
+    def far_behind(self, candidate, times):
+        return self.behind if candidate == "costly" and times else ""
+
     def make(self, problem, candidate, launch, generator=None):
         script = self.scripts[candidate]
+        self.events.append(("make", candidate))
         self.made.append((candidate, problem, launch.device, generator))
         if script.fails_at == "make":
             raise script.error()

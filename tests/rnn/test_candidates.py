@@ -16,9 +16,14 @@ class Source:
 
     def __init__(self, name, *algorithms):
         self.name, self.version, self.algorithms = name, f"{name} 1.0", algorithms
+        self.costly, self.events = frozenset({"persist_dynamic"}), []
 
     def offers(self, problem):
         return self.algorithms
+
+    def prepare(self, problem, device):
+        self.events.append((problem, device))
+        return lambda: self.events.append("wait")
 
     def make(self, problem, algorithm, launch, generator=None):
         return self.name, algorithm, launch, generator
@@ -67,3 +72,32 @@ def test_a_source_that_offers_nothing_takes_no_part():
     assert CandidateSet(VENDOR, Source("own")).offers(PROBLEM) == CandidateSet(VENDOR).offers(
         PROBLEM
     )
+
+
+def test_the_sources_of_the_named_candidates_are_prepared_once():
+    vendor, own, other = Source("cudnn"), Source("own"), Source("other")
+    wait = CandidateSet(vendor, own, other).prepare(("cudnn a", "own b", "own c"), PROBLEM, 3)
+    assert (vendor.events, own.events, other.events) == ([(PROBLEM, 3)], [(PROBLEM, 3)], [])
+    wait()
+    assert (vendor.events[1:], own.events[1:], other.events) == (["wait"], ["wait"], [])
+
+
+@pytest.mark.parametrize(
+    ("candidate", "times", "behind"),
+    [
+        ("cudnn persist_dynamic", {"cudnn standard": 3.1, "own 1": 2.0}, True),
+        ("cudnn persist_dynamic", {"cudnn standard": 2.9, "own 1": 2.0}, False),
+        ("cudnn persist_dynamic", {"cudnn standard": 9, "cudnn a": 2.5, "own 1": 2.0}, False),
+        ("cudnn persist_dynamic", {"cudnn standard": 9, "cudnn a": 1.0}, False),
+        ("cudnn persist_dynamic", {"own 1": 2.0}, False),
+        ("cudnn persist_dynamic", {}, False),
+        ("cudnn persist_static", {"cudnn standard": 9, "own 1": 2.0}, False),
+    ],
+)
+def test_what_is_costly_is_not_made_where_others_are_far_ahead(candidate, times, behind):
+    assert bool(BOTH.far_behind(candidate, times)) == behind
+
+
+def test_who_is_far_behind_is_told_why():
+    found = BOTH.far_behind("cudnn persist_dynamic", {"cudnn standard": 3.0, "own wide": 1.25})
+    assert found == "takes long to compile, and own wide is 2.4 times as fast as cudnn's best"

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
 
-from dnnffi import RNNWeights, reference, weight_layout
+from dnnffi import RNNWeights, weight_layout
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
+from dnnffi.reference import rnn as reference
 from dnnffi.rnn import staging, tuning
 from dnnffi.rnn.tuning import RNNTuner, RouteChoice, Times, choose, tune
 from dnnffi.spec.options import RNNOptions
@@ -93,10 +94,10 @@ def test_in_training_no_argument_of_relu_is_about_zero(inputs, hidden):
     fill, scale = tuning.numbers_for(problem, ScriptedMemory(), "float64")
     layout = weight_layout(spec, "cudnn")
     weights = RNNWeights(np.array(fill((layout.size,), scale)), spec, backend="cudnn").arrays()
-    found = reference.rnn.forward(
+    found = reference.forward(
         spec, np.array(fill(problem.x_shape)), np.array(fill(problem.h_shape)), None, weights
     )
-    gradients = reference.rnn.backward(found.tape, np.array(fill(problem.y_shape)))
+    gradients = reference.backward(found.tape, np.array(fill(problem.y_shape)))
     assert 0 < found.y.min() < found.y.max() < 50
     assert 0 < np.abs(gradients.x).min() < np.abs(gradients.x).max() < 50
 
@@ -165,7 +166,31 @@ def test_the_device_of_the_plan_is_the_one_measured():
     assert memory.device == 0
 
 
+def test_what_takes_long_is_begun_first_and_has_ended_before_anything_is_measured(monkeypatch):
+    memory = ScriptedMemory()
+    candidates = ScriptedCandidates(memory, {"standard": Script(), "static": Script()})
+    timed = tuning.Trial.times
+
+    def times(*given):
+        candidates.events.append(("time",))
+        return timed(*given)
+
+    monkeypatch.setattr(tuning.Trial, "times", times)
+    tune(candidates, PROBLEM, 0, memory, launch_on)
+    first = [("prepare", "standard", "static"), ("make", "standard"), ("wait",), ("time",)]
+    assert candidates.events == [*first, ("make", "static"), ("wait",), ("time",)]
+
+
 # Candidates that are not eligible
+
+
+def test_one_that_is_far_behind_is_not_made():
+    memory = ScriptedMemory()
+    candidates = ScriptedCandidates(memory, {"standard": Script(), "costly": Script(0.1, 0.1)})
+    candidates.behind = "takes long to compile"
+    choice = tune(candidates, PROBLEM, 0, memory, launch_on)
+    assert choice.refused == {"costly": "takes long to compile"}
+    assert [name for name, *_ in candidates.made] == ["standard"]
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, TRAINING])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from dnnffi.device.interface import Launch, NDArray
@@ -94,8 +95,14 @@ class CandidateSource(Protocol):
     version: str
     """What times that were measured are valid for, with the device and the problem."""
 
+    costly: frozenset[str]
+    """The algorithms whose executors take seconds to make."""
+
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         """The algorithms worth trying, the most promising first."""
+
+    def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
+        """Begin what takes long about making its executors. The result waits for its end."""
 
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None

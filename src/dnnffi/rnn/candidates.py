@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource
@@ -10,6 +11,13 @@ from dnnffi.spec.problem import RNNProblem
 
 _PROMISING = 4
 """Candidates of other sources that are measured before the vendor's."""
+
+_FAR_AHEAD = 1.5
+"""Times as fast as a source's others: what is costly to make there is then not tried.
+
+cuDNN's persist_dynamic was at most 1.11 times as fast as the fastest of its other algorithms (22
+measurements on an H200, cuDNN 9.19).
+"""
 
 
 class CandidateSet:
@@ -57,6 +65,29 @@ class CandidateSet:
             found = [*found[:1], *more[:_PROMISING], *found[1:], *more[_PROMISING:]]
         return tuple(found)
 
+    def prepare(
+        self, names: Iterable[str], problem: RNNProblem, device: int
+    ) -> Callable[[], object]:
+        """Begin what takes long about making the named candidates. The result waits for its end."""
+        sources = dict.fromkeys(_source(name) for name in names)
+        waits = [self._sources[name].prepare(problem, device) for name in sources]
+        return lambda: [wait() for wait in waits]
+
+    def far_behind(self, candidate: str, times: Mapping[str, float]) -> str:
+        """Why a candidate that is costly to make is not worth it; empty where it may be.
+
+        ``times`` are milliseconds by candidate, so far.
+        """
+        name, _, algorithm = candidate.partition(" ")
+        of_source = [time for other, time in times.items() if _source(other) == name]
+        if algorithm not in self._sources[name].costly or not of_source:
+            return ""
+        fastest = min(times, key=times.__getitem__)
+        ahead = min(of_source) / times[fastest]
+        if ahead < _FAR_AHEAD:
+            return ""
+        return f"takes long to compile, and {fastest} is {ahead:.1f} times as fast as {name}'s best"
+
     def make(
         self, problem: RNNProblem, candidate: str | None, launch: Launch, generator: Any = None
     ) -> AddressExecutor:
@@ -69,6 +100,10 @@ class CandidateSet:
             return source.make(problem, None, launch, generator)
         name, _, algorithm = candidate.partition(" ")
         return self._sources[name].make(problem, algorithm, launch, generator)
+
+
+def _source(candidate: str) -> str:
+    return candidate.partition(" ")[0]
 
 
 def _named(source: CandidateSource, problem: RNNProblem) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 from dnnffi.backends.rnn_interface import (
@@ -89,15 +90,19 @@ def tune(
     refused: dict[str, str] = {}
     trial: Trial | None
     oracle = candidates.oracle(problem)
-    others = [name for name in candidates.offers(problem) if name != oracle]
+    names = list(dict.fromkeys((oracle, *candidates.offers(problem))))
     measured = problem._replace(dropout=0.0)
     end = clock() + budget
     expected: HostArrays = []
-    best = float("inf")
+    fastest: dict[str, float] = {}
     with memory.use(device), memory.scratch():
-        for name in (oracle, *others):
+        wait = candidates.prepare(names, measured, device)  # while the oracle is made
+        for name in names:
             if expected and clock() >= end:
                 refused[name] = "the time for measuring was over"
+                continue
+            if reason := candidates.far_behind(name, fastest):
+                refused[name] = reason
                 continue
             launch = launch_on(device, memory.current_stream())
             begun = clock()
@@ -107,10 +112,12 @@ def tune(
                     memory.elapsed(trial.run)  # loads kernels, and what fails late fails here
                     end += clock() - begun
                     found = trial.results()
+                    wait()  # compiling would disturb what follows
                     wrong = _differs(found, expected, problem, oracle)
                     if wrong:
                         refused[name] = wrong
                         continue
+                    best = min(fastest.values(), default=inf)
                     times[name] = taken = trial.times(best)
             except FAILURES as error:
                 refused[name] = f"{type(error).__name__}: {error}"
@@ -119,7 +126,7 @@ def tune(
                 continue
             finally:
                 trial = None  # its memory goes back first
-            best = min(best, *(t for t in taken if t is not None))
+            fastest[name] = min(t for t in taken if t is not None)
             if not expected:
                 expected, end = found, clock() + budget
     return choose(times, refused)

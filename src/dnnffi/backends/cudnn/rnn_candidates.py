@@ -18,6 +18,8 @@ _DYNAMIC_BATCH = 16
 class CudnnCandidates(VendorCandidates):
     """The algorithms of a libcudnn. What else it refuses is found out when one is made."""
 
+    costly = frozenset({"persist_dynamic"})
+
     def __init__(self, library: VendorLibrary) -> None:
         super().__init__("cudnn", CudnnRNNExecutor, Generator, library)
 

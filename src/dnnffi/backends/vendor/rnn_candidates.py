@@ -15,6 +15,8 @@ from dnnffi.spec.problem import RNNProblem
 class VendorCandidates:
     """A `CandidateSource` over a vendor's executor."""
 
+    costly: frozenset[str] = frozenset()
+
     def __init__(
         self,
         name: str,
@@ -30,6 +32,9 @@ class VendorCandidates:
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         return (problem.options.algorithm,)
+
+    def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
+        return lambda: None  # the library compiles when an executor is made
 
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from dataclasses import replace
 
@@ -41,6 +42,9 @@ class Vendor:
 
     def offers(self, problem):
         return "standard", "persist_static"
+
+    def prepare(self, problem, device):
+        return lambda: None
 
     def make(self, problem, algorithm, launch, generator=None):
         return self.name, algorithm
@@ -180,6 +184,31 @@ def made(monkeypatch):
     monkeypatch.setattr(candidates, "OwnRNNExecutor", executor)
     monkeypatch.setattr(candidates, "compile_kernel", lambda geometry, memory: None)
     return asked
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_kernels_of_all_are_compiled_beforehand(own, memory, monkeypatch, fails):
+    compiled = []
+
+    def compile_kernel(geometry, where):
+        compiled.append((geometry, memory.current_device(), threading.current_thread()))
+        if fails:
+            raise UnsupportedError("dnnffi", "", "our own kernels cannot be compiled")
+
+    memory.devices = 2
+    monkeypatch.setattr(candidates, "compile_kernel", compile_kernel)
+    own.prepare(PROBLEM, 1)()
+    expected = {geometry for pair in own._pairs(PROBLEM) for geometry in pair}
+    assert {geometry for geometry, *_ in compiled} == expected
+    assert len(compiled) == len(expected)
+    assert {device for _, device, _ in compiled} == {1}
+    assert threading.main_thread() not in {thread for *_, thread in compiled}
+
+
+def test_where_no_kernel_fits_none_is_compiled(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "shared_bytes", lambda device: 500)
+    monkeypatch.setattr(candidates, "compile_kernel", lambda *_: pytest.fail("compiled"))
+    own.prepare(PROBLEM, 0)()
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -5,6 +5,7 @@ They are called "1", "2" and so on, the most promising first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
@@ -43,6 +44,7 @@ class OwnCandidates:
     """The kernels, on CuPy's arrays on CUDA; a `CandidateSource`."""
 
     name = OWN
+    costly: frozenset[str] = frozenset()  # all are compiled beforehand
 
     def __init__(self, memory: Any) -> None:
         self._memory: MemoryWithGraphs = memory
@@ -53,6 +55,22 @@ class OwnCandidates:
             return ()
         return tuple(str(number + 1) for number in range(len(self._pairs(problem))))
 
+    def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
+        """Begin to compile the kernels of all candidates at once."""
+        pairs = self._pairs(problem)
+        geometries = {geometry for pair in pairs for geometry in pair if geometry is not None}
+        if not geometries:
+            return lambda: None
+
+        def compiled(geometry: Geometry) -> None:
+            with self._memory.use(device):
+                compile_kernel(geometry, self._memory)
+
+        pool = ThreadPoolExecutor(len(geometries))
+        for geometry in geometries:
+            pool.submit(compiled, geometry)  # who makes its executor gets the same error
+        return pool.shutdown
+
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
     ) -> OwnRNNExecutor:
@@ -60,10 +78,7 @@ class OwnCandidates:
             raise UnsupportedError("dnnffi", "", reason)
         pairs = self._pairs(problem)
         if algorithm is not None:
-            wanted = int(algorithm) - 1
-            if wanted < len(pairs):
-                self._compile(pairs, launch.device)
-            pairs = pairs[wanted : wanted + 1]
+            pairs = pairs[int(algorithm) - 1 :][:1]
         library = cublas.load()
         refused = UnsupportedError(
             "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
@@ -119,18 +134,6 @@ class OwnCandidates:
         major, minor, multiprocessors = memory.architecture(device)
         clusters = (major, minor) >= _CLUSTERS
         return Chip(multiprocessors, memory.shared_bytes(device), clusters)
-
-    def _compile(self, pairs: list[tuple[Geometry, Geometry | None]], device: int) -> None:
-        """Compile all of them at once: a caller that asks for one by its name asks for each."""
-        geometries = {geometry for pair in pairs for geometry in pair if geometry is not None}
-
-        def compiled(geometry: Geometry) -> None:
-            with self._memory.use(device):
-                compile_kernel(geometry, self._memory)
-
-        with ThreadPoolExecutor(len(geometries)) as pool:
-            for future in [pool.submit(compiled, geometry) for geometry in geometries]:
-                future.exception()  # a caller that needs the kernel gets the same error
 
 
 def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, ...]]:

@@ -91,7 +91,7 @@ class OwnRNNExecutor:
         if backward is not None:
             self._backward_kernel = LayerKernel(backward, *of_layers)
             if spec.bias:
-                self._bias_kernel = memory.kernel(source_of_bias(backward), "bias_gradients")
+                self._bias_kernel = memory.kernel(source_of_bias(spec.dtype), "bias_gradients")
         low, high = problem.options.clip or (0.0, 0.0)
         self._bounds = float(low), float(high)
         self._places = (
@@ -353,7 +353,7 @@ class OwnRNNExecutor:
                 at.reserve + arrays.bias_sums,
                 at.dweights + weights.b_ih,
                 at.dweights + weights.b_hh,
-                self._bias_parts,
+                *(self._bias_parts, self._kind.hidden, self._kind.padded, self._kind.gates),
                 weights.bias_stride // self._size,
                 int(accumulate),
             ),

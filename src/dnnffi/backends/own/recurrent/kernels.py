@@ -21,11 +21,9 @@ def source(geometry: Geometry) -> str:
     return _constants(geometry.constants()) + "\n".join(map(_text, (*_FIRST, *own, last)))
 
 
-def source_of_bias(geometry: Geometry) -> str:
+def source_of_bias(dtype: str) -> str:
     """The source of ``bias_gradients``, which adds up what the kernel of a backward leaves."""
-    return _constants(geometry.constants()) + "\n".join(
-        map(_text, ("numbers", "cells", "geometry", "bias"))
-    )
+    return _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "bias")))
 
 
 def source_of_rows(piece: str) -> str:
