@@ -379,12 +379,22 @@ def test_layers_run_at_once_where_nothing_comes_between(
     spec = replace(SPEC, num_layers=3, hidden_size=96)
     problem = RNNProblem.dense(spec, 5, 6, training=True, options=RNNOptions(algorithm="own"))
     problem = with_spec(problem._replace(**keywords), **fields)
-    found = own._pairs(problem)
+    found = [pair for _, pair in own._named(problem)]
     assert {one.kind.layers for one in found[0] if one} == {layers}
     # Beside them a few whose layers run one after the other.
     alike = [{one.kind.layers for one in pair if one} for pair in found]
     first = alike.index({1})
     assert alike == [{layers}] * first + [{1}] * (len(found) - first)
+
+
+def test_what_is_measured_without_dropout_has_the_same_name_with_it(own, memory, made, monkeypatch):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
+    problem = with_spec(PROBLEM, num_layers=3)
+    dropping = problem._replace(dropout=0.5)
+    names = own.offers(dropping)
+    assert set(names) < set(own.offers(problem))
+    for name in names:
+        assert own.make(problem, name, launch(memory)) == own.make(dropping, name, launch(memory))
 
 
 def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch):

@@ -39,6 +39,8 @@ _VERSION = 8
 _OLDEST = (8, 0)
 _CLUSTERS = (9, 0)
 
+_Pair = tuple[Geometry, Geometry | None]
+
 
 class OwnCandidates:
     """The kernels, on CuPy's arrays on CUDA; a `CandidateSource`."""
@@ -53,7 +55,7 @@ class OwnCandidates:
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):
             return ()
-        return tuple(str(number + 1) for number in range(len(self._pairs(problem))))
+        return tuple(name for name, _ in self._named(problem))
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin to compile the kernels of all candidates at once."""
@@ -76,9 +78,8 @@ class OwnCandidates:
     ) -> OwnRNNExecutor:
         if reason := self._why_not(problem):
             raise UnsupportedError("dnnffi", "", reason)
-        pairs = self._pairs(problem)
-        if algorithm is not None:
-            pairs = pairs[int(algorithm) - 1 :][:1]
+        named = self._named(problem)
+        pairs = [pair for name, pair in named if algorithm is None or name == algorithm]
         library = cublas.load()
         refused = UnsupportedError(
             "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
@@ -103,8 +104,19 @@ class OwnCandidates:
         """Why our kernels do not take a problem; empty where they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
 
-    def _pairs(self, problem: RNNProblem) -> list[tuple[Geometry, Geometry | None]]:
-        """Geometries of the forward and, for training, of the backward."""
+    def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair]]:
+        """Those of `_pairs` that the problem can have. Its names are the same without dropout.
+
+        Nothing can be dropped between layers that run at once.
+        """
+        return [
+            (str(number), (forward, backward))
+            for number, (forward, backward) in enumerate(self._pairs(problem), 1)
+            if forward.kind.layers == 1 or not problem.drops
+        ]
+
+    def _pairs(self, problem: RNNProblem) -> list[_Pair]:
+        """Geometries of the forward and, for training, of the backward; whatever is dropped."""
         spec, options = problem.spec, problem.options
         clip = 0 if options.clip is None else 1 + (options.clip_nan == "clip")
         packed = rows_of(problem).tables is not None
@@ -119,7 +131,7 @@ class OwnCandidates:
         if not problem.training:
             return [(one, None) for way in forwards for one in way]
         backwards = _ways(problem, kind._replace(backward=True), chip)
-        pairs: list[tuple[Geometry, Geometry | None]] = []
+        pairs: list[_Pair] = []
         for number, mine in enumerate(forwards):
             others = backwards[number]
             # Clusters of a backward have less room: also with the most promising other one.
@@ -140,8 +152,8 @@ def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, .
     """Geometries by what a launch has and how its blocks exchange words.
 
     First not at all, or in clusters without tensor cores. Then all layers at once, of a network of
-    one direction that drops nothing, and one layer; in clusters, then through device memory. Where
-    a way is expected to be the fastest, a few of those behind it are enough.
+    one direction, and one layer; in clusters, then through device memory. Where a way is expected
+    to be the fastest, a few of those behind it are enough.
     """
     spec, batch = problem.spec, problem.batch
     where = batch, spec.num_directions, chip
@@ -152,7 +164,7 @@ def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, .
         alone = alone[: 1 if kind.backward else 2]
     if rows and rows[0].blocks == 1:
         clusters = clusters[:1]
-    if spec.num_layers == 1 or spec.bidirectional or problem.drops:
+    if spec.num_layers == 1 or spec.bidirectional:
         return [rows, clusters, alone]
     together = clustered(kind._replace(layers=spec.num_layers), *where)
     at_once = layers_at_once(kind, batch, max(problem.row_lengths), spec.num_layers, chip)
