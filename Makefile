@@ -22,6 +22,9 @@ STRESS ?= 0
 # version that was seen to make them: for tensors of the graph API 9.28 loads its engines, in vain.
 LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13==9.19.*))
 
+# How many processes of test-gpu share the device; 0 for a single one.
+GPU_TESTS ?= 8
+
 # What test-jax installs; pyproject.toml has the oldest.
 JAX ?= jax
 
@@ -77,8 +80,10 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
 	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)
 
+# Left alone, NumPy gives each process as many threads as there are cores.
 test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
-	$(run) -m pytest -m gpu tests/gpu tests/docs -p no:benchmark --record $(PYTEST_ARGS)
+	OMP_NUM_THREADS=2 $(run) -m pytest -n $(GPU_TESTS) --dist worksteal -m gpu tests/gpu tests/docs \
+		-p no:benchmark --record $(PYTEST_ARGS)
 
 test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write memcheck.json
 	$(run) tests/gpu/memcheck.py $(PYTEST_ARGS)

@@ -7,6 +7,12 @@ import os
 
 import needs
 import pytest
+from alone import (  # noqa: F401
+    pytest_collection_modifyitems,
+    pytest_configure_node,
+    pytest_runtestloop,
+    pytest_testnodedown,
+)
 from hypothesis import HealthCheck, given, settings, strategies
 
 # No test reads what another run has measured, or leaves anything behind.

@@ -6,12 +6,16 @@ it is of this code.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from verification import pytest_runtest_call, refused, write  # noqa: F401
 
 HERE = Path(__file__).resolve().parent
+
+# JAX is to leave the device's memory to others: CuPy, PyTorch, tests in other processes.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def pytest_collection_modifyitems(items):

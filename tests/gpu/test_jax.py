@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 cupy = pytest.importorskip("cupy")
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
@@ -253,7 +252,7 @@ def test_xla_captures_the_calls(dtype):
     assert called["backward"] <= 60
 
 
-@pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="others use the device's memory")
+@pytest.mark.alone  # others use the device's memory
 def test_changing_addresses_in_many_steps_leak_nothing():
     gradient, x, weights = six_layers(problem(input_size=32, num_layers=1))
     kept = []

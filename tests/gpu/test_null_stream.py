@@ -10,6 +10,8 @@ from dnnffi.device.cupy import cupy_memory
 
 cupy = pytest.importorskip("cupy")
 
+pytestmark = pytest.mark.alone  # milliseconds decide what would come too early
+
 SPEC = dnnffi.ConvSpec(
     in_channels=32, out_channels=32, kernel=(3, 3), padding=(1, 1), dtype="float32"
 )

@@ -248,6 +248,7 @@ def test_two_streams_at_once():
             assert same(one, other)
 
 
+@pytest.mark.alone  # its threads have a minute
 def test_eight_threads():
     wrong = []
 

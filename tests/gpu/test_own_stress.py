@@ -21,6 +21,7 @@ def _able():
         pytest.skip(reason)
 
 
+@pytest.mark.alone  # its threads have a hundred seconds
 def test_mixed_problems_on_eight_threads_give_the_same_bits():
     found = STRESS["stress"](launches=20_000, seconds=100)
     assert found["differing_words"] == 0
