@@ -30,6 +30,8 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
+template <class T> static inline T __ldg(const T *at) { return *at; }
+
 static inline void __syncthreads() { device_barrier(); }
 static inline void nothing(void **) {}
 static inline void __syncwarp() { device_warp(nothing, nullptr); }

@@ -68,6 +68,10 @@ SUMS = {
     "chunk_words * rows": "CHUNK_WORDS",
     "chunk_loads": "CHUNK_LOADS",
     "base_shared_bytes": "WEIGHTS_AT",
+    "shared_bytes": (
+        "WEIGHTS_AT + (FMA ? BACKWARD || HIDDEN % 4 == 0 ? 0 : UNITS * (HIDDEN | 1) * 4"
+        ": K_SHARED * WARPS * WARP_TILES * 1024)"
+    ),
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
     "exchange_bytes(50)": (
         "CLUSTER || FMA ? 0"

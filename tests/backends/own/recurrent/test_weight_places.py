@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
-from emulated_cuda import functions
+from emulated_cuda import EmulatedKernel
 from emulated_network import geometry
 
+from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.geometry import Kind
 
 TEXT = """
-extern "C" void find_weights(
-    const Element *matrices, uint4 *in_shared, uint4 *in_memory, uint4 *found)
+extern "C" __global__ void find_weights(const Element *matrices, uint4 *streamed, uint4 *found)
 {
-    for (blockIdx.x = 0; blockIdx.x < BLOCKS; blockIdx.x++)
-        for (int warp = 0; warp < WARPS; warp++)
-            for (int lane = 0; lane < 32; lane++) {
-                Weights weights;
-                const Matrices all(matrices, blockIdx.x, 0);
-                weights.read(all, in_shared, in_memory, warp, lane);
-                for (int s = 0; s < WARP_K; s++)
-                    for (int m = 0; m < WARP_TILES; m++) {
-                        const Fragments both = weights.of(s, m);
-                        *found++ = both.first;
-                        *found++ = both.second;
-                    }
-            }
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    Weights weights;
+    weights.read(Matrices(matrices, blockIdx.x, 0), (uint4 *)memory, streamed, warp, lane);
+    found += (blockIdx.x * THREADS + threadIdx.x) * WARP_K * WARP_TILES * 2;
+    for (int s = 0; s < WARP_K; s++)
+        for (int m = 0; m < WARP_TILES; m++) {
+            const Fragments both = weights.of(s, m);
+            *found++ = both.first;
+            *found++ = both.second;
+        }
 }
 """
-PARTS = ("numbers", "cells", "geometry", "weights")
+PARTS = ("numbers", "cells", "geometry", "exchange", "ring", "weights")
 
 
 def fragments(kind, made, matrices):
     """What each lane multiplies by: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
-    library = functions(made.constants(), PARTS, TEXT)
+    source = kernels._constants(made.constants()) + "\n".join(map(kernels._text, PARTS)) + TEXT
+    kernel = EmulatedKernel(source, "find_weights", cooperative=True)
     shape = made.blocks, made.threads // 32, 32, made.warp_k, made.warp_tiles, 2, 4
     out = np.zeros(int(np.prod(shape)) + 4, "u4")
     out = out[-out.ctypes.data % 16 // 4 :][: int(np.prod(shape))].reshape(shape)
-    room = np.zeros(2 * out.nbytes + 16, "u1")
-    room = room[-room.ctypes.data % 16 :]
-    arrays = matrices, room, room[out.nbytes :], out
-    library.find_weights(*(ctypes.c_void_p(array.ctypes.data) for array in arrays))
+    streamed = np.zeros(made.blocks * made.streamed_bytes + 16, "u1")
+    streamed = streamed[-streamed.ctypes.data % 16 :]
+    arguments = tuple(array.ctypes.data for array in (matrices, streamed, out))
+    kernel((made.blocks,), (made.threads,), arguments, shared_mem=made.shared_bytes)
     return out
 
 

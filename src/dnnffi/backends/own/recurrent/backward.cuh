@@ -38,7 +38,6 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
-    uint4 *kept = (uint4 *)(memory + WEIGHTS_AT);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int rank = blockIdx.x % BLOCKS, above = LAYERS > 1 ? blockIdx.x / BLOCKS % LAYERS : 0;
     const int layer = LAYERS - 1 - above; /* the last one begins */
@@ -63,7 +62,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     Group group(of_launch, rank, rows, above, last, (int)steps, exchange, staged);
 
     Weights weights;
-    weights.read(Matrices(matrices, rank, above), kept, streamed, warp, lane);
+    weights.read(Matrices(matrices, rank, above), (uint4 *)memory, streamed, warp, lane);
     const Ring<BackwardArrays> ring(slots, arrays, places, rank, first_row);
     ring.begin(last);
 

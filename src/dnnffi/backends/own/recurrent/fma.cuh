@@ -35,19 +35,23 @@ struct Matrices
     DEVICE void read(float *to, int sum, int of_block, int at) const
     {
         const int unit = first_unit + of_block;
-        const bool there = of_block < UNITS && unit < HIDDEN;
-        Four found = {};
+        const bool has = of_block < UNITS && unit < HIDDEN;
         if (!BACKWARD && aligned) {
-            const Element *from = recurrent + (long long)(sum * HIDDEN + unit) * HIDDEN + at;
-            if (there && at < HIDDEN) found = *(const Four *)from;
-        } else
-            for (int e = 0; e < 4; e++) {
-                const int gate = BACKWARD ? (at + e) % GATES : sum, other = (at + e) / VALUES;
-                const long long row = gate * HIDDEN + (BACKWARD ? other : unit);
-                if (there && other < HIDDEN)
-                    found.values[e] = recurrent[row * HIDDEN + (BACKWARD ? unit : other)];
-            }
-        for (int e = 0; e < 4; e++) to[e] = real(found.values[e]);
+            const bool there = has && at < HIDDEN;
+            const long long from = there ? (long long)(sum * HIDDEN + unit) * HIDDEN + at : 0;
+            const Four found = *(const Four *)(recurrent + from);
+#pragma unroll
+            for (int e = 0; e < 4; e++) to[e] = there ? real(found.values[e]) : 0.0f;
+            return;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int gate = BACKWARD ? (at + e) % GATES : sum, other = (at + e) / VALUES;
+            const bool there = has && other < HIDDEN;
+            const long long row = gate * HIDDEN + (BACKWARD ? other : unit);
+            const Element value = recurrent[there ? row * HIDDEN + (BACKWARD ? unit : other) : 0];
+            to[e] = there ? real(value) : 0.0f;
+        }
     }
 };
 
@@ -59,19 +63,20 @@ struct Weights
 {
     float of[SUMMED][FOURS][4];
 
-    DEVICE void read(const Matrices &matrices, uint4 *room, uint4 *, int warp, int lane)
+    DEVICE void read(const Matrices &matrices, uint4 *memory, uint4 *, int warp, int lane)
     {
         const int thread = warp * 32 + lane, unit = thread / PARTS, part = thread % PARTS;
+        float *room = (float *)(memory + WEIGHTS_AT / 16);
 #pragma unroll
         for (int sum = 0; sum < SUMMED; sum++) {
-            if constexpr (THROUGH_SHARED) read_rows(matrices, (float *)room, sum);
+            if constexpr (THROUGH_SHARED) read_rows(matrices, room, sum);
 #pragma unroll
             for (int i = 0; i < FOURS; i++) {
                 const int at = (i * PARTS + part) * 4;
                 if constexpr (THROUGH_SHARED) {
                     for (int e = 0; e < 4; e++) {
                         const bool there = unit < UNITS && at + e < HIDDEN;
-                        of[sum][i][e] = there ? ((float *)room)[unit * STAGED_ROW + at + e] : 0.0f;
+                        of[sum][i][e] = there ? room[unit * STAGED_ROW + at + e] : 0.0f;
                     }
                 } else matrices.read(of[sum][i], sum, unit, at);
             }

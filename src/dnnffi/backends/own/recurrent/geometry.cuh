@@ -125,8 +125,19 @@ constexpr int ARRIVAL_BYTES = !CLUSTER ? 0 : LAYERS > 1 ? 32 : 16;
 /* Shared memory: partial sums, the ring, what is staged, weights. Where words come in chunks, the
    partial sums of a step take the place of its words. */
 constexpr int RING_AT = CHUNKS > 1 && STAGED_BYTES > PARTIAL_BYTES ? STAGED_BYTES : PARTIAL_BYTES;
-constexpr int STAGED_AT = CHUNKS > 1 ? 0 : RING_AT + RING_BYTES;
-constexpr int WEIGHTS_AT = RING_AT + RING_BYTES + (CHUNKS > 1 ? 0 : STAGED_BYTES) + ARRIVAL_BYTES;
+constexpr int RING_END = RING_AT + RING_BYTES;
+
+/* At the start weights pass through the same memory, but for what other blocks of a CLUSTER write: at
+   least two tiles of each warp at a time. */
+constexpr int OF_COLUMNS = 8 * (4 * WORD + 4); /* elements of half a tile, with gaps */
+constexpr int PASSAGE_BYTES = 2 * OF_COLUMNS * (16 / WORD);
+constexpr int LEAST_PASSAGES = FMA ? 0 : 2 * WARPS * PASSAGE_BYTES;
+constexpr int PASSED = RING_END < LEAST_PASSAGES ? LEAST_PASSAGES : RING_END;
+constexpr int STAGED_AT = CHUNKS > 1 ? 0 : PASSED;
+constexpr int WEIGHTS_AT = PASSED + (CHUNKS > 1 ? 0 : STAGED_BYTES) + ARRIVAL_BYTES;
+constexpr int PASSAGES = FMA ? 0 : (CLUSTER ? PASSED : WEIGHTS_AT) / (WARPS * PASSAGE_BYTES);
+constexpr int KEPT_PASSAGES = /* where no weights are yet */
+    FMA || CLUSTER ? PASSAGES : (WEIGHTS_AT / WARPS + K_SHARED * WARP_TILES * 1024) / PASSAGE_BYTES;
 
 static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "geometry");
 static_assert(!FMA || (CLUSTER || BLOCKS == 1) && LAYERS == 1 && PARTS % ROWS == 0, "whole rows");

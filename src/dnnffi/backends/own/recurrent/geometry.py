@@ -227,15 +227,25 @@ class Geometry(NamedTuple):
             return ring + staged + self.cluster * _ARRIVAL_BYTES
         partials = (1 + self.cluster) * self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
         ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
-        exchange = self.k_words * self.rows * WORD_BYTES
+        staged = self.k_words * self.rows * WORD_BYTES
+        arrivals = 0
         if self.scatter:
-            added = -(-self.share_words // self.threads)
-            return added * self.threads * WORD_BYTES + ring + exchange
-        if self.chunks > 1:  # partial sums take the place of what is staged
-            return max(partials, 2 * self.chunk_words * self.rows * WORD_BYTES) + ring
-        if self.cluster:
-            return partials + ring + 2 * exchange + min(2, self.kind.layers) * _ARRIVAL_BYTES
-        return partials + ring + self.staged * exchange
+            partials = -(-self.share_words // self.threads) * self.threads * WORD_BYTES
+        elif self.chunks > 1:  # partial sums take the place of what is staged
+            partials = max(partials, 2 * self.chunk_words * self.rows * WORD_BYTES)
+            staged = 0
+        elif self.cluster:
+            staged *= 2
+            arrivals = min(2, self.kind.layers) * _ARRIVAL_BYTES
+        else:
+            staged *= self.staged
+        return max(partials + ring, self._least_passages) + staged + arrivals
+
+    @property
+    def _least_passages(self) -> int:
+        """Shared memory through which weights pass at the start: two tiles of each warp."""
+        half_tile = 32 * (WORD_BYTES + WORD_BYTES // self.kind.word)  # with gaps
+        return self.threads // 32 * 2 * 2 * half_tile
 
     @property
     def shared_step_bytes(self) -> int:

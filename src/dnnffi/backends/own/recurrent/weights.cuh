@@ -19,65 +19,43 @@ struct Matrices
     }
 };
 
-/* Where a word of k has its weights: the first value in a row of a matrix, and that matrix. */
-struct OfK
+/* Where the values of a word of k lie, for row `row` of half tile `half` of this block. */
+struct Origin
 {
-    int first;
-    long long matrix; /* from the first recurrent one; */
+    int unit, first;  /* row of a matrix of cuDNN's, and column, or backward the other way round */
+    long long matrix; /* from the first recurrent one */
     bool there;       /* else zeros */
 
-    DEVICE OfK(const Matrices &matrices, int half, int k)
+    DEVICE Origin(const Matrices &matrices, int half, int row, int k)
     {
-        const bool own = LAYERS == 1 || k >= PART_WORDS;
-        const int place = own && LAYERS > 1 ? k - PART_WORDS : k, number = half % OCTET_GATES;
-        int gate = BACKWARD ? place / WORDS : number;
-        first = place % WORDS * WORD;
-        there = own || matrices.layer > 0;
-        if (TWO_N && BACKWARD && own) gate = (gate + 2) % 3; /* n comes first */
-        if (TWO_N && !BACKWARD && number >= 2) {
-            gate = 2;
-            there = there && own == (number == 2);
-        }
-        matrix = (long long)(gate + (own ? 0 : BACKWARD ? GATES : -GATES)) * HIDDEN * HIDDEN;
-    }
-};
-
-/* A word of 8 (4 in float32) values of k, for row `row` of half tile `half` of this block. */
-DEVICE uint4 weight_word(const Matrices &matrices, int half, int row, int k)
-{
-    const int rank = matrices.rank;
-    union { Element values[WORD]; uint4 word; } found;
-    found.word = make_uint4(0, 0, 0, 0);
-    if (half < HALVES && k < EXCHANGED) {
-        if (SCATTER) {
+        const int rank = matrices.rank, number = half % OCTET_GATES;
+        there = half < HALVES && k < EXCHANGED;
+        int gate;
+        if constexpr (SCATTER) {
             constexpr int WORDS_OF_TEAM = TEAM * BLOCK_WORDS;
             const int block = half / BLOCK_HALVES * TEAM + rank % TEAM;
-            const int unit = block * UNITS + half % BLOCK_HALVES / OCTET_GATES * 8 + row;
-            const int own = rank / TEAM * TEAM * UNITS + k % WORDS_OF_TEAM * WORD;
-            const int gate = BACKWARD ? k / WORDS_OF_TEAM : half % OCTET_GATES;
-            const Element *from = matrices.recurrent + (long long)gate * HIDDEN * HIDDEN;
-            for (int e = 0; e < WORD; e++)
-                if (unit < HIDDEN && own + e < HIDDEN)
-                    found.values[e] = BACKWARD ? from[(long long)(own + e) * HIDDEN + unit]
-                                               : from[(long long)unit * HIDDEN + own + e];
-            return as_factors(found.word);
+            unit = block * UNITS + half % BLOCK_HALVES / OCTET_GATES * 8 + row;
+            first = rank / TEAM * TEAM * UNITS + k % WORDS_OF_TEAM * WORD;
+            gate = BACKWARD ? k / WORDS_OF_TEAM : number;
+            there = there && first < HIDDEN;
+        } else {
+            const bool own = LAYERS == 1 || k >= PART_WORDS;
+            const int place = own && LAYERS > 1 ? k - PART_WORDS : k;
+            unit = rank * UNITS + half / OCTET_GATES * 8 + row;
+            first = place % WORDS * WORD;
+            gate = BACKWARD ? place / WORDS : number;
+            there = there && (own || matrices.layer > 0);
+            if (TWO_N && BACKWARD && own) gate = (gate + 2) % 3; /* n comes first */
+            if (TWO_N && !BACKWARD && number >= 2) {
+                gate = 2;
+                there = there && own == (number == 2);
+            }
+            if (!own) gate += BACKWARD ? GATES : -GATES;
         }
-        const int unit = rank * UNITS + half / OCTET_GATES * 8 + row;
-        const OfK of(matrices, half, k);
-        const bool there = of.there && unit < HIDDEN;
-        if (there && !BACKWARD) {
-            const Element *from = matrices.recurrent + of.matrix + (long long)unit * HIDDEN + of.first;
-            if (HIDDEN == PADDED && matrices.aligned) return as_factors(*(const uint4 *)from);
-            for (int e = 0; e < WORD; e++)
-                if (of.first + e < HIDDEN) found.values[e] = from[e];
-        } else if (there) {
-            const Element *from = matrices.recurrent + of.matrix + (long long)of.first * HIDDEN + unit;
-            for (int e = 0; e < WORD; e++)
-                if (of.first + e < HIDDEN) found.values[e] = from[(long long)e * HIDDEN];
-        }
+        there = there && unit < HIDDEN;
+        matrix = (long long)gate * HIDDEN * HIDDEN;
     }
-    return as_factors(found.word);
-}
+};
 
 /* The two fragments of a tile in a step of k. The k of a fragment may come in any order, as long as
    the other factor's come in the same: here each thread holds one word of two rows. */
@@ -86,12 +64,87 @@ struct Fragments
     uint4 first, second;
 };
 
-DEVICE Fragments fragments(const Matrices &matrices, int tile, int row, int k)
+DEVICE Fragments fragments(const uint4 &low, const uint4 &high)
 {
-    const uint4 low = weight_word(matrices, 2 * tile, row, k);
-    const uint4 high = weight_word(matrices, 2 * tile + 1, row, k);
     return {make_uint4(low.x, high.x, low.y, high.y), make_uint4(low.z, high.z, low.w, high.w)};
 }
+
+/* A tile of a step of k on its way, in shared memory. Of a forward, a lane copies the two words that it
+   keeps. Of a backward, a word that is copied has WORD units of one k, and the warp transposes it. Words
+   of different k then lie in different banks. Where rows of matrices are whole words, these are copied
+   past L1: shared memory leaves little of it, and loads would wait for room there. */
+struct Passage
+{
+    uint4 *words; /* of the warp */
+
+    static constexpr int LANES_OF_K = 2 * 8 / WORD; /* that copy one k of both half tiles, backward */
+
+    DEVICE Element *place(int half, int k, int unit) const
+    {
+        return (Element *)words + half * OF_COLUMNS + (k + k / WORD) * 8 + unit;
+    }
+
+    /* Begins to copy; `first` is the first of the four words of k. */
+    DEVICE void copy(const Matrices &matrices, int tile, int first, int lane) const
+    {
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            if (!BACKWARD) {
+                const Origin of(matrices, 2 * tile + n, lane / 4, first + lane % 4);
+                copy(words + 32 * n + lane, matrices, of, of.unit, of.first);
+                continue;
+            }
+            const int number = 32 * n + lane, k = number / LANES_OF_K, part = number % LANES_OF_K;
+            const int half = part / (8 / WORD), unit = part % (8 / WORD) * WORD;
+            const Origin of(matrices, 2 * tile + half, unit, first + k / WORD);
+            copy((uint4 *)place(half, k, unit), matrices, of, of.first + k % WORD, of.unit);
+        }
+    }
+
+    /* The word at a row and a column of the matrix, or what exists of it, and zeros. */
+    DEVICE static void copy(
+        uint4 *to, const Matrices &matrices, const Origin &of, int row, int column)
+    {
+        const Element *from = matrices.recurrent + of.matrix + (long long)row * HIDDEN + column;
+        const int there = of.there && row < HIDDEN ? HIDDEN - column : 0;
+        if (HIDDEN == PADDED && matrices.aligned) {
+            if (there) copy_word(to, from);
+            else *to = make_uint4(0, 0, 0, 0);
+            return;
+        }
+        /* No branches, so that several loads are in flight. */
+        constexpr int EACH = HIDDEN == PADDED ? 1 : WORD; /* rare: a buffer that is not aligned */
+#pragma unroll EACH
+        for (int e = 0; e < WORD; e++) {
+            const Element value = __ldg(e < there ? from + e : matrices.recurrent);
+            ((Element *)to)[e] = e < there ? value : Element(0);
+        }
+    }
+
+    /* Behind the copies of the warp: the lane's fragments take the place. */
+    DEVICE void transpose(int lane) const
+    {
+        union { Element values[WORD]; uint4 word; } both[2];
+        if (!BACKWARD) both[0].word = words[lane], both[1].word = words[32 + lane];
+        else {
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+#pragma unroll
+                for (int e = 0; e < WORD; e++)
+                    both[half].values[e] = *place(half, lane % 4 * WORD + e, lane / 4);
+            __syncwarp();
+        }
+        put(fragments(as_factors(both[0].word), as_factors(both[1].word)), lane);
+    }
+
+    DEVICE void put(const Fragments &found, int lane) const
+    {
+        words[lane] = found.first;
+        words[32 + lane] = found.second;
+    }
+
+    DEVICE Fragments get(int lane) const { return {words[lane], words[32 + lane]}; }
+};
 
 /* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
    different banks. */
@@ -104,37 +157,70 @@ struct Weights
     int word, staged; /* the first word that this lane multiplies, and where that is staged */
 
     DEVICE void read(
-        const Matrices &matrices, uint4 *in_shared, uint4 *in_memory, int warp, int lane)
+        const Matrices &matrices, uint4 *memory, uint4 *in_memory, int warp, int lane)
     {
-        const int tile = warp % TILE_WARPS * WARP_TILES, row = lane / 4;
-        const int k = warp / TILE_WARPS * CHUNK_K * 4 + lane % 4;
-        word = held(k);
-        staged = held(staged_at(k, row));
-        shared = in_shared + warp * (K_SHARED * WARP_TILES * 64) + lane;
+        const int tile = warp % TILE_WARPS * WARP_TILES, first = warp / TILE_WARPS * CHUNK_K * 4;
+        word = held(first + lane % 4);
+        staged = held(staged_at(first + lane % 4, lane / 4));
+        shared = memory + WEIGHTS_AT / 16 + warp * (K_SHARED * WARP_TILES * 64) + lane;
         streamed = in_memory + lane +
                    ((long long)blockIdx.x * WARPS + warp) * (K_STREAMED * WARP_TILES * 64);
+        const auto passage = [&](int n) {
+            return Passage{memory + (n * WARPS + warp) * (PASSAGE_BYTES / 16)};
+        };
+
+        /* In loops: their instructions, which are executed once in a launch, have to be fetched. */
+        const auto pass = [&](int begin, int end) {
+            constexpr int EACH = HIDDEN == PADDED ? 1 : 2;
+#pragma unroll EACH
+            for (int i = begin; i < end; i++)
+                passage(i - begin).copy(matrices, tile + i % WARP_TILES,
+                                        first + first_word(i / WARP_TILES), lane);
+            commit_copies();
+            wait_for_copies<0>();
+            __syncwarp();
+#pragma unroll 1
+            for (int i = begin; i < end; i++) passage(i - begin).transpose(lane);
+        };
+
+        constexpr int KEPT = K_REGISTERS * WARP_TILES, ALL = WARP_K * WARP_TILES;
 #pragma unroll
-        for (int s = 0; s < K_REGISTERS; s++)
+        for (int begin = 0; begin < KEPT; begin += KEPT_PASSAGES) {
+            const int end = begin + KEPT_PASSAGES < KEPT ? begin + KEPT_PASSAGES : KEPT;
+            pass(begin, end);
 #pragma unroll
-            for (int m = 0; m < WARP_TILES; m++)
-                kept[s][m] = fragments(matrices, tile + m, row, k + first_word(s));
-#pragma unroll 4
-        for (int i = 0; i < (WARP_K - K_REGISTERS) * WARP_TILES; i++) {
-            const int at_k = k + first_word(K_REGISTERS + i / WARP_TILES), m = i % WARP_TILES;
-            const Fragments found = fragments(matrices, tile + m, row, at_k);
-            uint4 *at = i < K_SHARED * WARP_TILES ? shared + 64 * i
-                                                  : streamed + 64 * (i - K_SHARED * WARP_TILES);
-            at[0] = found.first;
-            at[32] = found.second;
+            for (int i = begin; i < end; i++)
+                kept[i / WARP_TILES][i % WARP_TILES] = passage(i - begin).get(lane);
+            __syncwarp(); /* the next ones take the place */
         }
+        __syncthreads(); /* and then weights that stay in shared memory do */
+#pragma unroll 1
+        for (int begin = KEPT; begin < ALL; begin += PASSAGES) {
+            const int end = begin + PASSAGES < ALL ? begin + PASSAGES : ALL;
+            pass(begin, end);
+#pragma unroll 1
+            for (int i = begin; i < end; i++) {
+                const Fragments found = passage(i - begin).get(lane);
+                uint4 *at = place(i - KEPT);
+                at[0] = found.first;
+                at[32] = found.second;
+            }
+            __syncwarp();
+        }
+        __syncthreads(); /* and the ring does */
+    }
+
+    /* Where a fragment is that is not in registers. */
+    DEVICE uint4 *place(int i) const
+    {
+        return i < K_SHARED * WARP_TILES ? shared + 64 * i
+                                         : streamed + 64 * (i - K_SHARED * WARP_TILES);
     }
 
     DEVICE Fragments of(int s, int m) const
     {
         if (s < K_REGISTERS) return kept[s < K_REGISTERS ? s : 0][m];
-        const int i = (s - K_REGISTERS) * WARP_TILES + m;
-        const uint4 *at = i < K_SHARED * WARP_TILES ? shared + 64 * i
-                                                    : streamed + 64 * (i - K_SHARED * WARP_TILES);
+        const uint4 *at = place((s - K_REGISTERS) * WARP_TILES + m);
         return {at[0], at[32]};
     }
 };
