@@ -61,10 +61,12 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
     Group group(of_launch, rank, rows, above, last, (int)steps, exchange, staged);
 
+    const Ring<BackwardArrays> ring(slots, arrays, places, rank, first_row);
+    if (FMA) ring.begin(last);
     Weights weights;
     weights.read(Matrices(matrices, rank, above), (uint4 *)memory, streamed, warp, lane);
-    const Ring<BackwardArrays> ring(slots, arrays, places, rank, first_row);
-    ring.begin(last);
+    if (!FMA) ring.begin(last); /* where weights came through */
+    ring.wait_for_first();
 
     float dh[SUBTILES][WARP_TASKS][CELLS], dc[SUBTILES][WARP_TASKS][CELLS];
     float bias[SUBTILES][WARP_TASKS][SAVED];

@@ -73,10 +73,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
     Group group(of_launch, rank, rows, layer, last, (int)steps, exchange, staged);
 
-    Weights weights;
-    weights.read(Matrices(matrices, rank, layer), (uint4 *)memory, streamed, warp, lane);
     const Ring<ForwardArrays> ring(slots, arrays, places, rank, first_row);
-    ring.begin(last);
+    if (FMA) ring.begin(last);
 
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
     float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */
@@ -115,6 +113,10 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             }
     }
 
+    Weights weights;
+    weights.read(Matrices(matrices, rank, layer), (uint4 *)memory, streamed, warp, lane);
+    if (!FMA) ring.begin(last); /* where weights came through */
+
     /* The first exchange is that of the initial state. Its words are made in the first slot, in the
        stream that the first step will write. */
 #pragma unroll
@@ -136,7 +138,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             group.send(0, sub, slot, OUTPUT, 0, task);
             __syncwarp();
         }
-    if (FMA) __syncthreads();
+    ring.wait_for_first();
 
 #pragma unroll 1
     for (int step = 0; step <= last; step++) {

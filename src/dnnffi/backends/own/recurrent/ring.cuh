@@ -152,7 +152,7 @@ template <class Arrays> struct Ring
             }
     }
 
-    /* Clears the ring and requests the first turns of `last`; those of the first one are there. */
+    /* Clears the ring and requests the first turns of `last`. */
     DEVICE void begin(int last) const
     {
         for (int i = threadIdx.x; i < RING * SUBTILES * RING_WORDS; i += THREADS)
@@ -165,6 +165,11 @@ template <class Arrays> struct Ring
                 if (turn < last) load(BACKWARD ? last - 1 - turn : turn, turn, sub);
                 commit_copies();
             }
+    }
+
+    /* All threads: what the first turn reads is there. */
+    DEVICE void wait_for_first() const
+    {
         wait_for_copies<(RING - 1) * SUBTILES>();
         __syncthreads();
     }
