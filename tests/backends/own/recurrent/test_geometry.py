@@ -69,7 +69,7 @@ SUMS = {
     "chunk_loads": "CHUNK_LOADS",
     "base_shared_bytes": "WEIGHTS_AT",
     "shared_bytes": (
-        "WEIGHTS_AT + (FMA ? BACKWARD || HIDDEN % 4 == 0 ? 0 : UNITS * (HIDDEN | 1) * 4"
+        "WEIGHTS_AT + (FMA ? BACKWARD || HIDDEN % 4 == 0 ? 0 : UNITS * STAGED_ROW * 4"
         ": K_SHARED * WARPS * WARP_TILES * 1024)"
     ),
     "shared_step_bytes": "WARPS * WARP_TILES * 64 * 16",  # `Weights::read` has 64 words a tile
