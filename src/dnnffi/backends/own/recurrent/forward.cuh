@@ -75,6 +75,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 
     const Ring<ForwardArrays> ring(slots, arrays, places, rank, first_row);
     if (FMA) ring.begin(last);
+    Weights weights;
+    weights.read(Matrices(matrices, rank, layer), (uint4 *)memory, streamed, warp, lane);
+    if (!FMA) ring.begin(last); /* where weights came through */
 
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
     float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */
@@ -112,10 +115,6 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 }
             }
     }
-
-    Weights weights;
-    weights.read(Matrices(matrices, rank, layer), (uint4 *)memory, streamed, warp, lane);
-    if (!FMA) ring.begin(last); /* where weights came through */
 
     /* The first exchange is that of the initial state. Its words are made in the first slot, in the
        stream that the first step will write. */
