@@ -90,6 +90,8 @@ DEVICE void store_word(uint4 *at, uint4 word) { device_store(at, &word); }
 
 DEVICE void copy_word(uint4 *to, const void *from) { device_copy(to, from); }
 
+DEVICE void fetch(const void *) {}
+
 DEVICE void commit_copies() { device_commit(); }
 
 template <int PENDING> DEVICE void wait_for_copies() { device_wait(PENDING); }

@@ -1,6 +1,13 @@
 /* How do a step's inputs and results reach device memory? Through a ring in shared memory: what a
    step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
-   is waited for. A slot of the ring has a stream of words for each array. */
+   is waited for. A slot of the ring has a stream of words for each array.
+
+   What blocks exchange through L2 comes back to a multiprocessor in the order in which it was requested,
+   so it would wait for inputs that L2 has to fetch from device memory first. L2 is asked for these
+   FETCHED steps before they are requested: on an H100 a step takes up to a quarter less time, but not
+   where teams exchange shares. */
+
+constexpr int FETCHED = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
 
 /* Where the rows of a step lie. Sequences of unequal length are packed: all rows of a step one
    after the other, the longest rows first. */
@@ -61,6 +68,9 @@ DEVICE void copy_word(uint4 *to, const void *from)
 
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
+/* Makes L2 fetch what lies there. */
+DEVICE void fetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 template <int PENDING> DEVICE void wait_for_copies()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -83,6 +93,11 @@ struct Way
         if (!PACKED) return first + (long long)step * advance;
         const int number = places.reverse ? steps - 1 - step : step + later;
         return first + (long long)places.offsets[number] * advance;
+    }
+
+    DEVICE void ask(const Places &places, int step) const
+    {
+        if (step >= 0 && step < steps) fetch(at(places, step));
     }
 
     DEVICE void read(uint4 *word, const Places &places, int unit, int step) const
@@ -185,6 +200,10 @@ template <class Arrays> struct Ring
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++)
             sources[sub][r].read(to + r * RING_THREADS, places, unit_of(r), step);
+        if (FETCHED == 0) return;
+#pragma unroll
+        for (int r = 0; r < THREAD_WORDS; r++)
+            sources[sub][r].ask(places, BACKWARD ? step - FETCHED : step + FETCHED);
     }
 
     DEVICE void store(int step, int turn, int sub) const
