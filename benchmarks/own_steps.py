@@ -37,16 +37,16 @@ from dnnffi.rnn.tuning import tune
 from dnnffi.spec.options import RNNOptions
 
 SIZES = (32, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
-DTYPES = ("float16", "float32")  # float32 with products in TF32
+DTYPES = ("float16", "float32")
 BATCHES = (1, 64)
 INPUTS = 8
-ITEM = {"float16": 2, "float32": 4}
+FACTOR_BYTES = 2  # in float32, too, our kernels multiply factors of float16
 LEAST_ROWS = 8  # that an instruction of the peak multiplies: of fewer, the others are idle
 
-PEAK = {"H100": {"float16": 989.4, "float32": 494.7}, "H200": {"float16": 989.4, "float32": 494.7}}
-"""TFLOPS of dense products by the name of the device: NVIDIA's data sheets of H100 SXM and H200.
+PEAK = {"H100": 989.4, "H200": 989.4}
+"""TFLOPS of dense products of float16 by the name of the device, from NVIDIA's data sheets.
 
-The sheets have twice that, "with sparsity".
+Of the H100 SXM and the H200; the sheets have twice that, "with sparsity".
 """
 
 SOURCE = r"""
@@ -111,24 +111,24 @@ class Device(NamedTuple):
     memory_rate: float
     exchange_us: float  # between two blocks
     barrier_us: float  # between the warps of a block
-    peak: dict[str, float] | None
+    peak: float | None
 
 
-def limit(device: Device, hidden_size: int, batch: int, dtype: str) -> float | None:
+def limit(device: Device, hidden_size: int, batch: int) -> float | None:
     """Microseconds below which no step of an LSTM can be; None without a data sheet."""
     if device.peak is None:
         return None
     matrix = 4 * hidden_size**2
     of_one = device.register_bytes + device.shared_bytes
-    streamed = max(0, matrix * ITEM[dtype] - device.multiprocessors * of_one)
+    streamed = max(0, matrix * FACTOR_BYTES - device.multiprocessors * of_one)
     from_l2 = streamed / device.l2_rate
     from_memory = max(0, streamed - device.l2_bytes) / device.memory_rate
-    products = 2 * matrix * max(batch, LEAST_ROWS) / device.peak[dtype]
+    products = 2 * matrix * max(batch, LEAST_ROWS) / device.peak
     together = max(products, from_l2, from_memory) + device.exchange_us
-    if matrix * ITEM[dtype] > of_one:
+    if matrix * FACTOR_BYTES > of_one:
         return together
     rows = max(ceil(batch / device.multiprocessors), LEAST_ROWS)
-    alone = 2 * matrix * rows * device.multiprocessors / device.peak[dtype]
+    alone = 2 * matrix * rows * device.multiprocessors / device.peak
     return min(together, alone + device.barrier_us)
 
 
@@ -189,7 +189,7 @@ def measured_device() -> Device:
         memory_rate=rate(16 * l2_bytes, 2),
         exchange_us=a_round(exchange, 2, 1),
         barrier_us=a_round(barrier, 1, 256),
-        peak=sheet and {dtype: tera * 1e6 for dtype, tera in sheet.items()},
+        peak=sheet and sheet * 1e6,
     )
 
 
@@ -229,7 +229,7 @@ def row_of(hidden_size: int, batch: int, dtype: str, device: Device) -> dict[str
     for name, algorithm in (("cudnn", "auto"), ("own", "own")):
         short, long = (replayed(spec, count, batch, algorithm) for count in steps)
         row[name] = slope(short, long, steps)
-    return row | {"limit_us": limit(device, hidden_size, batch, dtype)}
+    return row | {"limit_us": limit(device, hidden_size, batch)}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 from conformance import Backend, Case, Sizes, problem_of
 
 import dnnffi
-from dnnffi.backends.own.recurrent import candidates
+from dnnffi.backends.own.recurrent import candidates, choices
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.choices import scattered
 from dnnffi.backends.own.recurrent.geometry import Chip, Kind, of_whole_rows
@@ -159,6 +159,53 @@ def test_whole_rows(mode, dtype, layout, hidden_size, division, monkeypatch):
     (forward, backward), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
     assert forward.parts == backward.parts == parts
     check(case)
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Forwards in float32 with recurrent products of float16, of any size."""
+    monkeypatch.setattr(choices, "_FEW_WORDS", 0)
+    for other in ("whole_rows", "clustered", "layers_at_once"):
+        monkeypatch.setattr(candidates, other, lambda *_: ())
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
+@pytest.mark.parametrize("hidden_size", [53, 331, 1025])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_products_of_float16(mode, hidden_size, layout):
+    spec = RNNSpec(
+        mode=mode, input_size=24, hidden_size=hidden_size, num_layers=2, bidirectional=True
+    )
+    case = case_of(spec, 9, 19, layout=layout)
+    (forward, _), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
+    assert forward.kind.narrow
+    check(case)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize("factor", [1e-20, 1e4, 1e12])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_products_of_float16_with_states_of_any_size(mode, factor):
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=200)
+    rng = np.random.default_rng(0)
+
+    def normal(scale, shape):
+        return cupy.asarray(rng.normal(0, scale, shape), "float32")
+
+    x, h_0 = normal(1, (9, 19, 24)), normal(1, (1, 19, 200))
+    h_0[:, ::2] *= factor
+    arrays = [normal(0.05, one.shape) for one in spec.parameter_shapes()]
+    arrays[1] /= max(1, factor)  # else a gate could be anything: TF32 rounds what is added to it
+    weights = dnnffi.RNNWeights.pack(arrays, spec)
+    hx = (h_0, cupy.zeros_like(h_0)) if mode == "lstm" else h_0
+    strict = {"algorithm": "standard", "math": "strict"}
+    found, expected = (
+        cupy.asnumpy(getattr(dnnffi, mode)(x, hx, weights, options=options)[0])
+        for options in (by_own, strict)
+    )
+    for row in range(19):  # large rows hide nothing of others
+        assert conformance.deviation(found[:, row], expected[:, row]) < 5e-3, row
 
 
 @pytest.mark.parametrize("bounds", [(-0.25, 0.125), (0.0, 0.0)])

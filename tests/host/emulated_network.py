@@ -22,7 +22,7 @@ NAN = 0xFF
 """A byte of which NaN is made in every dtype."""
 
 
-def kind_of(problem, backward=False, layers=1):
+def kind_of(problem, backward=False, layers=1, narrow=False):
     """The kind of kernel that a problem needs, with so many layers at once."""
     spec, options = problem.spec, problem.options
     return Kind(
@@ -31,6 +31,7 @@ def kind_of(problem, backward=False, layers=1):
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
         strict=spec.dtype == "float32" and options.math == "strict",
         layers=layers,
+        narrow=narrow and not backward,
     )
 
 

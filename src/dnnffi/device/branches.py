@@ -28,9 +28,7 @@ class Branches:
     def run(self, launch: Launch, works: Sequence[Work]) -> None:
         """Enqueue all of them behind what was enqueued, and before what will be."""
         stream = launch.stream
-        # The null stream cannot be captured.
-        captured = stream.ptr and self._cupy.cuda.runtime.streamIsCapturing(stream.ptr)
-        if len(works) < 2 or not captured:
+        if len(works) < 2 or not self._captured(stream):
             for work in works:
                 work(launch)
             return
@@ -43,6 +41,10 @@ class Branches:
                 joins.callback(self._join, stream, side)
                 work(Launch(side, launch.device))
             first(launch)
+
+    def _captured(self, stream: Any) -> bool:
+        # The null stream cannot be captured.
+        return stream.ptr and self._cupy.cuda.runtime.streamIsCapturing(stream.ptr)
 
     def _fork(self, device: int, begun: Any) -> Any:
         """A stream of this thread, which is in the capture of ``begun`` from now on."""

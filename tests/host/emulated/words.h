@@ -1,7 +1,6 @@
 /* What the kernels of recurrent layers ask of PTX, on the host: stands behind numbers.cuh. */
 
-#if DTYPE == 0
-DEVICE float real(Element stored)
+static float of_float16(unsigned short stored)
 {
     const u32 sign = (stored & 0x8000u) << 16, size = stored & 0x7fffu;
     if (size >= 0x7c00u) return bits_to_float(sign | 0x7f800000u | (size & 0x3ffu) << 13);
@@ -10,30 +9,31 @@ DEVICE float real(Element stored)
     return sign ? -value : value;
 }
 
-DEVICE Element rounded(float value)
-{
-    u32 bits;
-    memcpy(&bits, &value, 4);
-    const u32 sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u) return 0x7fff; /* as PTX has it */
-    if (size >= 0x477ff000u) return sign | 0x7c00u;
-    if (size < 0x38800000u) return sign | (u32)nearbyintf(ldexpf(fabsf(value), 24));
-    return sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13;
-}
-#elif DTYPE == 1
-DEVICE float real(Element stored) { return bits_to_float((u32)stored << 16); }
+static float of_bfloat16(unsigned short stored) { return bits_to_float((u32)stored << 16); }
 
-DEVICE Element rounded(float value)
+static unsigned short in_bfloat16(float value)
 {
     u32 bits;
     memcpy(&bits, &value, 4);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
+
+#if DTYPE == 0
+DEVICE float real(Element stored) { return of_float16(stored); }
+DEVICE Element rounded(float value) { return in_float16(value); }
+#elif DTYPE == 1
+DEVICE float real(Element stored) { return of_bfloat16(stored); }
+DEVICE Element rounded(float value) { return in_bfloat16(value); }
 #else
 DEVICE float real(Element stored) { return stored; }
 DEVICE Element rounded(float value) { return value; }
 #endif
+
+DEVICE u32 two_of_float16(float first, float second)
+{
+    return in_float16(first) | (u32)in_float16(second) << 16;
+}
 
 /* What each lane gives to `mma`: a 16 x K, b K x 8, c 16 x 8, where K elements are 32 bytes. */
 struct Factors {
@@ -43,16 +43,18 @@ struct Factors {
 
 static float factor(u32 word, int which)
 {
-#if DTYPE == 2
+#if FACTORS == 2
     return bits_to_float(word & ~0x1fffu); /* that is what TF32 reads */
+#elif FACTORS == 1
+    return of_bfloat16(word >> 16 * which);
 #else
-    return real((Element)(word >> 16 * which));
+    return of_float16(word >> 16 * which);
 #endif
 }
 
 static void multiply(void **lanes)
 {
-    constexpr int IN_WORD = WORD / 4, K = WORD * 2, HALF = K / 2;
+    constexpr int IN_WORD = K_WORD / 4, K = K_WORD * 2, HALF = K / 2;
     float a[16][K], b[K][8];
     for (int lane = 0; lane < 32; lane++) {
         const Factors *one = (const Factors *)lanes[lane];

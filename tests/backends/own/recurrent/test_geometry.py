@@ -44,13 +44,15 @@ KINDS = [
     for dtype in DTYPES
     for phase in ((False, False), (True, False), (True, True))
 ]
+KINDS += [kind._replace(narrow=True) for kind in KINDS if kind.can_be_narrow]
 
 # By name: what Python says, and the expression of C++.
 SUMS = {
     "padded": "PADDED",
     "exchanged": "(LAYERS > 1 ? 2 : 1) * (BACKWARD ? GATES : 1) * WORDS",
     "octet_gates": "OCTET_GATES",
-    "word": "WORD",
+    "word": "K_WORD",
+    "array_word": "WORD",
     "gates": "GATES",
     "saved": "SAVED",
     "plain": "PLAIN",
@@ -98,7 +100,7 @@ def any_geometry(dice):
         return any_chunks(dice, kind)
     if dice.random() < 0.2:
         return any_whole_rows(dice, kind)
-    kind = kind._replace(layers=dice.choice([1, 1, 2, 3]))
+    kind = kind._replace(layers=1 if kind.narrow else dice.choice([1, 1, 2, 3]))
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
     cluster = dice.random() < 0.2
     subtiles = 1 if cluster else dice.randint(1, 2)
@@ -128,6 +130,7 @@ def any_whole_rows(dice, kind):
     """One whose blocks have whole rows."""
     parts = dice.choice([1, 2, 4, 8])
     rows = dice.choice([rows for rows in (1, 2, 4) if rows <= parts])
+    kind = kind._replace(narrow=False)
     return of_whole_rows(kind, rows, parts, dice.choice([1, 1, 2, 5, 8]))
 
 
@@ -197,6 +200,26 @@ def check(found, kind, batch, chip):
         assert 32 * one.cells % kind.word == 0
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_forwards_in_float32_have_products_of_float16(mode):
+    def narrow(kind, batch):
+        return [one.kind.narrow for one in forward_choices(kind, batch, 1, H200)]
+
+    kind = Kind(mode, 512, "float32")
+    assert all(narrow(kind, 64))
+    # Of small layers also others, since what precedes the kernel may take longer than it gains.
+    small = narrow(kind._replace(hidden=200), 8)
+    assert small == [False] * (len(small) - 1) + [True]
+    for other in ("float16", "bfloat16"):
+        assert not any(narrow(kind._replace(dtype=other), 64))
+    assert not any(narrow(kind._replace(strict=True), 64))
+    assert not any(
+        one.kind.narrow for one in forward_choices(Kind("rnn_relu", 512, "float32"), 64, 1, H200)
+    )
+    backward = kind._replace(training=True, backward=True)
+    assert not any(one.kind.narrow for one in backward_choices(backward, 64, 1, H200))
+
+
 @given(kinds(), st.integers(1, 4096), st.sampled_from([1, 2]), st.integers(1, 6))
 def test_what_is_offered_fits_on_an_h200(kind, batch, directions, most):
     found = choices(kind, batch, directions, H200, most)
@@ -223,7 +246,11 @@ def test_an_h200_has_something_for_every_hidden_size():
 
 @given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
 def test_what_is_offered_to_large_layers_fits(kind, batch, directions, chip):
-    check(forward_choices(kind, batch, directions, chip), kind, batch, chip)
+    kind = kind._replace(narrow=False)
+    found = forward_choices(kind, batch, directions, chip)
+    for narrow in (False, True):
+        some = [one for one in found if one.kind.narrow == narrow]
+        check(some, kind._replace(narrow=narrow), batch, chip)
     found = wide(kind, batch, directions, chip)
     check(found, kind, batch, chip)
     for one in found:
@@ -383,7 +410,7 @@ def test_weights_go_to_registers_then_to_shared_memory_then_to_memory(kind, unit
         weights = one.warp_k * one.shared_step_bytes
         kept = one.k_registers * one.shared_step_bytes
         assert kept + one.k_shared * one.shared_step_bytes + one.streamed_bytes == weights
-        size = ITEM_SIZES[kind.dtype]
+        size = ITEM_SIZES[kind.factors]
         rows = one.units * (1 if kind.backward else kind.gates)
         assert weights >= rows * kind.exchanged * kind.word * size
 

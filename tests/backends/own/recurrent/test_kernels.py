@@ -40,11 +40,12 @@ class Setup(NamedTuple):
     clip: str = ""
     strict: bool = False
     layers: int = 1
+    narrow: bool = False
 
     def __str__(self):
         words = [self.mode, self.dtype, f"H{self.hidden}"]
         words += ["training" if self.backward else "inference", "packed" if self.packed else ""]
-        words += ["strict" if self.strict else ""]
+        words += ["strict" if self.strict else "", "narrow" if self.narrow else ""]
         words += [f"{self.layers}-at-once" if self.layers > 1 else ""]
         return "-".join(word for word in (*words, self.clip) if word)
 
@@ -76,7 +77,7 @@ class Setup(NamedTuple):
         """The problem on these kernels."""
         if self.layers > 1:
             how["room"] = 100  # for all groups
-        forward = geometry(kind_of(problem, False, self.layers), **self.forward)
+        forward = geometry(kind_of(problem, False, self.layers, self.narrow), **self.forward)
         backward = None
         if self.backward is not None:
             backward = geometry(kind_of(problem, True, self.layers), **self.backward)
@@ -188,6 +189,18 @@ SETUPS = (
     Setup("lstm", "float32", 20, way(8, 8, 2), way(16, 8, 1, (2, 2), staged=False), strict=True),
     Setup("gru", "float32", 9, way(16, **CLUSTER), way(8, **CLUSTER), packed=True, strict=True),
     Setup("lstm", "float32", 21, way(), way(16, 8, 1, (2, 1), (1, 1), scatter=True), strict=True),
+    # In float32, with recurrent products of float16: odd sizes, in all ways to gather.
+    Setup("lstm", "float32", 24, way(), way(staged=False), narrow=True),
+    Setup("lstm", "float32", 37, way(16, 16, 2, (2, 2), (0, 1), staged=False), way(), narrow=True),
+    Setup("lstm", "float32", 19, way(16, 8, 1, (2, 2), (1, 1)), way(), packed=True, narrow=True),
+    Setup("rnn_tanh", "float32", 33, way(16, 16, **LATER), way(24), packed=True, narrow=True),
+    Setup("rnn_tanh", "float32", 7, way(staged=False), narrow=True),
+    Setup("lstm", "float32", 131, way(24, 32, 1, (2, 2), chunks=2), way(24), narrow=True),
+    Setup("lstm", "float32", 64, way(8, 8, 1, (4, 1), scatter=True, team=2), way(), narrow=True),
+    Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER), narrow=True),
+    Setup("gru", "float32", 29, way(8, 8, 1, (2, 2)), way(), packed=True, narrow=True),
+    Setup("gru", "float32", 37, way(8, 32, 1, (2, 1), (0, 1), scatter=True, team=3), narrow=True),
+    Setup("gru", "float32", 40, way(16, 8, 2, (1, 4), **LATER), way(), narrow=True),
     # Clusters.
     Setup("lstm", "float16", 40, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER)),
@@ -292,10 +305,11 @@ def test_the_setups_have_all_that_kernels_do_differently():
     found = set()
     for setup in SETUPS:
         kind = Kind(setup.mode, setup.hidden, setup.dtype, setup.backward is not None)
-        kind = kind._replace(layers=setup.layers)
+        kind = kind._replace(layers=setup.layers, narrow=setup.narrow)
         found.update(differs(geometry(kind, **setup.forward)))
         if setup.backward is not None:
-            found.update(differs(geometry(kind._replace(backward=True), **setup.backward)))
+            kind = kind._replace(backward=True, narrow=False)
+            found.update(differs(geometry(kind, **setup.backward)))
     names = {name for name, _ in found} - {"ring"}
     assert [name for name in names if len({value for one, value in found if one == name}) < 2] == []
 
@@ -373,7 +387,11 @@ TEAMED = [
     setup for setup in SETUPS if setup.backward is not None and setup.backward.get("team", 1) > 1
 ]
 AT_ONCE = [setup for setup in SETUPS if setup.layers > 1]
-LATEST = [SETUPS.index(one) for one in (CHUNKED[3], *TEAMED[:2], AT_ONCE[0], AT_ONCE[3])]
+NARROW = [setup for setup in SETUPS if setup.narrow and setup.backward is not None]
+LATEST = [
+    SETUPS.index(one)
+    for one in (CHUNKED[3], *TEAMED[:2], AT_ONCE[0], AT_ONCE[3], NARROW[0], NARROW[-1])
+]
 
 
 @pytest.mark.parametrize("number", [1, 3, 6, 7, 9, 11, *LATEST])

@@ -11,7 +11,7 @@ from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.geometry import Kind
 
 TEXT = """
-extern "C" __global__ void find_weights(const Element *matrices, uint4 *streamed, uint4 *found)
+extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed, uint4 *found)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -50,7 +50,7 @@ def places(kind, made, found):
     other factor the words that it gathered itself, word t of four. Registers 0 and 2 are of row g,
     1 and 3 of row g + 8; 0 and 1 meet the first of two registers of the word, 2 and 3 the second.
     """
-    dtype = np.dtype("f4" if kind.dtype == "float32" else "u2")
+    dtype = dtype_of(kind)
     per_register = 4 // dtype.itemsize
     words = kind.padded // kind.word
     of_octet, of_team = 1 if kind.backward else kind.gates, made.team * made.units // kind.word
@@ -85,6 +85,10 @@ def places(kind, made, found):
     return where
 
 
+def dtype_of(kind):
+    return np.dtype("f4" if kind.factors == "float32" else "u2")
+
+
 KINDS = (
     (Kind("lstm", 24, "float16"), {"units": 16, "warps": (2, 2)}),
     (Kind("lstm", 37, "bfloat16"), {"units": 24, "warps": (3, 2), "kept": (1, 1)}),
@@ -109,6 +113,18 @@ def test_each_weight_is_multiplied_once_and_nothing_else(kind, how, backward, sh
     check(kind, geometry(kind, **how), shifted)
 
 
+NARROW = (
+    (Kind("lstm", 24, "float32", narrow=True), {"units": 16, "warps": (2, 2)}),
+    (Kind("gru", 21, "float32", narrow=True), {"warps": (2, 1), "kept": (0, 0)}),
+    (Kind("rnn_tanh", 75, "float32", narrow=True), {"units": 40, "warps": (2, 1), "chunks": 2}),
+)
+
+
+@pytest.mark.parametrize(("kind", "how"), NARROW, ids=str)
+def test_each_narrow_weight_is_multiplied_once(kind, how):
+    check(kind, geometry(kind, **how), shifted=False)
+
+
 @pytest.mark.parametrize("kind", [kind for kind, _ in KINDS if kind.gates > 1], ids=str)
 @pytest.mark.parametrize(
     ("backward", "units", "rows", "warps", "team"),
@@ -127,15 +143,16 @@ def test_each_weight_is_multiplied_once_where_shares_are_exchanged(
 
 
 def check(kind, made, shifted):
-    size = kind.gates * kind.hidden**2
-    # A number of its own for each, which TF32 can tell apart; behind them what must not be read.
-    numbers = np.arange(1, size + 1) if kind.dtype != "float32" else np.arange(size) % 2047 + 1
-    dtype = "f4" if kind.dtype == "float32" else "u2"
-    raw = np.full(size + 40, 0x7FFF if dtype == "u2" else np.nan, dtype)
-    first = -raw.ctypes.data % 16 // raw.itemsize + shifted
-    matrices = raw[first : first + size]
-    matrices[:] = numbers
-    found = places(kind, made, fragments(kind, made, matrices))
     shape = kind.gates, kind.hidden, kind.hidden
+    dtype, size = dtype_of(kind), int(np.prod(shape))
+    # A number of its own for each, which TF32 can tell apart; behind them what must not be read.
+    numbers = np.arange(1, size + 1) if dtype == "u2" else np.arange(size) % 2047 + 1
+    padding = kind.padded - kind.hidden if kind.narrow else 0
+    rows = np.pad(numbers.reshape(shape), ((0, 0), (0, 0), (0, padding)))
+    raw = np.full(rows.size + 40, 0x7FFF if dtype == "u2" else np.nan, dtype)
+    first = -raw.ctypes.data % 16 // raw.itemsize + shifted
+    matrices = raw[first : first + rows.size]
+    matrices[:] = rows.ravel()
+    found = places(kind, made, fragments(kind, made, matrices))
     expected = dict(zip(np.ndindex(shape), map(int, numbers), strict=True))
     assert found == expected

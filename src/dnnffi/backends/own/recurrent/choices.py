@@ -20,6 +20,9 @@ _MOST_BLOCKS = 8
 _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
 
+_FEW_WORDS = 1000
+"""Of float32 that a block gathers in a step: with more, products of float16 are always faster."""
+
 _MOST_PRODUCTS, _FEW_PRODUCTS = 300_000, 150_000
 """Of a cluster's block in a step: with more it is not offered, with fewer the fastest."""
 
@@ -77,7 +80,21 @@ def _class(geometry: Geometry) -> int:
 
 
 def forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
-    """Those of `choices` for a forward: of small layers in both orders.
+    """Those for a forward: in float32 with products of float16, where that is possible.
+
+    Of small layers one of these behind those with products in TF32.
+    """
+    where = batch, directions, chip
+    if not kind.can_be_narrow:
+        return _forward_choices(kind, *where)
+    narrow = _forward_choices(kind._replace(narrow=True), *where)
+    if any(kind.exchanged * one.group_rows >= _FEW_WORDS for one in narrow[:1]):
+        return narrow
+    return [*_forward_choices(kind, *where), *narrow[:1]]
+
+
+def _forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+    """Those of `choices`: of small layers in both orders.
 
     Of large layers also `wide` ones and one in teams.
     """

@@ -146,7 +146,7 @@ def free_registers(empty: Geometry) -> int:
         return free + (32 if empty.rows == 8 else 0)
     if empty.rows <= 16 and empty.chunks == 1:
         return free
-    ring = empty.streams * (empty.units // empty.kind.word) * empty.rows
+    ring = empty.streams * (empty.units // empty.kind.array_word) * empty.rows
     in_flight = _MOST_LOADS if empty.staged else 2 * _MOST_LOADS
     if empty.chunks > 1:
         in_flight = min(empty.chunks, max(1, _MOST_LOADS // empty.chunk_loads)) * empty.chunk_loads

@@ -19,7 +19,7 @@ def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, c
     groups = -(-batch // rows) * directions
     waves = -(-groups * blocks // chip.multiprocessors)
     weights = units * kind.octet_gates * kind.exchanged * kind.word
-    size = ITEM_SIZES[kind.dtype]
+    size = ITEM_SIZES[kind.factors]
     gathering = 0.28e-3 * kind.exchanged * rows
     products = 1.52e-6 * weights * rows * (size // 2) * (3 if kind.strict else 1)
     streaming = 1.51e-5 * max(0, weights * size - 260_000)

@@ -33,8 +33,8 @@
    the blocks of one place in all teams. They have slots and tags of their own, and each is as above: a
    block sends its part of e + 1 after it has read all of e that it is sent, with a barrier between. */
 
-/* Words are of float32 where DTYPE is; a SHARE is always. */
-template <bool SHARE> constexpr bool FLOATS = DTYPE == FLOAT32 || SHARE;
+/* Words are of float32 where FACTORS are; a SHARE is always. */
+template <bool SHARE> constexpr bool FLOATS = FACTORS == FLOAT32 || SHARE;
 template <bool SHARE = false> constexpr u32 TAG = FLOATS<SHARE> ? 1u : 0x10000u;
 
 /* After this many polls, which take some seconds, a block assumes that the others are gone. It
@@ -61,11 +61,11 @@ template <bool SHARE = false> DEVICE uint4 tagged(uint4 word, u32 tag)
     if constexpr (FLOATS<SHARE>) {
         word.w = (word.w & ~TAG<SHARE>) | tag; /* products in TF32 do not read this bit */
     } else {
-        constexpr u32 LARGEST = DTYPE == FLOAT16 ? 0x7bffu : 0x7f7fu;
+        constexpr u32 LARGEST = FACTORS == FLOAT16 ? 0x7bffu : 0x7f7fu;
         u32 last = word.w >> 16;
         const u32 size = last & 0x7fffu;
         if (size < LARGEST) last += (last >> 1) & 1;
-        if (size > LARGEST + 1) last = LARGEST + 1 + (DTYPE == FLOAT16 ? 0x200u : 0x40u);
+        if (size > LARGEST + 1) last = LARGEST + 1 + (FACTORS == FLOAT16 ? 0x200u : 0x40u);
         word.w = (word.w & 0xffffu) | ((last & 0xfffeu) << 16) | tag;
     }
     return word;
@@ -85,7 +85,7 @@ template <bool SHARE = false> DEVICE bool has_tag(const uint4 &word, u32 tag)
 /* What replaces a word that never arrived: its last element is NaN. */
 template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
 {
-    const u32 nan = DTYPE == FLOAT16 && !FLOATS<SHARE> ? 0x7e000000u : 0x7fc00000u;
+    const u32 nan = FACTORS == FLOAT16 && !FLOATS<SHARE> ? 0x7e000000u : 0x7fc00000u;
     return make_uint4(nan, nan, nan, nan | tag);
 }
 

@@ -10,7 +10,7 @@ failed share no state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
@@ -23,6 +23,7 @@ from dnnffi.backends.own.recurrent.layout import (
     LayerWeights,
     layer_weights,
 )
+from dnnffi.backends.own.recurrent.narrow import NarrowMatrices
 from dnnffi.backends.own.recurrent.packing import Packing
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import rows_of
@@ -45,6 +46,10 @@ class _Room(NamedTuple):
     exchange: int
     exchange_bytes: int
     streamed: int
+
+    def addresses(self, workspace: int) -> tuple[int, int]:
+        """Of what groups exchange, and of the weights that they stream."""
+        return workspace + self.exchange, workspace + self.streamed
 
 
 class _Distances(NamedTuple):
@@ -124,6 +129,11 @@ class OwnRNNExecutor:
         workspace, reserve = Buffer(), Buffer()
         workspace.add(product_bytes)  # at its beginning
         self._forward_room = self._room(workspace, self._forward_kernel)
+        self._narrow: NarrowMatrices | None = None
+        if kind.narrow:
+            self._narrow = NarrowMatrices(
+                kind, self._rows.batch, self._directions, self._memory, workspace
+            )
         kept = reserve if kind.training else workspace
         self._packed_x = kept.add(sizes.x if self._copies else 0)
         self._taken = kept.add(STATE_BYTES if self._dropout is not None else 0)
@@ -207,7 +217,6 @@ class OwnRNNExecutor:
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         spec, kind = self.problem.spec, self._kind
-        room = self._clear(launch, at.workspace, self._forward_room)
         kept = at.reserve if kind.training else at.workspace
         x = at.x
         if self._packing is not None and self._copies:
@@ -222,12 +231,16 @@ class OwnRNNExecutor:
                 layer + kind.layers - 1,
             )
             gates, distances = kept + arrays.gates, self._forward_distances[layer]
-            products = self._products[spec.layer_input_size(layer)]
-            for direction in range(self._directions):
-                w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
-                of_x = gates + direction * self._sizes.gates
-                products.of_x(launch, x, w_ih, of_x, at.workspace)
+            self._memory.at_once(launch, self._before(layer, x, gates, at))
             y = kept + self._arrays[last].y if last < self._own_ys else at.y
+            matrices, matrix_distance, *scales = (
+                at.weights + weights.w_hh,
+                distances.matrices,
+                *(0, 0),
+            )
+            if self._narrow is not None:
+                matrices, *scales = self._narrow.addresses(at.workspace, at.h_0)
+                matrix_distance = self._narrow.stride
             arguments = (
                 gates,
                 kept + arrays.c_before,
@@ -235,13 +248,14 @@ class OwnRNNExecutor:
                 y,
                 kept + arrays.y if kind.training else 0,
                 distances.arrays,
-                at.weights + weights.w_hh,
+                matrices,
                 at.weights + weights.b_ih if spec.bias else 0,
                 at.weights + weights.b_hh if spec.bias else 0,
+                *scales,
                 *(self._state(array, layer) for array in (at.h_0, at.c_0, at.h_n, at.c_n)),
-                *room,
+                *self._forward_room.addresses(at.workspace),
                 *self._places,
-                distances.matrices,
+                matrix_distance,
                 distances.biases,
             )
             self._forward_kernel.run(launch, arguments, self._bounds)
@@ -253,10 +267,36 @@ class OwnRNNExecutor:
             width = spec.hidden_size * self._directions
             self._packing.scatter(launch, x, at.y, width, self._positions)
 
+    def _before(
+        self, layer: int, x: int, gates: int, at: ForwardAddresses
+    ) -> list[Callable[[Launch], object]]:
+        """What precedes the kernel of a layer of a forward, in works that may run at once."""
+        weights, room, narrow = self._weights[layer], self._forward_room, self._narrow
+        products = self._products[self.problem.spec.layer_input_size(layer)]
+        w_hh, stride = at.weights + weights.w_hh, weights.matrix_stride
+
+        def of_x(launch: Launch) -> None:
+            for direction in range(self._directions):
+                w_ih = at.weights + weights.w_ih + direction * stride
+                to = gates + direction * self._sizes.gates
+                products.of_x(launch, x, w_ih, to, at.workspace)
+
+        def clear(launch: Launch) -> None:
+            self._clear(launch, at.workspace, room)
+
+        works: list[Callable[[Launch], object]] = [of_x]
+        if layer == 0 and room.exchange_bytes:
+            works.append(clear)
+        if narrow is not None:
+            works.append(lambda launch: narrow.narrow(launch, w_hh, stride, at.workspace))
+            if h_0 := self._state(at.h_0, layer):
+                works.append(lambda launch: narrow.measure(launch, h_0, at.workspace))
+        return works
+
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         spec = self.problem.spec
         assert self._backward_kernel is not None
-        room = self._clear(launch, at.workspace, self._backward_room)
+        self._clear(launch, at.workspace, self._backward_room)
         dy = at.dy
         if self._packing is not None and self._copies:
             dy = at.workspace + self._dy
@@ -280,7 +320,7 @@ class OwnRNNExecutor:
                 at.weights + weights.w_hh,
                 *(self._state(array, layer) for array in (at.dh_n, at.dc_n, at.dh_0, at.dc_0)),
                 at.reserve + arrays.bias_sums if spec.bias else 0,
-                *room,
+                *self._backward_room.addresses(at.workspace),
                 *self._places,
                 distances.matrices,
             )
@@ -360,11 +400,10 @@ class OwnRNNExecutor:
             stream=launch.stream,
         )
 
-    def _clear(self, launch: Launch, workspace: int, room: _Room) -> tuple[int, int]:
-        """Clear what groups exchange; the addresses of that and of streamed weights."""
+    def _clear(self, launch: Launch, workspace: int, room: _Room) -> None:
+        """Clear what groups exchange."""
         if room.exchange_bytes:
             self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
-        return workspace + room.exchange, workspace + room.streamed
 
     def _distances(self, kind: Kind) -> list[_Distances]:
         """From layer to layer where a kernel has all; else of each layer its directions'."""

@@ -264,7 +264,7 @@ struct Group
     }
 
     /* What only groups of several blocks with tensor cores do. */
-    DEVICE void send(int, int, const uint4 *, int, int, const Task &) const {}
+    DEVICE void send(int, int, const uint4 *, int, int, const Task &, float = 1) const {}
     DEVICE void stage(const uint4 *, int, int, const Task &) const {}
     DEVICE void confirm(int) const {}
     DEVICE void scatter(int, int, const Weights &) const {}

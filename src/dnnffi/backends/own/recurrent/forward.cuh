@@ -4,7 +4,9 @@
    At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
    group exchanged, and computes its cells; it writes y, and in training what the backward needs.
    Of several LAYERS only the first has products of x there; the others' x is exchanged as well. Their
-   arrays lie `layer_stride` elements apart; y of all but the last is `between`, or in inference none. */
+   arrays lie `layer_stride` elements apart; y of all but the last is `between`, or in inference none.
+   A NARROW kernel has the recurrent matrices in float16: `scales` are what their rows were divided by,
+   and `state_scales` the same of the rows of h_0, null without one. */
 
 struct ForwardArrays
 {
@@ -38,11 +40,12 @@ struct ForwardArrays
 extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_forward(
     Element *gates, Element *c_before, Element *h_before, Element *y, Element *between,
     long long layer_stride, const Element *matrices, const Element *input_bias,
-    const Element *recurrent_bias, const Element *h_0, const Element *c_0, Element *h_n,
-    Element *c_n, uint4 *exchange, uint4 *streamed, const int *offsets, const int *lengths,
-    const int *order, long long steps, long long batch, long long step_stride, long long row_stride,
-    long long positions, long long directions, long long weight_stride, long long bias_stride,
-    long long groups, long long first_group, double low, double high)
+    const Element *recurrent_bias, const float *scales, const float *state_scales,
+    const Element *h_0, const Element *c_0, Element *h_n, Element *c_n, uint4 *exchange,
+    uint4 *streamed, const int *offsets, const int *lengths, const int *order, long long steps,
+    long long batch, long long step_stride, long long row_stride, long long positions,
+    long long directions, long long weight_stride, long long bias_stride, long long groups,
+    long long first_group, double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
@@ -52,7 +55,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const int direction = number / (int)groups, of_states = LAYERS > 1 ? layer : direction;
     const int first_row = number % (int)groups * SUBTILES * ROWS, most = (int)batch - 1;
 
-    matrices += of_states * weight_stride;
+    const Factor *factors = (const Factor *)matrices + of_states * weight_stride;
     if (input_bias) {
         input_bias += of_states * bias_stride;
         recurrent_bias += of_states * bias_stride;
@@ -76,11 +79,21 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const Ring<ForwardArrays> ring(slots, arrays, places, rank, first_row);
     if (FMA) ring.begin(last);
     Weights weights;
-    weights.read(Matrices(matrices, rank, layer), (uint4 *)memory, streamed, warp, lane);
+    weights.read(Matrices(factors, rank, layer), (uint4 *)memory, streamed, warp, lane);
     if (!FMA) ring.begin(last); /* where weights came through */
 
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
     float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */
+    float scale[WARP_TASKS][GATES];                    /* of products */
+    /* By what power of two the states of a row exceed 1: of a GRU in all steps, else of h_0 alone. */
+    float excess[SUBTILES][WARP_TASKS][CELLS], sent_scale[SUBTILES][WARP_TASKS];
+    const auto excess_of = [&](int sub, int row) {
+        const int of_batch = first_row + sub * ROWS + row;
+        if (!NARROW || !state_scales || of_batch >= batch) return 1.0f;
+        const float of_row =
+            STATE_SCALE * state_scales[direction * batch + places.users_row(of_batch)];
+        return of_row > 1 ? of_row : 1.0f;
+    };
     int length[SUBTILES][WARP_TASKS][CELLS];
 #pragma unroll
     for (int i = 0; i < WARP_TASKS; i++) {
@@ -91,6 +104,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             bias[i][gate] = 0;
+            if (NARROW)
+                scale[i][gate] =
+                    has ? scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE : 0.0f;
             if (!has || !input_bias) continue;
             bias[i][gate] = real(input_bias[gate * HIDDEN + unit]);
             const float other = real(recurrent_bias[gate * HIDDEN + unit]);
@@ -98,9 +114,13 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             else bias[i][gate] += other;
         }
 #pragma unroll
-        for (int sub = 0; sub < SUBTILES; sub++)
+        for (int sub = 0; sub < SUBTILES; sub++) {
+            if (NARROW)
+                sent_scale[sub][i] =
+                    STATE_SCALE / excess_of(sub, Place(lane % TASK_WORDS, task).row);
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
+                if (NARROW) excess[sub][i][e] = excess_of(sub, task.row + e);
                 const int row = first_row + sub * ROWS + task.row + e;
                 const bool there = has && row < batch;
                 const long long users = there ? places.users_row(row) : 0;
@@ -114,6 +134,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     if (CELL == LSTM) arrays.c_before[first] = rounded(c[sub][i][e]);
                 }
             }
+        }
     }
 
     /* The first exchange is that of the initial state. Its words are made in the first slot, in the
@@ -134,7 +155,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             for (int e = 0; e < CELLS; e++)
                 element(slot, OUTPUT, task.unit, task.row + e) = rounded(h[sub][i][e]);
             __syncwarp();
-            group.send(0, sub, slot, OUTPUT, 0, task);
+            group.send(0, sub, slot, OUTPUT, 0, task, sent_scale[sub][i]);
             __syncwarp();
         }
     ring.wait_for_first();
@@ -213,6 +234,11 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     for (int gate = 0; gate < GATES; gate++)
                         of_x[gate] =
                             (CROWDED ? read(task, gate, e) : input[i][gate][e]) + bias[i][gate];
+                    if (NARROW) {
+                        const float more = CELL == GRU || step == 0 ? excess[sub][i][e] : 1.0f;
+#pragma unroll
+                        for (int gate = 0; gate < GATES; gate++) of_h[gate] *= scale[i][gate] * more;
+                    }
                     if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
                     if (TWO_N) of_x[GATES - 1] += of_h[OCTET_GATES - 1];
                     after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], low, high);
@@ -226,7 +252,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 if constexpr (!FMA) {
                     __syncwarp();
                     if (step + 1 < last || layer < LAYERS - 1)
-                        group.send(step + 1, sub, slot, OUTPUT, 0, task);
+                        group.send(step + 1, sub, slot, OUTPUT, 0, task,
+                                   CELL == GRU ? sent_scale[sub][i] : STATE_SCALE);
                 }
                 if (TRAINING && !PLAIN && task.owns()) {
 #pragma unroll

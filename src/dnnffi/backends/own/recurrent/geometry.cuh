@@ -31,8 +31,9 @@ constexpr bool FMA = PARTS > 0;
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
 constexpr int TEAMS = (PADDED + UNITS * TEAM - 1) / (UNITS * TEAM);
 constexpr int BLOCKS = TEAMS * TEAM;      /* of a group */
-constexpr int WORDS = PADDED / WORD;      /* of a row of one gate, or of h */
-constexpr int BLOCK_WORDS = UNITS / WORD; /* those of a block */
+constexpr int WORDS = PADDED / K_WORD;      /* of a row of one gate, or of h */
+constexpr int BLOCK_WORDS = UNITS / K_WORD; /* those of a block */
+constexpr int ARRAY_WORDS = UNITS / WORD;   /* the same in an array */
 
 /* The words of a row that a block multiplies in a step, its k: h, or backward the gradients of all
    gates; with SCATTER those of its team's units. Of several LAYERS also, before its own, those of
@@ -79,13 +80,13 @@ constexpr int OCTETS = UNITS / 8 * COLUMNS;
 constexpr int CELLS = FMA || OCTETS * 2 <= WARPS ? 1 : 2; /* of a thread in a task */
 constexpr int TASKS = OCTETS * (3 - CELLS);
 constexpr int WARP_TASKS = FMA ? 1 : (TASKS + WARPS - 1) / WARPS;
-constexpr int TASK_WORDS = 32 * CELLS / WORD; /* that a task sends, of one gate */
+constexpr int TASK_WORDS = 32 * CELLS / K_WORD; /* that a task sends, of one gate */
 
 /* The arrays that a step reads and writes, each a stream of words through the ring. */
 constexpr bool PLAIN = CELL == TANH || CELL == RELU;
 constexpr int INPUTS = BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES;
 constexpr int STREAMS = BACKWARD ? INPUTS : GATES + 1 + (TRAINING && !PLAIN);
-constexpr int RING_WORDS = STREAMS * BLOCK_WORDS * ROWS; /* of a slot */
+constexpr int RING_WORDS = STREAMS * ARRAY_WORDS * ROWS; /* of a slot */
 
 /* With FMA, but for a CLUSTER, which does it while words arrive, the last warps of a block fill and empty
    the ring, while the others compute. */
@@ -129,8 +130,8 @@ constexpr int RING_END = RING_AT + RING_BYTES;
 
 /* At the start weights pass through the same memory, but for what other blocks of a CLUSTER write: at
    least two tiles of each warp at a time. */
-constexpr int OF_COLUMNS = 8 * (4 * WORD + 4); /* elements of half a tile, with gaps */
-constexpr int PASSAGE_BYTES = 2 * OF_COLUMNS * (16 / WORD);
+constexpr int OF_COLUMNS = 8 * (4 * K_WORD + 4); /* factors of half a tile, with gaps */
+constexpr int PASSAGE_BYTES = 2 * OF_COLUMNS * (16 / K_WORD);
 constexpr int LEAST_PASSAGES = FMA ? 0 : 2 * WARPS * PASSAGE_BYTES;
 constexpr int PASSED = RING_END < LEAST_PASSAGES ? LEAST_PASSAGES : RING_END;
 constexpr int STAGED_AT = CHUNKS > 1 ? 0 : PASSED;
@@ -149,6 +150,7 @@ static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one blo
 static_assert(LAYERS == 1 || !SCATTER && CHUNKS == 1, "layers at once");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
+static_assert(!NARROW || !BACKWARD && !FMA && LAYERS == 1 && CELL != RELU, "bounded states");
 static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one step ahead");
 
 #if CLUSTER

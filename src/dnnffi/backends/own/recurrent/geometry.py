@@ -34,7 +34,7 @@ class Kind(NamedTuple):
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
-    once.
+    once. ``narrow`` is for a forward in float32 whose recurrent products are of float16.
     """
 
     mode: str
@@ -46,6 +46,7 @@ class Kind(NamedTuple):
     clip: int = 0
     strict: bool = False
     layers: int = 1
+    narrow: bool = False
 
     @property
     def gates(self) -> int:
@@ -63,8 +64,24 @@ class Kind(NamedTuple):
         return self.gates == 1
 
     @property
+    def can_be_narrow(self) -> bool:
+        """Whether float16 suffices for the factors of products in TF32: states are bounded."""
+        in_tf32 = self.dtype == "float32" and not self.strict
+        return in_tf32 and self.mode != "rnn_relu" and not self.backward and self.layers == 1
+
+    @property
+    def factors(self) -> str:
+        """The dtype of what the recurrent products multiply."""
+        return "float16" if self.narrow else self.dtype
+
+    @property
     def word(self) -> int:
-        """Elements of a word."""
+        """Factors of a word."""
+        return WORD_BYTES // ITEM_SIZES[self.factors]
+
+    @property
+    def array_word(self) -> int:
+        """Elements of a word of an array."""
         return WORD_BYTES // ITEM_SIZES[self.dtype]
 
     @property
@@ -220,7 +237,7 @@ class Geometry(NamedTuple):
     @property
     def base_shared_bytes(self) -> int:
         """The same without weights: partial sums, the ring, and what is staged."""
-        block_words = self.units // self.kind.word
+        block_words = self.units // self.kind.array_word
         if self.parts:
             ring = self.ring * self.streams * block_words * self.rows * WORD_BYTES
             staged = 2 * self.rows * self.kind.unit_values * self.kind.padded * 4
@@ -289,6 +306,7 @@ class Geometry(NamedTuple):
             "HIDDEN": kind.hidden,
             "CELL": CELLS[kind.mode],
             "DTYPE": DTYPES[kind.dtype],
+            "FACTORS": DTYPES[kind.factors],
             "STRICT": int(kind.strict),
             "CLIP": kind.clip,
             "TRAINING": int(kind.training),
@@ -323,7 +341,7 @@ def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> Geometr
     one = Geometry(
         *(kind, units, rows, 1, warps, 1, 0, 0, True, True, _ROW_RING), cluster, parts=parts
     )
-    ring_words = one.streams * units // kind.word * rows
+    ring_words = one.streams * units // kind.array_word * rows
     more = 0 if cluster else min(_RING_WARPS, -(-ring_words // 32))
     return one._replace(tile_warps=warps + more)
 

@@ -26,6 +26,11 @@ def source_of_bias(dtype: str) -> str:
     return _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "bias")))
 
 
+def source_of_narrow() -> str:
+    """The source of ``narrow_rows``, which makes matrices in float32 ones of float16."""
+    return _constants({}) + _text("narrow")
+
+
 def source_of_rows(piece: str) -> str:
     """The source of ``gather_rows`` and ``scatter_rows``, which copy pieces of a C type."""
     return f"#define PIECE {piece}\n{_text('rows')}"

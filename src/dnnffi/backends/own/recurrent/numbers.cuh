@@ -1,6 +1,11 @@
 /* How are numbers stored, rounded and multiplied? By dtype: float16, bfloat16, or float32 with
-   products in TF32, of which a STRICT one takes three. No header is needed, so that NVRTC compiles
-   it everywhere. */
+   products in TF32, of which a STRICT one takes three. FACTORS is the dtype of what is multiplied: of a
+   NARROW kernel float16, where arrays are float32 (narrow.cuh). No header is needed, so that NVRTC
+   compiles it everywhere. */
+
+#ifndef FACTORS
+#define FACTORS DTYPE
+#endif
 
 typedef unsigned int u32;
 
@@ -12,8 +17,20 @@ typedef float Element;
 typedef unsigned short Element;
 #endif
 
+#if FACTORS == 2
+typedef float Factor;
+#else
+typedef unsigned short Factor;
+#endif
+
+constexpr bool NARROW = sizeof(Factor) < sizeof(Element);
+/* Of the states that a NARROW kernel multiplies, which are at most 1: the smallest that float16 holds with
+   all of its bits is then 2^-29. */
+constexpr float STATE_SCALE = 32768;
+
 /* A word is 16 bytes: what one access of a thread moves at once. */
-constexpr int WORD = 16 / (int)sizeof(Element); /* elements */
+constexpr int WORD = 16 / (int)sizeof(Element);  /* elements of an array */
+constexpr int K_WORD = 16 / (int)sizeof(Factor); /* factors, which follow each other in k */
 
 DEVICE float bits_to_float(u32 bits)
 {
@@ -52,6 +69,14 @@ DEVICE Element rounded(float value)
 #endif
 }
 
+/* Two numbers in float16, the first in the low half. */
+DEVICE u32 two_of_float16(float first, float second)
+{
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+
 /* The 11 bits of mantissa that a product in TF32 reads: rounded, since it would drop the rest. */
 DEVICE u32 to_tf32(u32 bits)
 {
@@ -63,9 +88,9 @@ DEVICE u32 to_tf32(u32 bits)
 /* sums[16 x 8] += factors[16 x K] other[K x 8], where K elements are 32 bytes. */
 DEVICE void multiply_tile(float *sums, const uint4 &factors, u32 first, u32 second)
 {
-#if DTYPE == 0
+#if FACTORS == 0
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-#elif DTYPE == 1
+#elif FACTORS == 1
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
 #else
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
@@ -125,7 +150,7 @@ DEVICE u32 to_tf32(u32 bits)
 
 DEVICE uint4 as_factors(uint4 word)
 {
-#if DTYPE == 2 && !STRICT
+#if FACTORS == 2 && !STRICT
     return make_uint4(to_tf32(word.x), to_tf32(word.y), to_tf32(word.z), to_tf32(word.w));
 #else
     return word;

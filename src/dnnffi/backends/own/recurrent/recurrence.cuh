@@ -1,17 +1,18 @@
 /* How do the blocks of a group work together in a step? What both kernels do there: send, gather,
    multiply, exchange shares. */
 
-/* Where number `i` of a task's words lies in the block. */
-struct Place
+/* A word of what is multiplied, from what a task has written into a stream of the ring. A NARROW kernel
+   multiplies it by a `scale`. */
+DEVICE uint4 factors_of(const uint4 *ring, int stream, int word, int row, float scale = 1)
 {
-    int word, row;
-
-    DEVICE Place(int i, const Task &task)
-        : word(task.octet * (8 / WORD) + i / (4 * CELLS)),
-          row(task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd))
-    {
-    }
-};
+    const uint4 *from = ring + (stream * ARRAY_WORDS + K_WORD / WORD * word) * ROWS + row;
+    if constexpr (!NARROW) return as_factors(*from);
+    const float4 low = *(const float4 *)from, high = *(const float4 *)(from + ROWS);
+    return make_uint4(
+        two_of_float16(scale * low.x, scale * low.y), two_of_float16(scale * low.z, scale * low.w),
+        two_of_float16(scale * high.x, scale * high.y),
+        two_of_float16(scale * high.z, scale * high.w));
+}
 
 /* A group of blocks, as one of them sees it. */
 struct Group
@@ -75,8 +76,8 @@ struct Group
     DEVICE void put(int, const Task &, const Element *) const {} /* `send` sends it */
 
     /* Sends what a task has written into the stream `stream` of the ring: the words of a gate. */
-    DEVICE void send(
-        int exchange, int sub, const uint4 *ring, int stream, int gate, const Task &task) const
+    DEVICE void send(int exchange, int sub, const uint4 *ring, int stream, int gate, const Task &task,
+                     float scale = 1) const
     {
         const int lane = threadIdx.x % 32;
         if constexpr (CLUSTER && LAYERS > 1) {
@@ -90,7 +91,7 @@ struct Group
             const int at = SCATTER ? (gate * TEAM + rank % TEAM) * BLOCK_WORDS + word
                                    : gate * WORDS + unit_word;
             if ((!SCATTER && unit_word >= WORDS) || (CLUSTER && row >= rows)) continue;
-            const uint4 factors = as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]);
+            const uint4 factors = factors_of(ring, stream, word, row, scale);
             if constexpr (CLUSTER) {
                 const uint4 *to = staged + (exchange & 1) * GATHERED_WORDS + staged_at(at, row);
                 const int block = i / TASK_WORDS;
@@ -128,7 +129,7 @@ struct Group
             const uint4 *to =
                 staged + (phase & 1) * GATHERED_WORDS + staged_at(place + unit_word, row);
             store_in_block(in_block(shared_address(to), block),
-                           as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]),
+                           factors_of(ring, stream, word, row),
                            in_block(arrivals.of(phase), block));
         }
     }
@@ -237,7 +238,7 @@ struct Group
         for (int i = threadIdx.x % 32; i < TASK_WORDS; i += 32) {
             const auto [word, row] = Place(i, task);
             staged[staged_at(gate * BLOCK_WORDS + word, row)] =
-                as_factors(ring[(stream * BLOCK_WORDS + word) * ROWS + row]);
+                factors_of(ring, stream, word, row);
         }
     }
 

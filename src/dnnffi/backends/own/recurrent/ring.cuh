@@ -156,7 +156,7 @@ template <class Arrays> struct Ring
 #pragma unroll
             for (int r = 0; r < THREAD_WORDS; r++) {
                 const int i = (moves ? threadIdx.x - RING_FIRST : 0) + r * RING_THREADS;
-                const int stream = i / (ROWS * BLOCK_WORDS);
+                const int stream = i / (ROWS * ARRAY_WORDS);
                 const int row = first_row + sub * ROWS + i % ROWS;
                 const int clamped = row < places.batch ? row : places.batch - 1;
                 const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
@@ -224,6 +224,6 @@ template <class Arrays> struct Ring
 
     DEVICE int unit_of(int r) const
     {
-        return rank * UNITS + (thread + r * RING_THREADS) / ROWS % BLOCK_WORDS * WORD;
+        return rank * UNITS + (thread + r * RING_THREADS) / ROWS % ARRAY_WORDS * WORD;
     }
 };

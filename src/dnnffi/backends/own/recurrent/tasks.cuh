@@ -32,8 +32,20 @@ struct Task
     DEVICE bool owns() const { return there && (!FMA || alike == 0); }
 };
 
+/* Where number `i` of a task's words lies in the block. */
+struct Place
+{
+    int word, row;
+
+    DEVICE Place(int i, const Task &task)
+        : word(task.octet * (8 / K_WORD) + i / (4 * CELLS)),
+          row(task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd))
+    {
+    }
+};
+
 /* The element of a thread's cell in a stream of a slot. */
 DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
 {
-    return ((Element *)(slot + (stream * BLOCK_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
+    return ((Element *)(slot + (stream * ARRAY_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
 }

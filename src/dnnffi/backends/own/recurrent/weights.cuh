@@ -1,18 +1,21 @@
 /* Where are the recurrent weights? Read once from the flat buffer, as cuDNN lays it out: a matrix
    [HIDDEN, HIDDEN] per gate, one after the other. They become fragments of `mma`, which stay in
    registers, in shared memory, or, for what does not fit, in device memory in the order in which a
-   warp reads them. A forward multiplies by rows of the matrices, a backward by their columns. */
+   warp reads them. A forward multiplies by rows of the matrices, a backward by their columns.
+   Those of a NARROW kernel are in an array of our own, in the same order, with padded rows. */
+
+constexpr int MATRIX_ROW = NARROW ? PADDED : HIDDEN; /* elements from one row to the next */
 
 /* The recurrent matrices of a block's layer. Of several LAYERS those of its x, or backward those of
    the layer above, lie just before them, or behind. `layer` is its number in the order in which layers
    begin; the first has no other to read. */
 struct Matrices
 {
-    const Element *recurrent;
+    const Factor *recurrent;
     int rank, layer;
     bool aligned;
 
-    DEVICE Matrices(const Element *first, int rank_, int layer_)
+    DEVICE Matrices(const Factor *first, int rank_, int layer_)
         : recurrent(first), rank(rank_), layer(layer_),
           aligned(((unsigned long long)first & 15) == 0)
     {
@@ -35,14 +38,14 @@ struct Origin
             constexpr int WORDS_OF_TEAM = TEAM * BLOCK_WORDS;
             const int block = half / BLOCK_HALVES * TEAM + rank % TEAM;
             unit = block * UNITS + half % BLOCK_HALVES / OCTET_GATES * 8 + row;
-            first = rank / TEAM * TEAM * UNITS + k % WORDS_OF_TEAM * WORD;
+            first = rank / TEAM * TEAM * UNITS + k % WORDS_OF_TEAM * K_WORD;
             gate = BACKWARD ? k / WORDS_OF_TEAM : number;
             there = there && first < HIDDEN;
         } else {
             const bool own = LAYERS == 1 || k >= PART_WORDS;
             const int place = own && LAYERS > 1 ? k - PART_WORDS : k;
             unit = rank * UNITS + half / OCTET_GATES * 8 + row;
-            first = place % WORDS * WORD;
+            first = place % WORDS * K_WORD;
             gate = BACKWARD ? place / WORDS : number;
             there = there && (own || matrices.layer > 0);
             if (TWO_N && BACKWARD && own) gate = (gate + 2) % 3; /* n comes first */
@@ -53,7 +56,7 @@ struct Origin
             if (!own) gate += BACKWARD ? GATES : -GATES;
         }
         there = there && unit < HIDDEN;
-        matrix = (long long)gate * HIDDEN * HIDDEN;
+        matrix = (long long)gate * HIDDEN * MATRIX_ROW;
     }
 };
 
@@ -70,18 +73,18 @@ DEVICE Fragments fragments(const uint4 &low, const uint4 &high)
 }
 
 /* A tile of a step of k on its way, in shared memory. Of a forward, a lane copies the two words that it
-   keeps. Of a backward, a word that is copied has WORD units of one k, and the warp transposes it. Words
+   keeps. Of a backward, a word that is copied has K_WORD units of one k, and the warp transposes it. Words
    of different k then lie in different banks. Where rows of matrices are whole words, these are copied
    past L1: shared memory leaves little of it, and loads would wait for room there. */
 struct Passage
 {
     uint4 *words; /* of the warp */
 
-    static constexpr int LANES_OF_K = 2 * 8 / WORD; /* that copy one k of both half tiles, backward */
+    static constexpr int LANES_OF_K = 2 * 8 / K_WORD; /* that copy one k of both half tiles, backward */
 
-    DEVICE Element *place(int half, int k, int unit) const
+    DEVICE Factor *place(int half, int k, int unit) const
     {
-        return (Element *)words + half * OF_COLUMNS + (k + k / WORD) * 8 + unit;
+        return (Factor *)words + half * OF_COLUMNS + (k + k / K_WORD) * 8 + unit;
     }
 
     /* Begins to copy; `first` is the first of the four words of k. */
@@ -95,9 +98,9 @@ struct Passage
                 continue;
             }
             const int number = 32 * n + lane, k = number / LANES_OF_K, part = number % LANES_OF_K;
-            const int half = part / (8 / WORD), unit = part % (8 / WORD) * WORD;
-            const Origin of(matrices, 2 * tile + half, unit, first + k / WORD);
-            copy((uint4 *)place(half, k, unit), matrices, of, of.first + k % WORD, of.unit);
+            const int half = part / (8 / K_WORD), unit = part % (8 / K_WORD) * K_WORD;
+            const Origin of(matrices, 2 * tile + half, unit, first + k / K_WORD);
+            copy((uint4 *)place(half, k, unit), matrices, of, of.first + k % K_WORD, of.unit);
         }
     }
 
@@ -105,33 +108,33 @@ struct Passage
     DEVICE static void copy(
         uint4 *to, const Matrices &matrices, const Origin &of, int row, int column)
     {
-        const Element *from = matrices.recurrent + of.matrix + (long long)row * HIDDEN + column;
-        const int there = of.there && row < HIDDEN ? HIDDEN - column : 0;
-        if (HIDDEN == PADDED && matrices.aligned) {
+        const Factor *from = matrices.recurrent + of.matrix + (long long)row * MATRIX_ROW + column;
+        const int there = of.there && row < HIDDEN ? MATRIX_ROW - column : 0;
+        if (MATRIX_ROW == PADDED && matrices.aligned) {
             if (there) copy_word(to, from);
             else *to = make_uint4(0, 0, 0, 0);
             return;
         }
         /* No branches, so that several loads are in flight. */
-        constexpr int EACH = HIDDEN == PADDED ? 1 : WORD; /* rare: a buffer that is not aligned */
+        constexpr int EACH = MATRIX_ROW == PADDED ? 1 : K_WORD; /* rare: a buffer that is not aligned */
 #pragma unroll EACH
-        for (int e = 0; e < WORD; e++) {
-            const Element value = __ldg(e < there ? from + e : matrices.recurrent);
-            ((Element *)to)[e] = e < there ? value : Element(0);
+        for (int e = 0; e < K_WORD; e++) {
+            const Factor value = __ldg(e < there ? from + e : matrices.recurrent);
+            ((Factor *)to)[e] = e < there ? value : Factor(0);
         }
     }
 
     /* Behind the copies of the warp: the lane's fragments take the place. */
     DEVICE void transpose(int lane) const
     {
-        union { Element values[WORD]; uint4 word; } both[2];
+        union { Factor values[K_WORD]; uint4 word; } both[2];
         if (!BACKWARD) both[0].word = words[lane], both[1].word = words[32 + lane];
         else {
 #pragma unroll
             for (int half = 0; half < 2; half++)
 #pragma unroll
-                for (int e = 0; e < WORD; e++)
-                    both[half].values[e] = *place(half, lane % 4 * WORD + e, lane / 4);
+                for (int e = 0; e < K_WORD; e++)
+                    both[half].values[e] = *place(half, lane % 4 * K_WORD + e, lane / 4);
             __syncwarp();
         }
         put(fragments(as_factors(both[0].word), as_factors(both[1].word)), lane);
@@ -171,7 +174,7 @@ struct Weights
 
         /* In loops: their instructions, which are executed once in a launch, have to be fetched. */
         const auto pass = [&](int begin, int end) {
-            constexpr int EACH = HIDDEN == PADDED ? 1 : 2;
+            constexpr int EACH = MATRIX_ROW == PADDED ? 1 : 2;
 #pragma unroll EACH
             for (int i = begin; i < end; i++)
                 passage(i - begin).copy(matrices, tile + i % WARP_TILES,

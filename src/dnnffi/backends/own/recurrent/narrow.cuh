@@ -1,0 +1,69 @@
+/* How does a recurrent matrix in float32 become one of float16? Row by row, each multiplied by a power of
+   two that brings its largest number to between 2^14 and 2^15.
+
+   TF32, in which the products of float32 are computed otherwise, has as many bits of mantissa as float16
+   but more of exponent. A number of at least 2^-29 of the largest one of its row is rounded as TF32
+   rounds it; a smaller one has an error of at most 2^-39 of the largest. Infinity and NaN stay. Products
+   in float16 take half the time, and what is exchanged half the words.
+
+   The states that are multiplied must be bounded too. Those of an LSTM and of a tanh cell are at most 1,
+   except for h_0; those of a GRU are at most 1 or the largest of h_0. So of h_0 each row's factor is found
+   as well. */
+
+typedef unsigned int u32;
+
+DEVICE u32 bits_of(float value)
+{
+    union { float value; u32 bits; } both = {value};
+    return both.bits;
+}
+
+DEVICE float of_bits(u32 bits)
+{
+    union { u32 bits; float value; } both = {bits};
+    return both.value;
+}
+
+#ifdef __CUDACC__
+DEVICE unsigned short in_float16(float value)
+{
+    unsigned short stored;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
+    return stored;
+}
+#endif
+
+/* A power of two beyond these, or its reciprocal times 2^15, would not be a normal number. */
+constexpr int MOST_UP = 111, MOST_DOWN = 112;
+
+/* A warp has a row of `rows` in each direction. `scales` are the reciprocals of the factors. `narrow` has
+   rows of `padded` elements, with zeros behind `hidden`; null if only `scales` are asked for. The rows of
+   the second direction lie `stride` elements behind those of the first. */
+extern "C" __global__ void narrow_rows(
+    const float *matrices, unsigned short *narrow, float *scales, long long rows, long long directions,
+    long long hidden, long long padded, long long stride)
+{
+    const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int lane = threadIdx.x % 32;
+    if (row >= rows * directions) return;
+    const float *from = matrices + row / rows * stride + row % rows * hidden;
+    u32 largest = 0;
+#pragma unroll 8
+    for (long long column = lane; column < hidden; column += 32) {
+        const u32 size = bits_of(from[column]) & 0x7fffffffu;
+        if (size > largest && size < 0x7f800000u) largest = size;
+    }
+    for (int distance = 1; distance < 32; distance *= 2) {
+        const u32 other = bits_of(__shfl_xor_sync(~0u, of_bits(largest), distance));
+        if (other > largest) largest = other;
+    }
+    int up = 14 - ((int)(largest >> 23) - 127);
+    up = up > MOST_UP ? MOST_UP : up < -MOST_DOWN ? -MOST_DOWN : up;
+    if (lane == 0) scales[row] = of_bits((u32)(127 - up) << 23);
+    if (!narrow) return;
+    const float factor = of_bits((u32)(127 + up) << 23);
+    unsigned short *to = narrow + row * padded;
+#pragma unroll 8
+    for (long long column = lane; column < padded; column += 32)
+        to[column] = column < hidden ? in_float16(from[column] * factor) : 0;
+}
