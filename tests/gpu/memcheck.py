@@ -45,6 +45,7 @@ MEMCHECK = [
         for dtype in ("float32", "float16 and not bfloat16", "bfloat16")
     ),
     ["tests/gpu/test_own.py::test_layers_at_once"],
+    ["tests/gpu/test_own.py::test_products_of_float16", "-k", "53 or 331"],
     ["tests/gpu/test_own.py::test_whole_rows"],
     ["tests/gpu/test_own.py::test_dropout_is_the_reference_with_the_same_masks"],
     *(
@@ -81,6 +82,10 @@ PARTS += [
     for tool, test in itertools.product(
         ("racecheck", "synccheck"), ("test_layers_at_once", "test_whole_rows")
     )
+]
+PARTS += [
+    (tool, ["tests/gpu/test_own.py::test_products_of_float16", "-k", "53 and packed"])
+    for tool in ("racecheck", "synccheck")
 ]
 PARTS += [("memcheck", tests) for tests in MEMCHECK]
 

@@ -10,7 +10,7 @@ failed share no state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
@@ -231,7 +231,7 @@ class OwnRNNExecutor:
                 layer + kind.layers - 1,
             )
             gates, distances = kept + arrays.gates, self._forward_distances[layer]
-            self._memory.at_once(launch, self._before(layer, x, gates, at))
+            self._prepare(launch, layer, x, gates, at)
             y = kept + self._arrays[last].y if last < self._own_ys else at.y
             matrices, matrix_distance, *scales = (
                 at.weights + weights.w_hh,
@@ -267,13 +267,13 @@ class OwnRNNExecutor:
             width = spec.hidden_size * self._directions
             self._packing.scatter(launch, x, at.y, width, self._positions)
 
-    def _before(
-        self, layer: int, x: int, gates: int, at: ForwardAddresses
-    ) -> list[Callable[[Launch], object]]:
-        """What precedes the kernel of a layer of a forward, in works that may run at once."""
-        weights, room, narrow = self._weights[layer], self._forward_room, self._narrow
-        products = self._products[self.problem.spec.layer_input_size(layer)]
+    def _prepare(
+        self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
+    ) -> None:
+        """Enqueue what precedes the kernel of a layer of a forward."""
+        weights, narrow = self._weights[layer], self._narrow
         w_hh, stride = at.weights + weights.w_hh, weights.matrix_stride
+        products = self._products[self.problem.spec.layer_input_size(layer)]
 
         def of_x(launch: Launch) -> None:
             for direction in range(self._directions):
@@ -281,17 +281,19 @@ class OwnRNNExecutor:
                 to = gates + direction * self._sizes.gates
                 products.of_x(launch, x, w_ih, to, at.workspace)
 
-        def clear(launch: Launch) -> None:
-            self._clear(launch, at.workspace, room)
+        def of_h(launch: Launch) -> None:
+            if layer == 0:
+                self._clear(launch, at.workspace, self._forward_room)
+            if narrow is not None:
+                narrow.narrow(launch, w_hh, stride, at.workspace)
+                if h_0 := self._state(at.h_0, layer):
+                    narrow.measure(launch, h_0, at.workspace)
 
-        works: list[Callable[[Launch], object]] = [of_x]
-        if layer == 0 and room.exchange_bytes:
-            works.append(clear)
-        if narrow is not None:
-            works.append(lambda launch: narrow.narrow(launch, w_hh, stride, at.workspace))
-            if h_0 := self._state(at.h_0, layer):
-                works.append(lambda launch: narrow.measure(launch, h_0, at.workspace))
-        return works
+        if narrow is None:  # a branch takes longer than to clear
+            of_x(launch)
+            of_h(launch)
+        else:
+            self._memory.at_once(launch, [of_x, of_h])
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         spec = self.problem.spec
