@@ -65,14 +65,14 @@ def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> l
 def _class(geometry: Geometry) -> int:
     """Which of several ways to divide a block's work this is: what is fast more often comes first.
 
-    Of a forward, from small layers to large ones: warps that share tiles; warps that share the sum
-    alone, with words that all gather together; and with words that each gathers for itself. Of a
-    backward one of the latter two: the first where all weights are in registers.
+    Of a forward, from small layers to large ones: warps that share tiles, of a GRU two; warps that
+    share the sum alone, with words that all gather together; and with words that each gathers for
+    itself. Of a backward one of the latter two: the first where all weights are in registers.
     """
     staged, tile_warps = geometry.staged, geometry.tile_warps
     if geometry.kind.backward:
         return 2 if tile_warps > 1 else int(staged != (geometry.k_registers == geometry.warp_k))
-    if tile_warps in (3, 4) and staged:
+    if tile_warps in ((2,) if geometry.kind.mode == "gru" else (3, 4)) and staged:
         return 0
     if tile_warps == 1:
         return 1 if staged else 2
