@@ -78,14 +78,15 @@ PARTS = [
     for (tool, cases), mode in itertools.product(OTHER_TOOLS.items(), MODES)
 ]
 PARTS += [
-    (tool, [f"tests/gpu/test_own.py::{test}", "-k", "float16 and packed"])
-    for tool, test in itertools.product(
-        ("racecheck", "synccheck"), ("test_layers_at_once", "test_whole_rows")
+    (tool, [f"tests/gpu/test_own.py::{test}", "-k", f"{cases} and packed"])
+    for tool, (test, cases) in itertools.product(
+        ("racecheck", "synccheck"),
+        (
+            ("test_layers_at_once", "float16"),
+            ("test_whole_rows", "float16"),
+            ("test_products_of_float16", "53"),
+        ),
     )
-]
-PARTS += [
-    (tool, ["tests/gpu/test_own.py::test_products_of_float16", "-k", "53 and packed"])
-    for tool in ("racecheck", "synccheck")
 ]
 PARTS += [("memcheck", tests) for tests in MEMCHECK]
 

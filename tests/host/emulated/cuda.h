@@ -56,18 +56,6 @@ static inline float __shfl_xor_sync(unsigned, float value, int mask)
     return value;
 }
 
-/* As PTX rounds. */
-static unsigned short in_float16(float value)
-{
-    unsigned bits;
-    memcpy(&bits, &value, 4);
-    const unsigned sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
-    if (size > 0x7f800000u) return 0x7fff;
-    if (size >= 0x477ff000u) return sign | 0x7c00u;
-    if (size < 0x38800000u) return sign | (unsigned)nearbyintf(ldexpf(fabsf(value), 24));
-    return sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13;
-}
-
 /* A kernel's arguments, 8 bytes each, as a launch hands them over. */
 template <int... I> struct Indices {};
 template <int COUNT, int... I> struct Counted : Counted<COUNT - 1, COUNT - 1, I...> {};

@@ -9,12 +9,20 @@ static float of_float16(unsigned short stored)
     return sign ? -value : value;
 }
 
+static unsigned short in_float16(float value)
+{
+    const u32 bits = float_to_bits(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) return 0x7fff; /* as PTX has it */
+    if (size >= 0x477ff000u) return sign | 0x7c00u;
+    if (size < 0x38800000u) return sign | (u32)nearbyintf(ldexpf(fabsf(value), 24));
+    return sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13;
+}
+
 static float of_bfloat16(unsigned short stored) { return bits_to_float((u32)stored << 16); }
 
 static unsigned short in_bfloat16(float value)
 {
-    u32 bits;
-    memcpy(&bits, &value, 4);
+    const u32 bits = float_to_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }

@@ -10,7 +10,7 @@ from emulated_network import Network, geometry, kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.geometry import DTYPES, Kind
 from dnnffi.backends.own.recurrent.kernels import source, source_of_narrow
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -158,12 +158,12 @@ def test_weights_of_any_size_are_multiplied(cublas, mode, factor, steps):
     assert conformance.deviation(found.y, expected.y) < 3e-3
 
 
-def test_a_kernel_that_is_not_narrow_does_not_change():
-    """Constants that name the dtype of factors change nothing of what is compiled otherwise."""
-    kinds = [Kind("lstm", 64, dtype) for dtype in ("float16", "bfloat16", "float32")]
-    for kind in kinds:
-        text = source(geometry(kind))
-        head = dict(line.split()[1:] for line in text.splitlines()[:24] if line[:7] == "#define")
-        assert head["FACTORS"] == head["DTYPE"]
-    narrow = source(geometry(kinds[-1]._replace(narrow=True)))
-    assert "#define DTYPE 2\n#define FACTORS 0\n" in narrow
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_factors_are_of_the_dtype_of_arrays_unless_they_are_narrow(dtype):
+    text = source(geometry(Kind("lstm", 64, dtype)))
+    assert f"#define DTYPE {DTYPES[dtype]}\n#define FACTORS {DTYPES[dtype]}\n" in text
+
+
+def test_narrow_factors_are_of_float16():
+    text = source(geometry(Kind("lstm", 64, "float32", narrow=True)))
+    assert "#define DTYPE 2\n#define FACTORS 0\n" in text

@@ -21,7 +21,7 @@ _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
 
 _FEW_WORDS = 1000
-"""Of float32 that a block gathers in a step: with more, products of float16 are always faster."""
+"""Of float32 that a block gathers in a step: with more, products of float16 were faster (H100)."""
 
 _MOST_PRODUCTS, _FEW_PRODUCTS = 300_000, 150_000
 """Of a cluster's block in a step: with more it is not offered, with fewer the fastest."""
@@ -72,7 +72,8 @@ def _class(geometry: Geometry) -> int:
     staged, tile_warps = geometry.staged, geometry.tile_warps
     if geometry.kind.backward:
         return 2 if tile_warps > 1 else int(staged != (geometry.k_registers == geometry.warp_k))
-    if tile_warps in ((2,) if geometry.kind.mode == "gru" else (3, 4)) and staged:
+    sharing_tiles = (2,) if geometry.kind.mode == "gru" else (3, 4)
+    if tile_warps in sharing_tiles and staged:
         return 0
     if tile_warps == 1:
         return 1 if staged else 2
@@ -88,7 +89,7 @@ def forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list
     if not kind.can_be_narrow:
         return _forward_choices(kind, *where)
     narrow = _forward_choices(kind._replace(narrow=True), *where)
-    if any(kind.exchanged * one.group_rows >= _FEW_WORDS for one in narrow[:1]):
+    if narrow and kind.exchanged * narrow[0].group_rows >= _FEW_WORDS:
         return narrow
     return [*_forward_choices(kind, *where), *narrow[:1]]
 

@@ -147,6 +147,11 @@ class OwnRNNExecutor:
                 LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(spec.num_layers)
             ]
         self._forward_distances = self._distances(kind)
+        if self._narrow is not None:
+            between = self._narrow.stride
+            self._forward_distances = [
+                one._replace(matrices=between) for one in self._forward_distances
+            ]
         self.reserve_bytes = reserve.nbytes
         needed = workspace.nbytes
         if self._backward_kernel is not None:
@@ -233,14 +238,9 @@ class OwnRNNExecutor:
             gates, distances = kept + arrays.gates, self._forward_distances[layer]
             self._prepare(launch, layer, x, gates, at)
             y = kept + self._arrays[last].y if last < self._own_ys else at.y
-            matrices, matrix_distance, *scales = (
-                at.weights + weights.w_hh,
-                distances.matrices,
-                *(0, 0),
-            )
+            matrices = at.weights + weights.w_hh, 0, 0
             if self._narrow is not None:
-                matrices, *scales = self._narrow.addresses(at.workspace, at.h_0)
-                matrix_distance = self._narrow.stride
+                matrices = self._narrow.addresses(at.workspace, at.h_0)
             arguments = (
                 gates,
                 kept + arrays.c_before,
@@ -248,14 +248,13 @@ class OwnRNNExecutor:
                 y,
                 kept + arrays.y if kind.training else 0,
                 distances.arrays,
-                matrices,
+                *matrices,
                 at.weights + weights.b_ih if spec.bias else 0,
                 at.weights + weights.b_hh if spec.bias else 0,
-                *scales,
                 *(self._state(array, layer) for array in (at.h_0, at.c_0, at.h_n, at.c_n)),
                 *self._forward_room.addresses(at.workspace),
                 *self._places,
-                matrix_distance,
+                distances.matrices,
                 distances.biases,
             )
             self._forward_kernel.run(launch, arguments, self._bounds)

@@ -39,10 +39,9 @@ struct ForwardArrays
 
 extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_forward(
     Element *gates, Element *c_before, Element *h_before, Element *y, Element *between,
-    long long layer_stride, const Element *matrices, const Element *input_bias,
-    const Element *recurrent_bias, const float *scales, const float *state_scales,
-    const Element *h_0, const Element *c_0, Element *h_n, Element *c_n, uint4 *exchange,
-    uint4 *streamed, const int *offsets, const int *lengths, const int *order, long long steps,
+    long long layer_stride, const Element *matrices, const float *scales, const float *state_scales,
+    const Element *input_bias, const Element *recurrent_bias, const Element *h_0, const Element *c_0,
+    Element *h_n, Element *c_n, uint4 *exchange, uint4 *streamed, const int *offsets, const int *lengths, const int *order, long long steps,
     long long batch, long long step_stride, long long row_stride, long long positions,
     long long directions, long long weight_stride, long long bias_stride, long long groups,
     long long first_group, double low, double high)
@@ -115,12 +114,10 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
         }
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
-            if (NARROW)
-                sent_scale[sub][i] =
-                    STATE_SCALE / excess_of(sub, Place(lane % TASK_WORDS, task).row);
+            sent_scale[sub][i] = STATE_SCALE / excess_of(sub, Place(lane % TASK_WORDS, task).row);
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
-                if (NARROW) excess[sub][i][e] = excess_of(sub, task.row + e);
+                excess[sub][i][e] = excess_of(sub, task.row + e);
                 const int row = first_row + sub * ROWS + task.row + e;
                 const bool there = has && row < batch;
                 const long long users = there ? places.users_row(row) : 0;

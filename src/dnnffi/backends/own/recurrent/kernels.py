@@ -28,7 +28,8 @@ def source_of_bias(dtype: str) -> str:
 
 def source_of_narrow() -> str:
     """The source of ``narrow_rows``, which makes matrices in float32 ones of float16."""
-    return _constants({}) + _text("narrow")
+    dtypes = {"DTYPE": DTYPES["float32"], "FACTORS": DTYPES["float16"]}
+    return _constants(dtypes) + "\n".join(map(_text, ("numbers", "narrow")))
 
 
 def source_of_rows(piece: str) -> str:

@@ -10,60 +10,37 @@
    except for h_0; those of a GRU are at most 1 or the largest of h_0. So of h_0 each row's factor is found
    as well. */
 
-typedef unsigned int u32;
-
-DEVICE u32 bits_of(float value)
-{
-    union { float value; u32 bits; } both = {value};
-    return both.bits;
-}
-
-DEVICE float of_bits(u32 bits)
-{
-    union { u32 bits; float value; } both = {bits};
-    return both.value;
-}
-
-#ifdef __CUDACC__
-DEVICE unsigned short in_float16(float value)
-{
-    unsigned short stored;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
-    return stored;
-}
-#endif
-
-/* A power of two beyond these, or its reciprocal times 2^15, would not be a normal number. */
+/* Of a factor beyond these, the reciprocal over STATE_SCALE, or times it, is not a normal number. */
 constexpr int MOST_UP = 111, MOST_DOWN = 112;
 
 /* A warp has a row of `rows` in each direction. `scales` are the reciprocals of the factors. `narrow` has
    rows of `padded` elements, with zeros behind `hidden`; null if only `scales` are asked for. The rows of
    the second direction lie `stride` elements behind those of the first. */
 extern "C" __global__ void narrow_rows(
-    const float *matrices, unsigned short *narrow, float *scales, long long rows, long long directions,
+    const Element *matrices, Factor *narrow, float *scales, long long rows, long long directions,
     long long hidden, long long padded, long long stride)
 {
     const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     const int lane = threadIdx.x % 32;
     if (row >= rows * directions) return;
-    const float *from = matrices + row / rows * stride + row % rows * hidden;
+    const Element *from = matrices + row / rows * stride + row % rows * hidden;
     u32 largest = 0;
 #pragma unroll 8
     for (long long column = lane; column < hidden; column += 32) {
-        const u32 size = bits_of(from[column]) & 0x7fffffffu;
+        const u32 size = float_to_bits(from[column]) & 0x7fffffffu;
         if (size > largest && size < 0x7f800000u) largest = size;
     }
     for (int distance = 1; distance < 32; distance *= 2) {
-        const u32 other = bits_of(__shfl_xor_sync(~0u, of_bits(largest), distance));
+        const u32 other = float_to_bits(__shfl_xor_sync(~0u, bits_to_float(largest), distance));
         if (other > largest) largest = other;
     }
     int up = 14 - ((int)(largest >> 23) - 127);
     up = up > MOST_UP ? MOST_UP : up < -MOST_DOWN ? -MOST_DOWN : up;
-    if (lane == 0) scales[row] = of_bits((u32)(127 - up) << 23);
+    if (lane == 0) scales[row] = bits_to_float((u32)(127 - up) << 23);
     if (!narrow) return;
-    const float factor = of_bits((u32)(127 + up) << 23);
-    unsigned short *to = narrow + row * padded;
+    const float factor = bits_to_float((u32)(127 + up) << 23);
+    Factor *to = narrow + row * padded;
 #pragma unroll 8
     for (long long column = lane; column < padded; column += 32)
-        to[column] = column < hidden ? in_float16(from[column] * factor) : 0;
+        to[column] = column < hidden ? (Factor)two_of_float16(from[column] * factor, 0) : 0;
 }

@@ -39,6 +39,12 @@ DEVICE float bits_to_float(u32 bits)
     return both.value;
 }
 
+DEVICE u32 float_to_bits(float value)
+{
+    union { float value; u32 bits; } both = {value};
+    return both.bits;
+}
+
 #ifdef __CUDACC__
 
 DEVICE float real(Element stored)

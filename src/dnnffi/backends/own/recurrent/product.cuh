@@ -12,8 +12,7 @@ struct Halves
     DEVICE explicit Halves(u32 bits) : high(to_tf32(bits))
     {
         const float rest = bits_to_float(bits) - bits_to_float(high);
-        union { float value; u32 bits; } both = {rest};
-        low = (high & 0x7f800000u) == 0x7f800000u ? 0 : to_tf32(both.bits);
+        low = (high & 0x7f800000u) == 0x7f800000u ? 0 : to_tf32(float_to_bits(rest));
     }
 };
 

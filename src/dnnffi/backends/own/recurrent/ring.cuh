@@ -2,10 +2,10 @@
    step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
    is waited for. A slot of the ring has a stream of words for each array.
 
-   What blocks exchange through L2 comes back to a multiprocessor in the order in which it was requested,
-   so it would wait for inputs that L2 has to fetch from device memory first. L2 is asked for these
-   FETCHED steps before they are requested: on an H100 a step takes up to a quarter less time, but not
-   where teams exchange shares. */
+   Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
+   presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs FETCHED steps
+   before they are requested: on an H100 a step takes up to a quarter less time, but not where teams
+   exchange shares. */
 
 constexpr int FETCHED = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
 
