@@ -17,7 +17,7 @@
 #include "device.h"
 
 enum { STACK = 1 << 16, GUARD = 4096, LATE_STORES = 1 << 12, COPIES = 256 };
-enum { READY, AT_BARRIER, AT_MEETING, IN_WARP, ENDED };
+enum { READY, AT_BARRIER, AT_PART_BARRIER, AT_MEETING, IN_WARP, ENDED };
 #define MOST_IDLE 4000000L /* changes of threads without any that gets on */
 
 struct copy {
@@ -34,7 +34,7 @@ struct thread {
 };
 
 struct warp {
-    int arrived, asleep;
+    int arrived, asleep, met; /* `met` of the first warp of those that meet */
     collective *what;
     void *arguments[32];
 };
@@ -281,6 +281,24 @@ void device_barrier(void)
     for (int i = first; i < first + per_block; i++) {
         if (threads[i].state == ENDED) fail("a thread ended in front of a barrier");
         if (threads[i].state == AT_BARRIER) make_ready(i);
+    }
+    change();
+}
+
+void device_part_barrier(int part)
+{
+    int first = current / part * part;
+    struct warp *warp = &warps[first / 32];
+    idle = 0;
+    if (++warp->met < part) {
+        take_out(current, AT_PART_BARRIER);
+        change();
+        return;
+    }
+    warp->met = 0;
+    for (int i = first; i < first + part; i++) {
+        if (threads[i].state == ENDED) fail("a thread ended in front of a barrier");
+        if (threads[i].state == AT_PART_BARRIER) make_ready(i);
     }
     change();
 }

@@ -12,6 +12,7 @@ typedef void collective(void **arguments_of_lanes);
 
 void *device_shared(void);
 void device_barrier(void);
+void device_part_barrier(int threads); /* so many consecutive threads meet */
 void device_warp(collective *what, void *argument);
 void device_load(void *value, const void *at);
 void device_store(void *at, const void *value);

@@ -102,6 +102,8 @@ DEVICE void copy_word(uint4 *to, const void *from) { device_copy(to, from); }
 
 DEVICE void fetch(const void *) {}
 
+template <int COUNT> DEVICE void meet_threads(int) { device_part_barrier(COUNT); }
+
 DEVICE void commit_copies() { device_commit(); }
 
 template <int PENDING> DEVICE void wait_for_copies() { device_wait(PENDING); }

@@ -199,25 +199,50 @@ DEVICE void multiply_staged(
     }
 }
 
+/* Warps that multiply the same words gather them, a slice of k, and meet: those of other slices wait for
+   other words, and multiply at another time. */
+constexpr int SLICES = K_WARPS, SLICE_THREADS = THREADS / SLICES;
+constexpr int SLICE_WORDS = CHUNK_WORDS / SLICES; /* of a chunk */
+
+struct Slice
+{
+    int number, thread;
+
+    DEVICE Slice() : number(threadIdx.x / SLICE_THREADS), thread(threadIdx.x % SLICE_THREADS) {}
+
+    /* Where a thread's word is in a chunk. */
+    DEVICE int at(int i) const { return number * SLICE_WORDS + thread + i * SLICE_THREADS; }
+
+    DEVICE bool has(int chunk, int i) const
+    {
+        return (SLICE_WORDS % SLICE_THREADS == 0 || thread + i * SLICE_THREADS < SLICE_WORDS) &&
+               (WHOLE || chunk * CHUNK_WORDS + at(i) < GATHERED_WORDS);
+    }
+
+    DEVICE void meet() const
+    {
+        if (SLICES == 1) __syncthreads();
+        else if (SLICE_THREADS == 32) __syncwarp();
+        else meet_threads<SLICE_THREADS>(number);
+    }
+};
+
 /* All threads gather a step's words into shared memory; `meanwhile` runs while the first arrive. */
 template <class Meanwhile>
 DEVICE void gather_staged(
     Sums &sums, const Weights &weights, const Source &source, uint4 *staged, u32 tag, bool &late,
     Meanwhile meanwhile)
 {
-    constexpr int LOADS = (GATHERED_WORDS + THREADS - 1) / THREADS;
-    constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
-    const int thread = threadIdx.x;
-    const uint4 *from = source.first + thread; /* found once: polls follow each other fast */
-    const auto is_there = [&](int i) {
-        return i < LOADS && (GATHERED_WORDS % THREADS == 0 || thread + i * THREADS < GATHERED_WORDS);
-    };
+    constexpr int LOADS = CHUNK_LOADS, COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
+    const Slice slice;
+    const uint4 *from = source.first + slice.at(0); /* found once: polls follow each other fast */
+    const auto is_there = [&](int i) { return i < LOADS && slice.has(0, i); };
 #pragma unroll
     for (int first = 0; first < LOADS; first += COUNT) {
         uint4 words[COUNT];
         const auto load = [&](int i) {
-            return is_there(first + i) && source.has(thread + (first + i) * THREADS)
-                       ? load_word(from + (first + i) * THREADS)
+            return is_there(first + i) && source.has(slice.at(first + i))
+                       ? load_word(from + (first + i) * SLICE_THREADS)
                        : make_uint4(0, 0, 0, tag);
         };
 #pragma unroll
@@ -226,19 +251,19 @@ DEVICE void gather_staged(
         wait_for_each<COUNT>(words, tag, late, load);
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            const int at = thread + (first + i) * THREADS;
+            const int at = slice.at(first + i);
             if (is_there(first + i)) staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
         }
     }
-    __syncthreads();
+    slice.meet();
     multiply_staged(sums, weights, staged);
 }
 
 /* The same in CHUNKS, with as many of them in flight as a thread has room for.
 
-   One barrier a chunk and two places suffice: a thread writes chunk c + 2 into the place of chunk c
-   when it has passed the barrier of chunk c + 1, which each thread reaches after its products of
-   chunk c. Behind the last barrier, partial sums may replace the words. */
+   One barrier of a slice a chunk and two places suffice: a thread writes chunk c + 2 into the place of
+   chunk c when it has passed the barrier of chunk c + 1, which each thread of the slice reaches after its
+   products of chunk c. Behind the last barrier, that of the block, partial sums may replace the words. */
 template <class Meanwhile>
 DEVICE void gather_chunks(
     Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
@@ -246,17 +271,12 @@ DEVICE void gather_chunks(
 {
     constexpr int FITTING = AT_ONCE / CHUNK_LOADS < 1 ? 1 : AT_ONCE / CHUNK_LOADS;
     constexpr int AHEAD = FITTING < CHUNKS ? FITTING : CHUNKS;
-    const int thread = threadIdx.x;
+    const Slice slice;
     uint4 words[AHEAD][CHUNK_LOADS];
-    const auto is_there = [&](int chunk, int i) {
-        const int at = thread + i * THREADS;
-        return (CHUNK_WORDS % THREADS == 0 || at < CHUNK_WORDS) &&
-               (WHOLE || chunk * CHUNK_WORDS + at < GATHERED_WORDS);
-    };
     const auto load_of = [&](int chunk) {
         return [&, chunk](int i) {
-            const uint4 *from = slot + chunk * CHUNK_WORDS + thread + i * THREADS;
-            return is_there(chunk, i) ? load_word(from) : make_uint4(0, 0, 0, tag);
+            const uint4 *from = slot + chunk * CHUNK_WORDS + slice.at(i);
+            return slice.has(chunk, i) ? load_word(from) : make_uint4(0, 0, 0, tag);
         };
     };
 #pragma unroll
@@ -270,8 +290,8 @@ DEVICE void gather_chunks(
         wait_for_each<CHUNK_LOADS>(mine, tag, late, load_of(chunk));
 #pragma unroll
         for (int i = 0; i < CHUNK_LOADS; i++) {
-            const int at = thread + i * THREADS;
-            if (is_there(chunk, i)) place[staged_at(at / ROWS, at % ROWS)] = untagged(mine[i]);
+            const int at = slice.at(i);
+            if (slice.has(chunk, i)) place[staged_at(at / ROWS, at % ROWS)] = untagged(mine[i]);
         }
         /* The next chunk's words may not have been there yet when they were requested. */
         if (AHEAD > 1 && chunk + 1 < CHUNKS) {
@@ -284,7 +304,7 @@ DEVICE void gather_chunks(
 #pragma unroll
             for (int i = 0; i < CHUNK_LOADS; i++) mine[i] = load_of(chunk + AHEAD)(i);
         }
-        __syncthreads();
+        slice.meet();
         multiply_staged(sums, weights, place, chunk);
     }
     __syncthreads();

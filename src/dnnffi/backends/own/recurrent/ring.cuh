@@ -66,6 +66,12 @@ DEVICE void copy_word(uint4 *to, const void *from)
                  : "memory");
 }
 
+/* So many threads of a block meet, each of several groups of them at a barrier of its own. */
+template <int COUNT> DEVICE void meet_threads(int group)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(COUNT) : "memory");
+}
+
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /* Makes L2 fetch what lies there. */
