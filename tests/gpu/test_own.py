@@ -115,11 +115,11 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
     _, _, multiprocessors = memory.architecture(0)
     kind = Kind(mode, hidden_size, dtype, True, True, strict=math == "strict")
     shares = scattered(kind, batch, 1, Chip(multiprocessors, memory.shared_bytes(0)))
-    if shares is None:
+    if not shares:
         pytest.skip("this device has no room for one")
 
     def only_shares(kind, *_):
-        return [shares._replace(kind=kind)]
+        return [one._replace(kind=kind) for one in shares[-1:]]
 
     monkeypatch.setattr(candidates, "backward_choices", only_shares)
     monkeypatch.setattr(candidates, "clustered", lambda *_: ())

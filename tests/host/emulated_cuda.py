@@ -174,5 +174,8 @@ class EmulatedMemory(HostMemory):
     def shared_bytes(self, device):
         return 232_448
 
+    def l2_bytes(self, device):
+        return 50 << 20
+
     def constant(self, values):
         return self.array(np.ascontiguousarray(values))

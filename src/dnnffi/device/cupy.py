@@ -127,6 +127,9 @@ class CupyMemory:
         properties = self._cupy.cuda.runtime.getDeviceProperties(device)
         return int(properties["sharedMemPerBlockOptin"])
 
+    def l2_bytes(self, device: int) -> int:
+        return int(self._cupy.cuda.runtime.getDeviceProperties(device)["l2CacheSize"])
+
     def blocks_at_once(self, kernel: Any, threads: int, shared_bytes: int) -> int:
         device = self.current_device()
         self._cupy.cuda.runtime.setDevice(device)  # a new thread has no context for the driver

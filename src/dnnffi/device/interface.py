@@ -202,6 +202,9 @@ class MemoryWithGraphs(Memory, Protocol):
     def shared_bytes(self, device: int) -> int:
         """Shared memory that a block may have on ``device``, where a kernel asks for it."""
 
+    def l2_bytes(self, device: int) -> int:
+        """What the L2 cache of ``device`` has room for."""
+
     def blocks_at_once(self, kernel: Kernel, threads: int, shared_bytes: int) -> int:
         """Blocks of a kernel for which the current device has room at the same time."""
 

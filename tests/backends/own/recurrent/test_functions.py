@@ -27,7 +27,7 @@ def host():
 def emulated(host, cublas, monkeypatch):
     """The stand-in of cuDNN on memory that runs our kernels."""
     kernels = EmulatedMemory(room=6)
-    for name in ("_allocate", "kernel", "blocks_at_once", "shared_bytes"):
+    for name in ("_allocate", "kernel", "blocks_at_once", "shared_bytes", "l2_bytes"):
         monkeypatch.setattr(host.memory, name, getattr(kernels, name), raising=False)
     monkeypatch.setattr(host.memory, "constant", host.memory.array, raising=False)
     monkeypatch.setattr(host.memory, "architecture", lambda device: Architecture(9, 0, 6))

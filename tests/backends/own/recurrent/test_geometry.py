@@ -23,7 +23,7 @@ from dnnffi.backends.own.recurrent.choices import (
     wide,
 )
 from dnnffi.backends.own.recurrent.divisions import divisions
-from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step
+from dnnffi.backends.own.recurrent.estimates import gathered_step, placed, scattered_step
 from dnnffi.backends.own.recurrent.geometry import (
     DTYPES,
     GATES,
@@ -257,7 +257,7 @@ def test_what_is_offered_to_large_layers_fits(kind, batch, directions, chip):
         assert one.rows > 16 or one.chunks > 1
         assert one.groups(batch) * directions * one.blocks <= chip.multiprocessors
         assert gathered_step(one) > 1
-    assert len(found) == len({one.chunks > 1 for one in found})
+    assert len(found) == len({(one.chunks > 1, one.tile_warps) for one in found}) <= 3
 
 
 def test_large_layers_have_more_to_measure_than_small_ones():
@@ -338,23 +338,36 @@ def test_layers_run_at_once_where_they_are_small():
 
 @given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
 def test_blocks_that_exchange_shares_have_room(kind, batch, directions, chip):
-    one = scattered(kind, batch, directions, chip)
-    if one is None:
-        return
-    check([one], kind, batch, chip)
-    assert one.scatter
-    assert one.team > 1 or kind.backward
-    assert 4 * one.threads >= one.share_words
-    assert one.groups(batch) * directions * one.blocks <= chip.multiprocessors
-    assert scattered_step(one) > 0.7
+    found = scattered(kind, batch, directions, chip)
+    check(found, kind, batch, chip)
+    assert len(found) == len({one.threads for one in found}) <= 2
+    for one in found:
+        assert one.scatter
+        assert one.team > 1 or kind.backward
+        assert 4 * one.threads >= one.share_words
+        assert one.groups(batch) * directions * one.blocks <= chip.multiprocessors
+        assert scattered_step(one) > 0.7
+
+
+def test_weights_that_l2_has_no_room_for_are_far():
+    """Those of all blocks of a launch count, and half of what they exchange."""
+    (one, *_) = wide(Kind("lstm", 2816, "float16"), 64, 1, H200)
+    near = one._replace(rows=16, subtiles=1, k_shared=one.warp_k, far=False)
+    read = one.blocks * one.streamed_bytes + one.exchange_bytes(1) / 2
+    least = H200._replace(l2_bytes=int(read / 0.68) + 1)
+    assert not placed(one, 64, 1, least).far
+    assert placed(one, 64, 1, least._replace(l2_bytes=least.l2_bytes - 2)).far
+    assert placed(one, 640, 2, least) == placed(one, 64, 1, least)  # one group at once
+    assert placed(near, 64, 1, H200) == near
+    assert gathered_step(one._replace(far=True)) > gathered_step(one._replace(far=False))
 
 
 @pytest.mark.parametrize(
     ("mode", "dtype", "hidden", "batch", "shares"),
     [
-        ("lstm", "float32", 1024, 64, [True]),
-        ("lstm", "float16", 2048, 32, [True]),
-        ("gru", "float16", 2816, 32, [True]),
+        ("lstm", "float32", 1024, 64, [True, True]),
+        ("lstm", "float16", 2048, 32, [True, True]),
+        ("gru", "float16", 2816, 32, [True, True]),
         ("lstm", "float16", 512, 64, [True, False]),
         ("gru", "float16", 512, 64, [False, True]),
         ("lstm", "float32", 64, 64, [False, False]),
@@ -368,7 +381,7 @@ def test_large_layers_exchange_shares_and_small_ones_gather(mode, dtype, hidden,
 
 def test_teams_grow_with_the_layer():
     kinds = [Kind("lstm", hidden, "float16", True, True) for hidden in (256, 1024, 2048)]
-    teams = [one.team for kind in kinds if (one := scattered(kind, 32, 1, H200))]
+    teams = [scattered(kind, 32, 1, H200)[0].team for kind in kinds]
     assert teams == sorted(teams)
     assert teams[0] == 1 < teams[-1]
 

@@ -33,7 +33,7 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 10
+_VERSION = 11
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -145,7 +145,7 @@ class OwnCandidates:
         device = memory.current_device()
         major, minor, multiprocessors = memory.architecture(device)
         clusters = (major, minor) >= _CLUSTERS
-        return Chip(multiprocessors, memory.shared_bytes(device), clusters)
+        return Chip(multiprocessors, memory.shared_bytes(device), clusters, memory.l2_bytes(device))
 
 
 def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, ...]]:

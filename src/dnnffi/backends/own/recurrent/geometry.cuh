@@ -23,7 +23,9 @@
    PARTS: of a kernel without tensor cores, FMA, whose groups are one block or a CLUSTER: so many
        threads share the sums of a unit. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores.
    CHUNKS: of the k of a step, where all threads gather: the words of one are multiplied while those
-       of the next are in flight. 1: all words are multiplied when the last has come. */
+       of the next are in flight. 1: all words are multiplied when the last has come.
+   FAR: whether L2 has no room for the weights that are read from there in every step. Where words come
+       in chunks, it is then told to fetch the weights of the next one. */
 
 constexpr bool FMA = PARTS > 0;
 

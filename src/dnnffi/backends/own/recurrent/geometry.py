@@ -22,11 +22,12 @@ _ROW_RING = 8  # steps without tensor cores are short
 
 
 class Chip(NamedTuple):
-    """What of a GPU matters: its multiprocessors, bytes of shared memory of a block, clusters."""
+    """What of a GPU matters: multiprocessors, bytes of a block's shared memory, clusters, L2."""
 
     multiprocessors: int
     shared_bytes: int
     clusters: bool = False
+    l2_bytes: int = 50 << 20
 
 
 class Kind(NamedTuple):
@@ -129,6 +130,7 @@ class Geometry(NamedTuple):
     team: int = 1
     chunks: int = 1
     parts: int = 0
+    far: bool = False
 
     @property
     def blocks(self) -> int:
@@ -327,6 +329,7 @@ class Geometry(NamedTuple):
             "TEAM": self.team,
             "CHUNKS": self.chunks,
             "PARTS": self.parts,
+            "FAR": int(self.far),
             "LAYERS": kind.layers,
         }
 

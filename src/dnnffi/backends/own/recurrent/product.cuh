@@ -286,6 +286,7 @@ DEVICE void gather_chunks(
     meanwhile();
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        if (FAR) weights.ask((chunk + 1) % CHUNKS);
         uint4 *mine = words[chunk % AHEAD], *place = staged + chunk % 2 * CHUNK_WORDS;
         wait_for_each<CHUNK_LOADS>(mine, tag, late, load_of(chunk));
 #pragma unroll

@@ -157,6 +157,7 @@ struct Weights
 {
     Fragments kept[K_REGISTERS ? K_REGISTERS : 1][WARP_TILES];
     uint4 *shared, *streamed; /* this lane's, 32 lanes side by side */
+    const uint4 *lines;       /* what this lane asks L2 for: lines of 128 bytes, side by side */
     int word, staged; /* the first word that this lane multiplies, and where that is staged */
 
     DEVICE void read(
@@ -168,6 +169,7 @@ struct Weights
         shared = memory + WEIGHTS_AT / 16 + warp * (K_SHARED * WARP_TILES * 64) + lane;
         streamed = in_memory + lane +
                    ((long long)blockIdx.x * WARPS + warp) * (K_STREAMED * WARP_TILES * 64);
+        lines = streamed + 7 * lane;
         const auto passage = [&](int n) {
             return Passage{memory + (n * WARPS + warp) * (PASSAGE_BYTES / 16)};
         };
@@ -225,5 +227,20 @@ struct Weights
         if (s < K_REGISTERS) return kept[s < K_REGISTERS ? s : 0][m];
         const uint4 *at = place((s - K_REGISTERS) * WARP_TILES + m);
         return {at[0], at[32]};
+    }
+
+    /* Makes L2 fetch the warp's weights of a chunk that are read from there: 8 lines of each tile. */
+    DEVICE void ask(int chunk) const
+    {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < CHUNK_K; i++) {
+            const int step = i * CHUNKS + chunk - K_REGISTERS - K_SHARED;
+            if (step < 0) continue;
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m += 4)
+                if (m + 4 <= WARP_TILES || lane < 8 * (WARP_TILES - m))
+                    fetch(lines + 64 * (step * WARP_TILES + m));
+        }
     }
 };
