@@ -33,6 +33,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 # host's. Sequences of 65,535 steps and a full device take too long this way.
 MEMCHECK = [
     ["tests/gpu/test_own.py::test_backwards_that_exchange_shares"],
+    ["tests/gpu/test_own.py::test_forwards_of_large_layers"],
     *(
         ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}-{dtype}- and {exchange}"]
         for mode, dtype, exchange in itertools.product(
@@ -85,6 +86,7 @@ PARTS += [
             ("test_layers_at_once", "float16"),
             ("test_whole_rows", "float16"),
             ("test_products_of_float16", "53"),
+            ("test_forwards_of_large_layers", "328"),
         ),
     )
 ]

@@ -13,7 +13,7 @@ from conformance import Backend, Case, Sizes, problem_of
 import dnnffi
 from dnnffi.backends.own.recurrent import candidates, choices
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.choices import scattered
+from dnnffi.backends.own.recurrent.choices import scattered, wide
 from dnnffi.backends.own.recurrent.geometry import Chip, Kind, of_whole_rows
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
@@ -126,6 +126,39 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
     monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
     check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "hidden_size", "batch"),
+    [
+        ("lstm", "float16", 328, 40),
+        ("lstm", "float16", 1536, 64),
+        ("lstm", "float32", 1000, 40),
+        ("gru", "bfloat16", 1413, 33),
+        ("rnn_tanh", "float32", 1760, 20),
+        ("rnn_relu", "float32", 900, 30),
+    ],
+)
+@pytest.mark.parametrize("layout", ["dense", "packed"])
+def test_forwards_of_large_layers(mode, dtype, hidden_size, batch, layout, monkeypatch):
+    """Those that the layer is offered where L2 keeps no weights from one step to the next."""
+    memory = cupy_memory()
+    _, _, multiprocessors = memory.architecture(0)
+    chip = Chip(multiprocessors, memory.shared_bytes(0), l2_bytes=0)
+    kind = Kind(mode, hidden_size, dtype, training=True)
+    found = wide(kind._replace(narrow=kind.can_be_narrow), batch, 1, chip)
+    if not found:
+        pytest.skip("this device has no room for one")
+    assert all(one.far for one in found)
+    monkeypatch.setattr(candidates, "clustered", lambda *_: ())
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
+    for one in found:
+
+        def only(kind, *_, one=one):
+            return [one._replace(kind=kind._replace(narrow=one.kind.narrow))]
+
+        monkeypatch.setattr(candidates, "forward_choices", only)
+        check(case_of(spec, 5, batch, layout=layout))
 
 
 @pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
