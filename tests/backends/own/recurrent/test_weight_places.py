@@ -28,31 +28,6 @@ extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed,
 """
 PARTS = ("numbers", "cells", "geometry", "exchange", "ring", "weights")
 
-ASKING = """
-static const void *asked[4096];
-static int count;
-DEVICE void note(const void *from) { asked[count++] = from; }
-#define fetch note
-"""
-ASKED = """
-extern "C" __global__ void find_lines(uint4 *streamed, long long *lines, int *ends)
-{
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int number = blockIdx.x * WARPS + warp;
-    Weights weights;
-    weights.streamed = streamed + (long long)number * (K_STREAMED * WARP_TILES * 64) + lane;
-    weights.lines = weights.streamed + 7 * lane;
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        count = 0;
-        weights.ask(chunk);
-        int &end = ends[number * CHUNKS + chunk];
-        for (int i = 0; i < count; i++)
-            lines[(number * CHUNKS + chunk) * MOST_LINES + end++] =
-                (const char *)asked[i] - (const char *)streamed;
-    }
-}
-"""
-
 
 def fragments(kind, made, matrices):
     """What each lane multiplies by: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
@@ -85,8 +60,12 @@ def places(kind, made, found):
         tile = warp % made.tile_warps * made.warp_tiles + m
         half = 2 * tile + register % 2
         within, chunk = divmod(s, made.chunks)
-        first = (chunk * made.k_warps + warp // made.tile_warps) * made.chunk_k
-        word = (first + within) * 4 + lane % 4
+        slice_of_k = warp // made.tile_warps
+        if made.rows == 8:  # in turn
+            step = (chunk * made.chunk_k + within) * made.k_warps + slice_of_k
+        else:
+            step = (chunk * made.k_warps + slice_of_k) * made.chunk_k + within
+        word = step * 4 + lane % 4
         in_word = (product * 2 + register // 2) * per_register
         unit = half // of_octet * 8 + lane // 4
         if made.scatter:
@@ -136,39 +115,6 @@ KINDS = (
 def test_each_weight_is_multiplied_once_and_nothing_else(kind, how, backward, shifted):
     kind = kind._replace(backward=backward)
     check(kind, geometry(kind, **how), shifted)
-
-
-@pytest.mark.parametrize(("kind", "how"), [each for each in KINDS if "chunks" in each[1]], ids=str)
-def test_each_line_of_a_chunks_weights_is_fetched_once(kind, how):
-    made = geometry(kind, **how)._replace(far=True)
-    warps, most = made.threads // 32, 8 * made.chunk_k * made.warp_tiles
-    source = "".join(
-        [
-            kernels._constants(made.constants() | {"MOST_LINES": most}),
-            *map(kernels._text, PARTS[:-1]),
-            ASKING,
-            kernels._text(PARTS[-1]),
-            ASKED,
-        ]
-    )
-    kernel = EmulatedKernel(source, "find_lines", cooperative=True)
-    lines = np.zeros((made.blocks * warps, made.chunks, most), "i8")
-    ends = np.zeros((made.blocks * warps, made.chunks), "i4")
-    streamed = np.zeros(16, "u1")  # nothing is read
-    arguments = tuple(array.ctypes.data for array in (streamed, lines, ends))
-    kernel((made.blocks,), (made.threads,), arguments, shared_mem=made.shared_bytes)
-    first = made.k_registers + made.k_shared
-    for warp, chunk in np.ndindex(ends.shape):
-        steps = [s - first for s in range(chunk, made.warp_k, made.chunks) if s >= first]
-        tiles = [(warp * made.k_streamed + s) * made.warp_tiles for s in steps]
-        expected = [
-            1024 * (tile + m) + 128 * line
-            for tile in tiles
-            for m in range(made.warp_tiles)
-            for line in range(8)
-        ]
-        assert sorted(lines[warp, chunk, : ends[warp, chunk]]) == expected
-    assert ends.any()
 
 
 NARROW = (

@@ -83,6 +83,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll 1
     for (int turn = 0; turn <= last; turn++) {
         const int step = last - 1 - turn;
+        if (FAR && turn == last - SCATTER) weights.let_go();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(turn, sub);

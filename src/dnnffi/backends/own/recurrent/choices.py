@@ -301,8 +301,9 @@ def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
     Some alone where the others are expected to be far slower, or do not fit: those that gather in
     both orders.
     """
-    gathering = choices(kind, batch, directions, chip, 1)
-    shares = list(scattered(kind, batch, directions, chip))
+    layer = batch, directions, chip
+    gathering = [placed(one, *layer) for one in choices(kind, *layer, 1)]
+    shares = list(scattered(kind, *layer))
     if not gathering or not shares:
         return shares or _in_both_orders(gathering)
     (gathers,) = gathering

@@ -42,7 +42,7 @@ def scattered_step(geometry: Geometry) -> float:
         exchanges += 0.31 + 0.76e-3 * gathered
     words = _weight_words(geometry) + geometry.tile_warps * gathered
     products = 0.31e-3 * _cycles(geometry, words)
-    streaming = (6.5e-5 if geometry.far else 2.55e-5) * geometry.streamed_bytes
+    streaming = (5e-5 if geometry.far else 2.55e-5) * geometry.streamed_bytes
     cells = 0.42 * geometry.thread_cells
     return exchanges + products + streaming + cells + 3e-4 * spilled * geometry.threads
 
@@ -55,8 +55,7 @@ def gathered_step(geometry: Geometry) -> float:
     words = gathered_words(geometry)
     exchange = 1.08 + 0.22e-3 * words + 0.025 * words / geometry.threads
     products = 0.36e-3 * _cycles(geometry, shared_words(geometry)) + 0.078 * (geometry.chunks - 1)
-    far = 2.1e-5 if geometry.chunks > 1 else 3e-5
-    streaming = (far if geometry.far else 1.13e-5) * geometry.streamed_bytes
+    streaming = (3e-5 if geometry.far else 1.13e-5) * geometry.streamed_bytes
     cells = 0.15 * geometry.thread_cells
     spilled = 3e-4 * max(0, -free_registers(geometry)) * geometry.threads
     return geometry.subtiles * (exchange + products + streaming + cells) + spilled

@@ -159,6 +159,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 
 #pragma unroll 1
     for (int step = 0; step <= last; step++) {
+        if (FAR && step == last - 1) weights.let_go();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(step, sub);

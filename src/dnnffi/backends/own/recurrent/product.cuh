@@ -185,7 +185,7 @@ DEVICE void multiply_staged(
                                                  : WHOLE || word < EXCHANGED;
         const auto load = [&](int j) {
             return there
-                       ? staged[weights.staged + 4 * i * ROWS + 8 * j]
+                       ? staged[weights.staged + first_word(i * CHUNKS) * ROWS + 8 * j]
                        : make_uint4(0, 0, 0, 0);
         };
         if constexpr (CROWDED) {
@@ -203,15 +203,31 @@ DEVICE void multiply_staged(
    other words, and multiply at another time. */
 constexpr int SLICES = K_WARPS, SLICE_THREADS = THREADS / SLICES;
 constexpr int SLICE_WORDS = CHUNK_WORDS / SLICES; /* of a chunk */
+constexpr int STEP_WORDS = 4 * ROWS;              /* of a step of k */
 
 struct Slice
 {
-    int number, thread;
+    int number, thread, first; /* where the thread's first word is in a chunk */
 
-    DEVICE Slice() : number(threadIdx.x / SLICE_THREADS), thread(threadIdx.x % SLICE_THREADS) {}
+    DEVICE Slice()
+        : number(threadIdx.x / SLICE_THREADS), thread(threadIdx.x % SLICE_THREADS),
+          first(number * NEXT_WARP * STEP_WORDS + spread(thread))
+    {
+    }
+
+    /* Where a word of a slice is, from the slice's first. */
+    DEVICE static constexpr int spread(int word)
+    {
+        return word / STEP_WORDS * NEXT_K * STEP_WORDS + word % STEP_WORDS;
+    }
 
     /* Where a thread's word is in a chunk. */
-    DEVICE int at(int i) const { return number * SLICE_WORDS + thread + i * SLICE_THREADS; }
+    DEVICE int at(int i) const
+    {
+        constexpr bool EVEN = SLICE_THREADS % STEP_WORDS == 0 || STEP_WORDS % SLICE_THREADS == 0;
+        return EVEN ? first + spread(i * SLICE_THREADS)
+                    : number * NEXT_WARP * STEP_WORDS + spread(thread + i * SLICE_THREADS);
+    }
 
     DEVICE bool has(int chunk, int i) const
     {
@@ -235,14 +251,14 @@ DEVICE void gather_staged(
 {
     constexpr int LOADS = CHUNK_LOADS, COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
     const Slice slice;
-    const uint4 *from = source.first + slice.at(0); /* found once: polls follow each other fast */
+    const uint4 *from = source.first + slice.first; /* found once: polls follow each other fast */
     const auto is_there = [&](int i) { return i < LOADS && slice.has(0, i); };
 #pragma unroll
     for (int first = 0; first < LOADS; first += COUNT) {
         uint4 words[COUNT];
         const auto load = [&](int i) {
             return is_there(first + i) && source.has(slice.at(first + i))
-                       ? load_word(from + (first + i) * SLICE_THREADS)
+                       ? load_word(from + (slice.at(first + i) - slice.first))
                        : make_uint4(0, 0, 0, tag);
         };
 #pragma unroll
@@ -286,7 +302,6 @@ DEVICE void gather_chunks(
     meanwhile();
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        if (FAR) weights.ask((chunk + 1) % CHUNKS);
         uint4 *mine = words[chunk % AHEAD], *place = staged + chunk % 2 * CHUNK_WORDS;
         wait_for_each<CHUNK_LOADS>(mine, tag, late, load_of(chunk));
 #pragma unroll
@@ -321,11 +336,11 @@ DEVICE void gather(
     constexpr int STEPS = FITTING < WARP_K ? FITTING : WARP_K;
     constexpr int COUNT = STEPS * COLUMNS, ROUNDS = (WARP_K + STEPS - 1) / STEPS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int begin = warp / TILE_WARPS * WARP_K * 4 + lane % 4;
+    const int begin = warp / TILE_WARPS * NEXT_WARP * 4 + lane % 4;
     uint4 words[2][COUNT];
     const auto load_of = [&](int round) {
         return [&, round](int i) {
-            const int s = round * STEPS + i / COLUMNS, word = begin + 4 * s;
+            const int s = round * STEPS + i / COLUMNS, word = begin + first_word(s);
             const bool there = s < WARP_K && (WHOLE || word < EXCHANGED);
             const int at = word * ROWS + i % COLUMNS * 8 + lane / 4;
             return there && source.has(at) ? load_word(source.first + at) : make_uint4(0, 0, 0, tag);
