@@ -25,6 +25,9 @@ class Source:
         self.events.append((problem, device))
         return lambda: self.events.append("wait")
 
+    def behind(self, algorithm, times):
+        return f"{algorithm} behind {times}" if algorithm == "wide" and times else ""
+
     def make(self, problem, algorithm, launch, generator=None):
         return self.name, algorithm, launch, generator
 
@@ -96,6 +99,13 @@ def test_the_sources_of_the_named_candidates_are_prepared_once():
 )
 def test_what_is_costly_is_not_made_where_others_are_far_ahead(candidate, times, behind):
     assert bool(BOTH.far_behind(candidate, times)) == behind
+
+
+def test_a_source_says_what_is_behind_its_others():
+    times = {"cudnn standard": 3.0, "own standard": 1.0}
+    assert BOTH.far_behind("own wide", times) == "wide behind {'standard': 1.0}"
+    assert not BOTH.far_behind("own standard", times)
+    assert not BOTH.far_behind("own wide", {"cudnn standard": 3.0})
 
 
 def test_who_is_far_behind_is_told_why():

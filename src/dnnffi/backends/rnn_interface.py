@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from dnnffi.device.interface import Launch, NDArray
@@ -103,6 +103,9 @@ class CandidateSource(Protocol):
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin what takes long about making its executors. The result waits for its end."""
+
+    def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
+        """Why an algorithm need not be measured, by the times of the source's others; or empty."""
 
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None

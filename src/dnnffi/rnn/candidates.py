@@ -74,16 +74,20 @@ class CandidateSet:
         return lambda: [wait() for wait in waits]
 
     def far_behind(self, candidate: str, times: Mapping[str, float]) -> str:
-        """Why a candidate that is costly to make is not worth it; empty where it may be.
+        """Why a candidate is not worth measuring; empty where it may be.
 
-        ``times`` are milliseconds by candidate, so far.
+        That is one that is costly to make, or that its source says is behind. ``times`` are
+        milliseconds by candidate, so far.
         """
         name, _, algorithm = candidate.partition(" ")
-        of_source = [time for other, time in times.items() if _source(other) == name]
-        if algorithm not in self._sources[name].costly or not of_source:
-            return ""
+        source = self._sources[name]
+        of_source = {
+            other.partition(" ")[2]: time for other, time in times.items() if _source(other) == name
+        }
+        if algorithm not in source.costly or not of_source:
+            return source.behind(algorithm, of_source)
         fastest = min(times, key=times.__getitem__)
-        ahead = min(of_source) / times[fastest]
+        ahead = min(of_source.values()) / times[fastest]
         if ahead < _FAR_AHEAD:
             return ""
         return f"takes long to compile, and {fastest} is {ahead:.1f} times as fast as {name}'s best"

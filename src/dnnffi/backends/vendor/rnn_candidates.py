@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dnnffi.backends.rnn_interface import AddressExecutor
@@ -35,6 +35,9 @@ class VendorCandidates:
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         return lambda: None  # the library compiles when an executor is made
+
+    def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
+        return ""
 
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -73,9 +75,48 @@ def refused(own, memory, problem, words):
 
 
 def test_they_are_numbered(own):
-    found = own.offers(PROBLEM)
+    found = own.offers(PROBLEM._replace(training=False))
     assert found == tuple(map(str, range(1, len(found) + 1)))
     assert 1 <= len(found) <= 9
+    pairs = [tuple(map(int, name.split("."))) for name in own.offers(PROBLEM)]
+    assert pairs[0] == (1, 1)
+    assert len(set(pairs)) == len(pairs)
+    for numbers in zip(*pairs, strict=True):  # forwards, backwards: in order of appearance
+        first = list(dict.fromkeys(numbers))
+        assert first == list(range(1, len(first) + 1))
+
+
+LARGE = RNNProblem.dense(
+    replace(SPEC, hidden_size=1536), 5, 64, training=True, options=RNNOptions(algorithm="own")
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_fastest_pair_is_found_without_measuring_all(own, memory, monkeypatch, seed):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
+    names = own.offers(LARGE)
+    forwards, backwards = (sorted(set(numbers)) for numbers in zip(*map(parts, names), strict=True))
+    assert (len(forwards), len(backwards), len(names)) == (4, 2, 8)
+    dice = random.Random(seed)
+    of_forward = {name: dice.random() for name in forwards}
+    of_backward = {name: dice.random() for name in backwards}
+    measured = {}
+    for name in names:
+        if why := own.behind(name, measured):
+            assert re.fullmatch(r"its (for|back)ward took longer than that of own \d\.\d", why)
+            continue
+        forward, backward = parts(name)
+        measured[name] = of_forward[forward] + of_backward[backward]
+    assert min(measured.values()) == min(of_forward.values()) + min(of_backward.values())
+    assert len(measured) == 5
+
+
+def parts(name):
+    return tuple(name.split("."))
+
+
+def test_without_a_backward_none_is_behind(own):
+    assert not own.behind("2", {"1": 1.0, "3": 2.0})
 
 
 def test_who_asks_for_an_algorithm_of_the_vendors_is_offered_none(own):
@@ -229,7 +270,7 @@ def test_each_name_is_another_pair_of_kernels(own, memory, made, training):
 
 def test_who_names_none_gets_the_first(own, memory, made):
     own.make(PROBLEM, None, launch(memory))
-    own.make(PROBLEM, "1", launch(memory))
+    own.make(PROBLEM, "1.1", launch(memory))
     assert made[0] == made[1]
 
 
@@ -251,7 +292,7 @@ def test_own_asks_for_this_source_alone(own, memory, made):
     both = CandidateSet(Vendor(), own)
     names = tuple(f"own {name}" for name in own.offers(PROBLEM))
     assert both.offers(PROBLEM) == names
-    assert both.oracle(PROBLEM) == "own 1"
+    assert both.oracle(PROBLEM) == "own 1.1"
     assert both.make(PROBLEM, None, launch(memory))[0] == "own"
     assert both.make(PROBLEM, names[1], launch(memory)) == made[1] != made[0]
 
@@ -413,7 +454,7 @@ def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch
 def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
     monkeypatch.setattr(choices, "_MOST", 1)
-    executor = own.make(PROBLEM, "1", launch(memory))
+    executor = own.make(PROBLEM, "1.1", launch(memory))
     assert (executor.problem, executor.algorithm, executor.closed) == (PROBLEM, "own", False)
     executor.close()
     assert executor.closed

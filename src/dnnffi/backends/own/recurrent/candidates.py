@@ -1,11 +1,12 @@
 """Which of our own kernels are worth trying for a problem? A few geometries, measured by the tuner.
 
-They are called "1", "2" and so on, the most promising first.
+The forwards are called "1", "2" and so on, the most promising first. For training, pairs with a
+backward: "2.1" has the second forward and the first backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
@@ -73,6 +74,22 @@ class OwnCandidates:
             pool.submit(compiled, geometry)  # who makes its executor gets the same error
         return pool.shutdown
 
+    def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
+        """Why a pair need not be measured: one of its two took longer beside the same other one.
+
+        Times of both add up.
+        """
+        if "." not in algorithm:
+            return ""
+        for number, phase in enumerate(("forward", "backward")):
+            kernel, _ = _parts(algorithm, number)
+            for name, taken in times.items():
+                mine, beside = _parts(name, number)
+                for other, best in times.items():
+                    if mine == kernel and best < taken and _parts(other, number)[1] == beside:
+                        return f"its {phase} took longer than that of {self.name} {other}"
+        return ""
+
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
     ) -> OwnRNNExecutor:
@@ -109,11 +126,16 @@ class OwnCandidates:
 
         Nothing can be dropped between layers that run at once.
         """
-        return [
-            (str(number), (forward, backward))
-            for number, (forward, backward) in enumerate(self._pairs(problem), 1)
-            if forward.kind.layers == 1 or not problem.drops
-        ]
+        forwards: dict[Geometry, int] = {}
+        backwards: dict[Geometry, int] = {}
+        named = []
+        for forward, backward in self._pairs(problem):
+            name = str(forwards.setdefault(forward, len(forwards) + 1))
+            if backward is not None:
+                name += f".{backwards.setdefault(backward, len(backwards) + 1)}"
+            if forward.kind.layers == 1 or not problem.drops:
+                named.append((name, (forward, backward)))
+        return named
 
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
         """Geometries of the forward and, for training, of the backward; whatever is dropped."""
@@ -137,7 +159,7 @@ class OwnCandidates:
             # Clusters of a backward have less room: also with the most promising other one.
             if not others or others[0].cluster:
                 others += tuple(way[0] for way in backwards[number + 1 :] if way)[:1]
-            pairs += product(mine, others)
+            pairs += [(forward, backward) for backward, forward in product(others, mine)]
         return pairs
 
     def _chip(self) -> Chip:
@@ -146,6 +168,12 @@ class OwnCandidates:
         major, minor, multiprocessors = memory.architecture(device)
         clusters = (major, minor) >= _CLUSTERS
         return Chip(multiprocessors, memory.shared_bytes(device), clusters, memory.l2_bytes(device))
+
+
+def _parts(pair: str, number: int) -> tuple[str, str]:
+    """The kernel with this number of a named pair, and the other one."""
+    both = pair.split(".")
+    return both[number], both[1 - number]
 
 
 def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, ...]]:
