@@ -118,14 +118,16 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
     if not shares:
         pytest.skip("this device has no room for one")
 
-    def only_shares(kind, *_):
-        return [one._replace(kind=kind) for one in shares[-1:]]
-
-    monkeypatch.setattr(candidates, "backward_choices", only_shares)
     monkeypatch.setattr(candidates, "clustered", lambda *_: ())
     monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
-    check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
+    for one in shares:
+
+        def only(kind, *_, one=one):
+            return [one._replace(kind=kind)]
+
+        monkeypatch.setattr(candidates, "backward_choices", only)
+        check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
 
 
 @pytest.mark.parametrize(
