@@ -368,6 +368,8 @@ def test_weights_that_l2_has_no_room_for_are_far():
         ("lstm", "float32", 1024, 64, [True, True]),
         ("lstm", "float16", 2048, 32, [True, True]),
         ("gru", "float16", 2816, 32, [True, True]),
+        ("lstm", "float16", 2816, 64, [True, True]),
+        ("lstm", "float16", 4096, 16, [False, True, True]),
         ("lstm", "float16", 512, 64, [True, False]),
         ("gru", "float16", 512, 64, [False, True]),
         ("lstm", "float32", 64, 64, [False, False]),

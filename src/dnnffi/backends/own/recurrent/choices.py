@@ -8,6 +8,7 @@ from math import log2
 
 from dnnffi.backends.own.recurrent.divisions import divisions, least_units, row_registers, sharing
 from dnnffi.backends.own.recurrent.estimates import (
+    far_step,
     gathered_step,
     placed,
     scattered_step,
@@ -308,7 +309,7 @@ def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
         return shares or _in_both_orders(gathering)
     (gathers,) = gathering
     where = gathers.units, gathers.group_rows, batch, directions, chip
-    ratio = scattered_step(shares[0]) / shape_step(kind, *where)
+    ratio = scattered_step(shares[0]) / (shape_step(kind, *where) + far_step(gathers))
     if not _CLOSE[0] < ratio < _CLOSE[1]:
         return shares if ratio < 1 else _in_both_orders(gathering)
     return [*shares, gathers] if ratio < 1 else [gathers, *shares]

@@ -28,6 +28,11 @@ def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, c
     return waves * (0.66 + gathering + products + streaming)
 
 
+def far_step(geometry: Geometry) -> float:
+    """What is added to `shape_step` if weights come from device memory (two layers on an H100)."""
+    return 1e-5 * geometry.subtiles * geometry.streamed_bytes if geometry.far else 0
+
+
 def scattered_step(geometry: Geometry) -> float:
     """About how many microseconds a step takes whose blocks exchange shares.
 
