@@ -118,16 +118,22 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
     if not shares:
         pytest.skip("this device has no room for one")
 
-    monkeypatch.setattr(candidates, "clustered", lambda *_: ())
     monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
-    for one in shares:
+    case = case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math))
+    check_each(shares, "backward_choices", case, monkeypatch)
+
+
+def check_each(found, choices_of, case, monkeypatch):
+    """The case with each of these geometries, instead of what it is offered."""
+    monkeypatch.setattr(candidates, "clustered", lambda *_: ())
+    for one in found:
 
         def only(kind, *_, one=one):
-            return [one._replace(kind=kind)]
+            return [one._replace(kind=kind._replace(narrow=one.kind.narrow))]
 
-        monkeypatch.setattr(candidates, "backward_choices", only)
-        check(case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math)))
+        monkeypatch.setattr(candidates, choices_of, only)
+        check(case)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +158,8 @@ def test_forwards_of_large_layers(mode, dtype, hidden_size, batch, layout, monke
     if not found:
         pytest.skip("this device has no room for one")
     assert all(one.far for one in found)
-    monkeypatch.setattr(candidates, "clustered", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
-    for one in found:
-
-        def only(kind, *_, one=one):
-            return [one._replace(kind=kind._replace(narrow=one.kind.narrow))]
-
-        monkeypatch.setattr(candidates, "forward_choices", only)
-        check(case_of(spec, 5, batch, layout=layout))
+    check_each(found, "forward_choices", case_of(spec, 5, batch, layout=layout), monkeypatch)
 
 
 @pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])

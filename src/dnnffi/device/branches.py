@@ -28,7 +28,9 @@ class Branches:
     def run(self, launch: Launch, works: Sequence[Work]) -> None:
         """Enqueue all of them behind what was enqueued, and before what will be."""
         stream = launch.stream
-        if len(works) < 2 or not self._captured(stream):
+        # The null stream cannot be captured.
+        captured = stream.ptr and self._cupy.cuda.runtime.streamIsCapturing(stream.ptr)
+        if len(works) < 2 or not captured:
             for work in works:
                 work(launch)
             return
@@ -41,10 +43,6 @@ class Branches:
                 joins.callback(self._join, stream, side)
                 work(Launch(side, launch.device))
             first(launch)
-
-    def _captured(self, stream: Any) -> bool:
-        # The null stream cannot be captured.
-        return stream.ptr and self._cupy.cuda.runtime.streamIsCapturing(stream.ptr)
 
     def _fork(self, device: int, begun: Any) -> Any:
         """A stream of this thread, which is in the capture of ``begun`` from now on."""

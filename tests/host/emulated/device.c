@@ -241,21 +241,27 @@ int device_phase_ended(unsigned at, unsigned parity)
     return barrier->phase != parity;
 }
 
-void device_meet(int of_cluster)
+/* All of so many threads from `first` on meet; `arrived` counts those that wait, in `state`. */
+static void meet(int *arrived, int first, int count, int state)
 {
-    int first = blockIdx.x / of_cluster * of_cluster;
     idle = 0;
-    if (++blocks[first].met < per_block * of_cluster) {
-        take_out(current, AT_MEETING);
+    if (++*arrived < count) {
+        take_out(current, state);
         change();
         return;
     }
-    blocks[first].met = 0;
-    for (int i = first * per_block; i < (first + of_cluster) * per_block; i++) {
-        if (threads[i].state == ENDED) fail("a thread ended in front of a meeting");
-        if (threads[i].state == AT_MEETING) make_ready(i);
+    *arrived = 0;
+    for (int i = first; i < first + count; i++) {
+        if (threads[i].state == ENDED) fail("a thread ended in front of a barrier");
+        if (threads[i].state == state) make_ready(i);
     }
     change();
+}
+
+void device_meet(int of_cluster)
+{
+    int first = blockIdx.x / of_cluster * of_cluster;
+    meet(&blocks[first].met, first * per_block, of_cluster * per_block, AT_MEETING);
 }
 
 void device_load(void *value, const void *at)
@@ -269,38 +275,13 @@ void *device_shared(void) { return blocks[blockIdx.x].memory; }
 
 void device_barrier(void)
 {
-    struct block *block = &blocks[blockIdx.x];
-    int first = blockIdx.x * per_block;
-    idle = 0;
-    if (++block->arrived < per_block) {
-        take_out(current, AT_BARRIER);
-        change();
-        return;
-    }
-    block->arrived = 0;
-    for (int i = first; i < first + per_block; i++) {
-        if (threads[i].state == ENDED) fail("a thread ended in front of a barrier");
-        if (threads[i].state == AT_BARRIER) make_ready(i);
-    }
-    change();
+    meet(&blocks[blockIdx.x].arrived, blockIdx.x * per_block, per_block, AT_BARRIER);
 }
 
 void device_part_barrier(int part)
 {
     int first = current / part * part;
-    struct warp *warp = &warps[first / 32];
-    idle = 0;
-    if (++warp->met < part) {
-        take_out(current, AT_PART_BARRIER);
-        change();
-        return;
-    }
-    warp->met = 0;
-    for (int i = first; i < first + part; i++) {
-        if (threads[i].state == ENDED) fail("a thread ended in front of a barrier");
-        if (threads[i].state == AT_PART_BARRIER) make_ready(i);
-    }
-    change();
+    meet(&warps[first / 32].met, first, part, AT_PART_BARRIER);
 }
 
 void device_warp(collective *what, void *argument)

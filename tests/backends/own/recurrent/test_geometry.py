@@ -22,8 +22,8 @@ from dnnffi.backends.own.recurrent.choices import (
     whole_rows,
     wide,
 )
-from dnnffi.backends.own.recurrent.divisions import divisions
-from dnnffi.backends.own.recurrent.estimates import gathered_step, placed, scattered_step
+from dnnffi.backends.own.recurrent.divisions import divisions, placed
+from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step
 from dnnffi.backends.own.recurrent.geometry import (
     DTYPES,
     GATES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 from dnnffi.backends.cublas import library as cublas
@@ -83,11 +83,12 @@ class OwnCandidates:
             return ""
         for number, phase in enumerate(("forward", "backward")):
             kernel, _ = _parts(algorithm, number)
-            for name, taken in times.items():
+            for name, other in permutations(times, 2):
                 mine, beside = _parts(name, number)
-                for other, best in times.items():
-                    if mine == kernel and best < taken and _parts(other, number)[1] == beside:
-                        return f"its {phase} took longer than that of {self.name} {other}"
+                if (mine, beside) == (kernel, _parts(other, number)[1]) and times[other] < times[
+                    name
+                ]:
+                    return f"its {phase} took longer than that of {self.name} {other}"
         return ""
 
     def make(

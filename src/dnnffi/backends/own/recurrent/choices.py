@@ -6,11 +6,16 @@ from collections.abc import Callable
 from functools import cache
 from math import log2
 
-from dnnffi.backends.own.recurrent.divisions import divisions, least_units, row_registers, sharing
+from dnnffi.backends.own.recurrent.divisions import (
+    divisions,
+    least_units,
+    placed,
+    row_registers,
+    sharing,
+)
 from dnnffi.backends.own.recurrent.estimates import (
     far_step,
     gathered_step,
-    placed,
     scattered_step,
     shape_step,
 )
@@ -114,9 +119,9 @@ def _forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
         waves = -(-one.groups(batch) * directions // (chip.multiprocessors // one.blocks))
         return scattered_step(one) if one.scatter else waves * gathered_step(one)
 
-    where = kind, batch, directions, chip
-    found = [placed(one, *where[1:]) for one in found]
-    found += [*wide(*where), *scattered(*where)[:1]]
+    layer = batch, directions, chip
+    found = [placed(one, *layer) for one in found]
+    found += [*wide(kind, *layer), *scattered(kind, *layer)[:1]]
     return sorted(found, key=expected)[:_MOST_OF_LARGE]
 
 
@@ -153,7 +158,7 @@ def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry,
                 for one in divisions(kind, chip, units, rows, 1, chunks=chunks)
                 if one.threads >= _WIDE_THREADS
             ]
-    return (*_two(whole, gathered_step)[:1], *_two(in_chunks, gathered_step))
+    return (*sorted(whole, key=gathered_step)[:1], *_two(in_chunks, gathered_step))
 
 
 def _two(found: list[Geometry], step: Callable[[Geometry], float]) -> tuple[Geometry, ...]:
@@ -323,7 +328,7 @@ def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geom
     a one was the fastest, and took up to 16 % less time (H100).
     """
     found = [
-        placed(one, batch, directions, chip)
+        one
         for rows in (8, 16, 32, 64)
         if rows == 8 or rows < 2 * batch
         for one in sharing(kind, batch, directions, chip, rows)

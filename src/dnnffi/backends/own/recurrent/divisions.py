@@ -26,6 +26,9 @@ _MOST_TEAM = 16
 _MOST_ADDED = 4
 """Words of a share that a thread adds up."""
 
+_KEPT_IN_L2 = 0.68
+"""Of its size, by steps of 100 geometries on an H100."""
+
 
 def divisions(
     kind: Kind,
@@ -85,7 +88,19 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
             fits = empty.base_shared_bytes <= chip.shared_bytes
             few = empty.share_words <= _MOST_ADDED * empty.threads
             if fits and few and empty.blocks <= most:
-                yield _with_weights(empty, chip)
+                yield placed(_with_weights(empty, chip), batch, directions, chip)
+
+
+def placed(geometry: Geometry, batch: int, directions: int, chip: Chip) -> Geometry:
+    """The same, ``far`` where its blocks read more in a step than L2 keeps until the next one.
+
+    Those that did took up to three times as long as expected.
+    """
+    groups = geometry.groups(batch) * directions
+    at_once = min(groups, chip.multiprocessors // geometry.blocks)
+    exchanged = geometry.exchange_bytes(1) / 2  # one of two slots
+    read = at_once * (geometry.blocks * geometry.streamed_bytes + exchanged)
+    return geometry._replace(far=read > _KEPT_IN_L2 * chip.l2_bytes)
 
 
 def _team_sizes(kind: Kind, units: int) -> list[int]:

@@ -6,8 +6,6 @@ from dnnffi.backends.own.recurrent.divisions import free_registers, step_registe
 from dnnffi.backends.own.recurrent.geometry import WORD_BYTES, Chip, Geometry, Kind
 from dnnffi.spec.checks import ITEM_SIZES
 
-_KEPT_IN_L2 = 0.68
-
 
 def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip) -> float:
     """About how many microseconds a step takes, with ``units`` a block and ``rows`` a group.
@@ -64,19 +62,6 @@ def gathered_step(geometry: Geometry) -> float:
     cells = 0.15 * geometry.thread_cells
     spilled = 3e-4 * max(0, -free_registers(geometry)) * geometry.threads
     return geometry.subtiles * (exchange + products + streaming + cells) + spilled
-
-
-def placed(geometry: Geometry, batch: int, directions: int, chip: Chip) -> Geometry:
-    """The same, ``far`` where its blocks read more in a step than L2 keeps until the next one.
-
-    That is about two thirds of it, by steps of 100 geometries on an H100: those that read more took
-    up to three times as long as expected.
-    """
-    groups = geometry.groups(batch) * directions
-    at_once = min(groups, chip.multiprocessors // geometry.blocks)
-    exchanged = geometry.exchange_bytes(1) / 2  # one of two slots
-    read = at_once * (geometry.blocks * geometry.streamed_bytes + exchanged)
-    return geometry._replace(far=read > _KEPT_IN_L2 * chip.l2_bytes)
 
 
 def gathered_words(geometry: Geometry) -> int:

@@ -13,8 +13,7 @@
    Data-types"); only of `b128`, which CUDA 12.3 and newer have.
    Why no block overwrites what is still to be read: a block writes step e + 2 into the slot of step
    e only after it has read all of step e + 1, and each block wrote its part of e + 1 only after it
-   had read all of e (its threads meet at a barrier in between; where they read in chunks, the one
-   that follows the last chunk is behind all words).
+   had read all of e (all of its threads meet at a barrier in between, behind the products).
    Why no block waits forever: all blocks of a launch are on the device at once (a cooperative
    launch), each waits only for words of the step before, and those of the first step are written
    before any block waits.

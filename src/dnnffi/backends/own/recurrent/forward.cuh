@@ -41,10 +41,10 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     Element *gates, Element *c_before, Element *h_before, Element *y, Element *between,
     long long layer_stride, const Element *matrices, const float *scales, const float *state_scales,
     const Element *input_bias, const Element *recurrent_bias, const Element *h_0, const Element *c_0,
-    Element *h_n, Element *c_n, uint4 *exchange, uint4 *streamed, const int *offsets, const int *lengths, const int *order, long long steps,
-    long long batch, long long step_stride, long long row_stride, long long positions,
-    long long directions, long long weight_stride, long long bias_stride, long long groups,
-    long long first_group, double low, double high)
+    Element *h_n, Element *c_n, uint4 *exchange, uint4 *streamed, const int *offsets,
+    const int *lengths, const int *order, long long steps, long long batch, long long step_stride,
+    long long row_stride, long long positions, long long directions, long long weight_stride,
+    long long bias_stride, long long groups, long long first_group, double low, double high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);

@@ -8,8 +8,8 @@
    TILE_WARPS, K_WARPS: the warps of a block share the tiles of its gates and the sum over k.
    K_REGISTERS, K_SHARED: how many of a warp's steps of k have their weights in registers, and in
        shared memory; those of the rest are read from L2 in every step.
-   STAGED: whether all threads gather a step's words into shared memory, or each warp its own into
-       registers.
+   STAGED: whether the warps that multiply the same words gather them into shared memory together, or
+       each into registers.
    CLUSTER: whether the blocks of a group are a cluster, which exchanges in shared memory. Elsewhere a
        second barrier ends a step, so that no thread polls while others compute cells; a cluster has
        none, and its partial sums alternate between two places.
@@ -31,7 +31,7 @@ constexpr bool FMA = PARTS > 0;
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
 constexpr int TEAMS = (PADDED + UNITS * TEAM - 1) / (UNITS * TEAM);
-constexpr int BLOCKS = TEAMS * TEAM;      /* of a group */
+constexpr int BLOCKS = TEAMS * TEAM;        /* of a group */
 constexpr int WORDS = PADDED / K_WORD;      /* of a row of one gate, or of h */
 constexpr int BLOCK_WORDS = UNITS / K_WORD; /* those of a block */
 constexpr int ARRAY_WORDS = UNITS / WORD;   /* the same in an array */

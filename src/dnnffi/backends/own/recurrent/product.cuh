@@ -200,10 +200,10 @@ DEVICE void multiply_staged(
 }
 
 /* Warps that multiply the same words gather them, a slice of k, and meet: those of other slices wait for
-   other words, and multiply at another time. */
-constexpr int SLICES = K_WARPS, SLICE_THREADS = THREADS / SLICES;
-constexpr int SLICE_WORDS = CHUNK_WORDS / SLICES; /* of a chunk */
+   other words, and multiply at another time. There are K_WARPS slices. */
+constexpr int SLICE_THREADS = 32 * TILE_WARPS;
 constexpr int STEP_WORDS = 4 * ROWS;              /* of a step of k */
+constexpr int SLICE_WORDS = CHUNK_K * STEP_WORDS; /* of a chunk */
 
 struct Slice
 {
@@ -237,13 +237,13 @@ struct Slice
 
     DEVICE void meet() const
     {
-        if (SLICES == 1) __syncthreads();
+        if (K_WARPS == 1) __syncthreads();
         else if (SLICE_THREADS == 32) __syncwarp();
         else meet_threads<SLICE_THREADS>(number);
     }
 };
 
-/* All threads gather a step's words into shared memory; `meanwhile` runs while the first arrive. */
+/* Each slice gathers a step's words into shared memory; `meanwhile` runs while the first arrive. */
 template <class Meanwhile>
 DEVICE void gather_staged(
     Sums &sums, const Weights &weights, const Source &source, uint4 *staged, u32 tag, bool &late,
