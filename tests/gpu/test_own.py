@@ -217,6 +217,23 @@ def test_products_of_float16(mode, hidden_size, layout):
     check(case)
 
 
+@pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
+@pytest.mark.parametrize("hidden_size", [53, 256])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_products_of_float16_in_clusters(mode, hidden_size, layout, monkeypatch):
+    def narrow_alone(kind, *where):
+        return () if kind.can_be_narrow and not kind.narrow else choices.clustered(kind, *where)
+
+    monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
+    monkeypatch.setattr(candidates, "clustered", narrow_alone)
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, bidirectional=True)
+    case = case_of(spec, 9, 19, layout=layout)
+    (forward, _), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
+    assert forward.kind.narrow
+    assert forward.cluster
+    check(case)
+
+
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("factor", [1e-20, 1e4, 1e12])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])

@@ -132,6 +132,10 @@ class ScriptedExecutor:
     def backward_weights(self, launch, at, accumulate=False):
         self._enqueue("backward weights", [(at.dweights, self.weight_size)])
 
+    def backward(self, launch, data, weights):
+        self.backward_data(launch, data)
+        self.backward_weights(launch, weights)
+
     def close(self):
         self._kernels.open -= 1
 

@@ -84,6 +84,11 @@ class AddressExecutor(Protocol):
     ) -> None:
         """Fill dweights, or add to it."""
 
+    def backward(
+        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
+    ) -> None:
+        """`backward_data` and a `backward_weights` that fills, in whichever order is faster."""
+
     def close(self) -> None:
         """Let go of everything native."""
 

@@ -56,12 +56,16 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
         executor.forward(x, h_0, c_0, flat, out=(y, h_n, c_n), workspace=workspace, context=context)
         if context is None:
             return
+        # The library adds. Cleared between the two backwards, the graph takes longer.
+        memory.clear(dweights.flat.data.ptr, dweights.flat.nbytes, stream)
         executor.backward_data(
             *(context, y, dy, h_0, c_0, None, None, flat),
             out=(dx, dh_0, dc_0),
             workspace=workspace,
         )
-        executor.backward_weights(context, x, h_0, y, out=dweights.flat, workspace=workspace)
+        executor.backward_weights(
+            *(context, x, h_0, y), out=dweights.flat, workspace=workspace, accumulate=True
+        )
 
     calls(memory.current_stream())  # the first run loads kernels
     graph = memory.capture(calls)

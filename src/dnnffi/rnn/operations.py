@@ -137,6 +137,9 @@ class Operations:
         executor = context.executor
 
         def call(launch: Launch) -> None:
+            if data is not None and weights is not None and not accumulate:
+                executor.backward(launch, data, weights)
+                return
             if data is not None:
                 executor.backward_data(launch, data)
             if weights is not None:

@@ -240,8 +240,7 @@ class Trial:
         self._executor.forward(launch, self._forward)
 
     def _run_backward(self, launch: Launch) -> None:
-        self._executor.backward_data(launch, self._data)
-        self._executor.backward_weights(launch, self._weights)
+        self._executor.backward(launch, self._data, self._weights)
 
     def run(self) -> None:
         """All operations once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NoReturn
 
+from dnnffi.backends.rnn_interface import BackwardDataAddresses, BackwardWeightsAddresses
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
@@ -60,6 +61,22 @@ class VendorRNNExecutor(ABC):
     @abstractmethod
     def _make_descriptors(self, launch: Launch) -> None:
         """Make what is owned and set the sizes in bytes; the device is the current one."""
+
+    @abstractmethod
+    def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
+        """See `AddressExecutor`."""
+
+    @abstractmethod
+    def backward_weights(
+        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
+    ) -> None:
+        """See `AddressExecutor`."""
+
+    def backward(
+        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
+    ) -> None:
+        self.backward_data(launch, data)
+        self.backward_weights(launch, weights)
 
     @abstractmethod
     def _bind(self) -> None:

@@ -148,6 +148,12 @@ class ReferenceExecutor:
         found = self._array(at.workspace, (self.weight_size,))
         gradient[...] = gradient + found if accumulate else found
 
+    def backward(
+        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
+    ) -> None:
+        self.backward_data(launch, data)
+        self.backward_weights(launch, weights)
+
     def close(self) -> None:
         pass
 

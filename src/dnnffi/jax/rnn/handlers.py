@@ -129,10 +129,12 @@ def _backward(
             # The alias was asked for, but XLA loses it where it fuses a slice into the call
             # (JAX 0.11.2, in a loop).
             engine.copy(launch, addresses[spent], addresses[reserve], executor.reserve_bytes)
-        executor.backward_data(launch, BackwardDataAddresses._make([addresses[n] for n in data]))
-        if dweights >= 0:
-            at = BackwardWeightsAddresses._make([addresses[n] for n in weights])
-            executor.backward_weights(launch, at)
+        of_data = BackwardDataAddresses._make([addresses[n] for n in data])
+        if dweights < 0:
+            executor.backward_data(launch, of_data)
+            return
+        of_weights = BackwardWeightsAddresses._make([addresses[n] for n in weights])
+        executor.backward(launch, of_data, of_weights)
 
     return run
 

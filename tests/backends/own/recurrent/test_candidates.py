@@ -111,6 +111,18 @@ def test_the_fastest_pair_is_found_without_measuring_all(own, memory, monkeypatc
     assert len(measured) == 5
 
 
+def test_clusters_in_float32_are_offered_with_products_of_float16_too(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
+
+    def narrow(hidden_size, batch):
+        fields = {"mode": "gru", "hidden_size": hidden_size, "dtype": "float32"}
+        problem = with_spec(PROBLEM._replace(batch=batch, training=False), **fields)
+        return {one.kind.narrow for one, _ in own._pairs(problem) if one.cluster}
+
+    assert narrow(256, 32) == {False, True}
+    assert narrow(128, 1) == {False}  # whole rows are offered instead
+
+
 def parts(name):
     return tuple(name.split("."))
 

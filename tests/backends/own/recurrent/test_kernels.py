@@ -270,6 +270,8 @@ SETUPS = (
     Setup("lstm", "bfloat16", 9, way(16, 8, 1, (1, 8), (0, 1), **CLUSTER), layers=3, packed=True),
     # More words than threads gather at once.
     Setup("rnn_tanh", "float32", 264, way(136, 16, 1, (4, 1), (4, 2))),
+    # A cluster whose products are of float16.
+    Setup("gru", "float32", 30, way(16, 8, 1, (3, 1), **CLUSTER), way(), narrow=True),
 )
 
 

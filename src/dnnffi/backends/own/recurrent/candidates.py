@@ -34,7 +34,7 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 12
+_VERSION = 13
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -188,6 +188,8 @@ def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, .
     where = batch, spec.num_directions, chip
     choose = backward_choices if kind.backward else forward_choices
     rows, clusters = whole_rows(kind, *where), clustered(kind, *where)
+    if kind.can_be_narrow and not rows:  # whole rows were faster
+        clusters += clustered(kind._replace(narrow=True), *where)[:1]
     alone = tuple(choose(kind, *where))
     if are_fastest(clusters):
         alone = alone[: 1 if kind.backward else 2]

@@ -370,6 +370,12 @@ class OwnRNNExecutor:
         works = [of_x, of_h, of_biases] if self.problem.spec.bias else [of_x, of_h]
         self._memory.at_once(launch, works)
 
+    def backward(
+        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
+    ) -> None:
+        self.backward_data(launch, data)
+        self.backward_weights(launch, weights)
+
     def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, Products]]:
         """Of each layer and direction: the address of the gates' gradients, and the products."""
         for layer, arrays in enumerate(self._arrays):
