@@ -55,7 +55,7 @@ def milliseconds(call: Any) -> float:
         jax.block_until_ready(call())
     start = time.perf_counter()
     jax.block_until_ready(call())
-    count = max(3, min(100, int(0.1 / (time.perf_counter() - start))))
+    count = max(3, min(100, int(0.05 / (time.perf_counter() - start))))
     taken = []
     for _ in range(5):
         start = time.perf_counter()
