@@ -21,6 +21,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -184,8 +185,8 @@ def programs_of(
     return found
 
 
-def rows_of(shapes: list[Shape]) -> list[dict[str, Any]]:
-    """Every time of each shape."""
+def rows_of(shapes: list[Shape]) -> Iterator[dict[str, Any]]:
+    """Every time of each shape, once all programs were compiled."""
     networks = [
         (shape, shape.draw(), phase) for shape in shapes for phase in ("inference", "training")
     ]
@@ -198,7 +199,7 @@ def rows_of(shapes: list[Shape]) -> list[dict[str, Any]]:
             programs_of(shape, data, phase == "training", pool) for shape, data, phase in networks
         ]
         wait([one.compiled for several in programs for one in several])
-    rows: dict[str, dict[str, Any]] = {shape.name: {"shape": shape.name} for shape in shapes}
+    row: dict[str, Any] = {}
     for (shape, data, phase), several in zip(networks, programs, strict=True):
         times: dict[str, Any] = {}
         for one in several:
@@ -213,8 +214,10 @@ def rows_of(shapes: list[Shape]) -> list[dict[str, Any]]:
             times["plan"] = failure(error)
         for name, taken in times.items():
             print(f"{shape.name:44} {phase:9} {name:22} {taken}", flush=True)
-        rows[shape.name][phase] = times
-    return list(rows.values())
+        row = {"shape": shape.name} | row | {phase: times}
+        if phase == "training":
+            yield row
+            row = {}
 
 
 def nothing() -> float:
@@ -298,6 +301,17 @@ def handler() -> float:
     return (taken[1] - taken[0]) / 200 * 1e3
 
 
+def written(path: Path | None, part: str, found: Any, place: str = "gpu", **others: Any) -> None:
+    """Put a part of the record in its place, and where it was measured; rows replace their own."""
+    if path is None:
+        return
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if part == "rows":
+        found = list({row["shape"]: row for row in [*record.get(part, []), *found]}.values())
+    record |= {part: found, f"machine_{part}": machine(place, ("jax",))} | others
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
@@ -307,26 +321,20 @@ def main() -> None:
     parser.add_argument("--handler", action="store_true", help="the host cost of a call")
     parser.add_argument("--json", type=Path, help="where the record goes; what is there stays")
     options = parser.parse_args()
-    found: dict[str, Any] = {}
+    write = partial(written, options.json)
     if options.handler:
-        found["handler_us"] = handler()
-        print(f"a call of a handler: {found['handler_us']:.1f} us", flush=True)
+        taken = handler()
+        print(f"a call of a handler: {taken:.1f} us", flush=True)
+        write("handler_us", taken, "cpu")
     elif options.devices:
-        found["devices"] = divided(options.devices)
+        write("devices", divided(options.devices))
     else:
         halves = [shape for shape in PERFORMANCE if shape.dtype == "float16"]
         shapes = [*PERFORMANCE, *(replace(shape, dtype="bfloat16") for shape in halves)]
         # bfloat16 stands beside float16: the sizes are the same.
-        found["rows"] = rows_of([one for one in shapes if any(n in one.name for n in options.only)])
-        found["nothing_ms"] = nothing()
-    if options.json:
-        record = json.loads(options.json.read_text()) if options.json.exists() else {}
-        if "rows" in found:
-            rows = {row["shape"]: row for row in [*record.get("rows", []), *found["rows"]]}
-            found["rows"] = list(rows.values())
-        place = "cpu" if options.handler else "gpu"
-        record |= found | {f"machine_{next(iter(found))}": machine(place, ("jax",))}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        least = nothing()
+        for row in rows_of([one for one in shapes if any(n in one.name for n in options.only)]):
+            write("rows", [row], nothing_ms=least)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,10 @@ OTHER_TOOLS = {
     "racecheck": "L2-bi-bias",
     "synccheck": "L2-bi-bias",
 }
+FILTERS = {
+    # Reported in a kernel of cuBLASLt (13.0, clusters): hazards within it. Results were right.
+    "racecheck": ["--kernel-name-exclude", "kernel_substring=nvjet"],
+}
 PARTS = [
     (tool, ["tests/gpu/test_own.py::test_matrix", "-k", f"{mode}- and {cases}"])
     for (tool, cases), mode in itertools.product(OTHER_TOOLS.items(), MODES)
@@ -113,7 +117,7 @@ def main(arguments: list[str]) -> int:
 def sanitized(tool: str, tests: list[str]) -> dict[str, object] | None:
     """What one process under a tool found, or None where it did not come to its end."""
     command = [
-        *("compute-sanitizer", "--tool", tool, "--target-processes", "all"),
+        *("compute-sanitizer", "--tool", tool, "--target-processes", "all", *FILTERS.get(tool, [])),
         *(sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:benchmark"),
         *("-p", "no:cacheprovider", "-q", *tests),
     ]
