@@ -226,6 +226,11 @@ def nothing() -> float:
     return milliseconds(partial(jax.jit(lambda a: a + 1).lower(number).compile(), number))
 
 
+def mean(x: Any, w: Any) -> Any:
+    """Over the devices, of something as large as the gradients of the weights."""
+    return jax.lax.pmean(w, "d")
+
+
 def divided(counts: list[int]) -> list[dict[str, Any]]:
     """LSTM f16, T 100, 256 rows a GPU, H 1024, two layers: forward, gradients, their sum."""
     P = jax.P
@@ -252,15 +257,13 @@ def divided(counts: list[int]) -> list[dict[str, Any]]:
         def summed(x: Any, w: Any) -> Any:
             return jax.lax.pmean(jax.grad(loss, 1)(x, w), "d")
 
-        by_map = jax.jit(
-            jax.shard_map(
-                summed, mesh=mesh, in_specs=(P(None, "d"), P()), out_specs=P(), check_vma=False
-            )
-        )
+        shared = {"in_specs": (P(None, "d"), P()), "out_specs": P(), "check_vma": False}
+        mapped = partial(jax.shard_map, mesh=mesh, **shared)
         row = {
             "devices": count,
-            "shard_map": milliseconds(partial(by_map, x, w)),
+            "shard_map": milliseconds(partial(jax.jit(mapped(summed)), x, w)),
             "jit": milliseconds(partial(jax.jit(jax.grad(loss, 1)), x, w)),
+            "sum": milliseconds(partial(jax.jit(mapped(mean)), x, w)),
         }
         first = rows[0] if rows else row
         for name in ("shard_map", "jit"):

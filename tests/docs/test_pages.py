@@ -392,12 +392,12 @@ def test_networks_in_jax_stand_beside_their_peers():
 def test_several_gpus_in_jax_stand_beside_one():
     one = {"devices": 1, "shard_map": 7.5, "jit": 7.0}
     one |= {"shard_map throughput": 1.0, "jit throughput": 1.0}
-    two = one | {"devices": 2, "shard_map throughput": 1.951}
+    two = one | {"devices": 2, "shard_map throughput": 1.951, "sum": 0.24}
     assert records["jax_device_rows"]({"devices": [one, two]}) == [
-        ("1", "7.50", "1.00x", "7.00", "1.00x", "-"),
-        ("2", "7.50", "1.95x", "7.00", "1.00x", ">= 1.95x"),
+        ("1", "7.50", "1.00x", "7.00", "1.00x", "-", "-"),
+        ("2", "7.50", "1.95x", "7.00", "1.00x", ">= 1.95x", "0.24"),
     ]
-    assert len(records["JAX_DEVICES_HEAD"]) == 6
+    assert len(records["JAX_DEVICES_HEAD"]) == 7
 
 
 def test_convolutions_in_jax_stand_beside_plans():
