@@ -98,6 +98,8 @@ def rows_of(parts, rows=1, blocks=1):
 LATER = {"poll_first": False}
 CLUSTER = {"cluster": True}
 
+# A setup's numbers are drawn from its place here: new ones go to the end. With clipping, other
+# numbers may have a c so close to a bound that rounding decides about a gradient.
 SETUPS = (
     # One tile, whole words; weights in registers alone.
     Setup("lstm", "float16", 24, way(), way(staged=False)),
