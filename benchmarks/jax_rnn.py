@@ -9,8 +9,9 @@ the median of five loops. All programs are compiled before the first is measured
 forward and the gradients of x and the weights. Beside them is a tuned `dnnffi.RNNPlan` whose step
 was captured, on CuPy's arrays. XLA is told to capture programs of a single command too, as it
 captures a layer of a larger program. ``--devices`` divides a batch of 256 rows a GPU by
-`jax.shard_map` and sums the gradients of the weights. ``--handler`` says what a call that computes
-nothing costs, in microseconds, on the host alone: it needs no GPU.
+`jax.shard_map` and sums the gradients of the weights, and also times such a sum alone.
+``--handler`` says what a call that computes nothing costs, in microseconds, on the host alone: it
+needs no GPU.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -199,25 +201,31 @@ def rows_of(shapes: list[Shape]) -> Iterator[dict[str, Any]]:
             programs_of(shape, data, phase == "training", pool) for shape, data, phase in networks
         ]
         wait([one.compiled for several in programs for one in several])
-    row: dict[str, Any] = {}
-    for (shape, data, phase), several in zip(networks, programs, strict=True):
-        times: dict[str, Any] = {}
-        for one in several:
-            before = dict(WAYS["cudnn"].handlers.calls)
-            times[one.name] = one.time()
-            if one.name == OURS:
-                after = WAYS["cudnn"].handlers.calls
-                times["handler calls"] = {kind: after[kind] - before[kind] for kind in before}
-        try:
-            times["plan"] = captured_plan(shape, data, phase == "training")
-        except Exception as error:
-            times["plan"] = failure(error)
-        for name, taken in times.items():
-            print(f"{shape.name:44} {phase:9} {name:22} {taken}", flush=True)
-        row = {"shape": shape.name} | row | {phase: times}
-        if phase == "training":
-            yield row
-            row = {}
+    pairs = zip(networks, programs, strict=True)
+    for shape in shapes:
+        both = {
+            phase: times_of(shape, data, phase, several)
+            for (_, data, phase), several in islice(pairs, 2)
+        }
+        yield {"shape": shape.name} | both
+
+
+def times_of(shape: Shape, data: Data, phase: str, programs: list[Program]) -> dict[str, Any]:
+    """What each program takes, and a captured plan; how often XLA called our handlers."""
+    times: dict[str, Any] = {}
+    for one in programs:
+        before = dict(WAYS["cudnn"].handlers.calls)
+        times[one.name] = one.time()
+        if one.name == OURS:
+            after = WAYS["cudnn"].handlers.calls
+            times["handler calls"] = {kind: after[kind] - before[kind] for kind in before}
+    try:
+        times["plan"] = captured_plan(shape, data, phase == "training")
+    except Exception as error:
+        times["plan"] = failure(error)
+    for name, taken in times.items():
+        print(f"{shape.name:44} {phase:9} {name:22} {taken}", flush=True)
+    return times
 
 
 def nothing() -> float:
@@ -259,12 +267,13 @@ def divided(counts: list[int]) -> list[dict[str, Any]]:
 
         shared = {"in_specs": (P(None, "d"), P()), "out_specs": P(), "check_vma": False}
         mapped = partial(jax.shard_map, mesh=mesh, **shared)
-        row = {
+        row: dict[str, Any] = {
             "devices": count,
             "shard_map": milliseconds(partial(jax.jit(mapped(summed)), x, w)),
             "jit": milliseconds(partial(jax.jit(jax.grad(loss, 1)), x, w)),
-            "sum": milliseconds(partial(jax.jit(mapped(mean)), x, w)),
         }
+        if count > 1:
+            row["sum"] = milliseconds(partial(jax.jit(mapped(mean)), x, w))
         first = rows[0] if rows else row
         for name in ("shard_map", "jit"):
             row[f"{name} throughput"] = count * first[name] / row[name] / first["devices"]
@@ -304,7 +313,7 @@ def handler() -> float:
     return (taken[1] - taken[0]) / 200 * 1e3
 
 
-def written(path: Path | None, part: str, found: Any, place: str = "gpu", **others: Any) -> None:
+def put(path: Path | None, part: str, found: Any, place: str = "gpu", **others: Any) -> None:
     """Put a part of the record in its place, and where it was measured; rows replace their own."""
     if path is None:
         return
@@ -324,7 +333,7 @@ def main() -> None:
     parser.add_argument("--handler", action="store_true", help="the host cost of a call")
     parser.add_argument("--json", type=Path, help="where the record goes; what is there stays")
     options = parser.parse_args()
-    write = partial(written, options.json)
+    write = partial(put, options.json)
     if options.handler:
         taken = handler()
         print(f"a call of a handler: {taken:.1f} us", flush=True)

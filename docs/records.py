@@ -484,8 +484,13 @@ def jax_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 JAX_DEVICES_HEAD = (
-    *("GPUs", "shard_map, ms", "Throughput", "jit, ms", "Throughput"),
-    *("Aim", "The sum alone, ms"),
+    "GPUs",
+    "shard_map, ms",
+    "Throughput",
+    "jit, ms",
+    "Throughput",
+    "Aim",
+    "The sum alone, ms",
 )
 _DEVICE_AIMS = {2: ">= 1.95x", 4: ">= 3.85x"}
 
@@ -501,7 +506,7 @@ def jax_device_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
                 for text in (f"{row[way]:.2f}", f"{row[f'{way} throughput']:.2f}x")
             ),
             _DEVICE_AIMS.get(row["devices"], "-"),
-            f"{row['sum']:.2f}" if "sum" in row and row["devices"] > 1 else "-",
+            f"{row['sum']:.2f}" if "sum" in row else "-",
         )
         for row in record["devices"]
     ]

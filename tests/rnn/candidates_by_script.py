@@ -11,6 +11,7 @@ from math import prod
 
 from host_memory import HostMemory
 
+from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.device.interface import Launch
 
 
@@ -106,7 +107,7 @@ class ScriptedCandidates:
         return ScriptedExecutor(self, problem, candidate, script)
 
 
-class ScriptedExecutor:
+class ScriptedExecutor(AddressExecutor):
     """Writes one number into every result; the workspace is filled too."""
 
     workspace_bytes, reserve_bytes, weight_size = 24, 40, 7
@@ -131,10 +132,6 @@ class ScriptedExecutor:
 
     def backward_weights(self, launch, at, accumulate=False):
         self._enqueue("backward weights", [(at.dweights, self.weight_size)])
-
-    def backward(self, launch, data, weights):
-        self.backward_data(launch, data)
-        self.backward_weights(launch, weights)
 
     def close(self):
         self._kernels.open -= 1

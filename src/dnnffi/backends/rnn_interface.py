@@ -85,9 +85,15 @@ class AddressExecutor(Protocol):
         """Fill dweights, or add to it."""
 
     def backward(
-        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
+        self,
+        launch: Launch,
+        data: BackwardDataAddresses,
+        weights: BackwardWeightsAddresses,
+        accumulate: bool = False,
     ) -> None:
-        """`backward_data` and a `backward_weights` that fills, in whichever order is faster."""
+        """`backward_data` and `backward_weights`."""
+        self.backward_data(launch, data)
+        self.backward_weights(launch, weights, accumulate)
 
     def close(self) -> None:
         """Let go of everything native."""

@@ -137,12 +137,11 @@ class Operations:
         executor = context.executor
 
         def call(launch: Launch) -> None:
-            if data is not None and weights is not None and not accumulate:
-                executor.backward(launch, data, weights)
-                return
-            if data is not None:
+            if data is not None and weights is not None:
+                executor.backward(launch, data, weights, accumulate)
+            elif data is not None:
                 executor.backward_data(launch, data)
-            if weights is not None:
+            elif weights is not None:
                 executor.backward_weights(launch, weights, accumulate)
 
         operation = self._both

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NoReturn
 
-from dnnffi.backends.rnn_interface import BackwardDataAddresses, BackwardWeightsAddresses
+from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
@@ -15,8 +15,8 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
 
 
-class VendorRNNExecutor(ABC):
-    """The part of an executor that is not a vendor's; see `AddressExecutor`.
+class VendorRNNExecutor(AddressExecutor, ABC):
+    """The part of an executor that is not a vendor's.
 
     A vendor's class makes its descriptors and sets the sizes (`_describe`), and makes the C calls.
     Several threads may share an executor: each launches with a handle of its own.
@@ -24,10 +24,6 @@ class VendorRNNExecutor(ABC):
 
     _layout: ClassVar[LayoutName]
 
-    algorithm: str
-    workspace_bytes: int
-    least_workspace_bytes: int
-    reserve_bytes: int
     _weight_bytes: int
 
     def __init__(
@@ -61,22 +57,6 @@ class VendorRNNExecutor(ABC):
     @abstractmethod
     def _make_descriptors(self, launch: Launch) -> None:
         """Make what is owned and set the sizes in bytes; the device is the current one."""
-
-    @abstractmethod
-    def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        """See `AddressExecutor`."""
-
-    @abstractmethod
-    def backward_weights(
-        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
-    ) -> None:
-        """See `AddressExecutor`."""
-
-    def backward(
-        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
-    ) -> None:
-        self.backward_data(launch, data)
-        self.backward_weights(launch, weights)
 
     @abstractmethod
     def _bind(self) -> None:

@@ -85,7 +85,7 @@ _READY = b"dnnffi: ready..."
 _SPENT = b"dnnffi: spent..."
 
 
-class ReferenceExecutor:
+class ReferenceExecutor(AddressExecutor):
     """One problem by `dnnffi.reference`, behind the interface of the vendors' executors.
 
     As theirs, its reserve space is spent by backward data: it holds x, and a mark that says so.
@@ -147,12 +147,6 @@ class ReferenceExecutor:
         gradient = self._array(at.dweights, (self.weight_size,))
         found = self._array(at.workspace, (self.weight_size,))
         gradient[...] = gradient + found if accumulate else found
-
-    def backward(
-        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
-    ) -> None:
-        self.backward_data(launch, data)
-        self.backward_weights(launch, weights)
 
     def close(self) -> None:
         pass

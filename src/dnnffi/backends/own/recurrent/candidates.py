@@ -84,10 +84,8 @@ class OwnCandidates:
         for number, phase in enumerate(("forward", "backward")):
             kernel, _ = _parts(algorithm, number)
             for name, other in permutations(times, 2):
-                mine, beside = _parts(name, number)
-                if (mine, beside) == (kernel, _parts(other, number)[1]) and times[other] < times[
-                    name
-                ]:
+                same = _parts(name, number) == (kernel, _parts(other, number)[1])
+                if same and times[other] < times[name]:
                     return f"its {phase} took longer than that of {self.name} {other}"
         return ""
 

@@ -28,6 +28,7 @@ from dnnffi.backends.own.recurrent.packing import Packing
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.rnn_interface import (
+    AddressExecutor,
     BackwardDataAddresses,
     BackwardWeightsAddresses,
     ForwardAddresses,
@@ -60,8 +61,8 @@ class _Distances(NamedTuple):
     biases: int
 
 
-class OwnRNNExecutor:
-    """One problem on kernels of our own; see `AddressExecutor`.
+class OwnRNNExecutor(AddressExecutor):
+    """One problem on kernels of our own.
 
     ``library`` is the libcublasLt; ``forward`` and ``backward`` are the geometries of the kernels,
     the latter None in inference; ``generator`` has the random numbers of dropout. Raises
@@ -369,12 +370,6 @@ class OwnRNNExecutor:
 
         works = [of_x, of_h, of_biases] if self.problem.spec.bias else [of_x, of_h]
         self._memory.at_once(launch, works)
-
-    def backward(
-        self, launch: Launch, data: BackwardDataAddresses, weights: BackwardWeightsAddresses
-    ) -> None:
-        self.backward_data(launch, data)
-        self.backward_weights(launch, weights)
 
     def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, Products]]:
         """Of each layer and direction: the address of the gates' gradients, and the products."""
