@@ -146,6 +146,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) -m dnnffi bench rnn --device gpu --shapes own,random \
 		--json docs/verification/bench_own.json $(BENCH_ARGS)
 	$(run) benchmarks/own_steps.py --json docs/verification/own_steps.json
+	$(run) benchmarks/same_graphs.py --json docs/verification/same_graphs.json
 	$(run) -m dnnffi bench cnn --device gpu --shapes imagenet --rounds 5 --warm-up 10 \
 		--json docs/verification/bench_cnn.json
 

@@ -9,7 +9,8 @@ the median of five loops. All programs are compiled before the first is measured
 forward and the gradients of x and the weights. Beside them is a tuned `dnnffi.RNNPlan` whose step
 was captured, on CuPy's arrays. XLA is told to capture programs of a single command too, as it
 captures a layer of a larger program. ``--devices`` divides a batch of 256 rows a GPU by
-`jax.shard_map` and sums the gradients of the weights, and also times such a sum alone.
+`jax.shard_map` and sums the gradients of the weights. It also times such a sum alone, and each GPU
+alone, since all wait for the slowest.
 ``--handler`` says what a call that computes nothing costs, in microseconds, on the host alone: it
 needs no GPU.
 """
@@ -274,6 +275,9 @@ def divided(counts: list[int]) -> list[dict[str, Any]]:
         }
         if count > 1:
             row["sum"] = milliseconds(partial(jax.jit(mapped(mean)), x, w))
+            step = jax.jit(jax.grad(loss, 1))
+            inputs = (jax.device_put((x[:, :batch], w), one) for one in jax.devices()[:count])
+            row["alone"] = [milliseconds(partial(step, *one)) for one in inputs]
         first = rows[0] if rows else row
         for name in ("shard_map", "jit"):
             row[f"{name} throughput"] = count * first[name] / row[name] / first["devices"]
@@ -313,14 +317,14 @@ def handler() -> float:
     return (taken[1] - taken[0]) / 200 * 1e3
 
 
-def put(path: Path | None, part: str, found: Any, place: str = "gpu", **others: Any) -> None:
+def put(path: Path | None, part: str, found: Any, place: str = "gpu") -> None:
     """Put a part of the record in its place, and where it was measured; rows replace their own."""
     if path is None:
         return
     record = json.loads(path.read_text()) if path.exists() else {}
     if part == "rows":
         found = list({row["shape"]: row for row in [*record.get(part, []), *found]}.values())
-    record |= {part: found, f"machine_{part}": machine(place, ("jax",))} | others
+    record |= {part: found, f"machine_{part}": machine(place, ("jax",))}
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
@@ -346,7 +350,7 @@ def main() -> None:
         # bfloat16 stands beside float16: the sizes are the same.
         least = nothing()
         for row in rows_of([one for one in shapes if any(n in one.name for n in options.only)]):
-            write("rows", [row], nothing_ms=least)
+            write("rows", [row | {"nothing": least}])
 
 
 if __name__ == "__main__":

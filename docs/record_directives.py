@@ -9,9 +9,10 @@ call, ``tuning-report`` what was measured for one of these calls, ``bench-target
 of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file as it is,
 ``speed-figure`` a picture of the benchmark, which README.md shows too, ``bench-gain``,
 ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels,
-``jax-bench``, ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's
-convolutions beside dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table``
-and ``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
+``same-graphs`` by how much graphs of the same kernels of cuDNN differ, ``jax-bench``,
+``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
+beside dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
+``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
 computes.
 """
 
@@ -44,6 +45,7 @@ from records import (
     OVERHEAD_HEAD,
     PLAN_HEAD,
     RECORDS,
+    SAME_GRAPHS_HEAD,
     TARGET_HEAD,
     UNTUNED_HEAD,
     VULKAN_HEAD,
@@ -58,6 +60,7 @@ from records import (
     jax_aims,
     jax_conv_rows,
     jax_device_rows,
+    jax_least,
     jax_rows,
     measured_on,
     memcheck_rows,
@@ -65,6 +68,7 @@ from records import (
     miopen_rows,
     overhead_rows,
     plan_rows,
+    same_graphs_rows,
     stress_text,
     target_rows,
     untuned_rows,
@@ -344,6 +348,19 @@ class OwnStress(Record):
         return [nodes.paragraph(text=one) for one in said]
 
 
+class SameGraphs(Record):
+    """``same-graphs``."""
+
+    file = "same_graphs.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(same_graphs_rows(record), SAME_GRAPHS_HEAD),
+            nodes.paragraph(text=measured_on(record, source_hash())),
+        ]
+
+
 class BenchImages(BenchRecord):
     """``bench-images``."""
 
@@ -397,14 +414,7 @@ class JaxBench(Record):
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
         """What was measured: the aims, then every shape, a table for each phase."""
-        found: list[nodes.Node] = [table(jax_aims(record), JAX_AIM_HEAD)]
-        if "nothing_ms" in record:
-            words = (
-                "A compiled function that adds one to a number takes "
-                f"{1e3 * record['nothing_ms']:.0f} µs a call in the same loop, the least that a "
-                "call in JAX takes."
-            )
-            found.append(nodes.paragraph(text=words))
+        found = [table(jax_aims(record), JAX_AIM_HEAD), nodes.paragraph(text=jax_least(record))]
         for phase, words in PHASE_WORDS.items():
             found.append(nodes.paragraph(text=f"{words.capitalize()}:"))
             found.append(table(jax_rows(record, phase), JAX_HEAD))
@@ -554,6 +564,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("own-aims", OwnAims)
     app.add_directive("own-jax", OwnJax)
     app.add_directive("own-stress", OwnStress)
+    app.add_directive("same-graphs", SameGraphs)
     app.add_directive("steps-figure", StepsFigure)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)

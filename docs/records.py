@@ -408,6 +408,18 @@ def _conv_columns(record: dict[str, Any]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["config"], row["operation"]) for row in record["kernels"]))
 
 
+SAME_GRAPHS_HEAD = ("Graphs of", "Inference, µs", "Forward and backward, µs")
+
+
+def same_graphs_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """What each model's graphs of the same kernels took, from the fastest to the slowest."""
+    found: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        between = f"{min(row['us']):.2f} to {max(row['us']):.2f}"
+        found.setdefault(row["model"], []).append(between)
+    return [(model, *texts) for model, texts in found.items()]
+
+
 JAX_HEAD = (
     *("Shape", "dnnffi.jax", "Captured plan", "Scan", "Scan, unrolled", "Flax"),
     *("jax.experimental.rnn", "Fastest peer / dnnffi.jax"),
@@ -483,6 +495,16 @@ def jax_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
+def jax_least(record: dict[str, Any]) -> str:
+    """The least that a call in JAX took, in words: over the runs that the rows are of."""
+    least = sorted({f"{1e3 * row['nothing']:.0f}" for row in record["rows"]}, key=int)
+    between = f"from {least[0]} to {least[-1]}" if len(least) > 1 else least[0]
+    return (
+        f"A compiled function that adds one to a number took {between} µs a call in the same "
+        "loops, the least that a call in JAX takes."
+    )
+
+
 JAX_DEVICES_HEAD = (
     "GPUs",
     "shard_map, ms",
@@ -491,6 +513,7 @@ JAX_DEVICES_HEAD = (
     "Throughput",
     "Aim",
     "The sum alone, ms",
+    "Each GPU alone, ms",
 )
 _DEVICE_AIMS = {2: ">= 1.95x", 4: ">= 3.85x"}
 
@@ -507,6 +530,7 @@ def jax_device_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
             ),
             _DEVICE_AIMS.get(row["devices"], "-"),
             f"{row['sum']:.2f}" if "sum" in row else "-",
+            ", ".join(f"{ms:.2f}" for ms in row.get("alone", ())) or "-",
         )
         for row in record["devices"]
     ]

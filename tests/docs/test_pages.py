@@ -38,6 +38,7 @@ RECORD_FILES = (
     "bench_jax.json",
     "own_steps.json",
     "own_stress.json",
+    "same_graphs.json",
     "bench_cnn.json",
     "bench_conv.json",
     "bench_depthwise.json",
@@ -389,15 +390,34 @@ def test_networks_in_jax_stand_beside_their_peers():
     assert records["jax_aims"]({"rows": []})[0][2:] == (none, none, "0 of 0")
 
 
+def test_graphs_of_the_same_kernels_in_a_table():
+    rows = [
+        {"phase": phase, "model": model, "us": us}
+        for phase, us in (("inference", [9.5, 9.25, 10]), ("training", [27.5]))
+        for model in ("plan", "raw")
+    ]
+    found = records["same_graphs_rows"]({"rows": rows})
+    assert found == [(model, "9.25 to 10.00", "27.50 to 27.50") for model in ("plan", "raw")]
+    assert len(found[0]) == len(records["SAME_GRAPHS_HEAD"])
+
+
+@pytest.mark.parametrize(
+    ("nothing", "said"), [((0.028, 0.0281), "28 µs"), ((0.1, 0.0281, 0.09), "from 28 to 100 µs")]
+)
+def test_the_least_that_a_call_in_jax_takes(nothing, said):
+    rows = [{"nothing": ms} for ms in nothing]
+    assert f" took {said} a call " in records["jax_least"]({"rows": rows})
+
+
 def test_several_gpus_in_jax_stand_beside_one():
     one = {"devices": 1, "shard_map": 7.5, "jit": 7.0}
     one |= {"shard_map throughput": 1.0, "jit throughput": 1.0}
-    two = one | {"devices": 2, "shard_map throughput": 1.951, "sum": 0.24}
+    two = one | {"devices": 2, "shard_map throughput": 1.951, "sum": 0.24, "alone": [7.0, 7.25]}
     assert records["jax_device_rows"]({"devices": [one, two]}) == [
-        ("1", "7.50", "1.00x", "7.00", "1.00x", "-", "-"),
-        ("2", "7.50", "1.95x", "7.00", "1.00x", ">= 1.95x", "0.24"),
+        ("1", "7.50", "1.00x", "7.00", "1.00x", "-", "-", "-"),
+        ("2", "7.50", "1.95x", "7.00", "1.00x", ">= 1.95x", "0.24", "7.00, 7.25"),
     ]
-    assert len(records["JAX_DEVICES_HEAD"]) == 7
+    assert len(records["JAX_DEVICES_HEAD"]) == 8
 
 
 def test_convolutions_in_jax_stand_beside_plans():
