@@ -266,16 +266,16 @@ def divided(counts: list[int]) -> list[dict[str, Any]]:
         def summed(x: Any, w: Any) -> Any:
             return jax.lax.pmean(jax.grad(loss, 1)(x, w), "d")
 
+        step = jax.jit(jax.grad(loss, 1))
         shared = {"in_specs": (P(None, "d"), P()), "out_specs": P(), "check_vma": False}
         mapped = partial(jax.shard_map, mesh=mesh, **shared)
         row: dict[str, Any] = {
             "devices": count,
             "shard_map": milliseconds(partial(jax.jit(mapped(summed)), x, w)),
-            "jit": milliseconds(partial(jax.jit(jax.grad(loss, 1)), x, w)),
+            "jit": milliseconds(partial(step, x, w)),
         }
         if count > 1:
             row["sum"] = milliseconds(partial(jax.jit(mapped(mean)), x, w))
-            step = jax.jit(jax.grad(loss, 1))
             inputs = (jax.device_put((x[:, :batch], w), one) for one in jax.devices()[:count])
             row["alone"] = [milliseconds(partial(step, *one)) for one in inputs]
         first = rows[0] if rows else row

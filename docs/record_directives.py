@@ -9,7 +9,7 @@ call, ``tuning-report`` what was measured for one of these calls, ``bench-target
 of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file as it is,
 ``speed-figure`` a picture of the benchmark, which README.md shows too, ``bench-gain``,
 ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels,
-``same-graphs`` by how much graphs of the same kernels of cuDNN differ, ``jax-bench``,
+``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``,
 ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
 beside dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
 ``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
@@ -348,17 +348,10 @@ class OwnStress(Record):
         return [nodes.paragraph(text=one) for one in said]
 
 
-class SameGraphs(Record):
+class SameGraphs(Rows):
     """``same-graphs``."""
 
-    file = "same_graphs.json"
-
-    def show(self, text: str) -> list[nodes.Node]:
-        record = json.loads(text)
-        return [
-            table(same_graphs_rows(record), SAME_GRAPHS_HEAD),
-            nodes.paragraph(text=measured_on(record, source_hash())),
-        ]
+    file, head, rows = "same_graphs.json", SAME_GRAPHS_HEAD, staticmethod(same_graphs_rows)
 
 
 class BenchImages(BenchRecord):

@@ -412,7 +412,7 @@ SAME_GRAPHS_HEAD = ("Graphs of", "Inference, µs", "Forward and backward, µs")
 
 
 def same_graphs_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What each model's graphs of the same kernels took, from the fastest to the slowest."""
+    """Microseconds of a launch of each model's graphs, from the fastest to the slowest."""
     found: dict[str, list[str]] = {}
     for row in record["rows"]:
         between = f"{min(row['us']):.2f} to {max(row['us']):.2f}"

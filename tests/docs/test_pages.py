@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import runpy
 from pathlib import Path
+from statistics import geometric_mean
 from types import SimpleNamespace
 
 import conformance
@@ -565,6 +567,27 @@ def test_the_gain_that_the_readme_tells_is_that_of_the_record():
         f"fast as cuDNN's fastest algorithm at inference, and {training} times with all gradients "
         f"(geometric means over {len(measured)} shapes)"
     ) in text
+
+
+def test_what_is_said_of_networks_in_jax_is_of_the_record():
+    record = json.loads((ROOT / "docs/verification/bench_jax.json").read_text(encoding="utf-8"))
+    times = [row[phase] for row in record["rows"] for phase in ("inference", "training")]
+    scans = [
+        min(ms for name, ms in one.items() if name.startswith("scan ")) / one["dnnffi.jax"]
+        for one in times
+    ]
+    assert (
+        f"these functions are {geometric_mean(scans):.1f} times as fast as the fastest unrolled "
+        f"`lax.scan` (geometric mean over {len(record['rows'])} networks, inference and gradients; "
+        f"from {min(scans):.2f} to {max(scans):.1f} times)"
+    ) in " ".join(read("README.md").split())
+    page = " ".join(read("docs/jax.md").split())
+    behind = max(one["dnnffi.jax"] for one in times if one["plan"] < 0.97 * one["dnnffi.jax"])
+    longer = f"{math.ceil(100 * behind) / 100:.2f}"
+    assert f"networks that take more than {longer} ms are within 3 % of the plan" in page
+    alone, two = record["devices"][:2]
+    most = [2 * alone[way] / (alone[way] + two["sum"]) for way in ("shard_map", "jit")]
+    assert f"cannot exceed {max(most):.2f} times the throughput of one" in page
 
 
 def test_a_benchmark_in_a_table():

@@ -1,0 +1,47 @@
+"""Which figure of benchmarks/same_graphs.py is of which graph."""
+
+import itertools
+import runpy
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dnnffi.bench.creator import Creator
+from dnnffi.bench.model import ModelDef
+from dnnffi.bench.shapes import SETS
+from dnnffi.bench.summary import CAPTURED, RAW
+
+same_graphs = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "same_graphs.py"))
+rows_of = same_graphs["rows_of"]
+GRAPHS = same_graphs["GRAPHS"]
+
+
+class Clock:
+    """Whose launches take as many microseconds as the graph says."""
+
+    def time(self, call, count):
+        return call() / 1e3, 0.0
+
+
+def test_a_model_has_the_medians_of_its_own_graphs(monkeypatch):
+    monkeypatch.setitem(rows_of.__globals__, "clock_for", lambda library, place: Clock())
+    numbers = itertools.count(1)
+
+    def create(shape, data, place, training):
+        return ModelDef(partial(int, next(numbers)))
+
+    creators = [Creator(name, "array", create) for name in ("plan", "raw")]
+    rows = rows_of(SETS["tiny"][0], creators)
+    expected = [
+        {"phase": phase, "model": model, "us": [float(first + 2 * n) for n in range(GRAPHS)]}
+        for phase, begun in (("inference", 1), ("training", 1 + 2 * GRAPHS))
+        for first, model in ((begun, "plan"), (begun + 1, "raw"))
+    ]
+    assert [row | {"us": pytest.approx(row["us"])} for row in rows] == expected
+
+
+def test_what_is_measured_are_models_of_the_benchmark():
+    creator = same_graphs["creator"]
+    assert creator("array_models", CAPTURED).name == CAPTURED
+    assert creator("raw_models", RAW).name == RAW
