@@ -1,4 +1,4 @@
-"""What candidates are measured on and compared by: numbers of any length, and their two ends."""
+"""What candidates are measured on and compared by: numbers of any length, parts of them, times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dnnffi.execution import measure
-from dnnffi.execution.measure import Filler, ends
+from dnnffi.execution.measure import Filler, median_time, sample
 
 
 class Settable(np.ndarray):
@@ -37,17 +37,45 @@ def test_each_filler_draws_the_same_numbers():
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("size", "compared"), [(8, [0, 8]), (9, [0, 4, 5, 9])])
-def test_of_a_long_array_the_two_ends_are_compared(monkeypatch, size, compared):
-    monkeypatch.setattr(measure, "_MOST_COMPARED", 4)
-    found = ends(np.arange(size, dtype="f2").reshape(1, size))
-    expected = [np.arange(*bounds) for bounds in zip(compared[::2], compared[1::2], strict=True)]
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+@pytest.mark.parametrize(
+    ("size", "compared"),
+    [
+        (6, [0, 1, 2, 3, 4, 5]),
+        (7, [0, 1, 2, 3, 5, 6]),
+        (100, [0, 1, 49, 50, 98, 99]),
+    ],
+)
+def test_of_a_long_array_parts_from_all_over_it_are_compared(monkeypatch, size, compared):
+    monkeypatch.setattr(measure, "_PARTS", 3)
+    monkeypatch.setattr(measure, "_PART", 2)
+    found = sample(np.arange(size, dtype="f2").reshape(1, size))
+    np.testing.assert_array_equal(found, compared)
 
 
 @pytest.mark.parametrize(("dtype", "widened"), [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
 def test_what_is_compared_has_a_dtype_whose_squares_do_not_overflow(dtype, widened):
-    (found,) = ends(np.ones(3, dtype))
-    assert found.dtype == widened
+    assert sample(np.ones(3, dtype)).dtype == widened
+
+
+class Clock:
+    """A memory on which calls take these milliseconds, one after the other."""
+
+    def __init__(self, *times):
+        self.times = list(times)
+
+    def elapsed(self, calls):
+        calls()
+        return self.times.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("times", "taken"),
+    [
+        ([2.0, 1.5, 1.0, 1.1], 1.1),  # the first call, then batches of one
+        ([25.0, 24.0], 24.0),
+    ],
+)
+def test_a_long_call_is_measured_in_one_batch(times, taken):
+    clock = Clock(*times)
+    assert median_time(lambda: None, clock, best=np.inf) == taken
+    assert clock.times == []

@@ -16,10 +16,11 @@ from dnnffi.errors import LibraryNotFoundError
 _BATCHES = 3  # times of a candidate, of which the median counts
 _BATCH_MS = 2.0  # as many calls as fill this make a batch
 _MOST_CALLS = 20
+_LONG_MS = 20.0  # of a call of which one batch is enough: noise is a small part of it
 HOPELESS = 3.0
 """Times slower than the best so far, in the first call: measured no further."""
 
-_MOST_COMPARED = 2**21  # elements of an array, from its start and from its end
+_PARTS, _PART = 32, 2**14  # of a long array, those that are compared; elements of each
 
 HostArrays = list[np.ndarray[Any, Any]]
 
@@ -46,18 +47,20 @@ def median_time(
         for _ in range(count):
             call()
 
-    return median(memory.elapsed(calls) / count for _ in range(_BATCHES))
+    batches = 1 if once > _LONG_MS else _BATCHES
+    return median(memory.elapsed(calls) / count for _ in range(batches))
 
 
-def ends(array: AnyArray) -> HostArrays:
-    """An array on the host; of a long one its two ends."""
+def sample(array: AnyArray) -> np.ndarray[Any, Any]:
+    """An array on the host; of a long one parts at equal distances, from its start to its end."""
     flat = array.reshape(-1)
-    parts = [flat] if flat.size <= 2 * _MOST_COMPARED else [flat[:_MOST_COMPARED]]
-    if flat.size > 2 * _MOST_COMPARED:
-        parts.append(flat[-_MOST_COMPARED:])
+    parts = [flat]
+    if flat.size > _PARTS * _PART:
+        firsts = [number * (flat.size - _PART) // (_PARTS - 1) for number in range(_PARTS)]
+        parts = [flat[first : first + _PART] for first in firsts]
     # Not in the 16 bit types, whose squares overflow.
     widened = np.float64 if array.dtype.name == "float64" else np.float32
-    return [np.array(to_host(part), widened) for part in parts]
+    return np.concatenate([to_host(part) for part in parts]).astype(widened)
 
 
 class Filler:

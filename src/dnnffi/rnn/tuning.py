@@ -24,7 +24,7 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
-from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, ends, median_time
+from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, median_time, sample
 from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
 from dnnffi.execution.tuner import Tuner
@@ -96,7 +96,7 @@ def tune(
     expected: HostArrays = []
     fastest: dict[str, float] = {}
     with memory.use(device), memory.scratch():
-        wait = candidates.prepare(names, measured, device)  # while the oracle is made
+        wait = candidates.prepare(names, problem, device)  # while the oracle is made
         for name in names:
             if expected and clock() >= end:
                 refused[name] = "the time for measuring was over"
@@ -248,8 +248,8 @@ class Trial:
             operation(self._launch)
 
     def results(self) -> HostArrays:
-        """The arrays that the operations wrote, on the host; of a long one its two ends."""
-        return [part for array in self._results if array is not None for part in ends(array)]
+        """What the operations wrote, on the host; of a long array elements from all over it."""
+        return [sample(array) for array in self._results if array is not None]
 
     def times(self, best: float) -> Times:
         """Milliseconds, each way that can be measured; of one far from ``best`` a first guess."""

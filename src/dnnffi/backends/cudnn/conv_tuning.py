@@ -18,8 +18,8 @@ from dnnffi.execution.measure import (
     Filler,
     HostArrays,
     disagreement,
-    ends,
     median_time,
+    sample,
 )
 from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
@@ -77,7 +77,7 @@ class ConvTrial:
             result = result.transpose(0, *range(2, result.ndim), 1)
         flat = result.reshape(-1)
         # Odd, so that it meets all channels.
-        return ends(flat[:: flat.size // _COMPARED | 1])
+        return [sample(flat[:: flat.size // _COMPARED | 1])]
 
     def elsewhere(self) -> ConvTrial:
         """The same on other memory."""

@@ -16,6 +16,7 @@ from dnnffi.backends.cublas import library as cublas_library
 from dnnffi.backends.own.recurrent import candidates, choices
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.geometry import Geometry
+from dnnffi.backends.own.recurrent.kernels import bias_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.device.interface import Architecture, Launch
 from dnnffi.errors import UnsupportedError
@@ -243,19 +244,48 @@ def made(monkeypatch):
 def test_the_kernels_of_all_are_compiled_beforehand(own, memory, monkeypatch, fails):
     compiled = []
 
-    def compile_kernel(geometry, where):
-        compiled.append((geometry, memory.current_device(), threading.current_thread()))
+    def compiles(kernel, *_):
+        compiled.append((kernel, memory.current_device(), threading.current_thread()))
         if fails:
             raise UnsupportedError("dnnffi", "", "our own kernels cannot be compiled")
 
     memory.devices = 2
-    monkeypatch.setattr(candidates, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(candidates, "compile_kernel", compiles)
+    monkeypatch.setattr(memory, "kernel", compiles)
     own.prepare(PROBLEM, 1)()
     expected = {geometry for pair in own._pairs(PROBLEM) for geometry in pair}
-    assert {geometry for geometry, *_ in compiled} == expected
+    expected.add(bias_kernel("float16")[0])
+    assert {kernel for kernel, *_ in compiled} == expected
     assert len(compiled) == len(expected)
     assert {device for _, device, _ in compiled} == {1}
     assert threading.main_thread() not in {thread for *_, thread in compiled}
+
+
+OTHERS = {
+    "biases": PROBLEM,
+    "no biases": with_spec(PROBLEM, bias=False),
+    "inference": PROBLEM._replace(training=False),
+    "lengths": RNNProblem.dense(SPEC, 5, 6, lengths=[1, 5, 2, 3, 4, 5]),
+    "packed": RNNProblem.packed(SPEC, [6, 4, 4, 1]),
+    "dropout": with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
+    "products of float16": with_spec(PROBLEM, dtype="float32", hidden_size=256),
+}
+
+
+@pytest.mark.parametrize("problem", OTHERS.values(), ids=OTHERS)
+def test_what_executors_launch_is_compiled_beforehand(own, memory, monkeypatch, problem):
+    compiled, launched = set(), set()
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
+    monkeypatch.setattr(memory, "kernel", lambda source, *_, **__: compiled.add(source))
+    problem = with_options(problem, algorithm="own")
+    own.prepare(problem, 0)()
+    assert compiled
+    monkeypatch.setattr(memory, "kernel", lambda source, *_, **__: launched.add(source))
+    monkeypatch.setattr(memory, "room", 10**6)
+    generator = own.generator(0, 1) if problem.drops else None
+    for name in own.offers(problem):
+        own.make(problem, name, launch(memory), generator).close()
+    assert launched == compiled
 
 
 def test_where_no_kernel_fits_none_is_compiled(own, memory, monkeypatch):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.geometry import DTYPES, Kind
-from dnnffi.backends.own.recurrent.kernels import source, source_of_narrow
+from dnnffi.backends.own.recurrent.kernels import narrow_kernel, source
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -21,7 +21,7 @@ SMALLEST = 2.0**-24
 
 @pytest.fixture(scope="module")
 def kernel():
-    return EmulatedKernel(source_of_narrow(), "narrow_rows", cooperative=False)
+    return EmulatedKernel(*narrow_kernel(), cooperative=False)
 
 
 def narrowed(kernel, matrices, padded, alone=False):

@@ -21,9 +21,9 @@ from dnnffi.backends.own.recurrent.choices import (
     whole_rows,
 )
 from dnnffi.backends.own.recurrent.dropout import Generator
-from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
+from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor, kernels_beside
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
-from dnnffi.backends.own.recurrent.kernels import compile_kernel
+from dnnffi.backends.own.recurrent.kernels import SourceAndName, compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.vendor.limits import limit_of
@@ -60,18 +60,24 @@ class OwnCandidates:
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin to compile the kernels of all candidates at once."""
-        pairs = self._pairs(problem)
-        geometries = {geometry for pair in pairs for geometry in pair if geometry is not None}
-        if not geometries:
+        kernels: dict[Geometry | SourceAndName, None] = {}
+        for _, (forward, backward) in self._named(problem):
+            kernels |= dict.fromkeys((forward, *kernels_beside(problem, forward)))
+            if backward is not None:
+                kernels[backward] = None
+        if not kernels:
             return lambda: None
 
-        def compiled(geometry: Geometry) -> None:
+        def compiled(kernel: Geometry | SourceAndName) -> None:
             with self._memory.use(device):
-                compile_kernel(geometry, self._memory)
+                if isinstance(kernel, Geometry):
+                    compile_kernel(kernel, self._memory)
+                else:
+                    self._memory.kernel(*kernel)
 
-        pool = ThreadPoolExecutor(len(geometries))
-        for geometry in geometries:
-            pool.submit(compiled, geometry)  # who makes its executor gets the same error
+        pool = ThreadPoolExecutor(len(kernels))
+        for kernel in kernels:
+            pool.submit(compiled, kernel)  # who makes an executor gets the same error
         return pool.shutdown
 
     def behind(self, algorithm: str, times: Mapping[str, float]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnffi.backends.own.recurrent.kernels import source_of_dropout
+from dnnffi.backends.own.recurrent.kernels import SourceAndName, dropout_kernel
 from dnnffi.backends.own.recurrent.rows import Rows
 from dnnffi.backends.vendor.dropout import StatesInOrder
 from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
@@ -40,6 +40,11 @@ class Generator(StatesInOrder):
         return Launch(stream, self.device)
 
 
+def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:
+    """What takes masks, and what drops by them."""
+    return dropout_kernel("take_masks", dtype), dropout_kernel("drop_elements", dtype)
+
+
 class Dropout:
     """The kernels of a problem that drops.
 
@@ -55,9 +60,7 @@ class Dropout:
         memory: MemoryWithGraphs,
     ) -> None:
         spec = problem.spec
-        source = source_of_dropout(spec.dtype)
-        self._take = memory.kernel(source, "take_masks")
-        self._drop = memory.kernel(source, "drop_elements")
+        self._take, self._drop = (memory.kernel(*one) for one in dropout_kernels(spec.dtype))
         self._state = generator.address
         self._masks = spec.num_layers - 1
         units = spec.hidden_size * spec.num_directions

@@ -13,9 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
+from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator, dropout_kernels
 from dnnffi.backends.own.recurrent.geometry import Geometry, Kind
-from dnnffi.backends.own.recurrent.kernels import LayerKernel, source_of_bias
+from dnnffi.backends.own.recurrent.kernels import (
+    LayerKernel,
+    SourceAndName,
+    bias_kernel,
+    narrow_kernel,
+)
 from dnnffi.backends.own.recurrent.layout import (
     ArraySizes,
     Buffer,
@@ -24,7 +29,7 @@ from dnnffi.backends.own.recurrent.layout import (
     layer_weights,
 )
 from dnnffi.backends.own.recurrent.narrow import NarrowMatrices
-from dnnffi.backends.own.recurrent.packing import Packing
+from dnnffi.backends.own.recurrent.packing import Packing, row_kernels
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.rnn_interface import (
@@ -59,6 +64,21 @@ class _Distances(NamedTuple):
     arrays: int
     matrices: int
     biases: int
+
+
+def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[SourceAndName]:
+    """The kernels that an executor launches beside those of its geometries."""
+    spec, tables = problem.spec, rows_of(problem).tables
+    found = []
+    if problem.training and spec.bias:
+        found.append(bias_kernel(spec.dtype))
+    if forward.kind.narrow:
+        found.append(narrow_kernel())
+    if tables is not None and tables.where is not None:
+        found += row_kernels(ITEM_SIZES[spec.dtype]).values()
+    if problem.drops:
+        found += dropout_kernels(spec.dtype)
+    return found
 
 
 class OwnRNNExecutor(AddressExecutor):
@@ -97,7 +117,7 @@ class OwnRNNExecutor(AddressExecutor):
         if backward is not None:
             self._backward_kernel = LayerKernel(backward, *of_layers)
             if spec.bias:
-                self._bias_kernel = memory.kernel(source_of_bias(spec.dtype), "bias_gradients")
+                self._bias_kernel = memory.kernel(*bias_kernel(spec.dtype))
         low, high = problem.options.clip or (0.0, 0.0)
         self._bounds = float(low), float(high)
         self._places = (

@@ -13,6 +13,9 @@ _FIRST = "numbers", "cells", "geometry", "exchange", "cluster", "ring", "tasks"
 _BY_TENSOR_CORES = "weights", "product", "recurrence"
 _BY_FMA = ("fma",)
 
+SourceAndName = tuple[str, str]
+"""Of a kernel that has no geometry: what `MemoryWithGraphs.kernel` takes."""
+
 
 def source(geometry: Geometry) -> str:
     """The source of a geometry's kernel, ``recurrent_forward`` or ``recurrent_backward``."""
@@ -21,25 +24,27 @@ def source(geometry: Geometry) -> str:
     return _constants(geometry.constants()) + "\n".join(map(_text, (*_FIRST, *own, last)))
 
 
-def source_of_bias(dtype: str) -> str:
-    """The source of ``bias_gradients``, which adds up what the kernel of a backward leaves."""
-    return _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "bias")))
+def bias_kernel(dtype: str) -> SourceAndName:
+    """Adds up what the kernel of a backward leaves."""
+    source = _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "bias")))
+    return source, "bias_gradients"
 
 
-def source_of_narrow() -> str:
-    """The source of ``narrow_rows``, which makes matrices in float32 ones of float16."""
+def narrow_kernel() -> SourceAndName:
+    """Makes matrices in float32 ones of float16."""
     dtypes = {"DTYPE": DTYPES["float32"], "FACTORS": DTYPES["float16"]}
-    return _constants(dtypes) + "\n".join(map(_text, ("numbers", "narrow")))
+    return _constants(dtypes) + "\n".join(map(_text, ("numbers", "narrow"))), "narrow_rows"
 
 
-def source_of_rows(piece: str) -> str:
-    """The source of ``gather_rows`` and ``scatter_rows``, which copy pieces of a C type."""
-    return f"#define PIECE {piece}\n{_text('rows')}"
+def rows_kernel(name: str, piece: str) -> SourceAndName:
+    """``gather_rows`` or ``scatter_rows``, which copy pieces of a C type."""
+    return f"#define PIECE {piece}\n{_text('rows')}", name
 
 
-def source_of_dropout(dtype: str) -> str:
-    """The source of ``take_masks`` and ``drop_elements``, for arrays of a dtype."""
-    return _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "dropout")))
+def dropout_kernel(name: str, dtype: str) -> SourceAndName:
+    """``take_masks`` or ``drop_elements``, for arrays of a dtype."""
+    source = _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "dropout")))
+    return source, name
 
 
 def _constants(values: dict[str, int]) -> str:

@@ -7,7 +7,7 @@ The recurrent matrices of its layer in float16, and how large the rows of h_0 ar
 from __future__ import annotations
 
 from dnnffi.backends.own.recurrent.geometry import Kind
-from dnnffi.backends.own.recurrent.kernels import source_of_narrow
+from dnnffi.backends.own.recurrent.kernels import narrow_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
@@ -27,7 +27,7 @@ class NarrowMatrices:
         self._kind, self._directions, self._batch = kind, directions, batch
         self._rows = kind.gates * kind.hidden
         self._size = ITEM_SIZES[kind.dtype]
-        self._kernel = memory.kernel(source_of_narrow(), "narrow_rows")
+        self._kernel = memory.kernel(*narrow_kernel())
         self._matrices = workspace.add(directions * self.stride * ITEM_SIZES[kind.factors])
         self._scales = workspace.add(directions * self._rows * self._size)
         self._of_states = workspace.add(directions * batch * self._size)

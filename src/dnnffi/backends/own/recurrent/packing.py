@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.own.recurrent.kernels import source_of_rows
+from dnnffi.backends.own.recurrent.kernels import SourceAndName, rows_kernel
 from dnnffi.backends.own.recurrent.rows import Tables
 from dnnffi.device.interface import Array, Kernel, Launch, MemoryWithGraphs
 
@@ -10,6 +10,15 @@ _THREADS = 256
 _MOST_BLOCKS = 2**16
 _WHOLE = 16  # bytes that are moved at once where everything is aligned
 _PIECES = {_WHOLE: "uint4", 4: "unsigned int", 2: "unsigned short"}
+
+
+def row_kernels(size: int) -> dict[tuple[str, int], SourceAndName]:
+    """What copies rows of elements of ``size`` bytes: by what it does, and bytes of a piece."""
+    return {
+        (what, nbytes): rows_kernel(f"{what}_rows", _PIECES[nbytes])
+        for nbytes in (_WHOLE, size)
+        for what in ("gather", "scatter")
+    }
 
 
 class Packing:
@@ -32,9 +41,7 @@ class Packing:
         self._kept.append(memory.constant(tables.where))
         self._where = self._kept[-1].data.ptr
         self._kernels: dict[tuple[str, int], Kernel] = {
-            (what, nbytes): memory.kernel(source_of_rows(_PIECES[nbytes]), f"{what}_rows")
-            for nbytes in (_WHOLE, size)
-            for what in ("gather", "scatter")
+            copies: memory.kernel(*kernel) for copies, kernel in row_kernels(size).items()
         }
 
     def gather(self, launch: Launch, source: int, packed: int, width: int) -> None:
