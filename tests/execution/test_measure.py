@@ -75,7 +75,7 @@ class Clock:
         ([25.0, 24.0], 24.0),
     ],
 )
-def test_a_long_call_is_measured_in_one_batch(times, taken):
+def test_only_a_long_call_is_measured_in_one_batch(times, taken):
     clock = Clock(*times)
     assert median_time(lambda: None, clock, best=np.inf) == taken
     assert clock.times == []
