@@ -3,8 +3,9 @@
     python benchmarks/same_graphs.py [--shape "gru f16 1 32 512 512 1 uni"] [--json FILE]
 
 Where cuDNN is the fastest, a captured `RNNPlan` and the graph of cuDNN alone contain the same
-calls. Each is made several times, on arrays of its own, and so is a captured module of PyTorch
-where that is installed. The graphs have their turns one after the other, and a graph's figure is
+calls: as in the forward and backward of the shape that is measured unless another one is named.
+Each is made several times, on arrays of its own, and so is a captured module of PyTorch where that
+is installed. The graphs have their turns one after the other, and a graph's figure is
 the median of its turns, in microseconds of a launch.
 """
 
@@ -21,7 +22,6 @@ from typing import Any
 
 from dnnffi.bench.clocks import clock_for
 from dnnffi.bench.creator import Creator
-from dnnffi.bench.runner import PHASES
 from dnnffi.bench.shapes import PERFORMANCE, Shape
 from dnnffi.bench.summary import CAPTURED, GRAPH, RAW
 from dnnffi.cli import probe
@@ -40,25 +40,24 @@ def creator(module: str, name: str) -> Creator:
 
 
 def rows_of(shape: Shape, creators: Sequence[Creator]) -> list[dict[str, Any]]:
-    """The figures of each model's graphs, inference before training."""
+    """The figures of each model's graphs, in training."""
     data, rows = shape.draw(), []
-    for phase in PHASES:
-        # One of each model, then the next of each: none has the first or the last addresses alone.
-        models = [*creators] * GRAPHS
-        turns = [
-            partial(
-                clock_for(one.library, "gpu").time,
-                one.create(shape, data, "gpu", phase == "training").step(),
-                LAUNCHES,
-            )
-            for one in models
-        ]
-        taken = [[turn()[0] * 1e3 for turn in turns] for _ in range(1 + TURNS)][1:]
-        medians = [statistics.median(one) for one in zip(*taken, strict=True)]
-        for one in creators:
-            found = [us for model, us in zip(models, medians, strict=True) if model is one]
-            rows.append({"phase": phase, "model": one.name, "us": found})
-            print(f"{phase:10}{one.name:22}", *(f"{us:.2f}" for us in found), flush=True)
+    # One of each model, then the next of each: none has the first or the last addresses alone.
+    models = [*creators] * GRAPHS
+    turns = [
+        partial(
+            clock_for(one.library, "gpu").time,
+            one.create(shape, data, "gpu", training=True).step(),
+            LAUNCHES,
+        )
+        for one in models
+    ]
+    taken = [[turn()[0] * 1e3 for turn in turns] for _ in range(1 + TURNS)][1:]
+    medians = [statistics.median(one) for one in zip(*taken, strict=True)]
+    for one in creators:
+        found = [us for model, us in zip(models, medians, strict=True) if model is one]
+        rows.append({"model": one.name, "us": found})
+        print(f"{one.name:22}", *(f"{us:.2f}" for us in found), flush=True)
     return rows
 
 

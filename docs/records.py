@@ -408,16 +408,14 @@ def _conv_columns(record: dict[str, Any]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["config"], row["operation"]) for row in record["kernels"]))
 
 
-SAME_GRAPHS_HEAD = ("Graphs of", "Inference, µs", "Forward and backward, µs")
+SAME_GRAPHS_HEAD = ("Graphs of", "Forward and backward, µs")
 
 
 def same_graphs_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     """Microseconds of a launch of each model's graphs, from the fastest to the slowest."""
-    found: dict[str, list[str]] = {}
-    for row in record["rows"]:
-        between = f"{min(row['us']):.2f} to {max(row['us']):.2f}"
-        found.setdefault(row["model"], []).append(between)
-    return [(model, *texts) for model, texts in found.items()]
+    return [
+        (row["model"], f"{min(row['us']):.2f} to {max(row['us']):.2f}") for row in record["rows"]
+    ]
 
 
 JAX_HEAD = (

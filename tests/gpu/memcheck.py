@@ -49,6 +49,7 @@ MEMCHECK = [
     ["tests/gpu/test_own.py::test_products_of_float16", "-k", "53 or 331"],
     ["tests/gpu/test_own.py::test_products_of_float16_in_clusters", "-k", "53"],
     ["tests/gpu/test_own.py::test_whole_rows"],
+    ["tests/gpu/test_own.py::test_one_step", "-k", "53 or 264"],
     ["tests/gpu/test_own.py::test_dropout_is_the_reference_with_the_same_masks"],
     *(
         ["tests/gpu/test_rnn.py::test_matrix", "-k", f"{mode}-{dtype}-"]
@@ -88,6 +89,7 @@ PARTS += [
         (
             ("test_layers_at_once", "float16"),
             ("test_whole_rows", "float16"),
+            ("test_one_step", "264"),
             ("test_products_of_float16", "53"),
             ("test_products_of_float16_in_clusters", "53"),
             ("test_forwards_of_large_layers", "328"),

@@ -217,6 +217,18 @@ def test_products_of_float16(mode, hidden_size, layout):
     check(case)
 
 
+@pytest.mark.parametrize("layout", ["dense", "batch_first", "packed"])
+@pytest.mark.parametrize("hidden_size", [53, 264, 1025])
+@pytest.mark.parametrize("dtype", OWN.dtypes)
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_one_step(mode, dtype, hidden_size, layout):
+    sizes = {"input_size": 24, "hidden_size": hidden_size, "num_layers": 2, "bidirectional": True}
+    case = case_of(RNNSpec(mode=mode, dtype=dtype, **sizes), 1, 19, layout=layout)
+    inference = case.problem._replace(training=False)
+    assert OwnCandidates(cupy_memory()).offers(inference) == ("step",)
+    check(case)
+
+
 @pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
 @pytest.mark.parametrize("hidden_size", [53, 256])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])

@@ -106,7 +106,8 @@ class EmulatedKernel:
         )
         self._function = compiled(text).launch
         cluster = "#define CLUSTER 1\n" in source and "meet_cluster" in source
-        self._together = cooperative or cluster or "__shfl" in source
+        meets = "__shfl" in source or "__syncthreads" in source
+        self._together = cooperative or cluster or meets
         self.seed, self.absent = 0, _NO_BLOCK
 
     def __call__(self, blocks, threads, arguments, *, stream=None, shared_mem=0):

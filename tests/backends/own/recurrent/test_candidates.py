@@ -18,6 +18,7 @@ from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.geometry import Geometry
 from dnnffi.backends.own.recurrent.kernels import bias_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
+from dnnffi.backends.own.recurrent.one_step import OneStepExecutor
 from dnnffi.device.interface import Architecture, Launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.rnn.candidates import CandidateSet
@@ -28,6 +29,7 @@ from dnnffi.spec.rnn import RNNSpec
 SPEC = RNNSpec(mode="lstm", input_size=5, hidden_size=24, dtype="float16")
 PROBLEM = RNNProblem.dense(SPEC, 5, 6, training=True, options=RNNOptions(algorithm="own"))
 ANY = PROBLEM._replace(options=RNNOptions())
+ONE_STEP = RNNProblem.dense(SPEC, 1, 6, training=False, options=RNNOptions(algorithm="own"))
 
 
 def with_options(problem, **options):
@@ -221,9 +223,24 @@ def test_a_device_without_room_is_offered_nothing(own, memory, monkeypatch):
     refused(own, memory, PROBLEM, "have no geometry for .* on this device")
 
 
-def test_one_that_is_not_offered_is_not_made(own, memory):
+@pytest.mark.parametrize(("problem", "name"), [(PROBLEM, "10"), (PROBLEM, "step"), (ONE_STEP, "1")])
+def test_one_that_is_not_offered_is_not_made(own, memory, problem, name):
     with pytest.raises(UnsupportedError, match="have no geometry"):
-        own.make(PROBLEM, "10", launch(memory))
+        own.make(problem, name, launch(memory))
+
+
+@pytest.mark.parametrize("name", [None, "step"])
+def test_a_single_step_has_a_kernel_of_its_own(own, memory, name):
+    assert own.offers(ONE_STEP) == ("step",)
+    assert own.offers(ONE_STEP._replace(batch=65)) == own.offers(
+        ONE_STEP._replace(steps=2, batch=65)
+    )
+    executor = own.make(ONE_STEP, name, launch(memory))
+    assert isinstance(executor, OneStepExecutor)
+    assert (executor.algorithm, executor.workspace_bytes) == ("own", 0)
+    for backward in (executor.backward_data, executor.backward_weights):
+        with pytest.raises(NotImplementedError):
+            backward(None, None)
 
 
 @pytest.fixture
@@ -269,6 +286,7 @@ OTHERS = {
     "packed": RNNProblem.packed(SPEC, [6, 4, 4, 1]),
     "dropout": with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
     "products of float16": with_spec(PROBLEM, dtype="float32", hidden_size=256),
+    "one step": with_spec(ONE_STEP, num_layers=2),
 }
 
 

@@ -26,7 +26,7 @@ extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed,
         }
 }
 """
-PARTS = ("numbers", "cells", "geometry", "exchange", "ring", "weights")
+PARTS = ("numbers", "cells", "geometry", "exchange", "ring", "tiles", "weights")
 
 
 def fragments(kind, made, matrices):

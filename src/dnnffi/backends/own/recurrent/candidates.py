@@ -1,7 +1,8 @@
 """Which of our own kernels are worth trying for a problem? A few geometries, measured by the tuner.
 
 The forwards are called "1", "2" and so on, the most promising first. For training, pairs with a
-backward: "2.1" has the second forward and the first backward.
+backward: "2.1" has the second forward and the first backward. A problem of a single step has
+kernels of its own, "step".
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor, kernels_besid
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import SourceAndName, compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
+from dnnffi.backends.own.recurrent.one_step import (
+    Division,
+    OneStepExecutor,
+    divisions,
+    is_one_step,
+)
 from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import DnnffiError, UnsupportedError
@@ -34,9 +42,10 @@ from dnnffi.spec.problem import RNNProblem
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 13
+_VERSION = 14
 """Of the kernels: times that were measured with another version are not used."""
 
+_ONE_STEP = "step"
 _OLDEST = (8, 0)
 _CLUSTERS = (9, 0)
 
@@ -56,11 +65,15 @@ class OwnCandidates:
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):
             return ()
+        if is_one_step(problem):
+            return (_ONE_STEP,)
         return tuple(name for name, _ in self._named(problem))
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin to compile the kernels of all candidates at once."""
         kernels: dict[Geometry | SourceAndName, None] = {}
+        if is_one_step(problem):
+            kernels |= dict.fromkeys(one.kernel() for one in self._divisions(problem).values())
         for _, (forward, backward) in self._named(problem):
             kernels |= dict.fromkeys((forward, *kernels_beside(problem, forward)))
             if backward is not None:
@@ -97,9 +110,11 @@ class OwnCandidates:
 
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
-    ) -> OwnRNNExecutor:
+    ) -> AddressExecutor:
         if reason := self._why_not(problem):
             raise UnsupportedError("dnnffi", "", reason)
+        if is_one_step(problem) and algorithm in (None, _ONE_STEP):
+            return OneStepExecutor(problem, launch, self._memory, OWN, self._divisions(problem))
         named = self._named(problem)
         pairs = [pair for name, pair in named if algorithm is None or name == algorithm]
         library = cublas.load()
@@ -129,8 +144,10 @@ class OwnCandidates:
     def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair]]:
         """Those of `_pairs` that the problem can have. Its names are the same without dropout.
 
-        Nothing can be dropped between layers that run at once.
+        Nothing can be dropped between layers that run at once. A problem of one step has none.
         """
+        if is_one_step(problem):
+            return []
         forwards: dict[Geometry, int] = {}
         backwards: dict[Geometry, int] = {}
         named = []
@@ -142,18 +159,13 @@ class OwnCandidates:
                 named.append((name, (forward, backward)))
         return named
 
+    def _divisions(self, problem: RNNProblem) -> dict[int, Division]:
+        """Of the layers of a problem of one step, by the size of their input."""
+        return divisions(problem, kind_of(problem), self._chip().multiprocessors)
+
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
         """Geometries of the forward and, for training, of the backward; whatever is dropped."""
-        spec, options = problem.spec, problem.options
-        clip = 0 if options.clip is None else 1 + (options.clip_nan == "clip")
-        packed = rows_of(problem).tables is not None
-        kind = Kind(
-            *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
-            packed=packed,
-            clip=clip,
-            strict=spec.dtype == "float32" and options.math == "strict",
-        )
-        chip = self._chip()
+        kind, chip = kind_of(problem), self._chip()
         forwards = _ways(problem, kind, chip)
         if not problem.training:
             return [(one, None) for way in forwards for one in way]
@@ -173,6 +185,17 @@ class OwnCandidates:
         major, minor, multiprocessors = memory.architecture(device)
         clusters = (major, minor) >= _CLUSTERS
         return Chip(multiprocessors, memory.shared_bytes(device), clusters, memory.l2_bytes(device))
+
+
+def kind_of(problem: RNNProblem) -> Kind:
+    """The kind of a forward with products of the problem's dtype and one layer at a time."""
+    spec, options = problem.spec, problem.options
+    return Kind(
+        *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
+        packed=rows_of(problem).tables is not None,
+        clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
+        strict=spec.dtype == "float32" and options.math == "strict",
+    )
 
 
 def _parts(pair: str, number: int) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dnnffi.backends.own.recurrent.kernels import SourceAndName, dropout_kernel
+from dnnffi.backends.own.recurrent.kernels import dropout_kernels
 from dnnffi.backends.own.recurrent.rows import Rows
 from dnnffi.backends.vendor.dropout import StatesInOrder
 from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
@@ -38,11 +38,6 @@ class Generator(StatesInOrder):
 
     def _launch(self, stream: Stream) -> Launch:
         return Launch(stream, self.device)
-
-
-def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:
-    """What takes masks, and what drops by them."""
-    return dropout_kernel("take_masks", dtype), dropout_kernel("drop_elements", dtype)
 
 
 class Dropout:

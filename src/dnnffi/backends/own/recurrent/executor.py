@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator, dropout_kernels
+from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
 from dnnffi.backends.own.recurrent.geometry import Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
     SourceAndName,
     bias_kernel,
+    dropout_kernels,
     narrow_kernel,
+    row_kernels,
 )
 from dnnffi.backends.own.recurrent.layout import (
     ArraySizes,
@@ -29,7 +31,7 @@ from dnnffi.backends.own.recurrent.layout import (
     layer_weights,
 )
 from dnnffi.backends.own.recurrent.narrow import NarrowMatrices
-from dnnffi.backends.own.recurrent.packing import Packing, row_kernels
+from dnnffi.backends.own.recurrent.packing import Packing
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.rnn_interface import (

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from dnnffi.backends.own.recurrent.geometry import DTYPES, Geometry
+from dnnffi.backends.own.recurrent.geometry import DTYPES, WORD_BYTES, Geometry
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
 
 _FIRST = "numbers", "cells", "geometry", "exchange", "cluster", "ring", "tasks"
-_BY_TENSOR_CORES = "weights", "product", "recurrence"
+_BY_TENSOR_CORES = "tiles", "weights", "product", "recurrence"
 _BY_FMA = ("fma",)
+_PIECES = {WORD_BYTES: "uint4", 4: "unsigned int", 2: "unsigned short"}
 
 SourceAndName = tuple[str, str]
 """Of a kernel that has no geometry: what `MemoryWithGraphs.kernel` takes."""
@@ -22,6 +23,12 @@ def source(geometry: Geometry) -> str:
     own = _BY_FMA if geometry.parts else _BY_TENSOR_CORES
     last = "backward" if geometry.kind.backward else "forward"
     return _constants(geometry.constants()) + "\n".join(map(_text, (*_FIRST, *own, last)))
+
+
+def one_step_kernel(constants: dict[str, int]) -> SourceAndName:
+    """Runs a layer whose sequences have one step."""
+    parts = map(_text, ("numbers", "cells", "tiles", "one_step"))
+    return _constants(constants) + "\n".join(parts), "one_step"
 
 
 def bias_kernel(dtype: str) -> SourceAndName:
@@ -36,15 +43,19 @@ def narrow_kernel() -> SourceAndName:
     return _constants(dtypes) + "\n".join(map(_text, ("numbers", "narrow"))), "narrow_rows"
 
 
-def rows_kernel(name: str, piece: str) -> SourceAndName:
-    """``gather_rows`` or ``scatter_rows``, which copy pieces of a C type."""
-    return f"#define PIECE {piece}\n{_text('rows')}", name
+def row_kernels(size: int) -> dict[tuple[str, int], SourceAndName]:
+    """What copies rows of elements of ``size`` bytes: by what it does, and bytes of a piece."""
+    return {
+        (what, nbytes): (f"#define PIECE {_PIECES[nbytes]}\n{_text('rows')}", f"{what}_rows")
+        for nbytes in (WORD_BYTES, size)
+        for what in ("gather", "scatter")
+    }
 
 
-def dropout_kernel(name: str, dtype: str) -> SourceAndName:
-    """``take_masks`` or ``drop_elements``, for arrays of a dtype."""
+def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:
+    """What a forward begins with, and what drops elements."""
     source = _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "dropout")))
-    return source, name
+    return (source, "take_masks"), (source, "drop_elements")
 
 
 def _constants(values: dict[str, int]) -> str:

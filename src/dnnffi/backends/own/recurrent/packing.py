@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.own.recurrent.kernels import SourceAndName, rows_kernel
+from dnnffi.backends.own.recurrent.kernels import row_kernels
 from dnnffi.backends.own.recurrent.rows import Tables
 from dnnffi.device.interface import Array, Kernel, Launch, MemoryWithGraphs
 
 _THREADS = 256
 _MOST_BLOCKS = 2**16
 _WHOLE = 16  # bytes that are moved at once where everything is aligned
-_PIECES = {_WHOLE: "uint4", 4: "unsigned int", 2: "unsigned short"}
-
-
-def row_kernels(size: int) -> dict[tuple[str, int], SourceAndName]:
-    """What copies rows of elements of ``size`` bytes: by what it does, and bytes of a piece."""
-    return {
-        (what, nbytes): rows_kernel(f"{what}_rows", _PIECES[nbytes])
-        for nbytes in (_WHOLE, size)
-        for what in ("gather", "scatter")
-    }
 
 
 class Packing:

@@ -1,40 +1,6 @@
 /* How is the recurrent product of a step computed? Gates x rows, summed over what was exchanged:
    each warp takes the words of its part of k as they arrive. */
 
-#if STRICT
-
-/* A factor as a sum of two, each of which TF32 holds. The second one is 0 where the first one is not
-   finite. */
-struct Halves
-{
-    u32 high, low;
-
-    DEVICE explicit Halves(u32 bits) : high(to_tf32(bits))
-    {
-        const float rest = bits_to_float(bits) - bits_to_float(high);
-        low = (high & 0x7f800000u) == 0x7f800000u ? 0 : to_tf32(float_to_bits(rest));
-    }
-};
-
-/* Without the product of the two low parts, which is less than float32's rounding. */
-DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 second)
-{
-    const Halves a(factors.x), b(factors.y), c(factors.z), d(factors.w), e(first), f(second);
-    const uint4 high = make_uint4(a.high, b.high, c.high, d.high);
-    multiply_tile(sums, make_uint4(a.low, b.low, c.low, d.low), e.high, f.high);
-    multiply_tile(sums, high, e.low, f.low);
-    multiply_tile(sums, high, e.high, f.high);
-}
-
-#else
-
-DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 second)
-{
-    multiply_tile(sums, factors, first, second);
-}
-
-#endif
-
 constexpr int AT_ONCE = 8; /* words of a thread that are in flight at once */
 
 /* A product waits for the one before it in the same sums: a warp that has few of them splits each in

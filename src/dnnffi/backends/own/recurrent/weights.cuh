@@ -60,18 +60,6 @@ struct Origin
     }
 };
 
-/* The two fragments of a tile in a step of k. The k of a fragment may come in any order, as long as
-   the other factor's come in the same: here each thread holds one word of two rows. */
-struct Fragments
-{
-    uint4 first, second;
-};
-
-DEVICE Fragments fragments(const uint4 &low, const uint4 &high)
-{
-    return {make_uint4(low.x, high.x, low.y, high.y), make_uint4(low.z, high.z, low.w, high.w)};
-}
-
 /* A tile of a step of k on its way, in shared memory. Of a forward, a lane copies the two words that it
    keeps. Of a backward, a word that is copied has K_WORD units of one k, and the warp transposes it. Words
    of different k then lie in different banks. Where rows of matrices are whole words, these are copied

@@ -1,0 +1,152 @@
+"""Networks of a single step on kernels of their own, against the reference."""
+
+from __future__ import annotations
+
+import conformance
+import numpy as np
+import pytest
+from emulated_cuda import EmulatedMemory
+from emulated_network import address
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dnnffi.backends.own.recurrent.candidates import kind_of
+from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.one_step import (
+    OneStepExecutor,
+    division,
+    divisions,
+    is_one_step,
+)
+from dnnffi.backends.rnn_interface import ForwardAddresses
+from dnnffi.device.interface import Launch
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.weights import RNNWeights
+
+
+def results(problem, arrays, offset=0):
+    """y, h_n and c_n of an inference, of arrays ``offset`` bytes past a multiple of 256."""
+    spec, memory, aligned = problem.spec, EmulatedMemory(offset=offset), EmulatedMemory()
+    launch = Launch(memory.current_stream(), 0)
+    made = divisions(problem, kind_of(problem), 4)
+    executor = OneStepExecutor(problem, launch, memory, "own", made)
+    x, h_0, c_0 = (None if one is None else memory.array(one) for one in arrays[:3])
+    weights = memory.array(RNNWeights.pack(arrays.weights, spec, backend="cudnn").flat)
+    dtype = memory.dtype(spec.dtype)
+    y, h_n = memory.empty(problem.y_shape, dtype), memory.empty(problem.h_shape, dtype)
+    c_n = memory.empty(problem.c_shape, dtype) if spec.has_cell else None
+    workspace = aligned.empty((executor.workspace_bytes,), np.uint8)
+    workspace.fill(0xFF)
+    addresses = map(address, (x, y, h_0, h_n, c_0, c_n, weights, workspace))
+    executor.forward(launch, ForwardAddresses(*addresses))
+    executor.close()
+    memory.check_margins()
+    aligned.check_margins()
+    return conformance.Results(y, h_n, c_n, *[None] * 4)
+
+
+def check(spec, batch, *, states=True, options=None, offset=0, seed=0, bound=None):
+    problem = RNNProblem.dense(spec, 1, batch, training=False, options=options or RNNOptions())
+    assert is_one_step(problem)
+    case = conformance.Case(problem, states, seed)
+    arrays = conformance.arrays_of(case)
+    found, expected = results(problem, arrays, offset), conformance.expected(case, arrays)
+    bound = bound or {"float32": 2e-3, "float16": 3e-3, "bfloat16": 3e-2}[spec.dtype]
+    for name in ("y", "h_n", "c_n") if spec.has_cell else ("y", "h_n"):
+        assert conformance.deviation(getattr(found, name), getattr(expected, name)) < bound, name
+
+
+MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+@pytest.mark.parametrize("states", [True, False], ids=["states", "none"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("mode", MODES)
+def test_layers_and_directions(mode, dtype, states):
+    sizes = {"input_size": 24, "hidden_size": 40, "num_layers": 3, "bidirectional": True}
+    check(RNNSpec(mode=mode, dtype=dtype, **sizes), 11, states=states)
+
+
+@pytest.mark.parametrize(
+    ("mode", "inputs", "hidden", "batch", "bias"),
+    [
+        ("lstm", 1, 1, 1, True),
+        ("gru", 3, 17, 9, False),
+        ("gru", 300, 8, 3, True),
+        ("lstm", 5, 130, 33, True),
+        ("rnn_tanh", 131, 33, 64, False),
+        ("rnn_relu", 16, 64, 40, True),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_any_size(mode, inputs, hidden, batch, bias, dtype):
+    check(RNNSpec(mode=mode, input_size=inputs, hidden_size=hidden, bias=bias, dtype=dtype), batch)
+
+
+@pytest.mark.parametrize("offset", [2, 8])
+def test_arrays_at_any_address(offset):
+    check(RNNSpec(mode="gru", input_size=32, hidden_size=24, dtype="float16"), 5, offset=offset)
+
+
+def test_strict_products_are_as_precise_as_float32():
+    spec = RNNSpec(mode="lstm", input_size=40, hidden_size=32)
+    check(spec, 4, options=RNNOptions(math="strict"), bound=2e-6)
+
+
+@pytest.mark.parametrize("nan", ["propagate", "clip"])
+def test_the_cell_is_clipped(nan):
+    spec = RNNSpec(mode="lstm", input_size=8, hidden_size=16)
+    check(spec, 4, options=RNNOptions(clip=(-0.1, 0.05), clip_nan=nan))
+
+
+def test_nan_stays_in_its_row():
+    spec = RNNSpec(mode="gru", input_size=16, hidden_size=24, dtype="float16")
+    problem = RNNProblem.dense(spec, 1, 9, training=False)
+    case = conformance.Case(problem, True, 0)
+    arrays = conformance.arrays_of(case)
+    clean = results(problem, arrays).y
+    arrays.x[0, 4, 3] = np.nan
+    y = results(problem, arrays).y
+    assert np.isnan(y[0, 4]).all()
+    others = [row for row in range(9) if row != 4]
+    np.testing.assert_array_equal(y[0, others], clean[0, others])
+
+
+SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=24, dtype="float16", bidirectional=True)
+ONE = RNNProblem.dense(SPEC, 1, 6, training=False)
+
+
+@pytest.mark.parametrize(
+    ("problem", "fits"),
+    [
+        (ONE, True),
+        (RNNProblem.dense(SPEC, 1, 64, training=False)._replace(layout=BATCH_MAJOR), True),
+        (RNNProblem.dense(SPEC, 1, 65, training=False), False),
+        (RNNProblem.dense(SPEC, 2, 6, training=False), False),
+        (RNNProblem.dense(SPEC, 1, 6, training=True), False),
+        (RNNProblem.dense(SPEC, 2, 3, training=False)._replace(lengths=(1, 1, 1)), False),
+    ],
+)
+def test_which_problems_they_run(problem, fits):
+    assert is_one_step(problem) is fits
+
+
+@given(
+    st.sampled_from(MODES),
+    st.sampled_from(["float32", "float16"]),
+    st.integers(1, 4096),
+    st.integers(1, 4096),
+    st.integers(1, 64),
+    st.integers(1, 2),
+)
+@settings(max_examples=200)
+def test_a_division_covers_a_layer(mode, dtype, hidden, inputs, batch, directions):
+    one = division(Kind(mode, hidden, dtype), inputs, batch, directions, 132)
+    assert one.rows < batch + 8
+    assert 1 <= one.x_warps < one.threads // 32
+    assert one.shared_bytes <= 48 << 10  # what a kernel has without asking
+    assert one.blocks(batch, directions) * 8 * one.octets * one.rows >= hidden * batch * directions
+    smaller = one.rows > 8 and one._replace(rows=one.rows // 2)
+    assert not smaller or smaller.blocks(batch, directions) > 132
