@@ -6,10 +6,10 @@ import conformance
 import numpy as np
 from emulated_cuda import EmulatedMemory
 
+from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
-from dnnffi.backends.own.recurrent.geometry import Geometry, Kind, of_whole_rows
-from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.own.recurrent.geometry import Geometry, of_whole_rows
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
     BackwardWeightsAddresses,
@@ -24,14 +24,8 @@ NAN = 0xFF
 
 def kind_of(problem, backward=False, layers=1, narrow=False):
     """The kind of kernel that a problem needs, with so many layers at once."""
-    spec, options = problem.spec, problem.options
-    return Kind(
-        *(spec.mode, spec.hidden_size, spec.dtype, problem.training, backward),
-        packed=rows_of(problem).tables is not None,
-        clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
-        strict=spec.dtype == "float32" and options.math == "strict",
-        layers=layers,
-        narrow=narrow and not backward,
+    return candidates.kind_of(problem)._replace(
+        backward=backward, layers=layers, narrow=narrow and not backward
     )
 
 
@@ -62,15 +56,19 @@ class Network:
         self.memory = EmulatedMemory(room, seed, offset)
         self.launch = Launch(self.memory.current_stream(), 0)
         self.generator = Generator(self.memory, 0, drops_by) if problem.drops else None
-        self.executor = OwnRNNExecutor(
-            *(problem, self.launch, self.memory, cublas, "own", forward, backward),
-            self.generator,
-        )
+        self.executor = self.made(cublas, forward, backward)
         aligned = EmulatedMemory()
         self.aligned = aligned
         self.workspace = aligned.empty((self.executor.workspace_bytes,), np.uint8)
         self.reserve = aligned.empty((max(1, self.executor.reserve_bytes),), np.uint8)
         self.reserve.fill(NAN)
+
+    def made(self, cublas, forward, backward):
+        """The executor."""
+        return OwnRNNExecutor(
+            *(self.problem, self.launch, self.memory, cublas, "own", forward, backward),
+            self.generator,
+        )
 
     def array(self, values):
         return None if values is None else self.memory.array(values)

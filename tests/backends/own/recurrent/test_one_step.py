@@ -5,46 +5,29 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedMemory
-from emulated_network import address
+from emulated_network import Network, kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent.candidates import kind_of
 from dnnffi.backends.own.recurrent.geometry import Kind
-from dnnffi.backends.own.recurrent.one_step import (
-    OneStepExecutor,
-    division,
-    divisions,
-    is_one_step,
-)
-from dnnffi.backends.rnn_interface import ForwardAddresses
-from dnnffi.device.interface import Launch
+from dnnffi.backends.own.recurrent.one_step import OneStep, division, is_one_step
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.weights import RNNWeights
+
+
+class OneStepNetwork(Network):
+    """A problem of one step on a device of four multiprocessors."""
+
+    def made(self, *_):
+        way = OneStep.of(self.problem, kind_of(self.problem), 4)
+        return way.executor(self.problem, self.launch, self.memory, "own", None)
 
 
 def results(problem, arrays, offset=0):
     """y, h_n and c_n of an inference, of arrays ``offset`` bytes past a multiple of 256."""
-    spec, memory, aligned = problem.spec, EmulatedMemory(offset=offset), EmulatedMemory()
-    launch = Launch(memory.current_stream(), 0)
-    made = divisions(problem, kind_of(problem), 4)
-    executor = OneStepExecutor(problem, launch, memory, "own", made)
-    x, h_0, c_0 = (None if one is None else memory.array(one) for one in arrays[:3])
-    weights = memory.array(RNNWeights.pack(arrays.weights, spec, backend="cudnn").flat)
-    dtype = memory.dtype(spec.dtype)
-    y, h_n = memory.empty(problem.y_shape, dtype), memory.empty(problem.h_shape, dtype)
-    c_n = memory.empty(problem.c_shape, dtype) if spec.has_cell else None
-    workspace = aligned.empty((executor.workspace_bytes,), np.uint8)
-    workspace.fill(0xFF)
-    addresses = map(address, (x, y, h_0, h_n, c_0, c_n, weights, workspace))
-    executor.forward(launch, ForwardAddresses(*addresses))
-    executor.close()
-    memory.check_margins()
-    aligned.check_margins()
-    return conformance.Results(y, h_n, c_n, *[None] * 4)
+    with OneStepNetwork(None, problem, None, offset=offset) as network:
+        return network.results(arrays)
 
 
 def check(spec, batch, *, states=True, options=None, offset=0, seed=0, bound=None):
@@ -98,7 +81,14 @@ def test_strict_products_are_as_precise_as_float32():
 @pytest.mark.parametrize("nan", ["propagate", "clip"])
 def test_the_cell_is_clipped(nan):
     spec = RNNSpec(mode="lstm", input_size=8, hidden_size=16)
-    check(spec, 4, options=RNNOptions(clip=(-0.1, 0.05), clip_nan=nan))
+    options = RNNOptions(clip=(-0.1, 0.05), clip_nan=nan)
+    check(spec, 4, options=options)
+    case = conformance.Case(RNNProblem.dense(spec, 1, 4, training=False, options=options), True, 0)
+    arrays = conformance.arrays_of(case)
+    arrays.c_0[0, 1, 2] = np.nan
+    h = results(case.problem, arrays).h_n
+    assert np.isnan(h[0, 1, 2]) == (nan == "propagate")
+    assert np.isnan(h).sum() == (nan == "propagate")
 
 
 def test_nan_stays_in_its_row():

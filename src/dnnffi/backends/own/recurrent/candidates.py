@@ -7,10 +7,10 @@ kernels of its own, "step".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations, product
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnnffi.backends.cublas import library as cublas
 from dnnffi.backends.own.recurrent.choices import (
@@ -26,12 +26,7 @@ from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor, kernels_besid
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import SourceAndName, compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
-from dnnffi.backends.own.recurrent.one_step import (
-    Division,
-    OneStepExecutor,
-    divisions,
-    is_one_step,
-)
+from dnnffi.backends.own.recurrent.one_step import OneStep, is_one_step
 from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.limits import limit_of
@@ -45,11 +40,33 @@ OWN = "own"
 _VERSION = 14
 """Of the kernels: times that were measured with another version are not used."""
 
-_ONE_STEP = "step"
 _OLDEST = (8, 0)
 _CLUSTERS = (9, 0)
 
-_Pair = tuple[Geometry, Geometry | None]
+
+class _Pair(NamedTuple):
+    """A way to run a problem: a forward and, for training, a backward."""
+
+    forward: Geometry
+    backward: Geometry | None
+
+    def kernels(self, problem: RNNProblem) -> Iterator[Geometry | SourceAndName]:
+        """What the executor launches."""
+        yield self.forward
+        yield from kernels_beside(problem, self.forward)
+        if self.backward is not None:
+            yield self.backward
+
+    def executor(
+        self,
+        problem: RNNProblem,
+        launch: Launch,
+        memory: MemoryWithGraphs,
+        algorithm: str,
+        generator: Any,
+    ) -> OwnRNNExecutor:
+        """The executor; it refuses as `OwnRNNExecutor` does."""
+        return OwnRNNExecutor(problem, launch, memory, cublas.load(), algorithm, *self, generator)
 
 
 class OwnCandidates:
@@ -65,19 +82,13 @@ class OwnCandidates:
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):
             return ()
-        if is_one_step(problem):
-            return (_ONE_STEP,)
         return tuple(name for name, _ in self._named(problem))
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin to compile the kernels of all candidates at once."""
         kernels: dict[Geometry | SourceAndName, None] = {}
-        if is_one_step(problem):
-            kernels |= dict.fromkeys(one.kernel() for one in self._divisions(problem).values())
-        for _, (forward, backward) in self._named(problem):
-            kernels |= dict.fromkeys((forward, *kernels_beside(problem, forward)))
-            if backward is not None:
-                kernels[backward] = None
+        for _, way in self._named(problem):
+            kernels |= dict.fromkeys(way.kernels(problem))
         if not kernels:
             return lambda: None
 
@@ -113,19 +124,14 @@ class OwnCandidates:
     ) -> AddressExecutor:
         if reason := self._why_not(problem):
             raise UnsupportedError("dnnffi", "", reason)
-        if is_one_step(problem) and algorithm in (None, _ONE_STEP):
-            return OneStepExecutor(problem, launch, self._memory, OWN, self._divisions(problem))
         named = self._named(problem)
-        pairs = [pair for name, pair in named if algorithm is None or name == algorithm]
-        library = cublas.load()
+        ways = [way for name, way in named if algorithm is None or name == algorithm]
         refused = UnsupportedError(
             "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
         )
-        for forward, backward in pairs:
+        for way in ways:
             try:
-                return OwnRNNExecutor(
-                    problem, launch, self._memory, library, OWN, forward, backward, generator
-                )
+                return way.executor(problem, launch, self._memory, OWN, generator)
             except UnsupportedError as error:  # as where others have a part of the device
                 refused = error
         raise refused
@@ -141,34 +147,32 @@ class OwnCandidates:
         """Why our kernels do not take a problem; empty where they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
 
-    def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair]]:
+    def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair | OneStep]]:
         """Those of `_pairs` that the problem can have. Its names are the same without dropout.
 
-        Nothing can be dropped between layers that run at once. A problem of one step has none.
+        Nothing can be dropped between layers that run at once. A problem of one step has one way.
         """
         if is_one_step(problem):
-            return []
+            chip = self._chip()
+            return [("step", OneStep.of(problem, kind_of(problem), chip.multiprocessors))]
         forwards: dict[Geometry, int] = {}
         backwards: dict[Geometry, int] = {}
-        named = []
-        for forward, backward in self._pairs(problem):
+        named: list[tuple[str, _Pair | OneStep]] = []
+        for pair in self._pairs(problem):
+            forward, backward = pair
             name = str(forwards.setdefault(forward, len(forwards) + 1))
             if backward is not None:
                 name += f".{backwards.setdefault(backward, len(backwards) + 1)}"
             if forward.kind.layers == 1 or not problem.drops:
-                named.append((name, (forward, backward)))
+                named.append((name, pair))
         return named
-
-    def _divisions(self, problem: RNNProblem) -> dict[int, Division]:
-        """Of the layers of a problem of one step, by the size of their input."""
-        return divisions(problem, kind_of(problem), self._chip().multiprocessors)
 
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
         """Geometries of the forward and, for training, of the backward; whatever is dropped."""
         kind, chip = kind_of(problem), self._chip()
         forwards = _ways(problem, kind, chip)
         if not problem.training:
-            return [(one, None) for way in forwards for one in way]
+            return [_Pair(one, None) for way in forwards for one in way]
         backwards = _ways(problem, kind._replace(backward=True), chip)
         pairs: list[_Pair] = []
         for number, mine in enumerate(forwards):
@@ -176,7 +180,7 @@ class OwnCandidates:
             # Clusters of a backward have less room: also with the most promising other one.
             if not others or others[0].cluster:
                 others += tuple(way[0] for way in backwards[number + 1 :] if way)[:1]
-            pairs += [(forward, backward) for backward, forward in product(others, mine)]
+            pairs += [_Pair(forward, backward) for backward, forward in product(others, mine)]
         return pairs
 
     def _chip(self) -> Chip:

@@ -6,7 +6,8 @@ other: see ``one_step.cuh``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.geometry import CELLS, DTYPES, WORD_BYTES, Kind
 from dnnffi.backends.own.recurrent.kernels import SourceAndName, one_step_kernel
@@ -18,7 +19,7 @@ from dnnffi.backends.rnn_interface import (
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
-from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
@@ -102,12 +103,51 @@ def division(
     return (*few, found[-1])[0]
 
 
-def divisions(problem: RNNProblem, kind: Kind, multiprocessors: int) -> dict[int, Division]:
-    """Of the layers of a problem, by the size of their input."""
-    spec = problem.spec
-    where = problem.batch, spec.num_directions, multiprocessors
-    sizes = map(spec.layer_input_size, range(spec.num_layers))
-    return {inputs: division(kind, inputs, *where) for inputs in dict.fromkeys(sizes)}
+class OneStep(NamedTuple):
+    """A way to run a problem: its layers' divisions, by the size of their input."""
+
+    divisions: dict[int, Division]
+
+    @classmethod
+    def of(cls, problem: RNNProblem, kind: Kind, multiprocessors: int) -> OneStep:
+        """That of a problem of one step."""
+        spec = problem.spec
+        where = problem.batch, spec.num_directions, multiprocessors
+        sizes = map(spec.layer_input_size, range(spec.num_layers))
+        return cls({inputs: division(kind, inputs, *where) for inputs in dict.fromkeys(sizes)})
+
+    def kernels(self, problem: RNNProblem) -> Iterator[SourceAndName]:
+        """What the executor launches."""
+        for one in self.divisions.values():
+            yield one.kernel()
+
+    def executor(
+        self,
+        problem: RNNProblem,
+        launch: Launch,
+        memory: MemoryWithGraphs,
+        algorithm: str,
+        generator: Any,
+    ) -> OneStepExecutor:
+        """The executor; nothing is drawn in an inference."""
+        return OneStepExecutor(problem, launch, memory, algorithm, self.divisions)
+
+
+class _Layer(NamedTuple):
+    """What is the same in every call: offsets in bytes, strides in elements.
+
+    ``biases`` is None without them, ``y`` of the last layer, whose is the caller's.
+    """
+
+    kernel: Kernel
+    blocks: tuple[int]
+    threads: tuple[int]
+    shared_bytes: int
+    matrices: tuple[int, int]
+    biases: tuple[int, int] | None
+    strides: tuple[int, int]
+    states: int
+    y: int | None
 
 
 class OneStepExecutor(AddressExecutor):
@@ -130,43 +170,57 @@ class OneStepExecutor(AddressExecutor):
         self.problem, self.device, self.algorithm = problem, launch.device, algorithm
         spec = problem.spec
         self.weight_size: int = weight_layout(spec, "cudnn").size
-        self._size = ITEM_SIZES[spec.dtype]
         low, high = problem.options.clip or (0.0, 0.0)
+        self._sizes = problem.batch, spec.num_directions
         self._bounds = float(low), float(high)
-        self._kernels = {
-            inputs: (one, memory.kernel(*one.kernel())) for inputs, one in divisions.items()
-        }
-        self._weights = layer_weights(spec)
-        room = Buffer()
-        nbytes = problem.batch * spec.num_directions * spec.hidden_size * self._size
-        self._ys = [room.add(nbytes) for _ in range(min(2, spec.num_layers - 1))]
+        size, room = ITEM_SIZES[spec.dtype], Buffer()
+        nbytes = problem.batch * spec.num_directions * spec.hidden_size * size
+        ys = [room.add(nbytes) for _ in range(min(2, spec.num_layers - 1))]
         self.workspace_bytes = self.least_workspace_bytes = room.nbytes
+        kernels = {inputs: memory.kernel(*one.kernel()) for inputs, one in divisions.items()}
+        self._layers = []
+        for layer, weights in enumerate(layer_weights(spec)):
+            inputs, last = spec.layer_input_size(layer), layer == spec.num_layers - 1
+            one = divisions[inputs]
+            self._layers.append(
+                _Layer(
+                    kernels[inputs],
+                    (one.blocks(*self._sizes),),
+                    (one.threads,),
+                    one.shared_bytes,
+                    matrices=(weights.w_ih, weights.w_hh),
+                    biases=(weights.b_ih, weights.b_hh) if spec.bias else None,
+                    strides=(weights.matrix_stride // size, weights.bias_stride // size),
+                    states=layer * nbytes,
+                    y=None if last else ys[layer % 2],
+                )
+            )
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        spec, batch = self.problem.spec, self.problem.batch
-        directions, x = spec.num_directions, at.x
-        of_layer = directions * batch * spec.hidden_size * self._size
-        for layer, weights in enumerate(self._weights):
-            one, kernel = self._kernels[spec.layer_input_size(layer)]
-            y = at.y
-            if layer < spec.num_layers - 1:
-                y = at.workspace + self._ys[layer % 2]
-            states = (array and array + layer * of_layer for array in (at.h_0, at.c_0))
-            last = (array and array + layer * of_layer for array in (at.h_n, at.c_n))
-            biases = (at.weights + weights.b_ih, at.weights + weights.b_hh) if spec.bias else (0, 0)
-            arguments = (
-                *(x, at.weights + weights.w_ih, at.weights + weights.w_hh, *biases),
-                *(*states, y, *last),
-                *(batch, directions),
-                *(weights.matrix_stride // self._size, weights.bias_stride // self._size),
-                *self._bounds,
-            )
-            kernel(
-                (one.blocks(batch, directions),),
-                (one.threads,),
-                arguments,
+        x, weights = at.x, at.weights
+        for layer in self._layers:
+            y = at.y if layer.y is None else at.workspace + layer.y
+            w_ih, w_hh = layer.matrices
+            biases = 0, 0
+            if layer.biases is not None:
+                biases = weights + layer.biases[0], weights + layer.biases[1]
+            states = layer.states
+            layer.kernel(
+                layer.blocks,
+                layer.threads,
+                (
+                    *(x, weights + w_ih, weights + w_hh, *biases),
+                    at.h_0 and at.h_0 + states,
+                    at.c_0 and at.c_0 + states,
+                    y,
+                    at.h_n and at.h_n + states,
+                    at.c_n and at.c_n + states,
+                    *self._sizes,
+                    *layer.strides,
+                    *self._bounds,
+                ),
                 stream=launch.stream,
-                shared_mem=one.shared_bytes,
+                shared_mem=layer.shared_bytes,
             )
             x = y
 

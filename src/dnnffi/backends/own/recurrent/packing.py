@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dnnffi.backends.own.recurrent.geometry import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import row_kernels
 from dnnffi.backends.own.recurrent.rows import Tables
 from dnnffi.device.interface import Array, Kernel, Launch, MemoryWithGraphs
 
 _THREADS = 256
 _MOST_BLOCKS = 2**16
-_WHOLE = 16  # bytes that are moved at once where everything is aligned
 
 
 class Packing:
@@ -45,7 +45,8 @@ class Packing:
 
     def _move(self, what: str, launch: Launch, source: int, target: int, width: int) -> None:
         nbytes = width * self._size
-        piece = self._size if (source | target | nbytes) % _WHOLE else _WHOLE
+        aligned = (source | target | nbytes) % WORD_BYTES == 0
+        piece = WORD_BYTES if aligned else self._size
         count = self._count * nbytes // piece
         self._kernels[what, piece](
             (min(-(-count // _THREADS), _MOST_BLOCKS),),
