@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dnnffi import files
 from dnnffi.convolution import backend as conv
 from dnnffi.execution import replay, store, workspaces
 from dnnffi.rnn import backend, route, staging, tuning
@@ -39,7 +40,7 @@ SAID = {
         f"larger than {mib(store.MOST_BYTES)}",
         {0.5: "Half a second after the end of the first one"}[tuning.BUDGET],
         {8: "first seven calls of a problem run by"}[route.CALLS_BEFORE_TUNING],
-        {3600.0: "an hour later or more"}[store._ABANDONED],
+        {3600.0: "an hour later or more"}[files.ABANDONED_SECONDS],
     ],
 }
 

@@ -1,7 +1,7 @@
 """What tuning found, kept on disk: one small file for a problem, device and library version.
 
-Files are written under another name and then renamed, so that a reader sees a whole one or none,
-and processes that tune at once do not disturb each other.
+Files are replaced as a whole (`dnnffi.files`), so that a reader sees a whole one or none, and
+processes that tune at once do not disturb each other.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
+from dnnffi import files
 from dnnffi.errors import PerformanceWarning
 
 ENVIRONMENT_VARIABLE = "DNNFFI_CACHE_DIR"
@@ -26,8 +24,6 @@ ENVIRONMENT_VARIABLE = "DNNFFI_CACHE_DIR"
 
 MOST_BYTES = 4 * 2**20
 """A larger file is none of ours: hundreds of candidates with their reasons are a tenth of it."""
-
-_ABANDONED = 3600.0  # seconds after which no writer is still at a part
 
 
 def folder() -> Path | None:
@@ -53,9 +49,9 @@ def checked_time(value: object) -> float:
 class Store:
     """Results by key, both plain JSON values, in files of one folder.
 
-    Links are followed where they are read, and replaced where a result is written in their place.
-    What is no regular file (a folder, a pipe, a device) is ignored as a damaged file is; a folder
-    stays, and keeps its result from being written.
+    A link is followed to read. Anything else that is not a regular file (a folder, a FIFO, a
+    device) is ignored as a damaged file is. Only regular files are replaced: anything else at the
+    path of a result stays, and keeps the result from being written.
     """
 
     def __init__(self, kind: str) -> None:
@@ -68,7 +64,7 @@ class Store:
         if path is None:
             return None
         try:
-            content = json.loads(_read(path))
+            content = files.parse_json(files.read(path, MOST_BYTES))
             if content["key"] == key:
                 return content["value"]
             raise ValueError("it is the result of another problem")
@@ -83,24 +79,12 @@ class Store:
         path = self._path(key)
         if path is None:
             return
-        written = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=path.parent, prefix=path.name, suffix=".part", delete=False
-            ) as file:
-                written = file.name
-                json.dump({"key": key, "value": value}, file, indent=1)
-                now = os.fstat(file.fileno()).st_mtime
-            os.replace(written, path)
-            written = None
-            _clean(path.parent, now)
+            text = json.dumps({"key": key, "value": value}, indent=1)
+            files.write(path, text.encode(), mode=0o600)
         except OSError as error:
             self.warn(f"tuning results cannot be kept: {error}")
-        finally:
-            if written is not None:
-                with suppress(OSError):
-                    os.unlink(written)
 
     def warn(self, text: str) -> None:
         """Say once what is wrong with the folder."""
@@ -118,27 +102,3 @@ class Store:
             return None
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
         return where / self._kind / f"{name}.json"
-
-
-def _read(path: Path) -> bytes:
-    """The content of a regular file; what else there is never keeps its reader waiting."""
-    with open(path, "rb", opener=_without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no regular file")
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-    return content
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    # Opening a pipe waits for its writer otherwise. Windows has neither.
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _clean(where: Path, now: float) -> None:
-    """Remove the parts of writers that were killed; ``now`` is by the file system's clock."""
-    for part in where.glob("*.json*.part"):
-        with suppress(OSError):  # another writer removed it, or may and this one not
-            if part.lstat().st_mtime < now - _ABANDONED:
-                part.unlink()
