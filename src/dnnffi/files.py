@@ -105,7 +105,7 @@ def write(
 ) -> None:
     """Make or replace a regular file as a whole.
 
-    The data is written to a part file beside the target, whose name cannot be predicted, and
+    The data is written to a part file in the same folder, whose name cannot be predicted, and
     renamed. If writing fails or is interrupted, the target is as before and the part file is
     removed; a part file whose writer was killed is removed by a later write into the folder.
 

@@ -359,7 +359,9 @@ class RNNWeights(Generic[ArrayT]):
         """Write a file with the arrays under PyTorch's names and the spec as metadata.
 
         ``path`` ends in ".npz", or in ".safetensors", which needs the package safetensors (extra
-        ``weights``). An existing file is replaced when the new one has been written completely.
+        ``weights``). An existing file is replaced when the new one has been written completely, and
+        keeps its permissions; if ``path`` is a link, the file that it leads to is replaced. Raises
+        ``OSError`` naming ``path`` if it is a folder, a device or a FIFO, or cannot be written.
 
         Examples
         --------
@@ -378,8 +380,10 @@ class RNNWeights(Generic[ArrayT]):
     def load(cls, path: str | PathLike[str], *, backend: LayoutOf = None) -> Self:
         """The weights in a file that `save` wrote, on the host, in the layout of ``backend``.
 
-        None is PyTorch's order. Nothing is unpickled. Raises ``ValueError`` naming the file if it
-        is damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
+        None is PyTorch's order. Nothing is unpickled or decompressed, and the shapes are compared
+        with the spec before the data is read. Raises ``ValueError`` naming the file if it is
+        damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
+        Raises ``OSError`` naming the file if it cannot be read or is not a regular file.
 
         Examples
         --------

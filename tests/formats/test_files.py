@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 import sys
 import tempfile
+import traceback
+import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
 
+import bounded
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,10 +94,10 @@ def test_the_file_of_a_link_is_replaced_and_keeps_its_permissions(path):
 def test_a_failed_write_leaves_what_was_there(path, monkeypatch):
     weights_of().save(path)
 
-    def fail(self, target):
+    def fail(part, target):
         raise OSError("no space")
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match=r"^no space$"):
         weights_of(RNNSpec(mode="gru", input_size=2, hidden_size=3)).save(path)
     assert RNNWeights.load(path).spec == SPEC
@@ -127,7 +133,8 @@ def test_a_flipped_bit_in_an_npz_is_noticed_or_harmless(tmp_path):
 def test_pickles_are_refused(tmp_path):
     path = tmp_path / "net.npz"
     np.savez(path, allow_pickle=True, weight_ih_l0=np.array([print, None], dtype=object))
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole npz file of plain arrays: Obj"):
+    message = rf"^{path} is not a whole npz file of plain arrays: \S+ has Python objects, not n"
+    with pytest.raises(ValueError, match=message):
         RNNWeights.load(path)
 
 
@@ -228,3 +235,352 @@ def test_without_safetensors_npz_still_works(tmp_path, monkeypatch):
     assert RNNWeights.load(tmp_path / "net.npz").spec == SPEC
     with pytest.raises(ImportError, match=r"pip install 'dnnffi\[weights\]'; \.npz needs NumPy"):
         weights_of().save(tmp_path / "net.safetensors")
+
+
+def test_safetensors_are_read_without_their_package(tmp_path, monkeypatch):
+    safetensors_numpy()
+    weights_of().save(tmp_path / "net.safetensors")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    loaded = RNNWeights.load(tmp_path / "net.safetensors", backend="cudnn")
+    np.testing.assert_array_equal(loaded.flat, weights_of().flat)
+
+
+# What is not a regular file
+
+LOAD = """
+import sys
+import dnnffi
+for load in (dnnffi.RNNWeights.load, dnnffi.load_rnn):
+    try:
+        load(sys.argv[1])
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["folder", "FIFO", "character device"])
+def test_only_regular_files_are_loaded_and_replaced(tmp_path, suffix, kind):
+    path = tmp_path / f"net{suffix}"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    before = os.lstat(path).st_ino
+    message = f"is not a regular file but a {kind}: "
+    told = bounded.run(LOAD, path).splitlines()
+    assert len(told) == 2
+    assert all(line.endswith(f"{message}'{path}'") for line in told)
+    if suffix == ".safetensors":
+        safetensors_numpy()
+    with pytest.raises(OSError, match=message):
+        weights_of().save(path)
+    assert os.lstat(path).st_ino == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# Files that claim more than they are
+
+
+@contextlib.contextmanager
+def little_memory():
+    """Fail if more memory is allocated than a small part of what the files here claim."""
+    tracemalloc.start()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 2**20
+
+
+LARGE = 2**24
+"""Elements: 64 MiB of float32."""
+
+
+def spec_text(spec):
+    """The spec as `save` writes it."""
+    names = ("mode", "input_size", "hidden_size", "num_layers", "bidirectional", "bias")
+    return json.dumps({name: getattr(spec, name) for name in (*names, "proj_size", "dtype")})
+
+
+LARGE_SPEC = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=4096, bias=False)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"weight_ih_l0": np.zeros((4096, 1), "f"), "weight_hh_l0": np.zeros((4096, 4096), "f")},
+        {"other": np.zeros(LARGE, "f")},
+    ],
+    ids=["weights", "other"],
+)
+def test_compressed_members_are_never_expanded(tmp_path, arrays):
+    path = tmp_path / "net.npz"
+    np.savez_compressed(path, **{"dnnffi.RNNSpec": np.array(spec_text(LARGE_SPEC))}, **arrays)
+    assert path.stat().st_size < 2**17
+    with little_memory(), pytest.raises(ValueError, match=rf"^{path} .*: \S+ is compressed; numpy"):
+        RNNWeights.load(path)
+
+
+def overlapping(path, spec):
+    """Write an npz whose weights, all of one shape, overlap: each begins within the one before."""
+    shape = (spec.hidden_size, spec.hidden_size)
+    header = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, described)
+    header, count = header.getvalue(), 4 * shape[0] * shape[1]
+    names = [
+        f"weight_{kind}_l{layer}.npy" for layer in range(spec.num_layers) for kind in ("ih", "hh")
+    ]
+    np.savez(path, **{"dnnffi.RNNSpec": np.array(spec_text(spec))})
+    with zipfile.ZipFile(path, "a") as archive:
+        begin = archive.start_dir
+        infos = [zipfile.ZipInfo(name) for name in names]
+        content = b"\0" * count
+        for info in reversed(infos):
+            content = header + content
+            info.file_size = info.compress_size = len(header) + count
+            info.CRC = zlib.crc32(content[: info.file_size])
+            content = info.FileHeader() + content
+        for info in infos:
+            info.header_offset = begin + content.index(info.FileHeader())
+        archive.fp.seek(begin)
+        archive.fp.write(content)
+        archive.start_dir = archive.fp.tell()
+        archive.filelist += infos
+        archive.NameToInfo |= dict(zip(names, infos, strict=True))
+        archive._didModify = True
+
+
+def test_members_that_overlap_are_refused_before_they_are_read(tmp_path):
+    spec = RNNSpec(mode="rnn_tanh", input_size=256, hidden_size=256, num_layers=20, bias=False)
+    path = tmp_path / "net.npz"
+    overlapping(path, spec)
+    assert path.stat().st_size < 2**19
+    with little_memory(), pytest.raises(ValueError, match=rf"^{path} .* members claim more bytes"):
+        RNNWeights.load(path)
+
+
+def test_no_data_is_read_before_shapes_are_compared_with_the_spec(path):
+    arrays = weights_of().to_torch() | {"weight_hh_l0": np.zeros((16, LARGE // 16), "f")}
+    if path.suffix == ".npz":
+        np.savez(path, **{"dnnffi.RNNSpec": np.array(spec_text(SPEC))}, **arrays)
+    else:
+        metadata = {"dnnffi.RNNSpec": spec_text(SPEC)}
+        safetensors_numpy().save_file(arrays, path, metadata=metadata)
+    with little_memory(), pytest.raises(ValueError, match=rf"^{path}: weight_ih_l0 must have "):
+        RNNWeights.load(path)
+
+
+@pytest.mark.parametrize("length", [2**63 - 1, 2**40, 200_000_000])
+def test_a_header_of_safetensors_that_is_longer_than_the_file(tmp_path, length):
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + b"{}")
+    with (
+        little_memory(),
+        pytest.raises(
+            ValueError,
+            match=rf"^{path} is not a whole safetensors .*: its header has {length:,} bytes",
+        ),
+    ):
+        RNNWeights.load(path)
+
+
+def safetensors_bytes(header, data=b""):
+    text = header if isinstance(header, str) else json.dumps(header)
+    return len(text).to_bytes(8, "little") + text.encode() + data
+
+
+def tensor(begin=0, end=8, **changes):
+    return {"dtype": "F32", "shape": [2], "data_offsets": [begin, end]} | changes
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"a": tensor(4, 12)}, "a begins at byte 4 instead of 0"),
+        ({"a": tensor(), "b": tensor(4, 12)}, "b begins at byte 4 instead of 8"),
+        ({"a": tensor(), "b": tensor()}, "begins at byte 0 instead of 8"),
+        ({"a": tensor()}, "its tensors have 8 bytes, its data 12"),
+        ({"a": tensor(end=12)}, "a has 12 bytes; F32 of shape .2. has 8"),
+        ({"a": tensor(8, 0)}, "a has -8 bytes"),
+        ({"a": tensor(shape=[-2])}, "a has shape .-2."),
+        ({"a": tensor(shape=[2.0])}, "a has shape .2.0."),
+        ({"a": tensor(shape=[True, 2])}, "a has shape .True, 2."),
+        ({"a": tensor(shape=[2**62, 2**62])}, "a has 8 bytes; F32 of shape "),
+        ({"a": tensor(dtype=["F32"])}, "a has dtype "),
+        ({"a": tensor(data_offsets=[0])}, "a has shape .2. and data_offsets .0."),
+        ({"a": tensor(strides=[1])}, "the header of a must have dtype, shape and data_offsets"),
+        ({"a": 1}, "the header of a must have dtype, shape and data_offsets"),
+        ([], "its header is not a JSON object"),
+        ({"__metadata__": 1}, "its tensors have 0 bytes, its data 12"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_header_of_safetensors_that_does_not_describe_the_data(tmp_path, header, message):
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(safetensors_bytes(header, bytes(12)))
+    with pytest.raises(ValueError, match=rf"^{path} is not a whole safetensors .*: .*{message}"):
+        RNNWeights.load(path)
+
+
+@pytest.mark.parametrize("metadata", [[], {"dnnffi.RNNSpec": {}}])
+def test_metadata_of_safetensors_that_are_no_texts(tmp_path, metadata):
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(safetensors_bytes({"__metadata__": metadata}))
+    with pytest.raises(ValueError, match=rf"^{path} is not a whole safetensors file"):
+        RNNWeights.load(path)
+
+
+# One name twice: readers differ in which of the two they take
+
+
+def test_two_members_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "net.npz"
+    weights_of().save(path)
+    with np.load(path, allow_pickle=False) as file:
+        other = file["weight_ih_l0"] + 1
+    with (
+        zipfile.ZipFile(path, "a") as file,
+        pytest.warns(UserWarning, match="Duplicate name"),
+        file.open("weight_ih_l0.npy", "w") as member,
+    ):
+        np.lib.format.write_array(member, other)
+    with pytest.raises(
+        ValueError,
+        match=rf"^{path} is not a whole npz .*: it has 2 members of the name weight_ih_l0",
+    ):
+        RNNWeights.load(path)
+
+
+def test_a_member_without_a_suffix_is_refused(tmp_path):
+    # NumPy would know "a" and "a.npy" by the same name.
+    path = tmp_path / "net.npz"
+    weights_of().save(path)
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("weight_ih_l0", b"")
+    with pytest.raises(ValueError, match=rf"^{path} is .*: its member weight_ih_l0 is not an arr"):
+        RNNWeights.load(path)
+
+
+def test_two_tensors_of_one_name_are_refused(tmp_path):
+    safetensors_numpy()
+    path = tmp_path / "net.safetensors"
+    weights_of().save(path)
+    whole = path.read_bytes()
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:begin])
+    entry = json.dumps(header["bias_hh_l0"])
+    text = f'{{"bias_hh_l0": {entry}, {json.dumps(header)[1:]}'
+    path.write_bytes(safetensors_bytes(text, whole[begin:]))
+    with pytest.raises(
+        ValueError, match=rf"^{path} is not a whole .*: the name 'bias_hh_l0' occurs twice"
+    ):
+        RNNWeights.load(path)
+
+
+@pytest.mark.parametrize("name", ["mode", "dtype", "hidden_size"])
+def test_a_spec_that_says_something_twice_is_refused(path, name):
+    entries = json.loads(spec_text(SPEC))
+    text = f'{{"{name}": {json.dumps(entries[name])}, {json.dumps(entries)[1:]}'
+    arrays = weights_of().to_torch()
+    if path.suffix == ".npz":
+        np.savez(path, **{"dnnffi.RNNSpec": np.array(text)}, **arrays)
+    else:
+        safetensors_numpy().save_file(arrays, path, metadata={"dnnffi.RNNSpec": text})
+    with pytest.raises(
+        ValueError, match=rf"^{path}: dnnffi.RNNSpec is not JSON: the name '{name}' occurs twice"
+    ):
+        RNNWeights.load(path)
+
+
+# Other members of an npz
+
+
+@pytest.mark.parametrize("change", ["long header", "objects", "object spec", "version 3"])
+def test_no_error_recommends_unpickling(tmp_path, change):
+    path = tmp_path / "net.npz"
+    weights_of().save(path)
+    with np.load(path, allow_pickle=False) as file:
+        arrays = dict(file)
+    objects = np.array([print, None], dtype=object)
+    if change == "long header":
+        arrays["a"] = np.zeros(1, [(f"field {number}", "f4") for number in range(600)])
+    elif change == "version 3":
+        arrays["a"] = np.zeros(1, [("\N{GREEK SMALL LETTER ALPHA}", "f4")])
+    else:
+        arrays["a" if change == "objects" else "dnnffi.RNNSpec"] = objects
+    with contextlib.ExitStack() as stack:
+        if change == "version 3":
+            stack.enter_context(pytest.warns(UserWarning, match="NumPy"))
+        np.savez(path, allow_pickle=True, **arrays)
+    with pytest.raises(ValueError, match=rf"^{path} is not a whole npz file") as caught:
+        RNNWeights.load(path)
+    assert "pickle" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_arrays_in_other_orders_of_memory_and_bytes_are_read(tmp_path):
+    path = tmp_path / "net.npz"
+    weights_of().save(path)
+    rewritten(
+        path,
+        lambda spec, arrays: arrays.update(
+            {name: np.asfortranarray(array).astype(">f4") for name, array in arrays.items()}
+        ),
+    )
+    np.testing.assert_array_equal(RNNWeights.load(path, backend="cudnn").flat, weights_of().flat)
+
+
+@pytest.mark.parametrize("text", [np.array(1.0), np.array(["{}"]), np.array("{" + " " * 2**14)])
+def test_a_spec_that_is_no_short_text_is_refused(tmp_path, text):
+    path = tmp_path / "net.npz"
+    np.savez(path, **{"dnnffi.RNNSpec": text}, **weights_of().to_torch())
+    with pytest.raises(ValueError, match=rf"^{path} is .*: dnnffi.RNNSpec is not a text of at mo"):
+        RNNWeights.load(path)
+
+
+def test_an_array_of_another_size_than_its_header_says_is_refused(tmp_path):
+    path = tmp_path / "net.npz"
+    weights_of().save(path)
+    file = io.BytesIO()
+    np.save(file, np.zeros(3, "f4"))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a.npy", file.getvalue() + bytes(4))
+    with pytest.raises(ValueError, match=rf"^{path} is .*: a.npy has 144 bytes; its header descr"):
+        RNNWeights.load(path)
+
+
+# Writing
+
+
+@pytest.mark.parametrize("length", [230, 250, 255])
+def test_a_file_may_have_a_long_name(path, length):
+    path = path.with_name("n" * (length - len(path.suffix)) + path.suffix)
+    weights_of().save(path)
+    assert RNNWeights.load(path).spec == SPEC
+    assert list(path.parent.iterdir()) == [path]
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+import dnnffi
+end = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+os.replace = os.rename = end
+spec = dnnffi.RNNSpec(mode="gru", input_size=2, hidden_size=3)
+dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).save(sys.argv[1])
+"""
+
+
+def test_what_a_killed_save_left_is_removed_by_a_later_one(path):
+    with pytest.raises(AssertionError):
+        bounded.run(KILLED, path)
+    (left,) = path.parent.iterdir()
+    then = left.stat().st_mtime - 2 * 3600
+    os.utime(left, (then, then))
+    weights_of().save(path)
+    assert list(path.parent.iterdir()) == [path]

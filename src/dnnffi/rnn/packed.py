@@ -230,8 +230,8 @@ def load_rnn(
 ) -> PackedRNN:
     """The network in a file that `PackedRNN.save` or `RNNWeights.save` wrote, packed.
 
-    Raises ``ValueError`` naming the file if it is damaged, truncated or of another kind; otherwise
-    as `pack_rnn`.
+    Raises ``ValueError`` naming the file if it is damaged, truncated or of another kind, and
+    ``OSError`` if it cannot be read or is not a regular file; otherwise as `pack_rnn`.
 
     Examples
     --------
