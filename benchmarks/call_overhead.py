@@ -12,7 +12,6 @@ between batches so that its queue never fills. The same problem, the same arrays
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from importlib.util import find_spec
 import cupy
 
 import dnnffi
+from dnnffi import files
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.cli.machine import machine
@@ -149,8 +149,8 @@ def main() -> None:
             f"{torch_time:8.2f}"
         )
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"machine": found, "rows": rows, "reports": reports}, file, indent=2)
+        record = {"machine": found, "rows": rows, "reports": reports}
+        files.write_json(arguments.json, record, indent=2)
 
 
 if __name__ == "__main__":

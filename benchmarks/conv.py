@@ -22,13 +22,11 @@ cuDNN's heuristics choose, and by PyTorch without a search: layers that are call
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import cupy
@@ -36,6 +34,7 @@ from call_overhead import host_times
 from conv_layers import DEPTHWISE, QUICK, SETS, Layer
 
 import dnnffi
+from dnnffi import files
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors
@@ -408,7 +407,7 @@ def first_calls() -> list[dict[str, Any]]:
 
 def joined(parts: list[str]) -> dict[str, Any]:
     """One record of several that were measured on one machine."""
-    first, *others = (json.loads(Path(part).read_text()) for part in parts)
+    first, *others = (files.read_json(part) for part in parts)
     for other in others:
         if other["machine"] != first["machine"]:
             raise SystemExit(f"not of one machine: {first['machine']}, {other['machine']}")
@@ -436,16 +435,14 @@ def main() -> None:
     if arguments.join and not arguments.json:
         parser.error("--join needs --json")
     if arguments.join:
-        with open(arguments.json, "w") as file:
-            json.dump(joined(arguments.join), file, indent=1)
+        files.write_json(arguments.json, joined(arguments.join))
         return
     record: dict[str, Any] = {"machine": machine("gpu", ("torch",) if torch is not None else ())}
     print(", ".join(f"{key} {value}" for key, value in record["machine"].items()), flush=True)
 
     def write() -> None:
         if arguments.json:
-            with open(arguments.json, "w") as file:
-                json.dump(record, file, indent=1)
+            files.write_json(arguments.json, record)
 
     only, operations = arguments.only or "", OPERATIONS
     kernels_alone = arguments.only or arguments.untuned

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import dnnffi
+from dnnffi import files
 from dnnffi.bench.shapes import OWN, PERFORMANCE, Shape
 from dnnffi.cli.machine import machine
 from dnnffi.device.cupy import import_cupy
@@ -97,7 +98,7 @@ def main() -> None:
             print(rows[-1], flush=True)
     if options.json:
         record = {"machine": machine("gpu", ()), "calls": CALLS, "rows": rows}
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        files.write_json(options.json, record)
 
 
 if __name__ == "__main__":

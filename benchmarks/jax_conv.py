@@ -18,7 +18,6 @@ is begun; the record counts what was left out, and another run with ``--configs`
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import time
@@ -36,6 +35,7 @@ from conv_layers import SETS, Layer
 from jax import lax
 
 import dnnffi
+from dnnffi import files
 from dnnffi import jax as djax
 from dnnffi.cli.machine import machine
 from dnnffi.jax.convolution.implementations import WAYS
@@ -329,7 +329,7 @@ def main() -> None:
                 )
             record["left_out"][config] -= 1
             if options.json:
-                options.json.write_text(json.dumps(record, indent=1) + "\n")
+                files.write_json(options.json, record)
             jax.clear_caches()
             dnnffi.clear_plans()
             cupy.get_default_memory_pool().free_all_blocks()
@@ -342,7 +342,7 @@ def begun(path: Path | None, configs: Sequence[str]) -> dict[str, Any]:
     """
     found = {"machine": machine("gpu", ("jax", "jaxlib")), "calls": CALLS}
     if path is not None and path.exists():
-        before = json.loads(path.read_text())
+        before = files.read_json(path)
         if all(before[name] == value for name, value in found.items()):
             rows = [row for row in before["rows"] if row["config"] not in configs]
             return found | {"left_out": before["left_out"], "rows": rows}

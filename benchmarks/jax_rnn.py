@@ -18,7 +18,6 @@ needs no GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -39,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dnnffi
+from dnnffi import files
 from dnnffi import jax as djax
 from dnnffi.bench import array_models
 from dnnffi.bench.shapes import PERFORMANCE, Data, Shape
@@ -321,11 +321,11 @@ def put(path: Path | None, part: str, found: Any, place: str = "gpu") -> None:
     """Put a part of the record in its place, and where it was measured; rows replace their own."""
     if path is None:
         return
-    record = json.loads(path.read_text()) if path.exists() else {}
+    record = files.read_json(path) if path.exists() else {}
     if part == "rows":
         found = list({row["shape"]: row for row in [*record.get(part, []), *found]}.values())
     record |= {part: found, f"machine_{part}": machine(place, ("jax",))}
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    files.write_json(path, record)
 
 
 def main() -> None:

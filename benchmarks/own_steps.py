@@ -19,7 +19,6 @@ but between their warps, with the rows divided among them.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from itertools import product
 from math import ceil, inf
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import dnnffi
+from dnnffi import files
 from dnnffi.bench.clocks import CupyClock
 from dnnffi.cli.machine import machine
 from dnnffi.device.cupy import import_cupy
@@ -252,7 +252,7 @@ def main() -> None:
         print(f"{left_out} problems left out after {options.seconds:g} s")
     if options.json:
         record = {"machine": machine("gpu", ()), "device": device._asdict(), "rows": rows}
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        files.write_json(options.json, record)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ Not among them are networks with dropout, which draw other masks in every call.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
@@ -31,6 +30,7 @@ import cupy
 import numpy as np
 
 import dnnffi
+from dnnffi import files
 from dnnffi.cli.machine import machine
 from dnnffi.device.dtypes import dtype_object
 
@@ -310,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     if options.json:
         record = {"machine": machine("gpu", ()), **found}
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        files.write_json(options.json, record)
     return int(bool(found["differing_words"]) or found["launches"] < options.launches)
 
 

@@ -25,6 +25,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import dnnffi
+from dnnffi import files
 from dnnffi.cli.machine import machine
 from dnnffi.reference.direction import MOST_ROWS
 
@@ -175,7 +176,7 @@ def main() -> None:
         text = "\n".join(lines())
     print(text)
     if options.record:
-        RECORD.write_text(f"{text}\n", encoding="utf-8")
+        files.write(RECORD, f"{text}\n".encode())
 
 
 if __name__ == "__main__":

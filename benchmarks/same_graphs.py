@@ -12,7 +12,6 @@ the median of its turns, in microseconds of a launch.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from dnnffi import files
 from dnnffi.bench.clocks import clock_for
 from dnnffi.bench.creator import Creator
 from dnnffi.bench.shapes import PERFORMANCE, Shape
@@ -72,7 +72,7 @@ def main() -> None:
     rows = rows_of(SHAPES[options.shape], creators)
     if options.json:
         record = {"machine": machine("gpu", peers), "shape": options.shape, "rows": rows}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        files.write_json(options.json, record)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ machine.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -35,7 +34,7 @@ from unittest.mock import patch
 import numpy as np
 
 import dnnffi
-from dnnffi import testing
+from dnnffi import files, testing
 from dnnffi.backends.vulkan import copies
 from dnnffi.backends.vulkan.device import Device, open_device
 from dnnffi.backends.vulkan.native import READ, Functions
@@ -401,7 +400,7 @@ def main() -> None:
         print(f"    {row['problem']:24} {row['bound_ms']['auto']:10.3f} ms")
     if arguments.json:
         record = {"machine": found, "bounds": most, "rows": rows}
-        Path(arguments.json).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        files.write_json(arguments.json, record, indent=2)
 
 
 if __name__ == "__main__":

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import bounded
+import irregular
 import pytest
 
 from dnnffi import files
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
-
-
-def irregular(kind, folder):
-    """A path in ``folder`` at which there is something of this kind, and its description."""
-    path = folder / f"a {kind}"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as made:
-            # The path of a socket has at most about 100 bytes: it is bound by a relative path.
-            made.bind(os.path.relpath(path))
-    else:  # any user can make a link to a device
-        path.symlink_to("/dev/zero")
-    return path
-
-
-KINDS = ("folder", "FIFO", "socket", "character device")
 
 
 def left_in(folder):
@@ -71,17 +51,19 @@ for function in (files.open_regular, lambda path: files.read(path, 100)):
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", irregular.KINDS)
 def test_only_regular_files_are_read(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = irregular(kind, tmp_path)
+    path = tmp_path / "file"
+    irregular.make(path, kind)
     told = bounded.run(READ, path).splitlines()
     assert len(told) == 2
     assert all(line.endswith(f"is not a regular file but a {kind}: '{path}'") for line in told)
 
 
 def test_a_device_is_not_even_opened(tmp_path, monkeypatch):
-    path = irregular("character device", tmp_path)
+    path = tmp_path / "file"
+    irregular.make(path, "character device")
     monkeypatch.setattr(os, "open", None)
     with pytest.raises(OSError, match="not a regular file but a character device"):
         files.open_regular(path)
@@ -199,11 +181,12 @@ def test_the_part_file_is_never_more_readable_than_the_file(tmp_path, monkeypatc
     assert seen == [0o600]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", irregular.KINDS)
 @pytest.mark.parametrize("follow_link", [False, True])
 def test_only_regular_files_are_replaced(kind, follow_link, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = irregular(kind, tmp_path)
+    path = tmp_path / "file"
+    irregular.make(path, kind)
     before = os.lstat(path).st_ino
     described = "link" if path.is_symlink() and not follow_link else kind
     named = os.path.realpath(path) if follow_link else path
@@ -214,10 +197,9 @@ def test_only_regular_files_are_replaced(kind, follow_link, tmp_path, monkeypatc
     assert left_in(tmp_path) == [path.name]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make or replace a device")
 def test_a_device_is_not_replaced_by_root(tmp_path):
     path = tmp_path / "device"
-    os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    irregular.make_device(path)
     with pytest.raises(OSError, match="not a regular file but a character device"):
         files.write(path, b"x")
     assert path.is_char_device()
@@ -243,9 +225,18 @@ def test_links_without_end_are_refused(tmp_path):
             files.write(tmp_path / "a", b"", follow_link=follow_link)
 
 
+def test_a_value_is_written_and_read_as_json(tmp_path):
+    value = {"a": [1, 2.5, None, "\N{EURO SIGN}"]}
+    files.write_json(tmp_path / "file", value)
+    assert files.read_json(tmp_path / "file") == value
+    assert (tmp_path / "file").read_text().endswith("}\n")
+    with pytest.raises(OSError, match="has more than 10 bytes"):
+        files.read_json(tmp_path / "file", 10)
+
+
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
     folder = tmp_path / "none"
-    with pytest.raises(FileNotFoundError, match=f"'{folder}'$"):
+    with pytest.raises(FileNotFoundError, match=f"folder does not exist: '{folder}'$"):
         files.write(folder / "file", b"")
     folder.touch()
     with pytest.raises(NotADirectoryError, match=f"'{folder}'$"):

@@ -5,13 +5,13 @@ A ``conftest.py`` takes the hooks from here and calls `write` at the end of a ru
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
 import conformance
 import pytest
 
+from dnnffi import files
 from dnnffi.cli.machine import source_hash
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +51,7 @@ def write(terminalreporter, name, folder, environment):
     record = environment() | {"src_sha256": source_hash()} | counts | shown(right)
     path = RECORDS / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    files.write_json(path, record, indent=2)
     terminalreporter.write_line(f"recorded in {path}: {counts}")
 
 

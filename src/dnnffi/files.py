@@ -1,7 +1,7 @@
 """Read regular files without waiting, and replace files as a whole.
 
-Every path that a user names is read and written through this module, so that the same rules hold
-everywhere:
+Weights, tuning results, records and pictures are read and written through this module, so that the
+same rules hold everywhere:
 
 * Only regular files are read. A FIFO would keep its reader waiting, a device may never end, and
   merely opening a device can have an effect.
@@ -43,15 +43,12 @@ _KINDS = {
 }
 
 
-def check_regular(path: Path) -> os.stat_result:
-    """Return the status of the regular file at ``path``, or where a link at ``path`` leads.
+def check_regular(path: Path) -> None:
+    """Raise ``OSError`` naming the path unless it is a regular file, or a link to one.
 
-    Raises ``OSError`` naming the path if it does not exist or is not a regular file. The file is
-    not opened.
+    Nothing is opened.
     """
-    found = os.stat(path)
-    _refuse_irregular(path, found)
-    return found
+    _refuse_irregular(path, os.stat(path))
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -85,6 +82,11 @@ def parse_json(text: str | bytes) -> Any:
     return json.loads(text, object_pairs_hook=_object_of)
 
 
+def read_json(path: Path, max_bytes: int = 2**26) -> Any:
+    """Return the value in a JSON file; errors as those of `read` and `parse_json`."""
+    return parse_json(read(path, max_bytes))
+
+
 def check_replaceable(path: Path, *, follow_link: bool = False) -> str:
     """Return the path of the file that `write` would make or replace.
 
@@ -94,8 +96,11 @@ def check_replaceable(path: Path, *, follow_link: bool = False) -> str:
     """
     target = os.path.realpath(path) if follow_link else os.fspath(path)
     folder = os.path.dirname(target) or os.curdir
-    if not stat.S_ISDIR(os.stat(folder).st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+    try:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "is not a folder", folder)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "folder does not exist", folder) from None
     _status_of_replaced(target)
     return target
 
@@ -153,6 +158,11 @@ def write(
                 os.unlink(part)
         raise
     _remove_abandoned_parts(folder, now)
+
+
+def write_json(path: Path, value: Any, *, indent: int = 1) -> None:
+    """Make or replace a JSON file as a whole; errors as those of `write`."""
+    write(path, (json.dumps(value, indent=indent) + "\n").encode())
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

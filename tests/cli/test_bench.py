@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -11,6 +12,8 @@ from operator import setitem
 from pathlib import Path
 from types import SimpleNamespace
 
+import bounded
+import irregular
 import pytest
 
 from dnnffi.bench import array_models, runner
@@ -262,13 +265,67 @@ def test_something_that_cannot_be_measured_is_refused(what, capsys):
         (["--only", "transformer"], "--only transformer: no shape of tiny has that"),
         (["--only", ONE, "--models", "x"], "--models x: no model has that in its name"),
         (["--only", ONE, "--peers", "none,torch"], "--peers: none stands alone"),
-        (["--only", ONE, "--json", "no/such/f"], "--json no/such/f: not a file in a folder that"),
-        (["--only", ONE, "--plot", "."], "--plot .: not a file in a folder that is there"),
+        (["--only", ONE, "--json", "no/such/f"], "--json no/such/f: folder does not exist"),
+        (["--only", ONE, "--plot", "."], "--plot .: is not a regular file but a folder"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(arguments, words, capsys):
     assert main([*SHORT, *arguments]) == 2
     assert words in failure(capsys)
+
+
+# What is at the path already
+
+RUN = """
+import sys
+from dnnffi.cli import main
+print(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+@pytest.mark.parametrize("kind", ["FIFO", "link"])
+def test_only_a_regular_file_is_replaced(tmp_path, option, kind):
+    path = tmp_path / "out"
+    irregular.make(path, "character device" if kind == "link" else kind)
+    before = os.lstat(path).st_ino
+    code = f"import sys\nsys.stderr = sys.stdout{RUN}"
+    told = bounded.run(code, *SHORT, "--only", ONE, option, path).splitlines()
+    assert told == [
+        f"dnnffi bench: error: {option} {path}: is not a regular file but a {kind}",
+        "2",
+    ], "nothing was measured"
+    assert os.lstat(path).st_ino == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_device_is_not_replaced_by_root(tmp_path, option, capsys):
+    path = tmp_path / "device"
+    irregular.make_device(path)
+    assert main([*SHORT, "--only", ONE, option, str(path)]) == 2
+    assert failure(capsys).endswith("is not a regular file but a character device\n")
+    assert path.is_char_device()
+
+
+def test_a_link_beside_the_record_is_not_followed(tmp_path):
+    victim, record = tmp_path / "victim", tmp_path / "bench.json"
+    victim.write_text("precious")
+    (tmp_path / "bench.json.new").symlink_to("victim")
+    assert main([*SHORT, "--only", ONE, "--json", str(record)]) == 0
+    assert victim.read_text() == "precious"
+    assert json.loads(record.read_text(encoding="utf-8"))["rows"]
+
+
+def test_a_record_may_have_a_long_name_and_keeps_the_permissions(tmp_path):
+    record = tmp_path / ("n" * 250 + ".json")
+    record.touch()
+    record.chmod(0o600)
+    assert main([*SHORT, "--only", ONE, "--json", str(record)]) == 0
+    assert record.stat().st_mode & 0o777 == 0o600
+    assert json.loads(record.read_text(encoding="utf-8"))["rows"]
+    assert list(tmp_path.iterdir()) == [record]
 
 
 def test_a_peer_that_is_not_installed_is_refused(monkeypatch, capsys):

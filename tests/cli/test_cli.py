@@ -7,6 +7,9 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import bounded
+import irregular
+import numpy as np
 import pytest
 
 import dnnffi
@@ -201,6 +204,77 @@ def test_demo_generates_from_no_folder_without_a_network(tmp_path, capsys):
     (tmp_path / "head.npz").write_bytes(b"PK")
     assert main(run) == 1
     assert "head.npz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["loss.png", "sample.txt", "head.npz", "network.npz"])
+def test_demo_follows_no_link_out_of_its_folder_to_a_device(text, tmp_path, name, capsys):
+    output = tmp_path / "output"
+    output.mkdir()
+    irregular.make(output / name, "character device")
+    assert run_demo(text, output, "--steps", "5") == 2
+    message = failure(capsys)
+    assert f"--output {output / name}: is not a regular file but a " in message
+    assert list(output.iterdir()) == [output / name]
+
+
+@pytest.mark.parametrize("name", ["loss.png", "sample.txt", "head.npz"])
+def test_demo_does_not_write_through_a_link(text, tmp_path, name, capsys):
+    output, victim = tmp_path / "output", tmp_path / "victim"
+    output.mkdir()
+    victim.write_text("precious")
+    (output / name).symlink_to(victim)
+    assert run_demo(text, output, "--steps", "5") == 2
+    assert f"{name}: is not a regular file but a link" in failure(capsys)
+    assert victim.read_text() == "precious"
+
+
+GENERATE = """
+import sys
+from dnnffi.cli import main
+sys.stderr = sys.stdout
+print(main(["demo", "--generate", "--backend", "reference", "--output", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
+@pytest.mark.parametrize("name", ["head.npz", "network.npz"])
+def test_demo_generates_from_regular_files_alone(text, tmp_path, name):
+    output = tmp_path / "output"
+    assert run_demo(text, output, "--steps", "1") == 0
+    (output / name).unlink()
+    os.mkfifo(output / name)
+    told = bounded.run(GENERATE, output)
+    assert told.endswith(f"is not a regular file but a FIFO: '{output / name}'\n1\n")
+
+
+def head(path, **changes):
+    arrays = {"characters": np.array("?abc"), "w_out": np.zeros((4, 16)), "b_out": np.zeros(4)}
+    np.savez(path, **arrays | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"characters": np.array("?ab")}, "its arrays do not fit each other"),
+        ({"b_out": np.zeros((4, 1))}, "its arrays do not fit each other"),
+        ({"w_out": np.array([print] * 4, object)}, "w_out.npy has Python objects, not numbers"),
+        ({"characters": np.array(3)}, "characters is not a text"),
+    ],
+)
+def test_demo_names_a_head_that_is_damaged(tmp_path, changes, message, capsys):
+    path = tmp_path / "head.npz"
+    head(path, **changes)
+    assert main(["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]) == 1
+    assert f"{path} is not a whole file of this demo: {message}" in failure(capsys)
+
+
+def test_demo_expands_no_head(tmp_path, capsys):
+    path = tmp_path / "head.npz"
+    np.savez_compressed(
+        path, characters=np.array("?abc"), w_out=np.zeros((4, 4)), b_out=np.zeros(4)
+    )
+    assert main(["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]) == 1
+    assert f"{path} is not a whole file of this demo: " in failure(capsys)
 
 
 def test_demo_does_not_train_on_vulkan(capsys):

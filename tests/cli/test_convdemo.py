@@ -145,7 +145,7 @@ def test_demo_interrupted_writes_what_it_has(steps, tmp_path, monkeypatch, capsy
         ),
     ],
 )
-def test_the_grid_says_which_answers_it_shows(wrong, title, tmp_path, monkeypatch):
+def test_the_grid_says_which_answers_it_shows(wrong, title, monkeypatch):
     figures = []
     monkeypatch.setattr(
         "matplotlib.figure.Figure.savefig", lambda figure, *args, **keys: figures.append(figure)
@@ -153,7 +153,7 @@ def test_the_grid_says_which_answers_it_shows(wrong, title, tmp_path, monkeypatc
     pictures, numbers = draw_pictures(40, 24, 0.1, np.random.default_rng(0))
     answers = numbers.copy()
     answers[:wrong] = (answers[:wrong] + 1) % len(SHAPES)
-    convdemo.plot_grid(tmp_path / "grid.png", pictures, numbers, answers)
+    convdemo.plot_grid(pictures, numbers, answers)
     (figure,) = figures
     assert figure.get_suptitle() == title
     red = [axes.title.get_color() == "tab:red" for axes in figure.axes]

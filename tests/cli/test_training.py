@@ -46,7 +46,7 @@ def drawn(monkeypatch, progress: Progress):
     monkeypatch.setattr(
         "matplotlib.figure.Figure.savefig", lambda figure, *args, **keys: figures.append(figure)
     )
-    plot_losses(None, progress, "characters read", "bits")
+    plot_losses(progress, "characters read", "bits")
     return figures[0].axes[0]
 
 

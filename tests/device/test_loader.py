@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import bounded
+import irregular
 import pytest
 
 import dnnffi
@@ -77,6 +79,25 @@ def test_the_error_has_every_candidate_and_its_reason():
     )
     for part in ("Nice", "pip install nice", *caught.value.searched):
         assert part in str(caught.value)
+
+
+LOAD = """
+import os, sys
+from dnnffi.cli import probe
+os.environ["DNNFFI_CUDNN_LIBRARY"] = os.environ["DNNFFI_MIOPEN_LIBRARY"] = sys.argv[1]
+for library in (probe.cudnn_library(), probe.miopen_library()):
+    print(*library.searched)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
+@pytest.mark.parametrize("kind", ["FIFO", "character device"])
+def test_only_a_regular_file_is_opened_as_a_library(tmp_path, kind):
+    path = tmp_path / "libcudnn.so.9"
+    irregular.make(path, kind)
+    told = bounded.run(LOAD, path).splitlines()
+    assert len(told) == 2
+    assert all(f"{path} ([Errno 22] is not a regular file but a {kind}" in line for line in told)
 
 
 def test_a_decisive_place_ends_the_search():

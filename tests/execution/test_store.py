@@ -177,9 +177,6 @@ def test_a_device_that_never_ends_is_not_read(folder):
     value, said = bounded.run(READ).splitlines()
     assert value == "None"
     assert "is not a regular file but a character device" in said
-    with said_once("cannot be kept: .* is not a regular file but a link"):
-        one.write(KEY, VALUE)
-    assert os.readlink(path) == "/dev/zero"
 
 
 def test_the_largest_result_is_read(folder):

@@ -15,6 +15,7 @@ import zlib
 from pathlib import Path
 
 import bounded
+import irregular
 import numpy as np
 import pytest
 from hypothesis import given
@@ -263,12 +264,7 @@ for load in (dnnffi.RNNWeights.load, dnnffi.load_rnn):
 @pytest.mark.parametrize("kind", ["folder", "FIFO", "character device"])
 def test_only_regular_files_are_loaded_and_replaced(tmp_path, suffix, kind):
     path = tmp_path / f"net{suffix}"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "FIFO":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
+    irregular.make(path, kind)
     before = os.lstat(path).st_ino
     message = f"is not a regular file but a {kind}: "
     told = bounded.run(LOAD, path).splitlines()
@@ -280,6 +276,14 @@ def test_only_regular_files_are_loaded_and_replaced(tmp_path, suffix, kind):
         weights_of().save(path)
     assert os.lstat(path).st_ino == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_device_that_never_ends_is_not_loaded(tmp_path, suffix):
+    path = tmp_path / f"net{suffix}"
+    path.symlink_to("/dev/zero")
+    told = bounded.run(LOAD, path).splitlines()
+    assert told == 2 * [f"[Errno 22] is not a regular file but a character device: '{path}'"]
 
 
 # Files that claim more than they are

@@ -10,7 +10,6 @@ records nothing else.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import subprocess
@@ -24,6 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from conftest import environment
 from verification import RECORDS, ROOT
 
+from dnnffi import files
 from dnnffi.cli.machine import source_hash
 
 RECORD = RECORDS / "memcheck.json"
@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> int:
         return 1
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     record = environment() | {"src_sha256": source_hash(), "runs": runs}
-    RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    files.write_json(RECORD, record, indent=2)
     errors = sum(run["errors"] for run in runs)
     print(f"recorded in {RECORD.relative_to(ROOT)}: {len(runs)} runs, {errors} errors")
     return int(any(run["errors"] or "failed" in run["result"] for run in runs))

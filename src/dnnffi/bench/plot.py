@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 from dnnffi.bench.summary import PEERS, PHASE_WORDS, Record, figures, ratios
@@ -10,8 +10,8 @@ from dnnffi.bench.summary import PEERS, PHASE_WORDS, Record, figures, ratios
 MODEL = "dnnffi"
 
 
-def plot(path: Path, record: Record) -> None:
-    """Write bars by shape as PNG: dnnffi's speed over each peer's, or its time where none ran."""
+def plot(record: Record) -> memoryview:
+    """Return a PNG with bars by shape: dnnffi's speed over each peer's, or its time if alone."""
     from matplotlib.figure import Figure
 
     peers = [
@@ -37,7 +37,14 @@ def plot(path: Path, record: Record) -> None:
     )
     machine = record["machine"]
     figure.suptitle(f"{MODEL} {machine['dnnffi']} on {machine['device']}", fontsize=10)
-    figure.savefig(path, dpi=120)
+    return png(figure)
+
+
+def png(figure: Any) -> memoryview:
+    """Return the bytes of a figure of Matplotlib as PNG."""
+    file = BytesIO()
+    figure.savefig(file, dpi=120, format="png")
+    return file.getbuffer()
 
 
 def _bars(panel: Any, shapes: list[str], by_phase: dict[str, dict[str, float]]) -> None:

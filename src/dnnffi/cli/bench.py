@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,9 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnffi import files
 from dnnffi.bench.shapes import SEED, shapes_of
 from dnnffi.bench.suites import SUITES, Suite
-from dnnffi.cli.command import INTERRUPTED, CommandError, number, one_thread
+from dnnffi.cli.command import INTERRUPTED, CommandError, check_output, number, one_thread
 
 if TYPE_CHECKING:
     from dnnffi.bench.creator import Creator
@@ -105,8 +105,8 @@ def run(options: argparse.Namespace) -> int:
 
     for name in ("json", "plot"):
         path = getattr(options, name)
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise CommandError(f"--{name} {path}: not a file in a folder that is there")
+        if path is not None:
+            check_output(f"--{name}", path)
     suite = SUITES[options.what]
     place = _place(options.device)
     chosen = _shapes(suite, options, place)
@@ -140,14 +140,15 @@ def run(options: argparse.Namespace) -> int:
                 ]
                 record["rows"] += [row.as_json() for row in runner.rows(shape, wanted)]
                 if options.json:
-                    _write(options.json, record)
+                    # Each time: a run that is ended leaves what it has measured.
+                    files.write_json(options.json, record)
     except KeyboardInterrupt:
         interrupted = True
     show.print_record(record, suite.naming)
     if options.plot and record["rows"]:
         from dnnffi.bench.plot import plot
 
-        plot(options.plot, record)
+        files.write(options.plot, plot(record))
     for path in (options.json, options.plot):
         if path and path.exists():
             print(f"Wrote {path}")
@@ -268,10 +269,3 @@ def _creators_in(module: str) -> tuple[Creator, ...]:
 
 def _occurs(pattern: str, text: str) -> bool:
     return fnmatchcase(text, f"*{pattern}*")
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    # In one step, so that a run that is ended leaves what it has.
-    new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    new.replace(path)

@@ -14,14 +14,15 @@ from math import log, sqrt
 from operator import matmul
 from pathlib import Path
 from types import ModuleType
-from zipfile import BadZipFile
 
 import numpy as np
 
 import dnnffi
+from dnnffi import files
 from dnnffi.cli.learning import cross_entropy
 from dnnffi.device.arrays import array_module, to_host
 from dnnffi.device.interface import NDArray
+from dnnffi.formats.npz import NpzReader, to_npz
 from dnnffi.spec.names import BackendName, LayoutName
 
 NETWORK, HEAD = "network.npz", "head.npz"
@@ -176,7 +177,10 @@ class CharModel:
         """Write what `generate` reads: the LSTM, as `RNNWeights.save` does, and the rest."""
         self.rnn.save(folder / NETWORK)
         w_out, b_out = to_host(self.w_out), to_host(self.b_out)
-        np.savez(folder / HEAD, characters=np.array(alphabet.characters), w_out=w_out, b_out=b_out)
+        characters = np.array(alphabet.characters)
+        files.write(
+            folder / HEAD, to_npz({"characters": characters, "w_out": w_out, "b_out": b_out})
+        )
 
 
 def generate(
@@ -192,12 +196,8 @@ def generate(
     On "vulkan" the weights are uploaded once, and the state stays on the device. Raises ``OSError``
     and ``ValueError`` for files that are missing or damaged.
     """
-    try:
-        with np.load(folder / HEAD, allow_pickle=False) as file:
-            alphabet = Alphabet(str(file["characters"]))
-            w_out, b_out = xp.asarray(file["w_out"]), xp.asarray(file["b_out"])
-    except (KeyError, EOFError, ValueError, BadZipFile) as error:
-        raise ValueError(f"{folder / HEAD} is not a whole file of this demo: {error}") from error
+    alphabet, w_out, b_out = _read_head(folder / HEAD)
+    w_out, b_out = xp.asarray(w_out), xp.asarray(b_out)
     head = xp.eye(len(alphabet), dtype=w_out.dtype), w_out, b_out
     if backend == "vulkan":
         with dnnffi.load_rnn(folder / NETWORK) as context:
@@ -216,6 +216,20 @@ def generate(
         return y
 
     return write_on(run_lstm, head, alphabet, prompt, length, rng)
+
+
+def _read_head(path: Path) -> tuple[Alphabet, NDArray, NDArray]:
+    """Read the alphabet, w_out [V, H] and b_out [V]; errors as those of `generate`."""
+    with files.open_regular(path) as file:
+        try:
+            reader = NpzReader(file)
+            alphabet = Alphabet(reader.text("characters") or "")
+            w_out, b_out = reader.array("w_out"), reader.array("b_out")
+            if not len(alphabet) == len(w_out) == len(b_out) or (w_out.ndim, b_out.ndim) != (2, 1):
+                raise ValueError("its arrays do not fit each other")
+        except Exception as error:  # zipfile has many kinds of errors for damaged files
+            raise ValueError(f"{path} is not a whole file of this demo: {error}") from error
+    return alphabet, w_out, b_out
 
 
 def write_on(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
+
+from dnnffi import files
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
@@ -17,6 +20,14 @@ class CommandError(Exception):
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
         self.code = code
+
+
+def check_output(option: str, path: Path, *, follow_link: bool = False) -> None:
+    """`CommandError` unless a file can be written to ``path``, which ``option`` names."""
+    try:
+        files.check_replaceable(path, follow_link=follow_link)
+    except OSError as error:
+        raise CommandError(f"{option} {path}: {error.strerror}") from error
 
 
 def one_thread() -> AbstractContextManager[Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dnnffi import files
+from dnnffi.bench.plot import png
 from dnnffi.cli.command import INTERRUPTED
 from dnnffi.cli.training import follow, plot_losses
 
@@ -22,6 +23,8 @@ RATE = 1e-2
 TESTED = 1000
 ROWS, COLUMNS = 4, 8
 """Of the grid of pictures."""
+CURVE, GRID = "pictures_loss.png", "pictures.png"
+"""The files that the demo writes."""
 
 
 def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
@@ -46,9 +49,9 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
         return INTERRUPTED
     pictures, numbers = draw_pictures(TESTED, SIZE, NOISE, np.random.default_rng(options.seed + 1))
     answers = to_host(model.scores(xp.asarray(pictures)).argmax(axis=1))
-    curve, grid = options.output / "pictures_loss.png", options.output / "pictures.png"
-    plot_losses(curve, progress, "pictures seen", "loss (nats)")
-    plot_grid(grid, pictures, numbers, answers)
+    curve, grid = options.output / CURVE, options.output / GRID
+    files.write(curve, plot_losses(progress, "pictures seen", "loss (nats)"))
+    files.write(grid, plot_grid(pictures, numbers, answers))
     right = int((answers == numbers).sum())
     word = "Stopped after" if progress.interrupted else "Trained"
     print(
@@ -75,8 +78,8 @@ def _losses(model: ConvModel, xp: ModuleType, batch: int, rng: Any) -> Iterator[
         yield loss
 
 
-def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
-    """Write pictures with their answers as PNG: wrong ones first, in at most half of the cells."""
+def plot_grid(pictures: Any, numbers: Any, answers: Any) -> memoryview:
+    """Return pictures with their answers as PNG: wrong ones first, in at most half of the cells."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -110,4 +113,4 @@ def plot_grid(path: Path, pictures: Any, numbers: Any, answers: Any) -> None:
             fontsize=8,
         )
         axes.set_axis_off()
-    figure.savefig(path, dpi=120)
+    return png(figure)

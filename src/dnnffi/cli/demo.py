@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnffi import files
 from dnnffi.cli import convdemo
-from dnnffi.cli.command import INTERRUPTED, CommandError, number, one_thread
+from dnnffi.cli.command import INTERRUPTED, CommandError, check_output, number, one_thread
 from dnnffi.cli.training import Progress, follow, plot_losses
 from dnnffi.spec.names import BackendName
 
@@ -33,6 +34,8 @@ DESCRIPTION = (
     "with its answers. Both use cuDNN and CuPy if they find a GPU, and else the reference on NumPy."
 )
 VULKAN: BackendName = "vulkan"
+CURVE, SAMPLE = "loss.png", "sample.txt"
+"""The files that the demo on text writes, besides the network."""
 PROMPT = "def "
 SAMPLE_LENGTH = 400
 
@@ -126,6 +129,7 @@ def run(options: argparse.Namespace) -> int:
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"--output {options.output}: {error.strerror}") from error
+    _check_outputs(options)
     backend, xp = choose_backend(options.backend)
     if backend == "reference" and probe.absent("threadpoolctl"):
         print("Threads   as many as NumPy's BLAS takes, which is slow beside other programs.")
@@ -133,6 +137,16 @@ def run(options: argparse.Namespace) -> int:
     learn = convdemo.run if options.conv else _learn_text
     with one_thread() if backend == "reference" else nullcontext():
         return learn(options, backend, xp)
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """`CommandError` unless the files of the demo can be written; before minutes of training."""
+    from dnnffi.cli.charmodel import HEAD, NETWORK
+
+    for name in (convdemo.CURVE, convdemo.GRID) if options.conv else (CURVE, SAMPLE, HEAD):
+        check_output("--output", options.output / name)
+    if not options.conv:  # `RNNWeights.save` follows a link
+        check_output("--output", options.output / NETWORK, follow_link=True)
 
 
 def _generate(options: argparse.Namespace) -> int:
@@ -225,6 +239,7 @@ def read_text(path: Path | None, limit: int) -> tuple[str, str]:
     """At most ``limit`` characters of text, and where they are from, in words."""
     if path is not None:
         try:
+            # Not only a regular file: a shell's <(command) is a pipe, and the limit ends a device.
             with path.open(encoding="utf-8", errors="replace") as file:
                 return file.read(limit), str(path)
         except OSError as error:
@@ -267,12 +282,13 @@ def _losses(model: CharModel, numbers: Any, sizes: Sizes) -> Iterator[Any]:
 def _write(
     folder: Path, progress: Progress, model: CharModel, alphabet: Alphabet, rng: Any
 ) -> None:
-    curve, sample = folder / "loss.png", folder / "sample.txt"
+    curve, sample = folder / CURVE, folder / SAMPLE
     from dnnffi.cli.charmodel import NETWORK
 
-    plot_losses(curve, progress, "characters read", "loss (bits per character)")
+    losses = plot_losses(progress, "characters read", "loss (bits per character)")
+    files.write(curve, losses)
     text = model.sample(alphabet, PROMPT, SAMPLE_LENGTH, rng)
-    sample.write_text(text + "\n", encoding="utf-8")
+    files.write(sample, f"{text}\n".encode())
     model.save(folder, alphabet)
 
     word = "Stopped after" if progress.interrupted else "Trained"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from dnnffi.bench.plot import png
 
 SHOWN_EVERY = 0.2
 """Seconds after which new figures are shown, though few steps are new."""
@@ -88,8 +89,8 @@ def follow(
     return progress
 
 
-def plot_losses(path: Path, progress: Progress, items: str, unit: str) -> None:
-    """Write the loss curve as PNG."""
+def plot_losses(progress: Progress, items: str, unit: str) -> memoryview:
+    """Return the loss curve as PNG."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -112,7 +113,7 @@ def plot_losses(path: Path, progress: Progress, items: str, unit: str) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120)
+    return png(figure)
 
 
 def _scale(items: int) -> tuple[int, str]:

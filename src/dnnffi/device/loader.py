@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dnnffi import files
 from dnnffi.errors import LibraryNotFoundError
 
 
@@ -55,6 +56,9 @@ def load(
             continue
         for candidate in candidates:
             try:
+                # The dynamic loader waits for the writer of a FIFO.
+                if os.sep in candidate and os.path.exists(candidate):
+                    files.check_regular(candidate)
                 lib = open_library(candidate)
             except OSError as error:
                 searched.append(f"{place.found_via}: {candidate} ({error})")
