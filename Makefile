@@ -44,7 +44,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax test-torch .test-torch stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate lint type bindings check-bindings check-headers docs .docs bench clean
+.PHONY: help demo info test test-jax .test-jax test-torch .test-torch stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate hash-records lint type bindings check-bindings check-headers docs .docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -107,6 +107,9 @@ test-package: $(dev) ## Build wheel and sdist, and use both in empty environment
 
 mutate: $(dev) ## Change the code in single places and see whether the tests notice
 	$(run) tests/mutation.py $(MUTATE_ARGS)
+
+hash-records: $(dev) ## Write the hashes of the package's parts into records that have a commit
+	$(run) docs/hash_records.py
 
 lint: $(dev) ## Check style, format and which package imports which
 	$(run) -m ruff check

@@ -81,7 +81,13 @@ from support_table import HEAD, RECORD_FILES, support_rows
 
 from dnnffi.backends.cudnn.graph.known_wrong import TABLE
 from dnnffi.bench.summary import PHASE_WORDS
-from dnnffi.cli.machine import source_hash
+from dnnffi.cli.sources import changed_parts
+
+
+def conditions(name: str, record: dict[str, Any]) -> str:
+    """Return in words on which machine and state of the source the benchmark ``name`` ran."""
+    machine = record["machine"]
+    return measured_on(machine, changed_parts(name, machine.get("source")))
 
 
 class Record(SphinxDirective):
@@ -90,12 +96,24 @@ class Record(SphinxDirective):
     file = ""
 
     def run(self) -> list[nodes.Node]:
-        name = self.arguments[0] if self.arguments else self.file
-        path = RECORDS / name
+        path = RECORDS / self.record_name
         self.env.note_dependency(str(path))
         if not path.exists():
-            return self.missing(name)
+            return self.missing(self.record_name)
         return self.show(path.read_text(encoding="utf-8"))
+
+    @property
+    def record_name(self) -> str:
+        """The name of the file: the directive's argument, or its default."""
+        return self.arguments[0] if self.arguments else self.file
+
+    def changed(self, record: dict[str, Any]) -> list[str] | None:
+        """Return the parts of the source that changed since the run of tests in a record."""
+        return changed_parts(self.record_name, record.get("source"))
+
+    def measured_on(self, record: dict[str, Any]) -> str:
+        """Return in words on which machine and state of the source a benchmark ran."""
+        return conditions(self.record_name, record)
 
     def show(self, text: str) -> list[nodes.Node]:
         """The record as nodes."""
@@ -112,7 +130,8 @@ class GpuRecord(Record):
     file = "gpu.json"
 
     def show(self, text: str) -> list[nodes.Node]:
-        return [table(gpu_rows(json.loads(text), source_hash()))]
+        record = json.loads(text)
+        return [table(gpu_rows(record, self.changed(record)))]
 
 
 class MemcheckRecord(Record):
@@ -121,7 +140,8 @@ class MemcheckRecord(Record):
     file = "memcheck.json"
 
     def show(self, text: str) -> list[nodes.Node]:
-        return [table(memcheck_rows(json.loads(text), source_hash()))]
+        record = json.loads(text)
+        return [table(memcheck_rows(record, self.changed(record)))]
 
 
 class MiopenRecord(Record):
@@ -130,7 +150,8 @@ class MiopenRecord(Record):
     file = "miopen.json"
 
     def show(self, text: str) -> list[nodes.Node]:
-        return [table(miopen_rows(json.loads(text), source_hash()))]
+        record = json.loads(text)
+        return [table(miopen_rows(record, self.changed(record)))]
 
 
 class VulkanRecord(Record):
@@ -140,7 +161,8 @@ class VulkanRecord(Record):
     file = "vulkan.json"
 
     def show(self, text: str) -> list[nodes.Node]:
-        return [table(miopen_rows(json.loads(text), source_hash()))]
+        record = json.loads(text)
+        return [table(miopen_rows(record, self.changed(record)))]
 
 
 class VulkanBench(Record):
@@ -155,7 +177,7 @@ class VulkanBench(Record):
         return [
             table(vulkan_rows(record), VULKAN_HEAD),
             *([table(parts, VULKAN_PARTS_HEAD)] if parts else []),
-            nodes.paragraph(text=vulkan_bounds(record) + measured_on(record, source_hash())),
+            nodes.paragraph(text=vulkan_bounds(record) + self.measured_on(record)),
         ]
 
 
@@ -210,7 +232,7 @@ class Rows(Record):
         record = json.loads(text)
         return [
             table(self.rows(record), self.head),
-            nodes.paragraph(text=measured_on(record, source_hash())),
+            nodes.paragraph(text=self.measured_on(record)),
         ]
 
 
@@ -238,7 +260,7 @@ class TuningReport(Record):
         said = record["reports"][0]
         return [
             nodes.literal_block(said, said, language="text"),
-            nodes.paragraph(text=measured_on(record, source_hash())),
+            nodes.paragraph(text=self.measured_on(record)),
         ]
 
     def missing(self, name: str) -> list[nodes.Node]:
@@ -266,7 +288,7 @@ class BenchRecord(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
-        return [*self.tables(record), nodes.paragraph(text=measured_on(record, source_hash()))]
+        return [*self.tables(record), nodes.paragraph(text=self.measured_on(record))]
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
         """The figures of every shape, a table for each phase."""
@@ -300,8 +322,8 @@ class OwnRecords(SphinxDirective):
     """A directive that shows all that the benchmark has of our own kernels."""
 
     def run(self) -> list[nodes.Node]:
-        found = [self._read(name) for name in ("bench_rnn.json", "bench_own.json")]
-        records = [record for record in found if record is not None]
+        found = {name: self._read(name) for name in ("bench_rnn.json", "bench_own.json")}
+        records = {name: record for name, record in found.items() if record is not None}
         return self.show(records, self._read("bench_jax.json"))
 
     def _read(self, name: str) -> Any:
@@ -309,29 +331,29 @@ class OwnRecords(SphinxDirective):
         self.env.note_dependency(str(path))
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    def show(self, records: list[dict[str, Any]], jax: dict[str, Any] | None) -> list[nodes.Node]:
-        """The records as nodes."""
+    def show(self, records: dict[str, Any], jax: dict[str, Any] | None) -> list[nodes.Node]:
+        """Return what is shown of the benchmarks, by their files, and of that in JAX."""
         raise NotImplementedError
 
 
 class OwnAims(OwnRecords):
     """``own-aims``."""
 
-    def show(self, records: list[dict[str, Any]], jax: dict[str, Any] | None) -> list[nodes.Node]:
-        said = [memory_of_own_kernels(records)]
-        seeds = [str(record["seed"]) for record in records if "seed" in record]
+    def show(self, records: dict[str, Any], jax: dict[str, Any] | None) -> list[nodes.Node]:
+        said = [memory_of_own_kernels(records.values())]
+        seeds = [str(record["seed"]) for record in records.values() if "seed" in record]
         said += [f"The seed of the networks drawn at random: {seed}." for seed in seeds]
-        said += [measured_on(record, source_hash()) for record in records]
+        said += [conditions(name, record) for name, record in records.items()]
         paragraphs = [nodes.paragraph(text=text) for text in said]
-        rows = own_aims.rows(records, jax, self._read("own_steps.json"))
+        rows = own_aims.rows(list(records.values()), jax, self._read("own_steps.json"))
         return [table(rows, own_aims.HEAD), *paragraphs]
 
 
 class OwnJax(OwnRecords):
     """``own-jax``."""
 
-    def show(self, records: list[dict[str, Any]], jax: dict[str, Any] | None) -> list[nodes.Node]:
-        rows = [] if jax is None else own_aims.jax_rows(records, jax)
+    def show(self, records: dict[str, Any], jax: dict[str, Any] | None) -> list[nodes.Node]:
+        rows = [] if jax is None else own_aims.jax_rows(list(records.values()), jax)
         if not rows:
             return [nodes.paragraph(text="Not measured yet.")]
         return [table(rows, own_aims.JAX_HEAD)]
@@ -344,7 +366,7 @@ class OwnStress(Record):
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
-        said = (stress_text(record), measured_on(record, source_hash()))
+        said = (stress_text(record), self.measured_on(record))
         return [nodes.paragraph(text=one) for one in said]
 
 
@@ -372,7 +394,7 @@ class ConvBench(Record):
         return [
             table(conv_aims(record), CONV_HEAD),
             table(conv_layers(record), conv_layers_head(record)),
-            nodes.paragraph(text=measured_on(record, source_hash())),
+            nodes.paragraph(text=self.measured_on(record)),
         ]
 
     def missing(self, name: str) -> list[nodes.Node]:
@@ -388,7 +410,7 @@ class DepthwiseBench(ConvBench):
         record = json.loads(text)
         return [
             table(untuned_rows(record), UNTUNED_HEAD),
-            nodes.paragraph(text=measured_on(record, source_hash())),
+            nodes.paragraph(text=self.measured_on(record)),
         ]
 
 
@@ -403,7 +425,7 @@ class JaxBench(Record):
         if not record.get(self.part):
             return self.missing(self.file)
         machine = {"machine": record[f"machine_{self.part}"]}
-        return [*self.tables(record), nodes.paragraph(text=measured_on(machine, source_hash()))]
+        return [*self.tables(record), nodes.paragraph(text=self.measured_on(machine))]
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
         """What was measured: the aims, then every shape, a table for each phase."""
@@ -448,7 +470,7 @@ class JaxConv(JaxBench):
         said = f" Not measured for want of time: {words}." if words else ""
         return [
             table(jax_conv_rows(record), JAX_CONV_HEAD),
-            nodes.paragraph(text=measured_on(record, source_hash()) + said),
+            nodes.paragraph(text=self.measured_on(record) + said),
         ]
 
 

@@ -27,17 +27,21 @@ DOCS = Path(__file__).resolve().parent
 RECORDS = DOCS / "verification"
 
 
-def gpu_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
-    """The record of a GPU run in words; ``source`` is the hash of the source as it is now."""
-    return [_counts(record), *_environment_rows(record, source)]
+Changed = Sequence[str] | None
+"""The parts of the source that changed since a record was written; None if that is unknown."""
 
 
-def miopen_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
-    """The record of a run on the emulated device, likewise."""
+def gpu_rows(record: dict[str, Any], changed: Changed) -> list[tuple[str, str]]:
+    """Return the record of a run of the tests on a GPU in words."""
+    return [_counts(record), *_environment_rows(record, changed)]
+
+
+def miopen_rows(record: dict[str, Any], changed: Changed) -> list[tuple[str, str]]:
+    """Return the record of a run on the emulated device in words."""
     return [
         _counts(record),
         ("Problems", f"{sum(record['problems'].values()):,} compared with the reference"),
-        _run_on(record, source),
+        _run_on(record, changed),
         ("Verified on", record["verified"]),
         ("With", f"NumPy {record['numpy']}, Python {record['python']}"),
     ]
@@ -48,25 +52,33 @@ def _counts(record: dict[str, Any]) -> tuple[str, str]:
     return ("Tests", ", ".join(counts))
 
 
-def _run_on(record: dict[str, Any], source: str) -> tuple[str, str]:
-    same = "this source" if record["src_sha256"] == source else "another state of the source"
-    return ("Run on", f"{same}, dnnffi {record['dnnffi']}, {record['date']}")
+def state_of(changed: Changed) -> str:
+    """Return in words how the source that a record is of differs from the source as it is now."""
+    if changed is None:
+        return "a state of the source that no commit has"
+    if not changed:
+        return "the source as it is now"
+    return f"an earlier state of the source (changed since: {', '.join(changed)})"
 
 
-def memcheck_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
-    """The record of runs under compute-sanitizer, likewise."""
+def _run_on(record: dict[str, Any], changed: Changed) -> tuple[str, str]:
+    return ("Run on", f"{state_of(changed)}, dnnffi {record['dnnffi']}, {record['date']}")
+
+
+def memcheck_rows(record: dict[str, Any], changed: Changed) -> list[tuple[str, str]]:
+    """Return the record of runs under compute-sanitizer in words."""
     runs = record["runs"]
     return [
         ("Errors found", f"{sum(run['errors'] for run in runs):,}"),
         *((f"Tests, {run['tool']}", f"{run['result']} ({' '.join(run['tests'])})") for run in runs),
-        *_environment_rows(record, source),
+        *_environment_rows(record, changed),
     ]
 
 
-def _environment_rows(record: dict[str, Any], source: str) -> list[tuple[str, str]]:
+def _environment_rows(record: dict[str, Any], changed: Changed) -> list[tuple[str, str]]:
     major, minor = divmod(int(record["cuda_driver_api"]), 1000)
     return [
-        _run_on(record, source),
+        _run_on(record, changed),
         ("Device", f"{record['device']}, {record['devices']} in the machine"),
         ("Driver", f"{record['driver']}, CUDA {major}.{minor // 10}"),
         ("cuDNN", str(record["cudnn"])),
@@ -111,13 +123,12 @@ def first_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def measured_on(record: dict[str, Any], source: str) -> str:
-    """The machine of a benchmark in words, and whether it ran the source as it is now."""
-    machine = dict(record["machine"])
-    found = machine.pop("src_sha256", None)
-    which = {None: "a source whose hash it does not have", source: "this source"}
-    of = which.get(found, "another state of the source")
-    return f"A record of {of}: {', '.join(f'{name} {value}' for name, value in machine.items())}."
+def measured_on(machine: dict[str, Any], changed: Changed) -> str:
+    """Return in words on which machine a benchmark ran, and on which state of the source."""
+    said = [
+        f"{name} {value}" for name, value in machine.items() if name not in ("src_sha256", "source")
+    ]
+    return f"A record of {state_of(changed)}: {', '.join(said)}."
 
 
 VULKAN_HEAD = (

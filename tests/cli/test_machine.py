@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 import dnnffi
-from dnnffi.cli.machine import driver_version, machine, source_hash
+from dnnffi.cli.machine import driver_version, machine
+from dnnffi.cli.sources import part_hashes, source_hash
 
 
 def test_the_machine_without_a_gpu():
@@ -14,6 +15,7 @@ def test_the_machine_without_a_gpu():
     assert found["dnnffi"] == dnnffi.__version__
     assert {"date", "python", "numpy"} <= found.keys()
     assert found["src_sha256"] == source_hash()
+    assert found["source"] == part_hashes()
     assert "torch" not in found
 
 
@@ -33,17 +35,3 @@ def test_the_driver_says_its_version_or_it_is_unknown(monkeypatch, said, version
 
     monkeypatch.setattr(subprocess, "run", run)
     assert driver_version() == version
-
-
-def test_the_hash_is_of_names_and_contents_of_sources(tmp_path):
-    def written(name, text):
-        (tmp_path / name).write_text(text)
-        return source_hash(tmp_path)
-
-    found = [written("a.py", "1"), written("a.py", "2"), written("b.py", "2")]
-    (tmp_path / "a.py").unlink()
-    found.append(source_hash(tmp_path))
-    found += [written("kernel.cuh", "3"), written("kernel.cuh", "4")]
-    assert len(set(found)) == 6
-    assert written("b.txt", "3") == found[-1]
-    assert len(source_hash()) == 64

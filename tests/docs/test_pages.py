@@ -21,6 +21,7 @@ from dnnffi.backends.miopen import conv_limits as miopen
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.limits import Limit
 from dnnffi.bench.summary import NOT_MEASURED
+from dnnffi.cli.sources import RECORDS
 from dnnffi.spec.options import VENDOR_ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
@@ -29,28 +30,11 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/reference/*")]
 )
 PATH = re.compile(r"`((?:src|tests|bindings|benchmarks|docs|examples)/[\w./]+)(?:::(\w+))?")
-RECORD_FILES = (
-    "gpu.json",
-    "miopen.json",
-    "memcheck.json",
-    "call_overhead.json",
-    "first_call.json",
-    "bench_rnn.json",
-    "bench_own.json",
-    "bench_jax.json",
-    "own_steps.json",
-    "own_stress.json",
-    "same_graphs.json",
-    "bench_cnn.json",
-    "bench_conv.json",
-    "bench_depthwise.json",
-    "bench_jax_conv.json",
-)
 ROOM = re.compile(
     r"`((?:backends|bench|cli|convolution|device|execution|reference|rnn|spec|testing)/[\w./]*)`"
 )
 MADE = {"docs/_build"} | {  # by tools, and not in every checkout
-    f"docs/verification/{name}" for name in RECORD_FILES
+    f"docs/verification/{name}" for name in RECORDS
 }
 TARGET = re.compile(r"`make ([a-z-]+)|^make ([a-z-]+)", re.MULTILINE)
 
@@ -116,7 +100,6 @@ RECORD = {
     "numpy": "2.4.0",
     "python": "3.12.1",
     "dnnffi": "0.1.0",
-    "src_sha256": "abc",
     "passed": 1234,
     "failed": 1,
     "error": 0,
@@ -125,15 +108,16 @@ RECORD = {
 
 
 def test_a_record_of_a_gpu_in_words():
-    rows = dict(records["gpu_rows"](RECORD, "abc"))
+    rows = dict(records["gpu_rows"](RECORD, []))
     assert rows["Tests"] == "1,234 passed, 1 failed, 0 error, 2 skipped"
-    assert rows["Run on"] == "this source, dnnffi 0.1.0, 2026-01-02"
+    assert rows["Run on"] == "the source as it is now, dnnffi 0.1.0, 2026-01-02"
     assert rows["Driver"] == "580.1, CUDA 13.2"
 
 
 def test_a_record_of_other_sources_says_so():
-    rows = dict(records["gpu_rows"](RECORD, "abd"))
-    assert rows["Run on"].startswith("another state of the source, ")
+    rows = dict(records["gpu_rows"](RECORD, ["rnn", "cudnn"]))
+    words = "an earlier state of the source (changed since: rnn, cudnn), "
+    assert rows["Run on"].startswith(words)
 
 
 def test_a_record_under_memcheck_in_words():
@@ -141,7 +125,7 @@ def test_a_record_under_memcheck_in_words():
         {"tool": "memcheck", "errors": 0, "result": "12 passed", "tests": ["a.py", "-k", "lstm"]},
         {"tool": "racecheck", "errors": 2, "result": "3 passed", "tests": ["b.py"]},
     ]
-    found = records["memcheck_rows"](RECORD | {"runs": runs}, "abc")
+    found = records["memcheck_rows"](RECORD | {"runs": runs}, [])
     assert found[:3] == [
         ("Errors found", "2"),
         ("Tests, memcheck", "12 passed (a.py -k lstm)"),
@@ -153,9 +137,9 @@ def test_a_record_under_memcheck_in_words():
 
 def test_a_record_of_the_emulated_device_in_words():
     record = RECORD | {"verified": "real libMIOpen 3.4.0", "problems": {"a": 2, "b": 1}}
-    rows = dict(records["miopen_rows"](record, "abc"))
+    rows = dict(records["miopen_rows"](record, []))
     assert rows["Problems"] == "3 compared with the reference"
-    assert rows["Run on"].startswith("this source, ")
+    assert rows["Run on"].startswith("the source as it is now, ")
     assert rows["Verified on"] == "real libMIOpen 3.4.0"
 
 
@@ -431,16 +415,17 @@ def test_convolutions_in_jax_stand_beside_plans():
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("changed", "words"),
     [
-        ({}, "a source whose hash it does not have"),
-        ({"src_sha256": "abc"}, "this source"),
-        ({"src_sha256": "abd"}, "another state of the source"),
+        (None, "a state of the source that no commit has"),
+        ([], "the source as it is now"),
+        (["spec", "rnn"], "an earlier state of the source (changed since: spec, rnn)"),
     ],
 )
-def test_a_benchmark_says_of_which_source_it_is(more, words):
-    found = records["measured_on"]({"machine": {"device": "Some GPU"} | more}, "abc")
-    assert found == f"A record of {words}: device Some GPU."
+def test_a_benchmark_says_of_which_source_it_is(changed, words):
+    machine = {"device": "Some GPU", "src_sha256": "abc", "source": {"rnn": "0"}, "python": "3.12"}
+    found = records["measured_on"](machine, changed)
+    assert found == f"A record of {words}: device Some GPU, python 3.12."
 
 
 def test_a_benchmark_of_convolutions_in_tables():

@@ -24,7 +24,6 @@ from conftest import environment
 from verification import RECORDS, ROOT
 
 from dnnffi import files
-from dnnffi.cli.machine import source_hash
 
 RECORD = RECORDS / "memcheck.json"
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -107,7 +106,7 @@ def main(arguments: list[str]) -> int:
         print("compute-sanitizer did not come to its end; nothing recorded")
         return 1
     RECORD.parent.mkdir(parents=True, exist_ok=True)
-    record = environment() | {"src_sha256": source_hash(), "runs": runs}
+    record = environment() | {"runs": runs}
     files.write_json(RECORD, record, indent=2)
     errors = sum(run["errors"] for run in runs)
     print(f"recorded in {RECORD.relative_to(ROOT)}: {len(runs)} runs, {errors} errors")

@@ -11,6 +11,7 @@ package ``build`` and a package index.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -24,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "gfx1100"))
 
 import root as debian  # noqa: E402 - its folder is no package
+
+from dnnffi.cli.sources import part_hashes  # noqa: E402
 
 WORK = ROOT / "build" / "package"
 
@@ -123,7 +126,7 @@ def problem(python: Interpreter, version: str, archives: Sequence[Path]) -> str 
             [inside, pip, "--quiet", "install", *local, str(archive)],
             [inside, "-m", "dnnffi", "info"],
             [str(place / "bin" / "dnnffi"), "--version"],
-            [inside, "-I", str(WORK / "smoke.py")],
+            [inside, "-I", str(WORK / "smoke.py"), json.dumps(part_hashes())],
         ):
             done = python.run(command)
             if done.returncode:

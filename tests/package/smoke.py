@@ -5,6 +5,7 @@ It knows neither the checkout nor pytest: what fails here fails for whoever inst
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.metadata import metadata, version
 from importlib.resources import files
@@ -30,6 +31,13 @@ def whole():
     kernels = package / "backends" / "own" / "recurrent"
     for name in ("forward.cuh", "backward.cuh", "weights.cuh"):
         assert (kernels / name).read_text(encoding="utf-8").strip(), name
+
+
+def hashes():
+    """The hashes of the source are those of the interpreter that started this script."""
+    from dnnffi.cli.sources import part_hashes
+
+    assert part_hashes() == json.loads(sys.argv[1])
 
 
 def bindings():
@@ -69,5 +77,5 @@ def convolution():
 
 
 if __name__ == "__main__":
-    for check in (installed, whole, bindings, network, convolution):
+    for check in (installed, whole, hashes, bindings, network, convolution):
         check()

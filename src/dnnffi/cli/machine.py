@@ -1,32 +1,19 @@
-"""What the figures of a run belong to: the device, the versions and the source."""
+"""The conditions of a measurement or a run of tests: the device, the versions and the source."""
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib
 import platform
 import subprocess
-from pathlib import Path
 from typing import Any
 
 from dnnffi.cli import probe
-
-PACKAGE = Path(__file__).resolve().parents[1]
-
-
-def source_hash(package: Path = PACKAGE) -> str:
-    """SHA-256 over the names and contents of the package's sources, in order; kernels are some."""
-    digest = hashlib.sha256()
-    for path in sorted([*package.rglob("*.py"), *package.rglob("*.cuh")]):
-        # Named as in the repository, so that an installed package of the same source has its hash.
-        digest.update(b"src/dnnffi/" + path.relative_to(package).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
+from dnnffi.cli.sources import part_hashes, source_hash
 
 
 def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
-    """Device and versions, of the packages in use alone, and the hash of the source."""
+    """Return the device, the versions of the packages in use and the hashes of the source."""
     found: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": "CPU",
@@ -34,6 +21,7 @@ def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
         "numpy": probe.package("numpy").version,
         "dnnffi": probe.package("dnnffi").version,
         "src_sha256": source_hash(),
+        "source": dict(part_hashes()),
     }
     if place == "gpu":
         import cupy
