@@ -8,11 +8,13 @@ import runpy
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dnnffi.bench.shapes import FASTRNNS
 
 DOCS = Path(__file__).parents[2] / "docs"
+VERIFICATION = DOCS / "verification"
 figures = runpy.run_path(str(DOCS / "figures.py"))
 SVG = "{http://www.w3.org/2000/svg}"
 MACHINE = {"device": "Some GPU", "cudnn": "9.19.0", "torch": "2.11", "date": "2026-01-02"}
@@ -49,12 +51,84 @@ def lengths(svg):
     return [(max(x) - min(x)) / longest for x in ends]
 
 
+def coordinates(path):
+    """The points of a path, [x, y]."""
+    return [[float(x), float(y)] for x, y in re.findall(r"[ML] (\S+) (\S+)", path.get("d"))]
+
+
+def axis_values(axes, letter, values):
+    """A function from a coordinate to the value on a logarithmic axis with grid lines."""
+    grid = [
+        coordinates(path)[0]["xy".index(letter)]
+        for tick in axes.iter(f"{SVG}g")
+        if (tick.get("id") or "").startswith(f"{letter}tick")
+        for path in tick.iter(f"{SVG}path")
+        if path.get("clip-path")
+    ]
+    assert len(grid) == len(values)
+    slope, offset = np.polyfit(grid, np.log(values), 1)
+    assert np.exp(slope * np.array(grid) + offset) == pytest.approx(values, rel=1e-3)
+    return lambda place: float(np.exp(slope * place + offset))
+
+
+def ticks(svg, letter):
+    """The numbers at the ticks of an axis that the panels share, from the first panel with some."""
+    for axes in panels(svg):
+        found = [
+            float(text.text)
+            for tick in axes.iter(f"{SVG}g")
+            if (tick.get("id") or "").startswith(f"{letter}tick")
+            for text in tick.iter(f"{SVG}text")
+        ]
+        if found:
+            return found
+    raise AssertionError(f"no panel has numbers at its {letter} axis")
+
+
+def panels(svg):
+    groups = ET.fromstring(svg).iter(f"{SVG}g")
+    return [group for group in groups if (group.get("id") or "").startswith("axes_")]
+
+
+def steps_in(svg):
+    """[hidden size, microseconds] of the points of each line of each panel, as they are drawn."""
+    found = []
+    for axes in panels(svg):
+        hidden, us = (axis_values(axes, letter, ticks(svg, letter)) for letter in "xy")
+        lines = [one.find(f"{SVG}path") for one in axes if one.get("id").startswith("line2d")]
+        found.append([[[hidden(x), us(y)] for x, y in coordinates(line)] for line in lines])
+    return found
+
+
+def steps_of(record):
+    """The same from the rows of a record."""
+    kinds = sorted({(row["dtype"], row["batch"]) for row in record["rows"]})
+    found = []
+    for kind in kinds:
+        rows = [row for row in record["rows"] if (row["dtype"], row["batch"]) == kind]
+        of_lines = (
+            [[row["hidden_size"], row[key] and row[key]["us"]] for row in rows]
+            for key in ("cudnn", "own")
+        )
+        limit = [[row["hidden_size"], row["limit_us"]] for row in rows]
+        lines = [[point for point in line if point[1]] for line in (*of_lines, limit)]
+        found.append([line for line in lines if line])
+    return found
+
+
+def assert_same_steps(found, expected):
+    assert [[len(line) for line in panel] for panel in found] == [
+        [len(line) for line in panel] for panel in expected
+    ]
+    for panel, other in zip(found, expected, strict=True):
+        for line, values in zip(panel, other, strict=True):
+            assert np.array(line) == pytest.approx(np.array(values), rel=0.01)
+
+
 def test_the_figure_in_the_checkout_is_that_of_the_record():
-    path = DOCS / "verification" / "bench_rnn.json"
-    if not path.exists():
-        pytest.skip("this checkout holds no such record")
+    record = json.loads((VERIFICATION / "bench_rnn.json").read_text(encoding="utf-8"))
     kept = (DOCS / "speed.svg").read_text(encoding="utf-8")
-    new = drawn(json.loads(path.read_text(encoding="utf-8")))
+    new = drawn(record)
     # Another version of Matplotlib may place them differently.
     assert texts(kept) == texts(new), "make docs draws it"
     assert lengths(kept) == pytest.approx(lengths(new), abs=0.01), "make docs draws it"
@@ -129,13 +203,27 @@ def test_a_device_of_unknown_limits_has_two_lines():
     ]
 
 
+def test_points_are_drawn_where_the_axes_have_their_values():
+    rows = [step(64, 4.0, 1.0, 0.5), step(512, 50.0, None, 0.6), step(64, 6.0, 2.0, 7.0, batch=64)]
+    record = {"machine": MACHINE, "rows": rows}
+    assert_same_steps(steps_in(figures["svg"](figures["steps"](record))), steps_of(record))
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.97, 1.03, 1.3])
+def test_steps_of_other_times_are_another_figure(factor):
+    rows = [step(64, 4.0, 1.0, 0.5), step(512, 50.0, 10.0, 0.6)]
+    found = steps_in(figures["svg"](figures["steps"]({"machine": MACHINE, "rows": rows})))
+    scaled = [step(64, 4 * factor, factor, 0.5 * factor)]
+    scaled += [step(512, 50 * factor, 10 * factor, 0.6 * factor)]
+    with pytest.raises(AssertionError):
+        assert_same_steps(found, steps_of({"rows": scaled}))
+
+
 def test_the_steps_in_the_checkout_are_those_of_the_record():
-    path = DOCS / "verification" / "own_steps.json"
-    if not path.exists():
-        pytest.skip("this checkout holds no such record")
+    record = json.loads((VERIFICATION / "own_steps.json").read_text(encoding="utf-8"))
     kept = (DOCS / "own_steps.svg").read_text(encoding="utf-8")
-    new = figures["svg"](figures["steps"](json.loads(path.read_text(encoding="utf-8"))))
-    assert texts(kept) == texts(new), "make docs draws it"
+    assert_same_steps(steps_in(kept), steps_of(record))
+    assert texts(kept) == texts(figures["svg"](figures["steps"](record))), "make docs draws it"
 
 
 def test_a_curve_is_logarithmic():
