@@ -644,28 +644,6 @@ def test_the_first_calls_are_told_in_seconds():
     assert len(found[0]) == len(records["FIRST_HEAD"])
 
 
-@pytest.mark.parametrize(
-    "kind", ["gpu", "miopen", "memcheck", "call_overhead", "bench_rnn", "bench_cnn"]
-)
-def test_a_record_that_is_there_can_be_shown(kind):
-    path = records["RECORDS"] / f"{kind}.json"
-    if not path.exists():
-        pytest.skip(f"there is no {path.name}")
-    record = json.loads(path.read_text(encoding="utf-8"))
-    if kind == "call_overhead":
-        assert records["overhead_rows"](record)
-    elif kind == "bench_cnn":
-        rows = records["bench_rows"](record, "training", records["IMAGE_MODELS"])
-        assert len(rows) == len(record["shapes"])
-    elif kind == "bench_rnn":
-        for phase in ("inference", "training"):
-            assert len(records["bench_rows"](record, phase)) == len(record["shapes"])
-        assert len(records["plan_rows"](record)) == len(record["shapes"])
-        assert records["target_rows"](record)
-    else:
-        assert records[f"{kind}_rows"](record, "")
-
-
 def test_the_benchmark_of_vulkan_is_beside_the_reference():
     row = {
         "problem": "gru",

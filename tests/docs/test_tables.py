@@ -1,0 +1,286 @@
+"""The tables of the pages show the figures of the records in docs/verification, and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+from statistics import geometric_mean, median
+
+import pytest
+
+from dnnffi.cli.sources import RECORDS
+
+DOCS = Path(__file__).parents[2] / "docs"
+records = runpy.run_path(str(DOCS / "records.py"))
+PHASES = ("inference", "training")
+RUNS_OF_TESTS = ("gpu.json", "miopen.json", "vulkan.json", "vulkan_gpu.json")
+
+
+def read(name):
+    return json.loads((DOCS / "verification" / name).read_text(encoding="utf-8"))
+
+
+def numbers(*cells):
+    """The numbers in the cells, in order; they may have commas for thousands."""
+    found = (re.findall(r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?", cell) for cell in cells)
+    return [float(number.replace(",", "")) for one in found for number in one]
+
+
+def nearly(values, digits):
+    """Equal to values that are printed with that many digits behind the point."""
+    return pytest.approx(values, rel=0, abs=0.5001 * 10**-digits)
+
+
+def milliseconds(record, model, phase, key="ms"):
+    rows = record["rows"]
+    asked = (row for row in rows if (row["model"], row["phase"]) == (model, phase))
+    return {row["shape"]: row[key] for row in asked if key in row}
+
+
+@pytest.mark.parametrize("name", RUNS_OF_TESTS)
+def test_a_run_of_tests_is_shown_with_its_counts(name):
+    record = read(name)
+    rows = dict(records["gpu_rows" if name == "gpu.json" else "miopen_rows"](record, []))
+    counts = [record[kind] for kind in ("passed", "failed", "error", "skipped")]
+    assert numbers(rows["Tests"]) == counts
+    assert counts[0] == sum(record["tests"].values())
+    assert record["date"] in rows["Run on"]
+    if name == "gpu.json":
+        assert record["device"] in rows["Device"]
+        assert (record["driver"] in rows["Driver"], rows["cuDNN"]) == (True, record["cudnn"])
+    else:
+        assert numbers(rows["Problems"]) == [sum(record["problems"].values())]
+        assert rows["Verified on"] == record["verified"]
+
+
+def test_runs_under_the_sanitizer_are_shown_with_their_errors():
+    record = read("memcheck.json")
+    errors, *found = records["memcheck_rows"](record, [])
+    assert numbers(errors[1]) == [sum(run["errors"] for run in record["runs"])]
+    tests = [row for row in found if row[0].startswith("Tests, ")]
+    assert len(tests) == len(record["runs"]) > 50
+    for (words, text), run in zip(tests, record["runs"], strict=True):
+        assert words == f"Tests, {run['tool']}"
+        assert text.startswith(f"{run['result']} (")
+
+
+def test_the_host_cost_of_calls_is_shown():
+    rows = read("call_overhead.json")["rows"]
+    found = records["overhead_rows"]({"rows": rows})
+    for shown, row in zip(found, rows, strict=True):
+        expected = [row["raw"], row["executor"] - row["raw"]]
+        expected += [row[key] for key in ("functional", "allocations", "launch", "torch")]
+        assert numbers(*shown[1:]) == nearly(expected, 1)
+
+
+def test_first_calls_are_shown():
+    rows = read("first_call.json")["rows"]
+    for shown, row in zip(records["first_rows"]({"rows": rows}), rows, strict=True):
+        expected = [row["first_s"], row["longest_s"], row["longest_call"], row["sum_s"]]
+        assert shown[0] == row["shape"]
+        assert numbers(*shown[2:]) == nearly([*expected, 1e3 * row["last_s"]], 2)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("name", ["bench_rnn.json", "bench_cnn.json"])
+def test_a_benchmark_of_networks_is_shown(name, phase):
+    record = read(name)
+    images = name == "bench_cnn.json"
+    models = list(records["IMAGE_MODELS" if images else "BENCH_MODELS"])
+    columns = [milliseconds(record, model, phase) for model in models]
+    hosts = [milliseconds(record, model, phase, "host_us") for model in ("dnnffi", "torch eager")]
+    rows = records["bench_rows"](record, phase, models)
+    assert [row[0] for row in rows] == [shape["name"] for shape in record["shapes"]]
+    assert all([columns[0], *hosts])
+    for shape, *cells in rows:
+        for cell, column in zip(cells, [*columns, *hosts], strict=True):
+            digits = 1 if column in hosts else 3
+            assert numbers(cell) == nearly([column[shape]] if shape in column else [], digits)
+
+
+def test_the_host_cost_of_plans_is_shown():
+    record = read("bench_rnn.json")
+    columns = [
+        milliseconds(record, model, phase, "host_us")
+        for phase in PHASES
+        for model in ("dnnffi", "dnnffi plan", "dnnffi plan captured", "torch eager")
+    ]
+    assert len(records["PLAN_HEAD"]) == 1 + len(columns)
+    for shape, *cells in records["plan_rows"](record):
+        expected = [column[shape] for column in columns if shape in column]
+        assert numbers(*cells) == nearly(expected, 1)
+
+
+@pytest.mark.parametrize("name", ["bench_rnn.json", "bench_own.json"])
+def test_what_networks_gain_over_the_library_is_shown(name):
+    record = read(name)
+    *rows, means = records["gain_rows"](record)
+    gained = []
+    for phase, begin in zip(PHASES, (1, 4), strict=True):
+        raw = milliseconds(record, "cudnn raw", phase)
+        own = milliseconds(record, "dnnffi plan captured", phase)
+        for row in rows:
+            both = [raw[row[0]], own[row[0]]] if row[0] in raw and row[0] in own else []
+            assert numbers(*row[begin : begin + 2]) == nearly(both, 3)
+        ratios = [raw[shape] / own[shape] for shape in own if shape in raw]
+        gained.append(geometric_mean(ratios))
+    assert numbers(*means[1:]) == nearly(gained, 2)
+
+
+def test_the_aims_of_networks_are_shown_with_the_means_of_the_record():
+    record = read("bench_rnn.json")
+    performance = [one["name"] for one in record["shapes"] if "performance" in one["sets"]]
+    rows = {(row[0], row[1]): row for row in records["target_rows"](record)}
+    for phase, words in zip(PHASES, ("inference", "forward + backward"), strict=True):
+        peer, own = (milliseconds(record, model, phase) for model in ("torch eager", "dnnffi"))
+        equal = [
+            one["name"]
+            for one in record["shapes"]
+            if one["name"] in performance and not one["lengths"]
+        ]
+        mean = geometric_mean(peer[shape] / own[shape] for shape in equal)
+        shown = numbers(rows[f"{words}, geometric mean", "PyTorch"][3])
+        assert shown == nearly([mean, len(equal)], 2)
+
+
+def test_convolutions_are_shown_with_pytorchs_time_over_theirs():
+    record = read("bench_conv.json")
+    names = {"forward": "y", "backward_data": "dx", "backward_weights": "dw"}
+    rows = {
+        (f"{row['set']} {row['layer']}", f"{row['config']}, {names[row['operation']]}"): row
+        for row in record["kernels"]
+    }
+    _, *columns = records["conv_layers_head"](record)
+    for layer, *cells in records["conv_layers"](record):
+        for column, cell in zip(columns, cells, strict=True):
+            row = rows.pop((layer, column), {})
+            times = [row["dnnffi"]] if "dnnffi" in row else []
+            assert numbers(cell)[:1] == nearly(times, 1)
+            if "torch" in row and times:
+                assert numbers(cell)[1] == nearly(row["torch"] / row["dnnffi"], 2)
+    assert rows == {}
+
+
+def test_the_aims_of_convolutions_are_shown_with_the_figures_of_the_record():
+    record = read("bench_conv.json")
+    rows = {row[0]: row for row in records["conv_aims"](record)}
+    for config in {row["config"] for row in record["kernels"]}:
+        both = [row for row in record["kernels"] if row["config"] == config and "torch" in row]
+        ratios = [row["torch"] / row["dnnffi"] for row in both]
+        what = f"kernels, PyTorch's time over dnnffi's, {config}"
+        shown = numbers(rows[f"{what}, geometric mean"][2])
+        assert shown == nearly([geometric_mean(ratios), len(ratios)], 2)
+        assert numbers(rows[f"{what}, lowest"][2]) == nearly([min(ratios)], 2)
+    for row in record["host"]:
+        for words, key in (("a held plan", "held"), ("dnnffi.conv", "functional")):
+            shown = rows[f"host cost of a call of {words}, {row['problem']}"][2]
+            assert numbers(shown) == nearly([row[key], row["torch"]], 1)
+    for config in {row["config"] for row in record["first"]}:
+        calls = [row for row in record["first"] if row["config"] == config]
+        medians = [median(row[side] for row in calls) for side in ("dnnffi", "torch")]
+        shown = numbers(rows[f"first call of a new problem, {config}"][2])
+        assert shown == nearly([*medians, len(calls)], 2)
+
+
+def test_untuned_layers_are_shown_with_means_and_the_lowest():
+    record = read("bench_depthwise.json")
+    rows = records["untuned_rows"](record)
+    assert sum(int(row[2]) for row in rows) == len(record["kernels"])
+    for config, operation, _, *cells in rows:
+        kernels = [
+            row
+            for row in record["kernels"]
+            if (row["config"], row["operation"].replace("_", " ")) == (config, operation)
+        ]
+        for peer, cell in zip(("torch", "cudnn"), cells, strict=True):
+            ratios = [row[peer] / row["dnnffi"] for row in kernels if peer in row]
+            expected = [geometric_mean(ratios), min(ratios)] if ratios else []
+            assert numbers(cell) == nearly(expected, 2)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_networks_in_jax_are_shown(phase):
+    record = read("bench_jax.json")
+    rows = records["jax_rows"](record, phase)
+    for (shape, *cells), row in zip(rows, record["rows"], strict=True):
+        times = {name: ms for name, ms in row[phase].items() if isinstance(ms, float)}
+        unrolled = [ms for name, ms in times.items() if name.startswith("scan ")]
+        expected = [times.get(name) for name in ("dnnffi.jax", "plan", "scan 1")]
+        shown = [numbers(cell)[:1] for cell in cells]
+        assert shape == row["shape"]
+        for one, ms in zip(shown, expected, strict=False):
+            assert one == nearly([] if ms is None else [ms], 3)
+        others = [ms for name, ms in times.items() if name not in ("dnnffi.jax", "plan")]
+        assert shown[-1] == nearly([min(others) / times["dnnffi.jax"]] if others else [], 2)
+        assert len(unrolled) > 1
+        assert shown[3] == nearly([min(unrolled[1:])], 3)
+    aims = records["jax_aims"](record)
+    ratios = [
+        row[one]["plan"] / row[one]["dnnffi.jax"]
+        for row in record["rows"]
+        for one in PHASES
+        if "plan" in row[one]
+    ]
+    assert numbers(*aims[0][2:4]) == nearly([geometric_mean(ratios), min(ratios)], 2)
+
+
+def test_several_gpus_in_jax_are_shown():
+    record = read("bench_jax.json")
+    for shown, row in zip(records["jax_device_rows"](record), record["devices"], strict=True):
+        expected = [row["devices"]]
+        for how in ("shard_map", "jit"):
+            expected += [row[how], row[f"{how} throughput"]]
+        assert numbers(*shown[:5]) == nearly(expected, 2)
+
+
+def test_convolutions_in_jax_are_shown():
+    record = read("bench_jax_conv.json")
+    for _, config, operation, count, mean, slower, _ in records["jax_conv_rows"](record):
+        ratios = [
+            row["jax"] / row["djax"]
+            for row in record["rows"]
+            if (row["config"], row["operation"].replace("_", " ")) == (config, operation)
+        ]
+        assert numbers(mean) == nearly([geometric_mean(ratios), min(ratios), max(ratios)], 2)
+        assert int(count) == len(ratios)
+        assert int(slower) == sum(ratio < 1 for ratio in ratios)
+
+
+@pytest.mark.parametrize("name", ["bench_vulkan.json", "bench_vulkan_gpu.json"])
+def test_the_benchmark_of_vulkan_is_shown(name):
+    record = read(name)
+    expected = [
+        (row["problem"], call, ms, row["least_ms"][call], ms / row["median_ms"]["reference"])
+        for row in record["rows"]
+        for call, ms in row["median_ms"].items()
+    ]
+    rows = records["vulkan_rows"](record)
+    for (problem, call, times, ratios, *_), values in zip(rows, expected, strict=True):
+        assert (problem, call) == values[:2]
+        assert [*numbers(times), numbers(ratios)[0]] == nearly(values[2:], 2)
+    assert len(records["vulkan_parts"](record)) == sum("parts_us" in r for r in record["rows"])
+    assert numbers(records["vulkan_bounds"](record))[0] == nearly(record["bounds"]["gflops"], 0)
+
+
+def test_launches_are_shown_with_the_words_that_differed():
+    record = read("own_stress.json")
+    keys = ("launches", "problems", "seconds", "graph_launches", "direct_calls", "threads")
+    shown = numbers(records["stress_text"](record))
+    assert shown == [*(record[key] for key in keys), record["products_beside"]]
+    assert record["differing_words"] == 0
+
+
+def test_graphs_of_the_same_kernels_are_shown_with_least_and_most():
+    record = read("same_graphs.json")
+    for (model, cell), row in zip(records["same_graphs_rows"](record), record["rows"], strict=True):
+        assert model == row["model"]
+        assert numbers(cell) == nearly([min(row["us"]), max(row["us"])], 2)
+
+
+def test_every_record_is_read_by_a_test_of_its_tables():
+    text = Path(__file__).read_text(encoding="utf-8")
+    drawn = {"own_steps.json"}  # as a figure: test_figures.py
+    assert {name for name in RECORDS if f'"{name}"' not in text} == set()
+    assert drawn <= RECORDS.keys()
