@@ -568,7 +568,7 @@ def test_what_is_said_of_networks_in_jax_is_of_the_record():
     assert f"networks that take more than {longer} ms are within 3 % of the plan" in page
     alone, two = record["devices"][:2]
     most = [2 * alone[way] / (alone[way] + two["sum"]) for way in ("shard_map", "jit")]
-    assert f"cannot exceed {max(most):.2f} times the throughput of one" in page
+    assert f"two H200s cannot exceed {max(most):.2f} times the throughput of one" in page
 
 
 def test_a_benchmark_in_a_table():

@@ -84,8 +84,8 @@ class NullStream:
     """The rows of graphs on a device's legacy null stream, which are kept short.
 
     Of different graphs of a vendor's kernels, with nothing else between them on that stream, each
-    begins late, by a microsecond for every one in the row, up to 60. Other streams and graphs of
-    simple kernels have none of that; why is not known. ``work`` ends the row: a kernel, a memset or
+    begins late, the later the more precede it in the row. Other streams and graphs of simple
+    kernels have none of that; why is not known. ``work`` ends the row: a kernel, a memset or
     an event with a time, but no plain event or query. To launch elsewhere is no way out. A blocking
     stream beside the null stream is in no order with the user's own blocking streams
     (``tests/gpu/test_null_stream.py``), and another stream between two events is as late.
@@ -93,8 +93,8 @@ class NullStream:
     Threads count together; a count that one of them loses makes a row longer.
     """
 
-    # Different ones: a step of one network's functions pays nothing, a longer loop 1.4 µs of the
-    # host (a memset of four bytes) in every third launch.
+    # Different ones: a step of one network's functions pays nothing, a longer loop a memset of four
+    # bytes in every third launch.
     _MOST_IN_A_ROW = 3
 
     def __init__(self, work: Callable[[], object]) -> None:

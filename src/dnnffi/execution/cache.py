@@ -49,8 +49,8 @@ class Once(Generic[K, T]):
 class PlanCache(Once[Hashable, T]):
     """Keeps the ``capacity`` newest plans. Dropped plans close when nothing uses them.
 
-    The newest and not those used last: keeping that order would cost every call, and making a plan
-    again costs less than a millisecond.
+    The newest and not those used last: keeping that order would cost time in every call, and making
+    a plan again takes little.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -202,9 +202,9 @@ def _in_turns(
 ) -> dict[str, float]:
     """Milliseconds of several plans, means over sets of arrays that lie in different places.
 
-    A plan's time depends on where they lie, by up to a fifth. On each set the plans take turns,
-    since clocks change from second to second. Empty where there is nothing to decide, or nothing
-    could be measured: then the first measurement decides.
+    A plan's time depends on their addresses. On each set the plans take turns, since clocks change
+    from second to second. Empty where there is nothing to decide, or nothing could be measured:
+    then the first measurement decides.
     """
     if not choices:
         return {}

@@ -9,8 +9,8 @@ from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.rnn_candidates import VendorCandidates
 from dnnffi.spec.problem import RNNProblem
 
-# cuDNN compiles persist_dynamic for each problem, in 0.1 s to several seconds (9.19, H200), and
-# beyond these sizes it was the slowest of all by far: it is tried where it can win.
+# cuDNN compiles persist_dynamic for each problem, which takes up to several seconds (9.19, H200),
+# and beyond these sizes it was the slowest of all by far: it is tried where it can win.
 _DYNAMIC_HIDDEN = 256
 _DYNAMIC_BATCH = 16
 

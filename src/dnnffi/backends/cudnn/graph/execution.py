@@ -91,7 +91,7 @@ class VariantPacks:
 
     A finalized pack cannot be changed, so a call at new addresses needs a new one; a call at known
     addresses, which is what a memory pool gives, needs only a look. Packs are made without what
-    other descriptors go through, at a third of their cost. Threads may share it.
+    other descriptors go through, which takes longer. Threads may share it.
     """
 
     def __init__(self, uids: Sequence[int], *, library: Library) -> None:

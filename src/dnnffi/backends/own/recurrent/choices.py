@@ -33,7 +33,7 @@ _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
 
 _FEW_WORDS = 1000
-"""Of float32 that a block gathers in a step: with more, products of float16 were faster (H100)."""
+"""Of float32 that a block gathers in a step: with more, products of float16 were faster."""
 
 _MOST_PRODUCTS, _FEW_PRODUCTS = 300_000, 150_000
 """Of a cluster's block in a step: with more it is not offered, with fewer the fastest."""
@@ -128,7 +128,7 @@ def _forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
 def _in_both_orders(found: list[Geometry]) -> list[Geometry]:
     """The same, and the first that stages words also with a step's inputs read before them.
 
-    Which order is faster depends on when words arrive: on an H200 up to 16 % either way.
+    Which order is faster depends on when words arrive.
     """
     for place, one in enumerate(found):
         if one.staged:
@@ -172,8 +172,8 @@ def _two(found: list[Geometry], step: Callable[[Geometry], float]) -> tuple[Geom
 def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
     """Geometries whose groups are clusters of blocks, where these can be the fastest.
 
-    That is where a step has few products and few words are sent to all blocks: on an H200 up to
-    300,000 products of a block, and backward 6144 words in a cluster. Backward, and of cells
+    That is where a step has few products and few words are sent to all blocks: up to 300,000
+    products of a block, and backward 6144 words in a cluster. Backward, and of cells
     without gates, also clusters of fewer blocks, which send less.
     """
     found: list[Geometry] = []
@@ -202,7 +202,7 @@ def whole_rows(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geo
     """Geometries without tensor cores, for layers whose weights the registers of few blocks hold.
 
     Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
-    with more, on an H100, tensor cores were as fast or faster.
+    with more, tensor cores were as fast or faster.
     """
     if kind.layers > 1:
         return ()
@@ -324,8 +324,8 @@ def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
 def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
     """Of the geometries whose blocks exchange shares, the one expected to be the fastest.
 
-    Of a large layer also the most promising one of another number of warps: of 4 of 8 layers such
-    a one was the fastest, and took up to 16 % less time (H100).
+    Of a large layer also the most promising one of another number of warps, which was the fastest
+    for some layers.
     """
     found = [
         one

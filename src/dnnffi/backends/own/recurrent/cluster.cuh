@@ -63,7 +63,7 @@ DEVICE void expect_bytes(u32 barrier, int bytes)
 }
 
 /* Acquires for the block alone: all that comes with a phase is in its own shared memory. To acquire
-   for the cluster would empty L1, from which arrays of odd sizes are read (up to 6 % of a step). */
+   for the cluster would empty L1, from which arrays of odd sizes are read. */
 DEVICE bool phase_ended(u32 barrier, u32 parity)
 {
     u32 ended;

@@ -1,4 +1,7 @@
-"""About how long does a step take? Fitted to measurements on an H200 and an H100."""
+"""Estimates of the time of a step, fitted to measurements on an H200 and an H100.
+
+No records of these measurements were kept. Estimates only decide what the tuner measures.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ from dnnffi.spec.checks import ITEM_SIZES
 def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, chip: Chip) -> float:
     """About how many microseconds a step takes, with ``units`` a block and ``rows`` a group.
 
-    Fitted to the best of up to 16 divisions for each of 92 shapes on an H200, to 83 of them within
-    a third, to the worst within a factor of two: an exchange takes 0.66, 1000 words that a block
-    gathers 0.28, a million products 1.52 (in TF32 twice that, strict six times), and 100 KB of
-    weights that do not fit on the chip 1.51.
+    By the fit for an H200 an exchange takes 0.66, 1000 words that a block gathers 0.28, a million
+    products 1.52 (in TF32 twice that, strict six times), and 100 KB of weights that do not fit on
+    the chip 1.51.
     """
     blocks = -(-kind.padded // units)
     groups = -(-batch // rows) * directions
@@ -27,16 +29,12 @@ def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, c
 
 
 def far_step(geometry: Geometry) -> float:
-    """What is added to `shape_step` if weights come from device memory (two layers on an H100)."""
+    """What is added to `shape_step` if weights come from device memory, fitted for an H100."""
     return 1e-5 * geometry.subtiles * geometry.streamed_bytes if geometry.far else 0
 
 
 def scattered_step(geometry: Geometry) -> float:
-    """About how many microseconds a step takes whose blocks exchange shares.
-
-    Fitted to backwards of 470 geometries of 26 shapes on an H200, to half of them within 15 %. Of
-    those of a shape, what it finds the fastest takes at most 8 % longer than what is.
-    """
+    """About how many microseconds a step takes whose blocks exchange shares, fitted for an H200."""
     gathered = geometry.k_words * geometry.rows
     kept = geometry.k_registers * step_registers(geometry)
     spilled = max(0, kept - free_registers(geometry))
@@ -51,10 +49,7 @@ def scattered_step(geometry: Geometry) -> float:
 
 
 def gathered_step(geometry: Geometry) -> float:
-    """The same of a step of a large layer whose blocks gather words.
-
-    Fitted to 70 geometries of 7 shapes on an H100, to half of them within 7 %.
-    """
+    """The same of a step of a large layer whose blocks gather words, fitted for an H100."""
     words = gathered_words(geometry)
     exchange = 1.08 + 0.22e-3 * words + 0.025 * words / geometry.threads
     products = 0.36e-3 * _cycles(geometry, shared_words(geometry)) + 0.078 * (geometry.chunks - 1)

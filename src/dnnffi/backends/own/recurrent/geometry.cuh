@@ -55,8 +55,8 @@ constexpr int K_STREAMED = WARP_K - K_REGISTERS - K_SHARED;
 constexpr bool WHOLE = K_WARPS * WARP_K * 4 == EXCHANGED; /* no warp reaches beyond the last word */
 
 /* Of a chunk's steps of k, do warps have every K_WARPS-th, or as many in a row? What they request at the
-   same time lies side by side if they have them in turn. On an H100 that took up to 30 % off the steps of
-   groups of eight rows; with more rows nothing, or up to 4 % more. */
+   same time lies side by side if they have them in turn, which was faster for groups of eight rows and
+   not for groups of more. */
 constexpr bool IN_TURN = ROWS == 8;
 constexpr int NEXT_K = IN_TURN ? K_WARPS : 1, NEXT_WARP = IN_TURN ? 1 : CHUNK_K; /* steps of k */
 

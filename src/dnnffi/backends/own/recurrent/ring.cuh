@@ -4,8 +4,7 @@
 
    Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
    presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs FETCHED steps
-   before they are requested: on an H100 a step takes up to a quarter less time, but not where teams
-   exchange shares. */
+   before they are requested, except where teams exchange shares, which gained nothing. */
 
 constexpr int FETCHED = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
 

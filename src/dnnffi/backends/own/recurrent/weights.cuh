@@ -145,8 +145,7 @@ DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 
 
 /* What L2 does with lines that are read: keeps a fifth of them as long as it can, or none; it replaces the
    others first. If it had to keep all of more than it has room for, none would be there when it is read
-   again. On an H100, steps of LSTMs with H 2816 and 4096 took from 9 to 23 % less time; with a tenth or
-   45 % of the lines most took longer, and with none. */
+   again. Layers with H from 2816 to 4096 were slower with smaller and with larger parts. */
 using Policy = unsigned long long;
 
 DEVICE Policy keep_a_fifth()
