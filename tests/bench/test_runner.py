@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from dnnffi.bench import runner
@@ -67,10 +69,21 @@ def creator(name, log, *, fail_at=None, error=RuntimeError, about=None, **keywor
     return Creator(name, "array", create, **keywords)
 
 
-def test_a_row_has_medians_memory_and_calls(clock):
+def test_a_row_has_times_memory_and_calls(clock):
     (row, trained) = Runner("cpu", SETTINGS).rows(SHAPE, [creator("a", [])])
     assert row == Row(SHAPE.name, "a", "inference", ms=4.0, host_us=7.0, peak_bytes=50, calls=5)
     assert trained.phase == "training"
+
+
+def test_figures_are_medians_over_the_turns(clock, monkeypatch):
+    milliseconds, host = itertools.cycle([9.0, 4.0, 1.0]), itertools.cycle([70.0, 20.0, 10.0])
+
+    def time(call, count):  # a turn has five calls, and two for the host
+        return (next(milliseconds) if count == 5 else 4.0), (next(host) if count == 2 else 7.0)
+
+    monkeypatch.setattr(clock, "time", time)
+    rows = list(Runner("cpu", SETTINGS).rows(SHAPE, [creator("a", [])]))
+    assert [(row.ms, row.host_us) for row in rows] == [(4.0, 20.0)] * 2
 
 
 def test_a_model_says_more_of_itself_behind_its_warm_up(clock):

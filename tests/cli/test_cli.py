@@ -195,6 +195,13 @@ def test_demo_generates_what_the_trained_network_writes(text, tmp_path, capsys):
     once, again = capsys.readouterr().out.split("Backend ")[1:]
     assert once == again
     assert len(once.partition("\n")[2]) == len(demo.PROMPT) + demo.SAMPLE_LENGTH + 1
+    assert main([*run, "--seed", "8"]) == 0
+    other_seed = capsys.readouterr().out.partition("Backend ")[2]
+    assert run_demo(text, tmp_path, "--steps", "45") == 0
+    capsys.readouterr()
+    assert main([*run, "--seed", "7"]) == 0
+    other_network = capsys.readouterr().out.partition("Backend ")[2]
+    assert len({once, other_seed, other_network}) == 3
 
 
 def test_demo_generates_from_no_folder_without_a_network(tmp_path, capsys):
@@ -282,11 +289,13 @@ def test_demo_does_not_train_on_vulkan(capsys):
     assert "runs inference alone" in capsys.readouterr().err
 
 
-def test_demo_is_reproducible(text, tmp_path):
-    for name in ("one", "two"):
-        assert run_demo(text, tmp_path / name, "--steps", "5", "--seed", "3") == 0
-    one, two = (tmp_path / name / "sample.txt" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
+def test_demo_is_reproducible_by_its_seed(text, tmp_path):
+    for name, seed in (("one", "3"), ("two", "3"), ("three", "4")):
+        assert run_demo(text, tmp_path / name, "--steps", "5", "--seed", seed) == 0
+    one, two, three = (
+        (tmp_path / name / "sample.txt").read_bytes() for name in ("one", "two", "three")
+    )
+    assert one == two != three
 
 
 def test_demo_interrupted_writes_what_it_has(text, tmp_path, monkeypatch, capsys):

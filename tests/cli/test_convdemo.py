@@ -94,11 +94,13 @@ def test_demo_learns_and_writes_its_files(tmp_path, capsys, monkeypatch):
     assert "of 1000 new pictures" in out
 
 
-def test_demo_is_reproducible(tmp_path):
-    for name in ("one", "two"):
-        assert run_demo(tmp_path / name, "--steps", "3", "--seed", "5") == 0
-    one, two = (tmp_path / name / "pictures.png" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
+def test_demo_is_reproducible_by_its_seed(tmp_path):
+    for name, seed in (("one", "5"), ("two", "5"), ("three", "6")):
+        assert run_demo(tmp_path / name, "--steps", "3", "--seed", seed) == 0
+    one, two, three = (
+        (tmp_path / name / "pictures.png").read_bytes() for name in ("one", "two", "three")
+    )
+    assert one == two != three
 
 
 @pytest.mark.parametrize("steps", [0, 4])

@@ -136,6 +136,7 @@ def test_each_line_has_shapes_in_the_sets_that_make_bench_measures():
     )
     shapes = [shape.as_json() | {"sets": sets} for shape, sets in asked.items()]
     counts = {line.words: sum(line.takes(shape) for shape in shapes) for line in own_aims["LINES"]}
+    assert all(counts.values()), counts
     assert counts["B 1, T 1000, H 128 and 256"] == 4
     assert counts["20 networks drawn at random"] == 20
     assert counts["the set performance"] == len(PERFORMANCE)
