@@ -27,6 +27,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import dnnffi
 from dnnffi import files
 from dnnffi.cli.machine import machine
+from dnnffi.cli.sources import source_lines
 from dnnffi.reference.direction import MOST_ROWS
 
 RECORD = Path(__file__).resolve().parents[1] / "docs" / "verification" / "reference_cpu.txt"
@@ -176,7 +177,7 @@ def main() -> None:
         text = "\n".join(lines())
     print(text)
     if options.record:
-        files.write(RECORD, f"{text}\n".encode())
+        files.write(RECORD, f"{text}\n{source_lines(RECORD.name)}".encode())
 
 
 if __name__ == "__main__":

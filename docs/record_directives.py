@@ -69,6 +69,7 @@ from records import (
     overhead_rows,
     plan_rows,
     same_graphs_rows,
+    state_of,
     stress_text,
     target_rows,
     untuned_rows,
@@ -81,7 +82,7 @@ from support_table import HEAD, RECORD_FILES, support_rows
 
 from dnnffi.backends.cudnn.graph.known_wrong import TABLE
 from dnnffi.bench.summary import PHASE_WORDS
-from dnnffi.cli.sources import changed_parts
+from dnnffi.cli.sources import changed_parts, read_source_lines
 
 
 def conditions(name: str, record: dict[str, Any]) -> str:
@@ -215,7 +216,12 @@ class TextRecord(Record):
     required_arguments = 1
 
     def show(self, text: str) -> list[nodes.Node]:
-        return [nodes.literal_block(text, text, language="text")]
+        figures, hashes = read_source_lines(text)
+        state = state_of(changed_parts(self.record_name, hashes))
+        return [
+            nodes.literal_block(figures, figures, language="text"),
+            nodes.paragraph(text=f"A record of {state}."),
+        ]
 
 
 class Rows(Record):

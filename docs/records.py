@@ -55,7 +55,7 @@ def _counts(record: dict[str, Any]) -> tuple[str, str]:
 def state_of(changed: Changed) -> str:
     """Return in words how the source that a record is of differs from the source as it is now."""
     if changed is None:
-        return "a state of the source that no commit has"
+        return "an unknown state of the source"
     if not changed:
         return "the source as it is now"
     return f"an earlier state of the source (changed since: {', '.join(changed)})"

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from dnnffi.cli.sources import NO_RECORD, PARTS, RECORDS, code, hashes_of, part_hashes, source_hash
+from dnnffi.cli.sources import (
+    NO_RECORD,
+    PARTS,
+    RECORDS,
+    changed_parts,
+    code,
+    hashes_of,
+    part_hashes,
+    read_source_lines,
+    source_hash,
+    source_lines,
+)
 
 PYTHON = '''"""A docstring
 of a module."""
@@ -120,6 +131,17 @@ def test_the_whole_hash_is_of_names_and_contents_of_sources(tmp_path):
     assert len(set(found)) == 6
     assert written("b.txt", "3") == found[-1]
     assert len(source_hash()) == 64
+
+
+def test_a_text_ends_with_the_hashes_of_what_it_depends_on():
+    text = "x 1.0\n" + source_lines("oracle_torch.txt")
+    assert max(map(len, text.splitlines())) <= 90
+    figures, found = read_source_lines(text)
+    assert figures == "x 1.0\n"
+    assert found == {part: part_hashes()[part] for part in RECORDS["oracle_torch.txt"]}
+    assert changed_parts("oracle_torch.txt", found) == []
+    assert changed_parts("oracle_torch.txt", found | {"spec": "0" * 16}) == ["spec"]
+    assert read_source_lines("x 1.0\n") == ("x 1.0\n", None)
 
 
 def test_each_part_belongs_to_a_record_or_is_named_as_of_none():

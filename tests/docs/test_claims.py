@@ -45,7 +45,7 @@ def text_of(page):
 
 def gpus():
     """The models that the records of a GPU name."""
-    text = "".join(json.dumps(record(name)) for name in RECORDS)
+    text = "".join(json.dumps(record(name)) for name in RECORDS if name.endswith(".json"))
     return {name.split()[1] for name in re.findall(r'"device": "(NVIDIA [^"(]+)', text)}
 
 

@@ -417,7 +417,7 @@ def test_convolutions_in_jax_stand_beside_plans():
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (None, "a state of the source that no commit has"),
+        (None, "an unknown state of the source"),
         ([], "the source as it is now"),
         (["spec", "rnn"], "an earlier state of the source (changed since: spec, rnn)"),
     ],

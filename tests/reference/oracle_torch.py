@@ -26,6 +26,8 @@ except ImportError:
 import oracle_torch_conv
 import oracle_torch_rnn
 
+from dnnffi.cli.sources import source_lines
+
 LIMIT = 1e-12
 KINDS = {"rnn": ("RNNs", oracle_torch_rnn), "conv": ("Convolutions", oracle_torch_conv)}
 RECORD = Path(__file__).parents[2] / "docs" / "verification" / "oracle_torch.txt"
@@ -93,7 +95,7 @@ def main() -> int:
             text += "".join(f"{line}\n" for line in ["", *lines])
             failed += failures
     if options.record:
-        RECORD.write_text(text, encoding="utf-8")
+        RECORD.write_text(text + source_lines(RECORD.name), encoding="utf-8")
     return 1 if failed else 0
 
 

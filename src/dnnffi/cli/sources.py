@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import accumulate
 from pathlib import Path, PurePath
+from textwrap import fill
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -39,14 +40,15 @@ PARTS = {
     "rnn": (
         *("rnn/*", "weights.py", "dropout.py", "backends/rnn_interface.py"),
         *("backends/vendor/rnn_*", "backends/vendor/dropout.py", "reference/dropout.py"),
-        *("spec/rnn.py", "spec/weights.py", "spec/problem.py", "spec/likely_cause.py"),
     ),
-    "convolution": ("convolution/*", "backends/conv_interface.py", "spec/conv*.py"),
+    "convolution": ("convolution/*", "backends/conv_interface.py"),
     "matrices": ("matrices.py",),
     "backends": ("backends/*",),
     "reference": ("reference/*",),
     "execution": ("execution/*",),
     "device": ("device/*", "foreign.py"),
+    "spec-rnn": ("spec/rnn.py", "spec/weights.py", "spec/problem.py", "spec/likely_cause.py"),
+    "spec-conv": ("spec/conv*.py",),
     "spec": ("spec/*", "errors.py", "typing.py"),
     "formats": ("formats/*",),
     "torch": ("torch.py",),
@@ -62,13 +64,15 @@ NO_RECORD = ("bench-report", "cli")
 """The parts that no record depends on: they show figures, or start the code that is measured."""
 
 _SHARED = ("spec", "device", "execution", "backends", "registry")
-_NETWORKS = (*_SHARED, "rnn", "cudnn", "cudnn-rnn", "own-rnn", "cublas")
-_CONVOLUTIONS = (*_SHARED, "convolution", "cudnn", "cudnn-conv", "own-conv")
+_RNN = (*_SHARED, "spec-rnn", "rnn")
+_CONVOLUTION = (*_SHARED, "spec-conv", "convolution")
+_NETWORKS = (*_RNN, "cudnn", "cudnn-rnn", "own-rnn", "cublas")
+_CONVOLUTIONS = (*_CONVOLUTION, "cudnn", "cudnn-conv", "own-conv")
 _JAX_NETWORKS = (*_NETWORKS, "jax", "jax-rnn")
 _JAX_CONVOLUTIONS = (*_CONVOLUTIONS, "jax", "jax-conv")
 _CHECKED = ("reference", "testing")  # the oracle and the random problems of a run of tests
 _GPU_TESTS = (*_JAX_NETWORKS, *_JAX_CONVOLUTIONS, *_CHECKED, "matrices", "formats", "torch")
-_VULKAN = (*_SHARED, *_CHECKED, "rnn", "vulkan")
+_VULKAN = (*_RNN, *_CHECKED, "vulkan")
 
 RECORDS = {
     name: tuple(dict.fromkeys(parts))
@@ -86,9 +90,11 @@ RECORDS = {
         "first_call.json": (*_NETWORKS, "bench"),
         "gpu.json": (*_GPU_TESTS, "bench"),
         "memcheck.json": _GPU_TESTS,
-        "miopen.json": (*_SHARED, *_CHECKED, "rnn", "convolution", "miopen"),
+        "miopen.json": (*_RNN, *_CONVOLUTION, *_CHECKED, "miopen"),
+        "oracle_torch.txt": ("spec", "spec-rnn", "spec-conv", "device", "reference"),
         "own_steps.json": (*_NETWORKS, "bench"),
         "own_stress.json": _NETWORKS,
+        "reference_cpu.txt": (*_RNN, "reference"),
         "same_graphs.json": (*_NETWORKS, "bench"),
         "vulkan.json": _VULKAN,
         "vulkan_gpu.json": _VULKAN,
@@ -172,6 +178,21 @@ def changed_parts(name: str, found: Mapping[str, str] | None) -> list[str] | Non
         return None
     now = part_hashes()
     return [part for part in RECORDS[name] if found.get(part) != now[part]]
+
+
+def source_lines(name: str) -> str:
+    """Return the lines with the hashes for the end of a record that is a text, ``name``."""
+    now = part_hashes()
+    words = ", ".join(f"{part} {now[part]}" for part in RECORDS[name])
+    return fill(f"source: {words}", width=90, subsequent_indent="  ") + "\n"
+
+
+def read_source_lines(text: str) -> tuple[str, dict[str, str] | None]:
+    """Return a record that is a text without the lines of `source_lines`, and their hashes."""
+    figures, found, hashes = text.partition("source: ")
+    if not found:
+        return text, None
+    return figures, dict(re.findall(r"([a-z-]+)\s+([0-9a-f]{16})", hashes))
 
 
 def code(text: str, suffix: str) -> str:
