@@ -235,6 +235,38 @@ def test_the_table_of_convolutions_quotes_the_limits():
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("Groups", "groups=2"),
+        ("Depthwise", "in_channels=4, out_channels=4, .*groups=4"),
+        ("Stride", r"stride=\(2, 2\)"),
+        ("Dilation", r"dilation=\(2, 2\)"),
+        ("ransposed", "transposed=True"),
+        ("float16", "dtype='b?float16'"),
+        ("bfloat16", "dtype='bfloat16'"),
+        ("float64", "dtype='float64'"),
+        ("hannels last", "channels_last"),
+        ("esidual and ReLU", r"forward \+ 0.5 \* residual \+ bias \+ relu"),
+        ("bias and ReLU", r"forward \+ bias \+ relu"),
+        ('"math": "strict"', "math='strict'"),
+        ('"deterministic"', "deterministic=True"),
+        ("Backward data", "^backward_data "),
+    ],
+)
+def test_a_row_of_convolutions_asks_for_what_its_words_say(words, asked):
+    rows = [row for row in conv["ROWS"] if words in row.words and "gradient" not in row.words]
+    assert rows
+    for problem in (problem for row in rows for problem in row.asked):
+        assert re.search(asked, f"{problem} {problem.options}"), problem
+
+
+def test_rows_of_several_dimensions_ask_for_each():
+    ranks = {row.words: {len(one.sizes) for one in row.asked} for row in conv["ROWS"][:3]}
+    assert [*ranks.values()] == [{1, 2, 3}] * 3
+    assert all(words.endswith("in one to three dimensions") for words in ranks)
+
+
 def test_every_limit_of_convolutions_is_in_the_table():
     # In one row each, of problems that are refused alike.
     cells = [cell for _, *cells in conv["rows"]() for cell in cells]
@@ -258,6 +290,19 @@ def test_the_table_of_networks_quotes_what_is_refused():
         "vulkan": "no: RNNs are float16 or float32, not float64; cudnn and reference have it",
         "reference": "no limit",
     }
+
+
+def test_a_row_of_networks_asks_for_what_its_words_say():
+    asked = {row.words: row.asked for row in rnn["ROWS"]}
+    assert asked["Training"].training
+    assert asked["float16"].spec.dtype == "float16"
+    assert asked["Projection of an LSTM"].spec.proj_size
+    assert asked["Clipping of the cell of an LSTM"].options.clip
+    assert asked['"math": "strict"'].options.math == "strict"
+    assert len(set(asked["Rows of different length"].lengths)) == 2
+    persistent = asked['Rows of different length, "algorithm": "persist_static"']
+    assert (persistent.options.algorithm, persistent.lengths) == ("persist_static", (3, 2))
+    assert asked["65536 time steps"].steps == 65536
 
 
 @pytest.mark.parametrize("backend", BACKENDS.values(), ids=list(BACKENDS))

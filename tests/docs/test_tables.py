@@ -14,6 +14,8 @@ from dnnffi.cli.sources import RECORDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 records = runpy.run_path(str(DOCS / "records.py"))
+own_aims = runpy.run_path(str(DOCS / "own_aims.py"))
+support = runpy.run_path(str(DOCS / "support_table.py"))
 PHASES = ("inference", "training")
 RUNS_OF_TESTS = ("gpu.json", "miopen.json", "vulkan.json", "vulkan_gpu.json")
 
@@ -173,6 +175,14 @@ def test_the_aims_of_convolutions_are_shown_with_the_figures_of_the_record():
         shown = numbers(rows[f"{what}, geometric mean"][2])
         assert shown == nearly([geometric_mean(ratios), len(ratios)], 2)
         assert numbers(rows[f"{what}, lowest"][2]) == nearly([min(ratios)], 2)
+        if "errors" in both[0]:
+            errors = {side: [row["errors"][side] for row in both] for side in ("dnnffi", "torch")}
+            precise = [one for one, e in zip(ratios, errors["torch"], strict=True) if e <= 1e-4]
+            shown = rows[f"{what}, lowest where both are precise"][2]
+            assert 0 < len(precise) < len(ratios)
+            assert numbers(shown) == nearly([min(precise)], 2)
+            most = [max(errors["dnnffi"]), max(errors["torch"])]
+            assert numbers(rows[f"error, largest, {config}"][2]) == pytest.approx(most, rel=0.5)
     for row in record["host"]:
         for words, key in (("a held plan", "held"), ("dnnffi.conv", "functional")):
             shown = rows[f"host cost of a call of {words}, {row['problem']}"][2]
@@ -182,6 +192,28 @@ def test_the_aims_of_convolutions_are_shown_with_the_figures_of_the_record():
         medians = [median(row[side] for row in calls) for side in ("dnnffi", "torch")]
         shown = numbers(rows[f"first call of a new problem, {config}"][2])
         assert shown == nearly([*medians, len(calls)], 2)
+
+
+def is_reached(aim, measured):
+    """Whether the first number of a measurement reaches an aim, or None at its very limit."""
+    (limit, found) = numbers(aim)[0], numbers(measured)[0]
+    if found == limit:
+        return None
+    return (found > limit) == (">" in aim)
+
+
+def test_an_aim_is_said_to_be_reached_if_its_figure_does_so():
+    rows = [row for row in records["conv_aims"](read("bench_conv.json")) if numbers(row[1])]
+    rows += [row for row in targets() if numbers(row[1]) and numbers(row[2])]
+    assert {row[3] for row in rows} == {"yes", "no"}
+    for words, aim, measured, said in rows:
+        reached = is_reached(aim, re.sub("^[a-z ]*", "", measured))
+        assert reached is None or said == ("yes" if reached else "no"), words
+
+
+def targets():
+    """What, aim, measured and reached of the table of aims for networks."""
+    return [(what, *cells[1:4]) for what, *cells in records["target_rows"](read("bench_rnn.json"))]
 
 
 def test_untuned_layers_are_shown_with_means_and_the_lowest():
@@ -224,6 +256,116 @@ def test_networks_in_jax_are_shown(phase):
         if "plan" in row[one]
     ]
     assert numbers(*aims[0][2:4]) == nearly([geometric_mean(ratios), min(ratios)], 2)
+
+
+# What each line of the aims for our own kernels is about, with the aims as they are printed.
+LARGE = "f16, H from 1024 to 2816, B from 8 to 64"
+OWN_LINES = {
+    "LSTM f16, T 100, B 64, H 512": ("3.5", "lstm f16 100 64 512 512 1 uni"),
+    "LSTM float32 (TF32), the same sizes": ("3; 2.8", "lstm f32 100 64 512 512 1 uni"),
+    "GRU f16, the same sizes": ("3", "gru f16 100 64 512 512 1 uni"),
+    "LSTM f16, T 150, B 64, H 256": ("5; 4.5", "lstm f16 150 64 256 256 1 uni"),
+    LARGE: (
+        "2, none below 1.3",
+        lambda one: (
+            one["dtype"] == "float16"
+            and one["hidden_size"] in range(1024, 2817)
+            and one["batch"] in range(8, 65)
+        ),
+    ),
+    "B 1, T 1000, H 128 and 256": ("5", lambda one: (one["batch"], one["steps"]) == (1, 1000)),
+    "2 and 4 layers, T from 100 to 500": (
+        "2.5",
+        lambda one: one["layers"] in (2, 4) and one["steps"] in range(100, 501),
+    ),
+    "the set performance": ("2.5; 2.3", lambda one: "performance" in one["sets"]),
+    "20 networks drawn at random": ("2.5; 2.3", lambda one: "random" in one["sets"]),
+    "any of these": ("none below 0.97", lambda one: True),
+}
+OF_ALL_SETS = ("the set performance", "20 networks drawn at random", "any of these")
+
+
+def own_speedups(phase):
+    """The fastest peer's time over that of the captured plan, by shape."""
+    scans = {
+        row["shape"]: min(ms for name, ms in row[phase].items() if name.startswith("scan "))
+        for row in read("bench_jax.json")["rows"]
+    }
+    found = {}
+    for name in ("bench_own.json", "bench_rnn.json"):  # where both have a shape, the latter counts
+        peers = [
+            milliseconds(read(name), model, phase)
+            for model in ("cudnn raw", "torch graph", "jax scan")
+        ]
+        for shape, own in milliseconds(read(name), "dnnffi plan captured", phase).items():
+            others = [one[shape] for one in (*peers, scans) if shape in one]
+            found[shape] = min(others) / own
+    return found
+
+
+def test_the_aims_for_our_own_kernels_are_shown_with_the_figures_of_the_records():
+    both = [read("bench_rnn.json"), read("bench_own.json")]
+    shapes = {one["name"]: one for record in both for one in record["shapes"]}
+    rows = own_aims["rows"](both, read("bench_jax.json"), read("own_steps.json"))
+    assert [row[0] for row in rows] == list(OWN_LINES)
+    for words, aim, *cells in rows:
+        expected_aim, about = OWN_LINES[words]
+        assert aim == expected_aim
+        for phase, cell in zip(PHASES, cells, strict=False):
+            ratios = own_speedups(phase)
+            if isinstance(about, str):
+                assert numbers(cell) == nearly([ratios[about]], 2)
+                continue
+            inside = [
+                ratios[name]
+                for name, shape in shapes.items()
+                if about(shape) and (words in OF_ALL_SETS or "random" not in shape["sets"])
+            ]
+            mean = [] if words == "any of these" else [geometric_mean(inside), len(inside)]
+            figures = numbers(cell.partition(" (")[0])
+            assert figures == nearly([*mean, min(inside)], 2)
+
+
+def test_scans_of_jax_are_shown_beside_captured_plans():
+    jax = read("bench_jax.json")
+    both = [read("bench_rnn.json"), read("bench_own.json")]
+    scans = {row["shape"]: row for row in jax["rows"]}
+    for shape, *cells in own_aims["jax_rows"](both, jax):
+        for number, phase in enumerate(PHASES):
+            own = next(
+                times[shape]
+                for record in both
+                if shape in (times := milliseconds(record, "dnnffi plan captured", phase))
+            )
+            times = scans[shape][phase].items()
+            scan = min(ms for name, ms in times if name.startswith("scan "))
+            shown = cells[3 * number : 3 * number + 3]
+            assert numbers(*shown[:2]) == nearly([scan, own], 3)
+            assert numbers(shown[2]) == nearly([scan / own], 2)
+
+
+def test_what_works_is_shown_with_the_problems_that_passed():
+    found = [read(name) for name in ("gpu.json", "miopen.json", "vulkan.json")]
+    named = dict(zip(("cudnn", "miopen", "vulkan"), found, strict=True))
+    rows = {row[0]: row[1:4] for row in support["support_rows"](named)}
+    for words, asked, refusal in (
+        ("LSTM", {"lstm"}, None),
+        ("float16", {"float16"}, None),
+        ("float64", {"float64"}, "float64"),
+        ("Both directions", {"bi"}, None),
+        ("Projection of an LSTM", {"projection"}, "projection"),
+        ("Choice of math", {"strict", "fast"}, "math"),
+    ):
+        for cell, record in zip(rows[words], found, strict=True):
+            problems = record["problems"].items()
+            count = sum(n for name, n in problems if asked & set(name.split()))
+            if count:
+                assert numbers(cell.partition(" problems")[0]) == [count]
+            else:
+                assert cell == f"no: {record['refusals'][refusal]}"
+    (combinations,) = (cells for words, cells in rows.items() if words.startswith("Combinations"))
+    for cell, record in zip(combinations, found, strict=True):
+        assert numbers(cell)[0] == len({tuple(name.split()[:6]) for name in record["problems"]})
 
 
 def test_several_gpus_in_jax_are_shown():
