@@ -88,7 +88,7 @@ def machines(record: Any) -> Iterator[dict[str, Any]]:
 
 
 def with_parts(machine: dict[str, Any], parts: dict[str, str] | None) -> dict[str, Any]:
-    """Return the entries of a machine with the hashes of the parts behind that of the whole."""
+    """Return the entries of a machine; the hashes of the parts follow that of the whole source."""
     entries: dict[str, Any] = {}
     for name, value in machine.items():
         if name != "source":

@@ -1,4 +1,4 @@
-"""Which records in docs/verification are of the source as it is now, and what each depends on."""
+"""Records in docs/verification are of the source as it is now, or are listed with a reason."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ VERIFICATION = ROOT / "docs" / "verification"
 # tool that writes it as soon as there is a device, and remove its line.
 ONE_STEP = "the single-step kernel's launches were changed after the run; needs a GPU"
 JAX = "the single-step kernel's launches, and for a handler's cost the JAX code; needs a GPU"
-NOVEMBER_22 = (
-    "measured on 2026-11-22, before networks and convolutions got new executors; needs a GPU"
-)
+NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
@@ -99,7 +97,7 @@ def changes(name: str) -> str:
     """Return which parts changed since the record; empty for one that is up to date."""
     found = [changed_parts(name, one) for one in hashes(name)]
     if any(changed is None for changed in found):
-        return "it does not say which source it is of"
+        return "the record does not name its source"
     return ", ".join(dict.fromkeys(part for changed in found for part in changed))
 
 

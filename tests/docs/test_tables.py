@@ -31,7 +31,7 @@ def numbers(*cells):
 
 
 def nearly(values, digits):
-    """Equal to values that are printed with that many digits behind the point."""
+    """Equal to values that are printed with that many decimals."""
     return pytest.approx(values, rel=0, abs=0.5001 * 10**-digits)
 
 

@@ -111,7 +111,7 @@ _CUDA_TOKEN = re.compile(
 
 
 class _Span(NamedTuple):
-    """A string or a comment in a text: its first character, and the one behind its last."""
+    """The range of a string or a comment in a text; ``kept`` if it is part of the code."""
 
     start: int
     stop: int

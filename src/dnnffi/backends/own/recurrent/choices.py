@@ -33,7 +33,7 @@ _MANY_WORDS = 3000
 """That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
 
 _FEW_WORDS = 1000
-"""Of float32 that a block gathers in a step: with more, products of float16 were faster."""
+"""Words of float32 that a block gathers in a step; with more, products of float16 were faster."""
 
 _MOST_PRODUCTS, _FEW_PRODUCTS = 300_000, 150_000
 """Of a cluster's block in a step: with more it is not offered, with fewer the fastest."""

@@ -29,7 +29,7 @@ def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, c
 
 
 def far_step(geometry: Geometry) -> float:
-    """What is added to `shape_step` if weights come from device memory, fitted for an H100."""
+    """Return what to add to `shape_step` if weights come from device memory (fit for an H100)."""
     return 1e-5 * geometry.subtiles * geometry.streamed_bytes if geometry.far else 0
 
 
