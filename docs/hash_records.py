@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from dnnffi import files
 from dnnffi.cli.sources import hashes_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,10 +58,10 @@ def trees() -> Iterator[str]:
         yield git("rev-parse", f"{commit}:src/dnnffi").decode().strip()
 
 
-def whole_hash(files: list[tuple[str, str]], suffixes: tuple[str, ...]) -> str:
+def whole_hash(sources: list[tuple[str, str]], suffixes: tuple[str, ...]) -> str:
     """Return the hash of `dnnffi.cli.sources.source_hash` for files in the repository."""
     digest = hashlib.sha256()
-    for path, name in files:
+    for path, name in sources:
         if path.endswith(suffixes):
             digest.update(f"src/dnnffi/{path}\0".encode() + content(name) + b"\0")
     return digest.hexdigest()
@@ -70,9 +71,9 @@ def parts_by_hash(wanted: set[str]) -> dict[str, dict[str, str]]:
     """Return the hashes of the parts by the hash of the whole source, for those in the history."""
     found: dict[str, dict[str, str]] = {}
     for tree in trees():
-        files = listed(tree)
-        for whole in {whole_hash(files, suffixes) for suffixes in SUFFIXES} & wanted:
-            found.setdefault(whole, hashes_of((path, content(name)) for path, name in files))
+        sources = listed(tree)
+        for whole in {whole_hash(sources, suffixes) for suffixes in SUFFIXES} & wanted:
+            found.setdefault(whole, hashes_of((path, content(name)) for path, name in sources))
         if found.keys() == wanted:
             break
     return found
@@ -113,7 +114,7 @@ def main() -> int:
                 print(f"{path.name}: no commit has its source, {machine['src_sha256'][:8]}")
         # Each tool writes with an indentation of its own.
         indent = 2 if texts[path].startswith("{\n  ") else 1
-        path.write_text(json.dumps(record, indent=indent) + "\n", encoding="utf-8")
+        files.write_json(path, record, indent=indent)
     return 0
 
 

@@ -26,6 +26,7 @@ except ImportError:
 import oracle_torch_conv
 import oracle_torch_rnn
 
+from dnnffi import files
 from dnnffi.cli.sources import source_lines
 
 LIMIT = 1e-12
@@ -95,7 +96,7 @@ def main() -> int:
             text += "".join(f"{line}\n" for line in ["", *lines])
             failed += failures
     if options.record:
-        RECORD.write_text(text + source_lines(RECORD.name), encoding="utf-8")
+        files.write(RECORD, (text + source_lines(RECORD.name)).encode())
     return 1 if failed else 0
 
 

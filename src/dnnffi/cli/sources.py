@@ -49,7 +49,7 @@ PARTS = {
     "device": ("device/*", "foreign.py"),
     "spec-rnn": ("spec/rnn.py", "spec/weights.py", "spec/problem.py", "spec/likely_cause.py"),
     "spec-conv": ("spec/conv*.py",),
-    "spec": ("spec/*", "errors.py", "typing.py"),
+    "spec": ("spec/*", "errors.py", "files.py", "typing.py"),
     "formats": ("formats/*",),
     "torch": ("torch.py",),
     "jax-rnn": ("jax/rnn/*",),
