@@ -10,6 +10,7 @@ from equations import check, onnx, run, x_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dnnffi
 from dnnffi import RNNSpec, RNNWeights, testing
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -28,7 +29,7 @@ def arrays_of(mode, directions=1, inputs=3, seed=0):
 
 def attribute(name, value):
     """An AttributeProto: its type says which field counts, the others have their defaults."""
-    fields = {"f": 0.0, "i": 0, "s": b"", "floats": [], "ints": [], "strings": []}
+    fields = {"f": 0.0, "i": 0, "s": b"", "floats": [], "strings": [], "ref_attr_name": ""}
     if isinstance(value, list):
         strings = isinstance(value[0], bytes)
         number, field = (8, "strings") if strings else (6, "floats")
@@ -181,6 +182,164 @@ def test_other_activations_of_an_rnn_are_refused():
 def test_what_is_no_node_of_weights(node, given, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         RNNWeights.from_onnx(node, given)
+
+
+def small_lstm(**changes):
+    """A node with X, W, R, B, sequence_lens, initial_h and initial_c, I = H = 1, and its arrays."""
+    node = node_of("lstm", ("X", "W", "R", "B", "lens", "h", "c"), **changes.pop("attributes", {}))
+    arrays = {
+        "W": np.full((1, 4, 1), 0.5),
+        "R": np.full((1, 4, 1), 0.5),
+        "B": np.zeros((1, 8)),
+        "h": np.zeros((1, 1, 1)),
+        "c": np.zeros((1, 1, 1)),
+    }
+    return node, arrays | changes
+
+
+@pytest.mark.parametrize(
+    ("name", "onnx_name"), [("h", "initial_h"), ("c", "initial_c")], ids=["h", "c"]
+)
+@pytest.mark.parametrize("value", [0.8, np.nan])
+def test_an_initial_state_that_is_not_zero_is_refused(name, onnx_name, value):
+    node, arrays = small_lstm(**{name: np.full((1, 1, 1), value)})
+    message = rf"^{onnx_name}: the node begins from the initializer '{name}', which is not zero; .*"
+    with pytest.raises(
+        ValueError, match=rf"{message}: {onnx_name} = initializers\.pop\('{name}'\)$"
+    ):
+        RNNWeights.from_onnx(node, arrays)
+
+
+def test_an_initial_state_is_taken_out_of_the_mapping_and_passed_to_the_call():
+    # y is ONNX Runtime's.
+    node, arrays = small_lstm(h=np.full((1, 1, 1), 0.8), c=np.full((1, 1, 1), 2.0))
+    hx = arrays.pop("h"), arrays.pop("c")
+    weights = RNNWeights.from_onnx(node, arrays)
+    y, _ = dnnffi.lstm(np.ones((2, 1, 1)), hx, weights)
+    np.testing.assert_allclose(y.ravel(), [0.68168, 0.66349], rtol=0, atol=5e-6)
+
+
+def test_an_initial_state_of_layout_1_is_passed_with_its_axes_swapped():
+    # y is ONNX Runtime's with layout 0; it does not compute layout 1.
+    node, arrays = small_lstm(h=np.array([[[0.8]], [[0.0]]]), attributes={"layout": 1})
+    with pytest.raises(ValueError, match=r"initializers\.pop\('h'\)\.swapaxes\(0, 1\), because"):
+        RNNWeights.from_onnx(node, arrays)
+    h = arrays.pop("h").swapaxes(0, 1)
+    weights = RNNWeights.from_onnx(node, arrays)
+    y, _ = dnnffi.lstm(np.ones((2, 2, 1)), (h, np.zeros((1, 2, 1))), weights)
+    np.testing.assert_allclose(y[:, 1].ravel(), [0.17427, 0.30906], rtol=0, atol=5e-6)
+
+
+def test_an_initial_state_of_a_gru_and_of_an_rnn_is_read():
+    for mode in ("gru", "rnn_tanh", "rnn_relu"):
+        node = node_of(mode, ("X", "W", "R", "B", "", "h"))
+        given = initializers(arrays_of(mode)) | {"h": np.ones((1, 2, H))}
+        with pytest.raises(ValueError, match=r"^initial_h: the node begins from"):
+            RNNWeights.from_onnx(node, given)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_an_initial_state_of_zeros_says_nothing(zero, dtype):
+    node, arrays = small_lstm(h=np.full((1, 5, 1), zero, dtype), lens=np.zeros(0, "int32"))
+    assert RNNWeights.from_onnx(node, arrays).spec.hidden_size == 1
+
+
+def test_lengths_that_are_an_initializer_are_refused():
+    node, arrays = small_lstm(lens=np.array([2, 1], "int32"))
+    message = r"^sequence_lens: the node has lengths, .*: lengths=initializers\.pop\('lens'\)$"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.from_onnx(node, arrays)
+
+
+def test_the_states_of_every_node_are_read():
+    node, arrays = small_lstm()
+    second = node_of("lstm", ("Y", "W", "R", "B", "", "h1"))
+    with pytest.raises(ValueError, match=r"^initial_h: the node begins from the initializer 'h1'"):
+        RNNWeights.from_onnx([node, second], arrays | {"h1": np.ones((1, 1, 1))})
+
+
+@pytest.mark.parametrize(
+    ("mode", "inputs", "message"),
+    [
+        ("lstm", [*"XWRB", *[""] * 4, "more"], "a node of LSTM has 8 inputs .*; this one has 9"),
+        ("gru", [*"XWRB", "", "", "c"], "a node of GRU has 6 inputs .*; this one has 7"),
+        ("rnn_tanh", [*"XWRB", "", "", "", "p"], "a node of RNN has 6 inputs .*; this one has 8"),
+    ],
+)
+def test_an_input_that_the_operator_does_not_have_is_refused(mode, inputs, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_onnx(node_of(mode, inputs), initializers(arrays_of(mode)))
+
+
+@pytest.mark.parametrize("domain", ["com.microsoft", "ai.onnx.ml", "example"])
+def test_a_node_of_a_foreign_domain_is_refused(domain):
+    node = node_of("lstm")
+    node.domain = domain
+    with pytest.raises(ValueError, match=rf"^the node must be of ONNX's own domain, .*'{domain}'"):
+        RNNWeights.from_onnx(node, initializers(arrays_of("lstm")))
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_onnxs_own_domain_has_two_names(domain):
+    node = node_of("lstm")
+    node.domain = domain
+    assert RNNWeights.from_onnx(node, initializers(arrays_of("lstm"))).spec.mode == "lstm"
+
+
+def test_a_function_of_the_model_is_refused():
+    node = node_of("lstm")
+    node.overload = "peephole"
+    with pytest.raises(ValueError, match=r"^the node must be an operator; got the overload 'peep"):
+        RNNWeights.from_onnx(node, initializers(arrays_of("lstm")))
+
+
+@pytest.mark.parametrize("version", [{"output_sequence": 1}, {"layout": 0}, {"layout": 1}])
+@pytest.mark.parametrize("mode", MODES)
+def test_attributes_of_one_version_that_change_shapes_only_are_taken(mode, version):
+    node = node_of(mode, **version)
+    assert RNNWeights.from_onnx(node, initializers(arrays_of(mode))).spec.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("mode", "attributes", "message"),
+    [
+        ("lstm", {"linear_before_reset": 1}, "unknown attribute linear_before_reset"),
+        ("gru", {"input_forget": 0}, "unknown attribute input_forget of the node, an GRU"),
+        ("rnn_tanh", {"input_forget": 1}, "unknown attribute input_forget"),
+        ("lstm", {"direction": b"Forward"}, "direction must be forward, .*; got 'Forward' and 1"),
+        ("lstm", {"direction": b"backward"}, "direction must be forward, .*; got 'backward' and 1"),
+        ("lstm", {"layout": 2}, "layout must be 0 or 1; got 2"),
+        ("lstm", {"input_forget": 1.0}, "input_forget must be an attribute of type 2 .*; got ty"),
+        ("lstm", {"hidden_size": b"4"}, "hidden_size must be an attribute of type 2 .*; got ty"),
+    ],
+)
+def test_attributes_are_those_of_the_operator(mode, attributes, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_onnx(node_of(mode, **attributes), initializers(arrays_of(mode)))
+
+
+def test_an_attribute_without_a_type_is_refused():
+    node = node_of("lstm", input_forget=1)
+    node.attribute[-1].type = 0  # of files of the first version of ONNX's format
+    with pytest.raises(
+        ValueError, match=r"^input_forget must be an attribute of type 2 .*; got ty"
+    ):
+        RNNWeights.from_onnx(node, initializers(arrays_of("lstm")))
+
+
+def test_an_attribute_that_is_there_twice_is_refused():
+    node = node_of("lstm", input_forget=1)
+    node.attribute.append(attribute("input_forget", 0))
+    with pytest.raises(ValueError, match=r"^the node has the attribute input_forget twice$"):
+        RNNWeights.from_onnx(node, initializers(arrays_of("lstm")))
+
+
+def test_an_attribute_that_is_the_parameter_of_a_function_is_refused():
+    node = node_of("lstm", input_forget=0)
+    node.attribute[-1].ref_attr_name = "coupled"
+    with pytest.raises(ValueError, match=r"^input_forget is the parameter coupled of a function"):
+        RNNWeights.from_onnx(node, initializers(arrays_of("lstm")))
 
 
 def with_one(index, change, mode="lstm"):

@@ -1,4 +1,4 @@
-"""What do all formats share? Arrays by name, gates put into order, the network that they make."""
+"""Parts that all formats share: arrays by name, the order of gates, and the network they make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dnnffi.device.arrays import (
     to_host,
 )
 from dnnffi.device.interface import AnyArray
-from dnnffi.spec.checks import ITEM_SIZES, check_choice
+from dnnffi.spec.checks import ITEM_SIZES, brief, check_choice, clipped, listed
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
@@ -52,7 +52,18 @@ def check_mode(mode: object, known: Sequence[Mode] = tuple(GATES)) -> Mode:
 
 
 def named(name: str, value: object) -> AnyArray:
-    """``value`` as an array of a dtype that networks have; ``TypeError`` naming it otherwise.
+    """``value`` as an array of a dtype that networks have; ``TypeError`` naming it otherwise."""
+    array = computable(name, value)
+    if array.dtype.name not in ITEM_SIZES:
+        raise TypeError(
+            f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got "
+            f"{clipped(str(array.dtype))}"
+        )
+    return array
+
+
+def computable(name: str, value: object) -> AnyArray:
+    """``value`` as an array of any dtype; ``TypeError`` naming it if it is no array.
 
     Without CuPy an array on a device is copied to the host, where it can be computed with.
     """
@@ -60,11 +71,25 @@ def named(name: str, value: object) -> AnyArray:
         array = as_array(name, value)
     except (BufferError, RuntimeError) as error:
         raise cannot_be_seen(name, error) from error
-    if array.dtype.name not in ITEM_SIZES:
-        raise TypeError(
-            f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"
-        )
     return to_host(array) if is_external(array.__class__) else array
+
+
+def is_defined_in(value: object, packages: Sequence[str]) -> bool:
+    """Whether a function or class comes from one of these packages, by its ``__module__``."""
+    return str(getattr(value, "__module__", "")).partition(".")[0] in packages
+
+
+def function_name(function: object, packages: Sequence[str]) -> str:
+    """The name of a function of these packages; of others the name with the module before it.
+
+    A function of the user that is called "tanh" may be another function than tanh.
+    """
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        return brief(function)
+    if is_defined_in(function, packages):
+        return name
+    return clipped(f"{getattr(function, '__module__', None)}.{name}")
 
 
 def check_shape(name: str, array: AnyArray, shape: tuple[int, ...]) -> None:
@@ -143,7 +168,7 @@ def network(mode: Mode, cells: Sequence[Sequence[Cell]]) -> Network:
     """
     directions = len(cells[0])
     if directions not in (1, 2) or any(len(layer) != directions for layer in cells):
-        counts = ", ".join(str(len(layer)) for layer in cells)
+        counts = listed(len(layer) for layer in cells)
         raise ValueError(f"every layer must have one direction, or each two; got {counts}")
     first = cells[0][0]
     arrays: list[AnyArray] = []

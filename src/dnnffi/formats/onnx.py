@@ -1,4 +1,4 @@
-"""ONNX's weights: W, R and B of the operators LSTM, GRU and RNN, and what else a node may ask."""
+"""ONNX's weights: W, R and B of the operators LSTM, GRU and RNN, and checks of their nodes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dnnffi.formats.network import (
     check_dims,
     check_mode,
     check_shape,
+    computable,
     named,
     network,
     of_other_mode,
@@ -22,6 +23,7 @@ from dnnffi.formats.network import (
     refuse_projection,
     reordered,
 )
+from dnnffi.spec.checks import brief, clipped, listed
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
@@ -37,11 +39,37 @@ ACTIVATIONS = {
     "rnn_relu": ("relu",),
 }
 
-# Inputs of a node by their places.
-_W, _R, _B, _P = 1, 2, 3, 7
+# Domains under which ONNX lists its own operators. Another domain may give a name another meaning.
+DOMAINS = ("", "ai.onnx")
 
-# Attributes that do not change the function of the weights.
-_HARMLESS = ("hidden_size", "layout", "output_sequence")
+# Inputs of a node in their order, the same in all versions of the operators (1, 3, 7, 14, 22).
+INPUTS = {
+    "LSTM": ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
+    "GRU": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
+    "RNN": ("X", "W", "R", "B", "sequence_lens", "initial_h"),
+}
+
+# Attributes of all versions of an operator, each with the field of AttributeProto that has its
+# value. "output_sequence" is in version 1, "layout" from version 14 on; both change the shapes of
+# inputs and outputs only.
+_SHARED_ATTRIBUTES = {
+    "activation_alpha": "floats",
+    "activation_beta": "floats",
+    "activations": "strings",
+    "clip": "f",
+    "direction": "s",
+    "hidden_size": "i",
+    "layout": "i",
+    "output_sequence": "i",
+}
+ATTRIBUTES = {
+    "LSTM": _SHARED_ATTRIBUTES | {"input_forget": "i"},
+    "GRU": _SHARED_ATTRIBUTES | {"linear_before_reset": "i"},
+    "RNN": _SHARED_ATTRIBUTES,
+}
+
+# AttributeProto.type of an attribute whose value is in the field.
+_FIELD_TYPES = {"f": 1, "i": 2, "s": 3, "floats": 6, "strings": 8}
 
 _BEFORE = (
     "linear_before_reset must be 1; with 0, which is ONNX's default, the GRU resets the state "
@@ -53,7 +81,7 @@ def read(w: object, r: object, b: object, mode: object, linear_before_reset: obj
     """The network of W, R and B of one node, or of lists of them, one for each layer."""
     mode = check_mode(mode)
     if mode == "gru" and linear_before_reset != 1:
-        raise ValueError(f"{_BEFORE}; got {linear_before_reset!r}")
+        raise ValueError(f"{_BEFORE}; got {brief(linear_before_reset)}")
     if not isinstance(w, list | tuple):
         return network(mode, [_layer(("W", "R", "B"), (w, r, b), mode)])
     if not isinstance(r, list | tuple) or not isinstance(b, list | tuple | None):
@@ -79,20 +107,23 @@ def read_nodes(nodes: Any, initializers: object, mode: object) -> Network:
     layers = nodes if isinstance(nodes, list | tuple) else [nodes]
     found = [_mode_of_node(node) for node in layers]
     if any(one != found[0] for one in found):
-        raise ValueError(f"nodes must be of one mode; got {', '.join(found)}")
+        modes = ", ".join(dict.fromkeys(found))
+        raise ValueError(f"nodes must be of one mode; got {modes}")
     if mode is not None and check_mode(mode) != found[0]:
         raise ValueError(f"mode is {mode!r}; the node is {found[0]!r}")
     cells = []
     for node in layers:
-        inputs = [*node.input, *[""] * 8]
-        names = [inputs[place] for place in (_W, _R, _B)]
+        inputs = _inputs(node)
+        names = [inputs.get(name, "") for name in "WRB"]
         missing = [name or "W or R" for name in names[:2] if name not in initializers]
         missing += [name for name in names[2:] if name and name not in initializers]
         if missing:
-            raise ValueError(f"initializers have no {', '.join(missing)}, which the node reads")
+            raise ValueError(f"initializers have no {listed(missing)}, which the node reads")
         values = [initializers[name] if name else None for name in names]
-        layer = _layer(names, values, found[0])
-        _check_attributes(node, found[0], layer)
+        layer = _layer([clipped(name) for name in names], values, found[0])
+        attributes = _attributes(node)
+        _check_attributes(node.op_type, attributes, found[0], layer)
+        _check_other_inputs(inputs, initializers, attributes.get("layout", 0))
         cells.append(layer)
     return network(found[0], cells)
 
@@ -130,66 +161,144 @@ def _layer(names: Sequence[str], values: Sequence[object], mode: Mode) -> list[C
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    """The attributes of a node by name: what the field of each says that its type names."""
-    fields = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}
-    found = {}
+    """The attributes of a node by name.
+
+    Raises ``ValueError`` for one that the operator does not have, one that is there twice, one of
+    another type, and one whose value is that of a parameter of a function.
+    """
+    known = ATTRIBUTES[node.op_type]
+    found: dict[str, Any] = {}
     for attribute in node.attribute:
-        value = getattr(attribute, fields.get(attribute.type, "type"))
-        if isinstance(value, bytes):
-            value = value.decode()
-        elif not isinstance(value, int | float | str):
-            value = [one.decode() if isinstance(one, bytes) else one for one in value]
-        found[attribute.name] = value
+        name = attribute.name
+        if name not in known:
+            raise ValueError(f"unknown attribute {clipped(name)} of the node, an {node.op_type}")
+        if name in found:
+            raise ValueError(f"the node has the attribute {name} twice")
+        field = known[name]
+        if attribute.type != _FIELD_TYPES[field]:
+            raise ValueError(
+                f"{name} must be an attribute of type {_FIELD_TYPES[field]} (AttributeProto.type, "
+                f"its value in the field {field!r}); got type {attribute.type}"
+            )
+        if getattr(attribute, "ref_attr_name", ""):
+            raise ValueError(
+                f"{name} is the parameter {clipped(attribute.ref_attr_name)} of a function, whose "
+                f"value the node does not have; inline the function before reading the node"
+            )
+        value = getattr(attribute, field)
+        if field == "s":
+            value = _decoded(value)
+        elif field == "strings":
+            value = [_decoded(one) for one in value]
+        found[name] = value
     return found
+
+
+def _decoded(text: bytes | str) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _inputs(node: Any) -> dict[str, str]:
+    """The inputs that a node has, by ONNX's names: what the graph calls each."""
+    known = INPUTS[node.op_type]
+    names = list(node.input)
+    if any(names[len(known) :]):
+        raise ValueError(
+            f"a node of {node.op_type} has {len(known)} inputs ({', '.join(known)}); this one has "
+            f"{len(names)}"
+        )
+    return {one: name for one, name in zip(known, names, strict=False) if name}
+
+
+def _check_other_inputs(
+    inputs: Mapping[str, str], initializers: Mapping[Any, Any], layout: int
+) -> None:
+    """``ValueError`` for an initializer that decides what the node computes, besides W, R and B.
+
+    An initial state of zeros and an empty array of lengths are what a node without them has.
+    """
+    if "P" in inputs:
+        raise ValueError(
+            f"P: the node has peepholes ({clipped(inputs['P'])}), which no backend has"
+        )
+    for one in ("initial_h", "initial_c", "sequence_lens"):
+        name = inputs.get(one)
+        if name is None or name not in initializers:
+            continue
+        value = computable(f"{one} ({clipped(name)})", initializers[name])
+        pop = f"initializers.pop({clipped(repr(name))})"
+        if one == "sequence_lens":
+            if 0 not in value.shape:
+                raise ValueError(
+                    f"sequence_lens: the node has lengths, the initializer {clipped(repr(name))}, "
+                    f"which are no weights. Take them out of the mapping and pass them to the "
+                    f"call: lengths={pop}"
+                )
+        elif bool((value != 0).any()):
+            swapped = ".swapaxes(0, 1), because the node has layout=1" if layout else ""
+            raise ValueError(
+                f"{one}: the node begins from the initializer {clipped(repr(name))}, which is not "
+                f"zero; weights have no state. Take it out of the mapping and pass it to the "
+                f"call, in hx: {one} = {pop}{swapped}"
+            )
 
 
 def _mode_of_node(node: Any) -> Mode:
     operator = getattr(node, "op_type", None)
-    if operator in ("LSTM", "GRU"):
-        return "lstm" if operator == "LSTM" else "gru"
-    if operator != "RNN":
+    if operator not in INPUTS:
+        found = type(node).__name__ if operator is None else clipped(str(operator))
         raise ValueError(
-            f"the node must be an LSTM, a GRU or an RNN, of an ONNX graph; got "
-            f"{type(node).__name__ if operator is None else operator}"
+            f"the node must be an LSTM, a GRU or an RNN, of an ONNX graph; got {found}"
         )
+    domain = getattr(node, "domain", "")
+    if domain not in DOMAINS:
+        raise ValueError(
+            f"the node must be of ONNX's own domain, '' or 'ai.onnx'; got {operator} of the domain "
+            f"{brief(domain)}, which may be another function"
+        )
+    overload = getattr(node, "overload", "")
+    if overload:
+        raise ValueError(
+            f"the node must be an operator; got the overload {brief(overload)} of a function "
+            f"{operator} of the model"
+        )
+    if operator != "RNN":
+        return "lstm" if operator == "LSTM" else "gru"
     names = _attributes(node).get("activations") or ["tanh"]
-    return "rnn_relu" if str(names[0]).lower() == "relu" else "rnn_tanh"
+    return "rnn_relu" if names[0].lower() == "relu" else "rnn_tanh"
 
 
-def _check_attributes(node: Any, mode: Mode, layer: Sequence[Cell]) -> None:
-    """``ValueError`` naming what the node asks for and the weights alone are not."""
-    attributes = _attributes(node)
-    inputs = [*node.input, *[""] * 8]
-    if inputs[_P]:
-        raise ValueError(f"P: the node has peepholes ({inputs[_P]}), which no backend has")
+def _check_attributes(
+    operator: str, attributes: Mapping[str, Any], mode: Mode, layer: Sequence[Cell]
+) -> None:
+    """``ValueError`` naming an attribute with which a node is another function of its weights."""
     for name, value in attributes.items():
-        if name in _HARMLESS:
-            continue
         if name == "activations":
             wanted = ACTIVATIONS[mode] * len(layer)
-            if tuple(str(one).lower() for one in value) != wanted:
+            if tuple(one.lower() for one in value) != wanted:
                 raise ValueError(
-                    f"activations of {node.op_type} must be {', '.join(wanted)}; got "
-                    f"{', '.join(map(str, value))}"
+                    f"activations of {operator} must be {', '.join(wanted)}; got {listed(value)}"
                 )
         elif name in ("activation_alpha", "activation_beta"):
             if value:
-                raise ValueError(f"{name} must not be given: no activation has one; got {value}")
+                raise ValueError(
+                    f"{name} must not be given: no activation has one; got {listed(value)}"
+                )
         elif name == "direction":
-            if value == "reverse" or (value == "bidirectional") != (len(layer) == 2):
+            if value != ("forward" if len(layer) == 1 else "bidirectional"):
                 raise ValueError(
                     f"direction must be forward, or bidirectional with two directions of weights; "
-                    f"got {value!r} and {len(layer)}"
+                    f"got {brief(value)} and {len(layer)}"
                 )
+        elif name == "layout":
+            if value not in (0, 1):
+                raise ValueError(f"layout must be 0 or 1; got {value}")
         elif name == "clip":
             raise ValueError(
                 f"clip: the node limits what goes into its activations, to {value}; no backend does"
             )
-        elif name == "input_forget":
-            if value:
-                raise ValueError("input_forget must be 0: input and forget gate are not coupled")
-        elif name != "linear_before_reset":
-            raise ValueError(f"unknown attribute {name} of the node")
+        elif name == "input_forget" and value:
+            raise ValueError("input_forget must be 0: input and forget gate are not coupled")
     before = attributes.get("linear_before_reset", 0)
     if mode == "gru" and before != 1:
         raise ValueError(f"{_BEFORE}; the node has {before}")

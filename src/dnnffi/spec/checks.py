@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Set
 from functools import lru_cache
 from math import prod
@@ -15,6 +16,12 @@ ITEM_SIZES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float6
 DTYPES: tuple[DType, ...] = get_args(DType)
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+
+MAX_LISTED_ITEMS = 8
+"""Items of a list that an error message shows; it counts the others."""
+
+MAX_TEXT_CHARS = 200
+"""Characters of one value that an error message shows."""
 
 Options = TypeVar("Options")
 Choice = TypeVar("Choice", bound=str)
@@ -46,10 +53,57 @@ def shown(number: int) -> str:
     return str(number) if bits <= 128 else f"an integer of {bits} bits"
 
 
+class _BriefRepr(reprlib.Repr):
+    """`repr` of bounded length, whatever the value is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 3
+        self.maxstring = self.maxother = MAX_TEXT_CHARS
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = MAX_LISTED_ITEMS
+        self.maxfrozenset = self.maxdeque = self.maxarray = MAX_LISTED_ITEMS
+
+    def repr_int(self, x: int, level: int) -> str:
+        return shown(x)
+
+
+_brief_repr = _BriefRepr()
+
+
+def brief(value: object) -> str:
+    """``repr(value)`` as an error message shows it: nested values and long text are cut short.
+
+    The result has at most some thousand characters, also for a value that a caller made to be long.
+    """
+    text = _brief_repr.repr(value)
+    return text if len(text) <= 5 * MAX_TEXT_CHARS else f"{text[: 5 * MAX_TEXT_CHARS]}..."
+
+
+def clipped(text: str) -> str:
+    """``text`` as an error message shows it: the middle of a long one is left out."""
+    if len(text) <= MAX_TEXT_CHARS:
+        return text
+    half = MAX_TEXT_CHARS // 2
+    return f"{text[:half]}...{text[-half:]}"
+
+
+def listed(values: Iterable[object], separator: str = ", ") -> str:
+    """The first ``values`` as an error message lists them, and how many more there are."""
+    items = list(values)
+    parts = [
+        clipped(item if isinstance(item, str) else brief(item)) for item in items[:MAX_LISTED_ITEMS]
+    ]
+    if len(items) > MAX_LISTED_ITEMS:
+        parts.append(f"{len(items) - MAX_LISTED_ITEMS:,} more")
+    return separator.join(parts)
+
+
 def check_bytes(name: str, shape: tuple[int, ...], dtype: str) -> None:
     """Raise ``ValueError`` for an array of more bytes than 64 bits count: there is none."""
     if prod(shape) * ITEM_SIZES[dtype] > INT64_MAX:
-        raise ValueError(f"{name} must have at most {INT64_MAX} bytes; got shape {shape}, {dtype}")
+        raise ValueError(
+            f"{name} must have at most {INT64_MAX} bytes; got shape {brief(shape)}, {dtype}"
+        )
 
 
 def is_ordered(values: object) -> TypeGuard[Iterable[Any]]:
@@ -75,7 +129,7 @@ def check_flag(name: str, value: object) -> bool:
     # NumPy's bool is not a subclass of Python's; pure Python code knows it by its name.
     if type(value).__name__ in ("bool_", "bool"):
         return bool(value)
-    raise TypeError(f"{name} must be True or False; got {value!r}")
+    raise TypeError(f"{name} must be True or False; got {brief(value)}")
 
 
 def check_choice(
@@ -94,7 +148,7 @@ def check_choice(
     if hasattr(type(value), "__array__"):
         raise TypeError(f"{expected}; got {type(value).__name__}")
     error = TypeError if getattr(value, "__hash__", None) is None else ValueError
-    raise error(f"{expected}; got {value!r}")
+    raise error(f"{expected}; got {brief(value)}")
 
 
 def check_number(name: str, value: object) -> float:
@@ -125,7 +179,7 @@ def check_dtype(value: object) -> DType:
     for known in DTYPES:
         if name == known:
             return known
-    raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {value!r}")
+    raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {brief(value)}")
 
 
 def checked_options(
@@ -173,7 +227,7 @@ def _cached(
             )
         if key not in known:
             names = ", ".join((*known, *elsewhere))
-            raise ValueError(f"options: unknown key {key!r}; known are {names}")
+            raise ValueError(f"options: unknown key {brief(key)}; known are {names}")
     return check({key: value for key, _, value in items}, *context)
 
 
@@ -186,5 +240,5 @@ def option_flag(options: dict[str, object], key: str) -> bool:
     """The value of ``key``, True or False; False is the default."""
     value = options.get(key, False)
     if not isinstance(value, bool):
-        raise TypeError(f"options[{key!r}] must be True or False; got {value!r}")
+        raise TypeError(f"options[{key!r}] must be True or False; got {brief(value)}")
     return value
