@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from equations import check, equinox, run, x_of
@@ -25,18 +23,26 @@ def cell_of(mode, inputs=3, biased=True, seed=0):
     return {name: rng.uniform(-0.5, 0.5, shape) for name, shape in shapes.items()}
 
 
+def as_object(cell, module="equinox.nn._rnn", name=None, **fields):
+    """A cell of Equinox, or of another module: an object whose fields are arrays and settings."""
+    name = name or ("GRUCell" if len(cell["weight_ih"]) == 3 * H else "LSTMCell")
+    made = type(name, (), {"__module__": module})()
+    absent = {"bias": None} | ({"bias_n": None} if name == "GRUCell" else {})
+    vars(made).update(absent | {"input_size": 3, "hidden_size": H} | cell | fields)
+    return made
+
+
 def expected(mode, layers, weights):
     cells = [[equinox(mode)(cell) for cell in layer] for layer in layers]
     return run(cells, x_of(weights.spec), H)
 
 
-@pytest.mark.parametrize("as_object", [True, False])
+@pytest.mark.parametrize("given_as", [as_object, dict])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("mode", GATES)
-def test_a_cell(mode, biased, as_object):
+def test_a_cell(mode, biased, given_as):
     cell = cell_of(mode, biased=biased)
-    absent = {"bias": None, "bias_n": None, "use_bias": biased}
-    weights = RNNWeights.from_equinox(SimpleNamespace(**absent | cell) if as_object else cell)
+    weights = RNNWeights.from_equinox(given_as(cell, use_bias=biased))
     assert (weights.spec.mode, weights.spec.bias) == (mode, biased)
     check(weights, expected(mode, [[cell]], weights))
 
@@ -64,7 +70,22 @@ def without(mode, *names):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (object(), "cell must be a cell of Equinox; this object has no weight_ih and no weight_hh"),
+        (object(), "cell must be a cell of Equinox, .*; got builtins.object, which may compute"),
+        ({}, "cell must be a cell of Equinox; this dict has no weight_ih and no weight_hh$"),
+        (  # a subclass of the user's, which may have another __call__
+            as_object(cell_of("lstm"), module="mine"),
+            "cell must be a cell of Equinox, .*; got mine.LSTMCell, which may compute something",
+        ),
+        (
+            as_object(cell_of("gru"), name="MinimalCell"),
+            "cell must be a cell of Equinox, .*; got equinox.nn._rnn.MinimalCell",
+        ),
+        (
+            as_object(cell_of("lstm"), peephole=np.zeros(H)),
+            "cell has unexpected names: peephole$",
+        ),
+        (as_object(cell_of("gru"), use_bias=False), "cell has a bias but use_bias=False"),
+        (cell_of("lstm") | {"use_bias": False}, "cell has a bias but use_bias=False"),
         (without("gru", "weight_hh"), "cell must be .*; this dict has no weight_hh$"),
         (  # of torch.nn.LSTMCell
             without("lstm", "bias") | {"bias_ih": np.zeros(16), "bias_hh": np.zeros(16)},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from equations import (
@@ -75,34 +73,57 @@ def test_layers_of_two_directions_by_names_in_any_order(mode, equations, names):
     check(weights, expected(equations, layers, weights))
 
 
-def as_object(params, **more):
+def made_of(class_name, attributes):
+    """An object of a class with this name; Flax's are given with their package, "flax"."""
+    module, _, name = class_name.rpartition(".")
+    made = type(name, (), {"__module__": module})()
+    vars(made).update(attributes)
+    return made
+
+
+def as_object(
+    params,
+    class_name="flax.nnx.nn.recurrent.GRUCell",
+    dense_class="flax.nnx.nn.linear.Linear",
+    dense=None,
+    **more,
+):
     """A cell of nnx: attributes, and variables that hold the arrays."""
     layers = {
-        name: SimpleNamespace(
-            **{"bias": None} | {k: SimpleNamespace(raw_value=v) for k, v in layer.items()}
+        name: made_of(
+            dense_class,
+            {"bias": None}
+            | {k: made_of("flax.nnx.Param", {"raw_value": v}) for k, v in one.items()},
         )
-        for name, layer in params.items()
+        for name, one in params.items()
     }
-    return SimpleNamespace(**layers, **more)
+    for one in layers.values():
+        vars(one).update(dense or {})
+    return made_of(class_name, layers | more)
 
 
-def sigmoid():
-    raise AssertionError("only its name is looked at")
+def function_of(module, name):
+    """A function of a module; only its name and its module are looked at."""
+
+    def function():
+        raise AssertionError("it is not called")
+
+    function.__module__, function.__name__ = module, name
+    return function
 
 
-def tanh():
-    raise AssertionError("only its name is looked at")
-
-
-def relu():
-    raise AssertionError("only its name is looked at")
+sigmoid = function_of("jax.nn", "sigmoid")
+tanh = function_of("jax.numpy", "tanh")
+relu = function_of("jax.nn", "relu")
 
 
 @each
 def test_an_object_with_its_functions(mode, equations, names):
     params = params_of(*names)
     gates = {} if mode.startswith("rnn") else {"gate_fn": sigmoid}
-    weights = RNNWeights.from_flax(as_object(params, activation_fn=tanh, residual=False, **gates))
+    weights = RNNWeights.from_flax(
+        as_object(params, activation_fn=tanh, residual=False, carry_init=None, **gates)
+    )
     check(weights, expected(equations, [[params]], weights))
 
 
@@ -121,11 +142,60 @@ def test_relu_is_said_or_seen():
         ),
         ({"activation_fn": tanh, "gate_fn": relu}, "params.gate_fn must be sigmoid; got relu"),
         ({"residual": True}, "params.residual must be False"),
+        ({"residual": np.True_}, "params.residual must be False"),
+        (
+            {"activation_fn": function_of("mine", "tanh")},
+            "params.activation_fn must be tanh; got mine.tanh$",
+        ),
+        (
+            {"gate_fn": function_of("mine", "sigmoid")},
+            "params.gate_fn must be sigmoid; got mine.sigmoid$",
+        ),
+        (
+            {"carry_init": function_of("jax.nn.initializers", "ones")},
+            "params.carry_init must be zeros or None; got ones. Weights have no initial state",
+        ),
+        (
+            {"class_name": "mine.GRUCell"},
+            "params must be one of nnx's cells .*; got mine.GRUCell, which may compute",
+        ),
+        (
+            {"class_name": "flax.nnx.OtherCell"},
+            "params must be one of nnx's cells .*; got flax.nnx.OtherCell",
+        ),
+        (
+            {"dense_class": "flax.nnx.nn.lora.LoRALinear"},
+            "params.dense_i must be an nnx.Linear; got flax.nnx.nn.lora.LoRALinear",
+        ),
+        (
+            {"dense": {"dot_general": function_of("mine", "dot_general")}},
+            "params.dense_i.dot_general must be a function of JAX or Flax; got mine.dot_general",
+        ),
     ],
 )
 def test_other_functions_are_refused(functions, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         RNNWeights.from_flax(as_object(params_of(*CELLS["nnx GRUCell"][2]), **functions))
+
+
+@pytest.mark.parametrize("carry_init", [None, function_of("jax.nn.initializers", "zeros")])
+def test_a_cell_that_begins_from_zeros(carry_init):
+    functions = {"gate_fn": function_of("jax.lax", "logistic"), "activation_fn": tanh}
+    cell = as_object(params_of(*CELLS["nnx GRUCell"][2]), carry_init=carry_init, **functions)
+    assert RNNWeights.from_flax(cell).spec.mode == "gru"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("if+ in+", "hf hn+"),  # linen's MGUCell, whose reset and update gate are one
+        ("ih+", "hh"),  # linen's ConvLSTMCell
+        ("ii if ig io", "hi+ hf+ hg+ ho+ hc"),  # one more
+    ],
+)
+def test_other_cells_of_flax_are_refused_by_their_names(names):
+    with pytest.raises(ValueError, match=r"^params (must have the names|has unexpected names)"):
+        RNNWeights.from_flax(params_of(*names, H))
 
 
 def test_the_params_of_linen_are_taken_with_their_collection():

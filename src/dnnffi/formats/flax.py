@@ -1,4 +1,8 @@
-"""Flax's weights: cells of linen and nnx, as parameters by name or as objects that hold them."""
+"""Flax's weights: cells of linen and nnx, as parameters by name or as the cell of nnx itself.
+
+Parameters show neither activations nor the initial state. A cell has them, and what dnnffi does not
+compute is refused.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,15 @@ from dnnffi.formats.network import (
     Network,
     check_dims,
     check_shape,
+    function_name,
+    is_defined_in,
     layers_of,
     mode_of,
     named,
     network,
     zeros_like,
 )
+from dnnffi.spec.checks import listed
 from dnnffi.spec.names import Mode
 
 # Dense layers of x and of h, in PyTorch's order of gates: kernels [I, H] and [H, H].
@@ -29,8 +36,18 @@ GATES = (
     (("dense_i",), ("dense_h",)),  # OptimizedLSTMCell, GRUCell, SimpleCell of nnx: kernels [I, G*H]
 )
 
-# What a cell of nnx computes, where it is given itself.
-_FUNCTIONS = {"gate_fn": ("sigmoid",), "activation_fn": ("tanh",)}
+# Classes of nnx that are taken as objects. A subclass may compute anything.
+CELLS = ("LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell")
+
+_PACKAGES = ("flax", "jax", "jaxlib")
+
+# Attributes of a cell of nnx that are functions, and the names that these have in JAX and Flax.
+_FUNCTIONS = {"gate_fn": ("sigmoid", "logistic"), "activation_fn": ("tanh",)}
+
+# Attributes of a dense layer of nnx that are functions; other ones may compute something else.
+_DENSE_FUNCTIONS = ("dot_general", "promote_dtype")
+
+_PASS_PARAMETERS = "if they are right all the same, pass the parameters: nnx.state(cell, nnx.Param)"
 
 
 def read(params: object, mode: object) -> Network:
@@ -43,7 +60,8 @@ def read(params: object, mode: object) -> Network:
         found += [one for one, _ in directions]
         cells.append([cell for _, cell in directions])
     if len(set(found)) > 1:
-        raise ValueError(f"params must be of one mode; got {', '.join(found)}")
+        modes = ", ".join(dict.fromkeys(found))
+        raise ValueError(f"params must be of one mode; got {modes}")
     return network(found[0], cells)
 
 
@@ -55,17 +73,19 @@ def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
             break
     else:
         is_mapping = isinstance(params, Mapping)
-        names = ", ".join(map(str, params)) if is_mapping else type(params).__name__
+        names = listed(params) if is_mapping else type(params).__name__
         known = "; ".join(" ".join((*of_x, *of_h)) for of_x, of_h in GATES)
         raise ValueError(f"{name} must have the names of a cell of Flax ({known}); got {names}")
     if isinstance(params, Mapping):
-        unexpected = [str(one) for one in params if one not in (*of_x, *of_h)]
+        unexpected = [one for one in params if one not in (*of_x, *of_h)]
         if unexpected:
-            raise ValueError(f"{name} has unexpected names: {', '.join(unexpected)}")
+            raise ValueError(f"{name} has unexpected names: {listed(unexpected)}")
+    else:
+        mode = _check_object(name, params, mode)
     w_ih, b_ih = _stacked(name, params, of_x)
     w_hh, b_hh = _stacked(name, params, of_h)
     label = f"{name}: the kernel of {' '.join(of_h)}"
-    found = mode_of(label, w_hh, w_hh.shape[0] // w_hh.shape[1], 1, _mode(name, params, mode))
+    found = mode_of(label, w_hh, w_hh.shape[0] // w_hh.shape[1], 1, mode)
     check_shape(label, w_hh, (w_hh.shape[0], w_hh.shape[1]))
     if w_ih.shape[0] != w_hh.shape[0]:
         check_shape(
@@ -85,9 +105,11 @@ def _stacked(name: str, params: Any, gates: Sequence[str]) -> tuple[AnyArray, An
     for gate in gates:
         dense = _entry(params, gate)
         if isinstance(dense, Mapping):
-            unexpected = [str(one) for one in dense if one not in ("kernel", "bias")]
+            unexpected = [one for one in dense if one not in ("kernel", "bias")]
             if unexpected:
-                raise ValueError(f"{name}.{gate} has unexpected names: {', '.join(unexpected)}")
+                raise ValueError(f"{name}.{gate} has unexpected names: {listed(unexpected)}")
+        elif dense is not None:
+            _check_dense(f"{name}.{gate}", dense)
         kernel = _array(f"{name}.{gate}.kernel", dense, "kernel")
         if kernel is None:
             raise ValueError(f"{name}.{gate} must have a kernel")
@@ -108,20 +130,52 @@ def _stacked(name: str, params: Any, gates: Sequence[str]) -> tuple[AnyArray, An
     return stacked, xp.concatenate(filled)
 
 
-def _mode(name: str, params: Any, mode: object) -> object:
-    """``mode``, or where a cell itself was given the one of its activation; others are refused."""
+def _check_object(name: str, cell: Any, mode: object) -> object:
+    """Return ``mode``, or "rnn_relu" where the cell's activation says so.
+
+    Raises ``ValueError`` naming the attribute with which a cell is another function of its weights.
+    """
+    if type(cell).__name__ not in CELLS or not is_defined_in(type(cell), ("flax",)):
+        raise ValueError(
+            f"{name} must be one of nnx's cells {', '.join(CELLS)}, or its parameters; got "
+            f"{type(cell).__module__}.{type(cell).__name__}, which may compute something else from "
+            f"its weights: {_PASS_PARAMETERS}"
+        )
     for attribute, expected in _FUNCTIONS.items():
-        function = None if isinstance(params, Mapping) else getattr(params, attribute, None)
+        function = getattr(cell, attribute, None)
         if function is None:
             continue
-        found = getattr(function, "__name__", str(function))
-        if found == "relu" and not hasattr(params, "gate_fn") and mode in (None, "rnn_relu"):
+        found = function_name(function, _PACKAGES)
+        if found == "relu" and not hasattr(cell, "gate_fn") and mode in (None, "rnn_relu"):
             mode = "rnn_relu"
         elif found not in expected or mode == "rnn_relu":
             raise ValueError(f"{name}.{attribute} must be {expected[0]}; got {found}")
-    if getattr(params, "residual", False) is True:
+    if getattr(cell, "residual", False):
         raise ValueError(f"{name}.residual must be False: no backend adds the state to the sum")
+    carry_init = getattr(cell, "carry_init", None)
+    initializer = "zeros" if carry_init is None else function_name(carry_init, _PACKAGES)
+    if initializer != "zeros":
+        raise ValueError(
+            f"{name}.carry_init must be zeros or None; got {initializer}. Weights have no initial "
+            f"state: pass the parameters, nnx.state(cell, nnx.Param), and to the call the state, hx"
+        )
     return mode
+
+
+def _check_dense(name: str, dense: Any) -> None:
+    """``ValueError`` unless a dense layer of a cell is nnx's ``Linear``: LoRA's has more arrays."""
+    if type(dense).__name__ != "Linear" or not is_defined_in(type(dense), ("flax",)):
+        raise ValueError(
+            f"{name} must be an nnx.Linear; got {type(dense).__module__}.{type(dense).__name__}, "
+            f"which may have more than a kernel and a bias"
+        )
+    for attribute in _DENSE_FUNCTIONS:
+        function = getattr(dense, attribute, None)
+        if function is not None and not is_defined_in(function, _PACKAGES):
+            raise ValueError(
+                f"{name}.{attribute} must be a function of JAX or Flax; got "
+                f"{function_name(function, _PACKAGES)}"
+            )
 
 
 def _entry(params: Any, name: str) -> Any:
