@@ -1,4 +1,4 @@
-"""PyTorch's weights: which name has which array in the state of a module?"""
+"""PyTorch's weights: the arrays of a module's state dictionary by their names."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dnnffi.formats.network import (
     network,
     of_other_mode,
 )
+from dnnffi.spec.checks import clipped, listed
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
@@ -41,13 +42,17 @@ def read(state: object, mode: object, prefix: object = "") -> Network:
     """The network of a state dictionary: the names that begin with ``prefix``, in any order."""
     mode = check_mode(mode)
     if not isinstance(state, Mapping):
-        raise TypeError(f"state_dict must be a mapping of names; got {type(state).__name__}")
+        advice = "; pass module.state_dict()" if hasattr(state, "state_dict") else ""
+        raise TypeError(
+            f"state_dict must be a mapping of names; got {type(state).__name__}{advice}"
+        )
     if not isinstance(prefix, str):
         raise TypeError(f"prefix must be a str; got {type(prefix).__name__}")
+    unnamed = [name for name in state if not isinstance(name, str)]
+    if unnamed:
+        raise TypeError(f"state_dict must have names that are str; got {listed(unnamed)}")
     values = {
-        name.removeprefix(prefix): value
-        for name, value in state.items()
-        if isinstance(name, str) and name.startswith(prefix)
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
     }
     layers, expected = _expected(values)
     if not expected:
@@ -56,12 +61,13 @@ def read(state: object, mode: object, prefix: object = "") -> Network:
     unexpected = [prefix + name for name in values if name not in expected]
     if missing or unexpected:
         parts = [
-            f"{what}: {', '.join(names)}"
+            f"{what}: {listed(names)}"
             for what, names in (("missing", missing), ("unexpected", unexpected))
             if names
         ]
         raise ValueError(f"state_dict: {'; '.join(parts)}")
-    arrays = {name: named(prefix + name, values[name]) for name in expected}
+    shown_prefix = clipped(prefix)
+    arrays = {name: named(shown_prefix + name, values[name]) for name in expected}
     directions = 1 + (name_of("w_ih", 0, 1) in expected)
     cells = [
         [
@@ -72,7 +78,7 @@ def read(state: object, mode: object, prefix: object = "") -> Network:
     ]
     for layer, pair in enumerate(cells):
         for direction, cell in enumerate(pair):
-            _check(cell, mode, [prefix + name_of(name, layer, direction) for name in NAMES])
+            _check(cell, mode, [shown_prefix + name_of(name, layer, direction) for name in NAMES])
     return network(mode, cells)
 
 
@@ -95,14 +101,14 @@ def _expected(values: Mapping[str, Any]) -> tuple[int, list[str]]:
     ]
 
 
-def _none_found(state: Mapping[Any, Any], prefix: str) -> str:
+def _none_found(state: Mapping[str, Any], prefix: str) -> str:
     """Why there is no network: the prefixes under which there are some, or the names that came."""
     first = name_of("w_ih", 0, 0)
-    text = f"state_dict has no {prefix}{first}"
-    prefixes = [str(name).removesuffix(first) for name in state if str(name).endswith(first)]
+    text = f"state_dict has no {clipped(prefix)}{first}"
+    prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
     if prefixes:
-        return f"{text}; there is one with prefix={' or prefix='.join(map(repr, prefixes))}"
-    return f"{text}; its names are {', '.join(map(str, state)) or 'none'}"
+        return f"{text}; there is one with prefix={listed(map(repr, prefixes), ' or prefix=')}"
+    return f"{text}; its names are {listed(state) or 'none'}"
 
 
 def _check(cell: Cell, mode: Mode, names: Sequence[str]) -> None:

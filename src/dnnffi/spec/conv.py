@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dnnffi.spec.checks import INT64_MAX, check_dtype, check_flag, check_range
+from dnnffi.spec.checks import INT64_MAX, brief, check_dtype, check_flag, check_range
 from dnnffi.spec.names import DType, DTypeLike
 
 RANKS = (1, 2, 3)
@@ -84,7 +84,7 @@ class ConvSpec:
     ) -> None:
         kernel_sizes: object = kernel
         if isinstance(kernel_sizes, _TEXT) or not isinstance(kernel_sizes, Sequence):
-            raise TypeError(f"kernel must be one size for each dimension; got {kernel!r}")
+            raise TypeError(f"kernel must be one size for each dimension; got {brief(kernel)}")
         rank = len(kernel_sizes)
         if rank not in RANKS:
             raise ValueError(f"kernel must have 1, 2 or 3 sizes; got {rank}")
@@ -149,9 +149,13 @@ class ConvSpec:
         groups = check_range("groups", groups, 1)
         form = "[C, K/groups, ...]" if transposed else "[K, C/groups, ...]"
         if len(shape) - 2 not in RANKS:
-            raise ValueError(f"{name} must have 3, 4 or 5 dimensions, {form}; got {tuple(shape)}")
+            raise ValueError(
+                f"{name} must have 3, 4 or 5 dimensions, {form}; got {brief(tuple(shape))}"
+            )
         if not all(shape):
-            raise ValueError(f"{name} must have no dimension of size 0; got shape {tuple(shape)}")
+            raise ValueError(
+                f"{name} must have no dimension of size 0; got shape {brief(tuple(shape))}"
+            )
         many, few = shape[0], shape[1] * groups
         return cls(
             in_channels=many if transposed else few,
@@ -187,7 +191,7 @@ class ConvSpec:
     def _same_padding(self, asked: str) -> tuple[int, ...]:
         """What "same" stands for."""
         if asked != SAME:
-            raise ValueError(f"padding must be integers or {SAME!r}; got {asked!r}")
+            raise ValueError(f"padding must be integers or {SAME!r}; got {brief(asked)}")
         if set(self.stride) != {1} or any(self.output_padding):
             raise ValueError(
                 f"padding={SAME!r} needs stride 1 and no output padding; got stride {self.stride}, "

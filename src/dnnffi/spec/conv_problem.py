@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Self, get_args
 
-from dnnffi.spec.checks import ITEM_SIZES, check_bytes, check_choice, check_flag, check_number
+from dnnffi.spec.checks import (
+    ITEM_SIZES,
+    brief,
+    check_bytes,
+    check_choice,
+    check_flag,
+    check_number,
+)
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, packed_strides
@@ -92,7 +99,8 @@ class ConvProblem(NamedTuple):
             raise TypeError(f"{name} must be a tuple of integers; got {type(x_shape).__name__}")
         if len(x_shape) != spec.rank + 2:
             raise ValueError(
-                f"{name} must have {spec.rank + 2} dimensions, as the weights; got {tuple(x_shape)}"
+                f"{name} must have {spec.rank + 2} dimensions, as the weights; got "
+                f"{brief(tuple(x_shape))}"
             )
         batch, channels, *sizes = x_shape = check_shape(name, x_shape)
         if channels != spec.in_channels:
@@ -183,4 +191,4 @@ def check_activation(activation: object) -> Activation | None:
     for known in ACTIVATIONS:
         if isinstance(activation, str) and activation == known:
             return known
-    raise ValueError(f"activation must be 'relu' or None; got {activation!r}")
+    raise ValueError(f"activation must be 'relu' or None; got {brief(activation)}")

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import NamedTuple, TypedDict, get_args
 
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.checks import as_float, checked_options, option_flag, option_of_choices
+from dnnffi.spec.checks import as_float, brief, checked_options, option_flag, option_of_choices
 from dnnffi.spec.names import (
     Algorithm,
     ClipNan,
@@ -115,10 +115,10 @@ def _clip(clip: object) -> tuple[float, float] | None:
     if clip is None:
         return None
     if not isinstance(clip, tuple | list) or len(clip) != 2:
-        raise TypeError(f"options['clip'] must be (low, high) or None; got {clip!r}")
+        raise TypeError(f"options['clip'] must be (low, high) or None; got {brief(clip)}")
     if not all(isinstance(bound, Real) for bound in clip):
-        raise TypeError(f"options['clip'] must be two numbers; got {clip!r}")
+        raise TypeError(f"options['clip'] must be two numbers; got {brief(clip)}")
     low, high = (as_float("options['clip']", bound) for bound in clip)
     if isnan(low) or isnan(high) or low > high:
-        raise ValueError(f"options['clip'] must be (low, high) with low <= high; got {clip!r}")
+        raise ValueError(f"options['clip'] must be (low, high) with low <= high; got {brief(clip)}")
     return low, high

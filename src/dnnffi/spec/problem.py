@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from dnnffi.spec.checks import check_bytes, check_flag, check_integer, check_number, shown
+from dnnffi.spec.checks import brief, check_bytes, check_flag, check_integer, check_number, shown
 from dnnffi.spec.names import Integers
 from dnnffi.spec.options import DEFAULTS, RNNOptions, RNNOptionsDict, rnn_options
 from dnnffi.spec.rnn import RNNSpec
@@ -169,7 +169,7 @@ def check_dropout(dropout: object) -> float:
     """``dropout`` as a float from 0 to 1; errors name what came."""
     probability = check_number("dropout", dropout)
     if not 0.0 <= probability <= 1.0:
-        raise ValueError(f"dropout must be from 0 to 1; got {dropout}")
+        raise ValueError(f"dropout must be from 0 to 1; got {brief(dropout)}")
     return probability
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from dnnffi.spec.checks import check_choice, check_dtype, check_flag, check_range
+from dnnffi.spec.checks import brief, check_choice, check_dtype, check_flag, check_range
 from dnnffi.spec.likely_cause import likely_cause
 from dnnffi.spec.names import DType, DTypeLike, Mode
 
@@ -275,14 +275,15 @@ class RNNSpec:
         for index in (0, 1):
             if len(shapes[index]) != 2:
                 raise ValueError(
-                    f"weights[{index}] must have two dimensions; got shape {tuple(shapes[index])}"
+                    f"weights[{index}] must have two dimensions; got shape "
+                    f"{brief(tuple(shapes[index]))}"
                 )
         gates = len(GATES[mode])
         rows = shapes[0][0]
         if rows == 0 or rows % gates:
             raise ValueError(
                 f"weights[0]: the first dimension of w_ih must be a multiple of {gates} "
-                f"(gates of {mode}); got shape {tuple(shapes[0])}"
+                f"(gates of {mode}); got shape {brief(tuple(shapes[0]))}"
             )
         spec = cls(
             mode=mode,
@@ -306,7 +307,7 @@ class RNNSpec:
             if tuple(shape) != array.shape:
                 raise ValueError(
                     f"weights[{index}] ({array.name} of layer {array.layer}, direction "
-                    f"{array.direction}) must have shape {array.shape}; got {tuple(shape)}"
+                    f"{array.direction}) must have shape {array.shape}; got {brief(tuple(shape))}"
                 )
 
     @staticmethod
