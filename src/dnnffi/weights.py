@@ -154,7 +154,7 @@ class RNNWeights(Generic[ArrayT]):
         ``state_dict`` has ``weight_ih_l0`` [G*H, I], ``weight_hh_l0`` [G*H, O], and so on, in any
         order; of a whole model's, those that begin with ``prefix``, as "encoder.". Layers,
         directions, biases, projection and dtype are inferred; ``mode`` is "lstm", "gru",
-        "rnn_tanh" or "rnn_relu".
+        "rnn_tanh" or "rnn_relu", the last two by ``nonlinearity``, which the arrays do not show.
 
         As in all methods from another format, the arrays are NumPy's, CuPy's or any that dnnffi
         takes, and the buffer is made beside them, in the layout of ``backend``: "cudnn", "miopen",
@@ -177,21 +177,31 @@ class RNNWeights(Generic[ArrayT]):
     @classmethod
     def from_keras(
         cls,
-        weights: Sequence[Any],
-        mode: Mode,
+        weights: Any,
+        mode: Mode | None = None,
         *,
+        bidirectional: bool | None = None,
         reset_after: bool = True,
         backend: LayoutOf = None,
     ) -> Self:
-        """Copy weights as ``get_weights`` of Keras's LSTM, GRU and SimpleRNN lists them.
+        """Copy the weights of Keras's LSTM, GRU, SimpleRNN, Bidirectional or RNN layers.
 
-        ``weights`` is [kernel [I, G*H], recurrent kernel [H, G*H], bias], the last [G*H], of a GRU
-        [2, 3*H], or left out with use_bias=False; for a Bidirectional layer these of both
-        directions, as it lists them; for more layers a list of such lists, in which a Bidirectional
-        layer may be a pair of lists. Do not pass the flat list of a whole model: that of two layers
-        looks like that of a Bidirectional layer. ``mode`` of a SimpleRNN is that of its activation.
-        A GRU with ``reset_after=False`` computes another function and is refused; without a bias
-        its arrays do not show it, so pass the layer's ``reset_after``. Otherwise as `from_torch`.
+        ``weights`` is the layer, or a list of layers. Its settings are then checked: those with
+        which Keras computes something else are refused with ``ValueError``, as other activations,
+        ``go_backwards``, ``stateful``, ``reset_after=False`` and a ``merge_mode`` other than
+        "concat".
+
+        Or ``weights`` are arrays as ``get_weights`` lists them, and ``mode`` says what they are, of
+        a SimpleRNN by its activation: [kernel [I, G*H], recurrent kernel [H, G*H], bias], the last
+        [G*H], of a GRU [2, 3*H], or left out with use_bias=False; for a Bidirectional layer these
+        of both directions, as it lists them; for more layers a list of such lists, in which a
+        Bidirectional layer may be a pair of lists. Arrays do not show the settings: the result is
+        right for Keras's defaults only, and a GRU without biases needs ``reset_after`` of its
+        layer.
+
+        The flat list of two or three cells in a row, as in ``RNN([cell, cell])``, is taken too.
+        With I = H it looks like that of a Bidirectional layer, and is refused with ``ValueError``
+        unless ``bidirectional`` is True or False. Otherwise as `from_torch`.
 
         Examples
         --------
@@ -202,13 +212,14 @@ class RNNWeights(Generic[ArrayT]):
         >>> [array.shape for array in weights.arrays()]
         [(16, 3), (16, 4), (16,), (16,)]
         """
-        return cls._of(keras.read(weights, mode, reset_after), backend)
+        return cls._of(keras.read(weights, mode, reset_after, bidirectional), backend)
 
     def to_keras(self) -> list[Any]:
         """What ``set_weights`` of Keras's layer takes, or a list of such lists for more layers.
 
         The two biases of PyTorch become their sum, except in a GRU, where Keras has both. Raises
-        ``ValueError`` for a projection.
+        ``ValueError`` for a projection. To read the list back, pass ``bidirectional`` to
+        `from_keras`, as it is ambiguous with I = H.
 
         Examples
         --------
@@ -229,7 +240,7 @@ class RNNWeights(Generic[ArrayT]):
         B: Any = None,
         *,
         mode: Mode | None = None,
-        linear_before_reset: int = 1,
+        linear_before_reset: int = 0,
         backend: LayoutOf = None,
     ) -> Self:
         """Copy the weights of ONNX's operators LSTM, GRU and RNN.
@@ -237,10 +248,16 @@ class RNNWeights(Generic[ArrayT]):
         Either the arrays of an operator and ``mode``: W [D, G*H, I], R [D, G*H, H] and B
         [D, 2*G*H] or None, each a list for more layers; ``linear_before_reset`` is a GRU's. Or
         ``from_onnx(node, initializers)``: a node of the graph, or a list of one for each layer, and
-        a mapping of names to arrays. A GRU with ``linear_before_reset`` 0, which is the default of
-        a node, is another function and refused; so are peepholes, clip, the direction "reverse" and
-        other activations. Initial states are inputs of the node, and not read. Otherwise as
-        `from_torch`.
+        a mapping of names to arrays. A GRU with ``linear_before_reset`` 0, the default of ONNX and
+        of this method, is another function and refused; so are peepholes, clip, the direction
+        "reverse", other activations, and operators of other domains than ONNX's own.
+
+        An ``initial_h`` or ``initial_c`` that is an initializer must be zero, and ``sequence_lens``
+        must be empty: weights do not have them, and another one is refused with ``ValueError``.
+        Take it out of the mapping and pass it to the call: ``h_0 = initializers.pop(name)``, then
+        ``hx`` or ``lengths``. With ``layout=1`` the states are [B, D, H], and ``hx`` needs
+        ``h_0.swapaxes(0, 1)``. An input that is not in the mapping is computed by the graph and not
+        looked at. Otherwise as `from_torch`.
 
         Examples
         --------
@@ -251,7 +268,7 @@ class RNNWeights(Generic[ArrayT]):
         4
         """
         if mode is None or isinstance(R, Mapping):
-            if B is not None or linear_before_reset != 1 or not isinstance(R, Mapping):
+            if B is not None or linear_before_reset != 0 or not isinstance(R, Mapping):
                 raise TypeError(
                     "from_onnx takes W, R, B and mode=, or a node and a mapping of initializers"
                 )
@@ -282,7 +299,11 @@ class RNNWeights(Generic[ArrayT]):
 
         ``params`` has the parameters by name, or is the cell of nnx itself; for several cells, a
         list of layers, or of pairs of directions. ``mode`` is inferred, except for "rnn_relu" if
-        only the parameters are given, without the activation. Otherwise as `from_torch`.
+        only the parameters are given, without the activation.
+
+        Of a cell, other activations, ``residual``, a ``carry_init`` that is not zero, subclasses
+        and dense layers of other classes are refused with ``ValueError``. Parameters do not show
+        these: the result is right for Flax's defaults only. Otherwise as `from_torch`.
 
         Examples
         --------
@@ -301,7 +322,8 @@ class RNNWeights(Generic[ArrayT]):
     def from_equinox(cls, cell: Any, *, backend: LayoutOf = None) -> Self:
         """Copy the weights of an ``LSTMCell`` or ``GRUCell`` of Equinox, or of a mapping like it.
 
-        For several cells, a list of layers, or of pairs of directions. Otherwise as `from_torch`.
+        For several cells, a list of layers, or of pairs of directions. Raises ``ValueError`` for
+        objects of other classes, subclasses too. Otherwise as `from_torch`.
 
         Examples
         --------

@@ -71,7 +71,7 @@ def test_layers_of_one_direction():
 @given(testing.specs(dtypes=["float32", "float64"], projection=False), st.integers(0, 99))
 def test_there_and_back_is_the_same_function(spec, seed):
     weights = RNNWeights.pack(testing.weights(spec, seed), spec)
-    back = RNNWeights.from_keras(weights.to_keras(), spec.mode)
+    back = RNNWeights.from_keras(weights.to_keras(), spec.mode, bidirectional=spec.bidirectional)
     assert back.spec == spec
     x = x_of(spec).astype(spec.dtype)
     function = getattr(dnnffi, spec.mode)
@@ -154,9 +154,12 @@ def test_what_is_refused(weights, mode, message):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.zeros((3, 16)), "weights must be the list of a layer's arrays.*; got ndarray$"),
-        ([], "weights must be the list .*; got an empty list$"),
-        ({"kernel": 1}, "weights must be the list .*; got dict$"),
+        (
+            np.zeros((3, 16)),
+            "weights must be a layer, the list of a layer's arrays.*; got ndarray$",
+        ),
+        ([], "weights must be a layer, .*; got an empty list$"),
+        ({"kernel": 1}, "weights must be a layer, .*; got dict$"),
         ([arrays_of("lstm"), 3], r"weights\[1\] must be a list of arrays; got int$"),
         ([3, 4], "weights: kernel must be a NumPy or CuPy array"),
         (changed(2, lambda a: a.astype("float32")), "layer 0, direction 0: b_ih must have the dty"),
@@ -170,3 +173,101 @@ def test_what_is_no_list_of_arrays(weights, message):
 def test_reset_after_is_a_flag():
     with pytest.raises(TypeError, match=r"^reset_after must be True or False; got None$"):
         RNNWeights.from_keras(arrays_of("gru"), "gru", reset_after=None)
+
+
+def cells_in_a_row(mode, count=2, inputs=H, biased=True):
+    """What get_weights() of RNN([cell, cell]) lists."""
+    return [arrays_of(mode, inputs if at == 0 else H, biased, seed=at) for at in range(count)]
+
+
+def flat(cells):
+    return [array for cell in cells for array in cell]
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_arrays_of_two_directions_or_two_cells_are_refused(mode, biased):
+    arrays = flat(cells_in_a_row(mode, biased=biased))
+    message = (
+        r"^weights: these arrays fit different networks, 1 layer\(s\) of 2 direction\(s\) .* or "
+        r"2 layer\(s\) of 1 direction\(s\) .*\. Pass bidirectional=True for a Bidirectional layer"
+    )
+    for weights in (arrays, [arrays]):
+        with pytest.raises(ValueError, match=message):
+            RNNWeights.from_keras(weights, mode)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_caller_says_whether_they_are_two_directions_or_two_cells(mode, biased):
+    cells = cells_in_a_row(mode, biased=biased)
+    for bidirectional, layers in ((True, [cells]), (False, [[cell] for cell in cells])):
+        weights = RNNWeights.from_keras(flat(cells), mode, bidirectional=bidirectional)
+        assert weights.spec.bidirectional is bidirectional
+        check(weights, expected(mode, layers, weights))
+
+
+def test_the_results_of_two_cells_are_keras():
+    # RNN([LSTMCell(1), LSTMCell(1)], return_sequences=True) of Keras 3.15.1: all weights 0.5, x 1.
+    arrays = [np.full((1, 4), 0.5), np.full((1, 4), 0.5), np.zeros(4)] * 2
+    y, _ = dnnffi.lstm(
+        np.ones((2, 1, 1)), None, RNNWeights.from_keras(arrays, "lstm", bidirectional=False)
+    )
+    np.testing.assert_allclose(y.ravel(), [0.02364587, 0.06136427], rtol=0, atol=1e-7)
+
+
+def test_shapes_that_fit_one_network_need_no_word():
+    cells = cells_in_a_row("lstm", inputs=3)
+    weights = RNNWeights.from_keras(flat(cells), "lstm")
+    assert (weights.spec.num_layers, weights.spec.num_directions) == (2, 1)
+    check(weights, expected("lstm", [[cell] for cell in cells], weights))
+    pair = [arrays_of("lstm", 3), arrays_of("lstm", 3, seed=1)]
+    assert RNNWeights.from_keras(flat(pair), "lstm").spec.bidirectional
+
+
+def test_the_second_of_two_bidirectional_layers_tells_what_the_first_is():
+    layers = [[arrays_of("gru", size, seed=d) for d in (0, 1)] for size in (H, 2 * H)]
+    weights = RNNWeights.from_keras([flat(one) for one in layers], "gru")
+    assert (weights.spec.num_layers, weights.spec.num_directions) == (2, 2)
+    check(weights, expected("gru", layers, weights))
+
+
+def test_three_cells_without_biases_are_no_two_cells_with_biases():
+    cells = cells_in_a_row("lstm", 3, biased=False)
+    weights = RNNWeights.from_keras(flat(cells), "lstm")
+    assert (weights.spec.num_layers, weights.spec.bias) == (3, False)
+    check(weights, expected("lstm", [[cell] for cell in cells], weights))
+
+
+def test_a_gru_of_two_units_has_kernels_that_look_like_biases():
+    arrays = [np.full((2, 6), value / 10) for value in range(6)]
+    for bidirectional in (None, False):
+        with pytest.raises(ValueError, match=r"^weights: these arrays fit different networks, .*"):
+            RNNWeights.from_keras(arrays, "gru", bidirectional=bidirectional)
+    pairs = RNNWeights.from_keras([arrays[:2], arrays[2:4], arrays[4:]], "gru")
+    assert (pairs.spec.num_layers, pairs.spec.bias) == (3, False)
+    triples = RNNWeights.from_keras([arrays[:3], arrays[3:]], "gru")
+    assert (triples.spec.num_layers, triples.spec.bias) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("weights", "bidirectional", "message"),
+    [
+        (arrays_of("lstm"), True, "bidirectional is True; weights are those of one direction$"),
+        (
+            [[arrays_of("lstm"), arrays_of("lstm")]],
+            False,
+            "bidirectional is False; weights are those of two directions$",
+        ),
+        (flat([arrays_of("lstm")] * 2), False, r"layer 1, direction 0: w_ih must have shape"),
+        (flat([arrays_of("lstm")] * 3), False, "weights must have kernel, .*; got 9 arrays$"),
+    ],
+)
+def test_directions_that_the_arrays_do_not_have_are_refused(weights, bidirectional, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_keras(weights, "lstm", bidirectional=bidirectional)
+
+
+def test_bidirectional_is_a_flag():
+    with pytest.raises(TypeError, match=r"^bidirectional must be True or False; got 1$"):
+        RNNWeights.from_keras(arrays_of("lstm"), "lstm", bidirectional=1)

@@ -152,6 +152,14 @@ def test_what_a_node_must_not_ask(attributes, message):
         RNNWeights.from_onnx(node_of("lstm", **attributes), initializers(arrays_of("lstm")))
 
 
+def test_the_arrays_of_a_gru_have_onnxs_default_reset():
+    message = r"^linear_before_reset must be 1; with 0, which is ONNX's default, .*; got 0$"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.from_onnx(*arrays_of("gru"), mode="gru")
+    with pytest.raises(TypeError, match=r"^from_onnx takes W, R, B and mode=, or a node and"):
+        RNNWeights.from_onnx(node_of("gru"), initializers(arrays_of("gru")), linear_before_reset=1)
+
+
 def test_two_directions_are_said():
     with pytest.raises(ValueError, match=r"^direction must be bidirectional: the weights have two"):
         RNNWeights.from_onnx(node_of("lstm"), initializers(arrays_of("lstm", 2)))

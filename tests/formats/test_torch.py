@@ -21,6 +21,13 @@ def state_of(spec, prefix="", seed=0):
     }
 
 
+class Module:
+    """A module, which has a state and is none."""
+
+    def state_dict(self):
+        raise AssertionError("it is not called")
+
+
 def lstm_state(**keywords):
     keywords = {"mode": "lstm", "input_size": 3, "hidden_size": 5} | keywords
     return state_of(RNNSpec(**keywords))
@@ -125,7 +132,13 @@ def test_a_layer_of_another_width_is_named():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (([], "lstm"), TypeError, "state_dict must be a mapping of names; got list"),
+        (([], "lstm"), TypeError, "state_dict must be a mapping of names; got list$"),
+        ((Module(), "lstm"), TypeError, r"state_dict must be .*; got Module; pass module\.state_d"),
+        (
+            (lstm_state() | {3: np.zeros(1)}, "lstm"),
+            TypeError,
+            "state_dict must have names that are str; got 3$",
+        ),
         ((lstm_state(), "LSTM"), ValueError, "mode must be one of lstm, gru, .*; got 'LSTM'"),
         ((lstm_state(), None), ValueError, "mode must be one of .*; got None"),
         ((lstm_state() | {"bias_ih_l0": [0]}, "lstm"), TypeError, "bias_ih_l0 must be a NumPy"),

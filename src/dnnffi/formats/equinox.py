@@ -11,7 +11,7 @@ from dnnffi.formats.network import (
     Network,
     check_dims,
     check_shape,
-    is_defined_in,
+    is_one_of,
     layers_of,
     mode_of,
     named,
@@ -92,7 +92,7 @@ def _fields(name: str, cell: Any) -> Mapping[str, Any]:
     """The fields of a cell; ``ValueError`` for an object of another class than Equinox's two."""
     if isinstance(cell, Mapping):
         return cell
-    if type(cell).__name__ in CELLS and is_defined_in(type(cell), ("equinox",)):
+    if is_one_of(cell, CELLS, ("equinox",)):
         return vars(cell)
     raise ValueError(
         f"{name} must be a cell of Equinox, {' or '.join(CELLS)}, or a mapping with its arrays; "

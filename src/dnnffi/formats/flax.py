@@ -18,6 +18,7 @@ from dnnffi.formats.network import (
     check_shape,
     function_name,
     is_defined_in,
+    is_one_of,
     layers_of,
     mode_of,
     named,
@@ -135,7 +136,7 @@ def _check_object(name: str, cell: Any, mode: object) -> object:
 
     Raises ``ValueError`` naming the attribute with which a cell is another function of its weights.
     """
-    if type(cell).__name__ not in CELLS or not is_defined_in(type(cell), ("flax",)):
+    if not is_one_of(cell, CELLS, ("flax",)):
         raise ValueError(
             f"{name} must be one of nnx's cells {', '.join(CELLS)}, or its parameters; got "
             f"{type(cell).__module__}.{type(cell).__name__}, which may compute something else from "
@@ -164,7 +165,7 @@ def _check_object(name: str, cell: Any, mode: object) -> object:
 
 def _check_dense(name: str, dense: Any) -> None:
     """``ValueError`` unless a dense layer of a cell is nnx's ``Linear``: LoRA's has more arrays."""
-    if type(dense).__name__ != "Linear" or not is_defined_in(type(dense), ("flax",)):
+    if not is_one_of(dense, ("Linear",), ("flax",)):
         raise ValueError(
             f"{name} must be an nnx.Linear; got {type(dense).__module__}.{type(dense).__name__}, "
             f"which may have more than a kernel and a bias"

@@ -1,4 +1,8 @@
-"""Keras's weights: kernel, recurrent kernel and bias of a layer, as get_weights() lists them."""
+"""Keras's weights: kernel, recurrent kernel and bias of a layer, as get_weights() lists them.
+
+A flat list of four or six arrays has no structure: it may be that of a Bidirectional layer or of
+cells in a row. The shapes tell them apart unless I = H.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 
 from dnnffi.device.arrays import array_module
 from dnnffi.device.interface import AnyArray
+from dnnffi.formats import keras_layers
 from dnnffi.formats.network import (
     Cell,
     Network,
@@ -38,32 +43,105 @@ _NO_RESET_AFTER = (
 )
 
 
-def read(weights: object, mode: object, reset_after: object = True) -> Network:
-    """The network of what ``get_weights`` of one layer gives, or of a list of such."""
-    mode = check_mode(mode)
-    if not check_flag("reset_after", reset_after) and mode == "gru":
+def read(
+    weights: object, mode: object, reset_after: object = True, bidirectional: object = None
+) -> Network:
+    """The network of a layer or of what its ``get_weights`` gives, or of a list of such.
+
+    ``bidirectional`` says whether it has two directions, or None to see it in the shapes.
+    """
+    wanted = None if bidirectional is None else check_flag("bidirectional", bidirectional)
+    resets_after = check_flag("reset_after", reset_after)
+    layers = [weights] if keras_layers.is_layer(weights) else weights
+    if isinstance(layers, list | tuple) and layers and all(map(keras_layers.is_layer, layers)):
+        found, cells = keras_layers.read_layers("weights", layers)
+        if mode is not None and check_mode(mode) != found:
+            raise ValueError(f"mode is {mode!r}; the layer is {found!r}")
+        checked_mode, readings = found, [cells]
+    else:
+        checked_mode = check_mode(mode)
+        readings = _readings(weights, wanted)
+    if not resets_after and checked_mode == "gru":
         raise ValueError(f"reset_after must be True: {_NO_RESET_AFTER}")
+    made = _the_one_that_fits(checked_mode, readings)
+    if wanted is not None and made.spec.bidirectional != wanted:
+        directions = "two directions" if made.spec.bidirectional else "one direction"
+        raise ValueError(f"bidirectional is {wanted}; weights are those of {directions}")
+    return made
+
+
+Reading = list[list[keras_layers.NamedCell]]
+"""One way to read the arrays: for each layer, the cells of its directions."""
+
+
+def _readings(weights: object, bidirectional: bool | None) -> list[Reading]:
+    """The ways to read lists of arrays, by the number of arrays alone."""
     if not isinstance(weights, list | tuple) or not weights:
         raise TypeError(
-            f"weights must be the list of a layer's arrays, or a list of such lists; got "
+            f"weights must be a layer, the list of a layer's arrays, or a list of these; got "
             f"{described(weights)}"
         )
-    nested = isinstance(weights[0], list | tuple)
-    layers = [(f"weights[{at}]", one) for at, one in enumerate(weights)]
-    cells = [
-        [_cell(where, arrays, mode) for where, arrays in _directions(name, layer)]
-        for name, layer in (layers if nested else [("weights", weights)])
+    layers: list[tuple[str, Any]] = [("weights", weights)]
+    if isinstance(weights[0], list | tuple):
+        layers = [(f"weights[{at}]", one) for at, one in enumerate(weights)]
+    by_layer = [_directions(name, layer) for name, layer in layers]
+    if bidirectional or not any(
+        len(layer) in _FLAT_LENGTHS and len(directions) == 2
+        for (_, layer), directions in zip(layers, by_layer, strict=True)
+    ):
+        return [by_layer]
+    in_a_row = [
+        [
+            [(f"{name}, cell {at // count}", layer[at : at + count])]
+            for name, layer in layers
+            for at in range(0, len(layer), count)
+        ]
+        for count in (3, 2)
+        if all(len(layer) % count == 0 for _, layer in layers)
     ]
-    return network(mode, cells)
+    return in_a_row if bidirectional is False and in_a_row else [by_layer, *in_a_row]
 
 
-def _directions(name: str, layer: Any) -> list[tuple[str, Sequence[Any]]]:
+def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
+    """The network of the only reading whose shapes fit together.
+
+    Raises the error of the first where none fits, and ``ValueError`` where several do.
+    """
+    fitting: list[Network] = []
+    errors: list[Exception] = []
+    for cells in readings:
+        try:
+            checked = [[_cell(where, arrays, mode) for where, arrays in layer] for layer in cells]
+            fitting.append(network(mode, checked))
+        except (TypeError, ValueError) as error:
+            errors.append(error)
+    if not fitting:
+        raise errors[0]
+    if len(fitting) > 1:
+        shown = " or ".join(
+            f"{one.spec.num_layers} layer(s) of {one.spec.num_directions} direction(s) "
+            f"{'with' if one.spec.bias else 'without'} biases"
+            for one in fitting
+        )
+        raise ValueError(
+            f"weights: these arrays fit different networks, {shown}. Pass bidirectional=True for "
+            f"a Bidirectional layer, a list with the list of each cell for cells in a row (or "
+            f"bidirectional=False, where that leaves one), or the layer itself"
+        )
+    return fitting[0]
+
+
+# Arrays of two cells one after the other, without and with biases.
+_FLAT_LENGTHS = (4, 6)
+
+
+def _directions(name: str, layer: Any) -> list[keras_layers.NamedCell]:
     """The arrays of each direction: of a pair, or of what ``Bidirectional`` lists."""
     if not isinstance(layer, list | tuple):
         raise TypeError(f"{name} must be a list of arrays; got {type(layer).__name__}")
     if len(layer) == 2 and all(isinstance(one, list | tuple) for one in layer):
         return [(f"{name}[{at}]", one) for at, one in enumerate(layer)]
-    if len(layer) in (4, 6):
+    if len(layer) in _FLAT_LENGTHS:
         half = len(layer) // 2
         return [(f"{name}, forward", layer[:half]), (f"{name}, backward", layer[half:])]
     return [(name, layer)]

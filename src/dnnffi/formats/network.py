@@ -79,6 +79,11 @@ def is_defined_in(value: object, packages: Sequence[str]) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] in packages
 
 
+def is_one_of(value: object, classes: Sequence[str], packages: Sequence[str]) -> bool:
+    """Whether the class of ``value`` itself, not only a base of it, is one of these, by name."""
+    return type(value).__name__ in classes and is_defined_in(type(value), packages)
+
+
 def function_name(function: object, packages: Sequence[str]) -> str:
     """The name of a function of these packages; of others the name with the module before it.
 

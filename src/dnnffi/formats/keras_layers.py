@@ -1,0 +1,148 @@
+"""Layers of Keras given as objects: checks of the settings that ``get_weights()`` does not show.
+
+The arrays of a layer have neither its activations nor its direction. ``get_config()`` gives the
+activations by name only, also those that a user wrote, so the functions themselves are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dnnffi.formats.network import function_name, is_one_of
+from dnnffi.spec.checks import brief, clipped
+from dnnffi.spec.names import Mode
+
+PACKAGES = ("keras", "tf_keras", "tensorflow")
+
+# Classes that are taken. A subclass may compute anything.
+LAYERS = ("LSTM", "GRU", "SimpleRNN", "RNN")
+CELLS: dict[str, tuple[Mode, ...]] = {
+    "LSTMCell": ("lstm",),
+    "GRUCell": ("gru",),
+    "SimpleRNNCell": ("rnn_tanh", "rnn_relu"),
+}
+
+# Settings that a layer or cell must have, and why.
+_REQUIRED = {
+    "stateful": (False, "weights have no state: pass the arrays here, and the state to the call"),
+    "reset_after": (True, "the GRU resets the state before the product, as no backend does"),
+    "merge_mode": ("concat", "the output of dnnffi has both directions one after the other"),
+}
+
+# Settings that do not change the result in inference, or are seen in the arrays, the cells or the
+# functions themselves.
+_HARMLESS = {
+    *("name", "trainable", "dtype", "seed", "unroll", "implementation", "batch_input_shape"),
+    *("units", "use_bias", "unit_forget_bias", "dropout", "recurrent_dropout"),
+    *("activation", "recurrent_activation", "go_backwards", "return_sequences", "return_state"),
+    *("zero_output_for_mask", "time_major", "reverse_state_order"),
+    *("cell", "cells", "layer", "backward_layer"),
+}
+_HARMLESS_ENDINGS = ("_initializer", "_regularizer", "_constraint")
+
+NamedCell = tuple[str, Sequence[Any]]
+"""The name of a cell in messages, and its arrays."""
+
+
+def is_layer(value: object) -> bool:
+    """Whether ``value`` is a layer rather than arrays."""
+    return hasattr(value, "get_weights") and hasattr(value, "get_config")
+
+
+def read_layers(name: str, layers: Sequence[Any]) -> tuple[Mode, list[list[NamedCell]]]:
+    """The mode of layers, and for each layer the cells of its directions.
+
+    Raises ``ValueError`` naming the layer and the setting that dnnffi does not compute.
+    """
+    found: list[tuple[Mode, str]] = []
+    cells: list[list[NamedCell]] = []
+    for at, layer in enumerate(layers):
+        where = f"{name}[{at}]" if len(layers) > 1 else name
+        is_last = at == len(layers) - 1
+        if is_one_of(layer, ("Bidirectional",), PACKAGES):
+            _check_settings(where, layer)
+            forward = _cells(f"{where}.forward_layer", layer.forward_layer, False, is_last)
+            backward = _cells(f"{where}.backward_layer", layer.backward_layer, True, is_last)
+            if not len(forward) == len(backward) == 1:
+                raise ValueError(
+                    f"{where} must have one cell in each direction: with more, the second cell of "
+                    f"a direction reads that direction only; got {len(forward)} and {len(backward)}"
+                )
+            layer_cells = [[forward[0], backward[0]]]
+        else:
+            layer_cells = [[cell] for cell in _cells(where, layer, False, is_last)]
+        for directions in layer_cells:
+            found += [(_mode(cell_name, cell), cell_name) for cell_name, cell in directions]
+            cells.append([(cell_name, _arrays(cell_name, cell)) for cell_name, cell in directions])
+    mode = found[0][0]
+    for other, cell_name in found:
+        if other != mode:
+            raise ValueError(f"layers must be of one mode, {mode!r}; {cell_name} is {other!r}")
+    return mode, cells
+
+
+def _cells(where: str, layer: Any, go_backwards: bool, is_last: bool) -> list[tuple[str, Any]]:
+    """The cells of a layer of one direction, in the order in which they run."""
+    if not is_one_of(layer, LAYERS, PACKAGES):
+        raise ValueError(
+            f"{where} must be a layer of Keras, {', '.join(LAYERS)} or Bidirectional; got "
+            f"{_class_name(layer)}, which may compute something else: if its weights are right all "
+            f"the same, pass layer.get_weights()"
+        )
+    _check_settings(where, layer)
+    if bool(layer.go_backwards) != go_backwards:
+        raise ValueError(
+            f"{where} must have go_backwards={go_backwards}; got {brief(layer.go_backwards)}. "
+            f"Where the input is reversed for the call, pass layer.get_weights()"
+        )
+    if not (is_last or layer.return_sequences):
+        raise ValueError(f"{where} must have return_sequences=True for the next layer to read")
+    if not is_one_of(layer.cell, ("StackedRNNCells",), PACKAGES):
+        return [(where, layer.cell)]
+    _check_settings(where, layer.cell)
+    return [(f"{where}.cell.cells[{at}]", cell) for at, cell in enumerate(layer.cell.cells)]
+
+
+def _mode(where: str, cell: Any) -> Mode:
+    """The mode of a cell; ``ValueError`` for another class, setting or activation."""
+    if not is_one_of(cell, tuple(CELLS), PACKAGES):
+        raise ValueError(f"{where} must have cells of {', '.join(CELLS)}; got {_class_name(cell)}")
+    _check_settings(where, cell)
+    modes = CELLS[type(cell).__name__]
+    expected = ("tanh", "relu")[: len(modes)]
+    activation = function_name(cell.activation, (*PACKAGES, "jax"))
+    if activation not in expected:
+        raise ValueError(f"{where}: activation must be {' or '.join(expected)}; got {activation}")
+    if modes[0] in ("lstm", "gru"):
+        recurrent = function_name(cell.recurrent_activation, (*PACKAGES, "jax"))
+        if recurrent != "sigmoid":
+            raise ValueError(f"{where}: recurrent_activation must be sigmoid; got {recurrent}")
+    return modes[expected.index(activation)]
+
+
+def _check_settings(where: str, layer: Any) -> None:
+    """``ValueError`` naming a setting with which a layer is another function of its weights."""
+    for key, value in layer.get_config().items():
+        if key in _REQUIRED:
+            expected, reason = _REQUIRED[key]
+            if value != expected:
+                raise ValueError(
+                    f"{where} must have {key}={expected!r}; got {brief(value)}: {reason}"
+                )
+        elif key not in _HARMLESS and not key.endswith(_HARMLESS_ENDINGS):
+            raise ValueError(
+                f"{where} has the setting {clipped(key)}, which dnnffi does not know; if it does "
+                f"not change the result, pass layer.get_weights()"
+            )
+
+
+def _arrays(where: str, cell: Any) -> Sequence[Any]:
+    arrays: Sequence[Any] = cell.get_weights()
+    if not arrays:
+        raise ValueError(f"{where}: the layer has no weights yet; call it or its build() first")
+    return arrays
+
+
+def _class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__name__}"
