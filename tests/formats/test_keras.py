@@ -176,7 +176,7 @@ def test_reset_after_is_a_flag():
 
 
 def cells_in_a_row(mode, count=2, inputs=H, biased=True):
-    """What get_weights() of RNN([cell, cell]) lists."""
+    """The arrays that get_weights() of RNN([cell, cell]) lists, cell by cell."""
     return [arrays_of(mode, inputs if at == 0 else H, biased, seed=at) for at in range(count)]
 
 

@@ -1,10 +1,9 @@
-"""Layers of Keras as objects: stand-ins with its classes, settings and functions.
-
-The settings are those of `get_config` of Keras 3.15.1, whose results the layers had when they were
-given themselves.
-"""
+"""Layers of Keras as objects: stand-ins with the settings recorded by `oracle_keras_layers.py`."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 from equations import check, keras, run, x_of
@@ -14,36 +13,9 @@ from dnnffi import RNNWeights
 
 CLASSES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "SimpleRNN", "rnn_relu": "SimpleRNN"}
 
-LAYER_SETTINGS = {
-    "name": "layer",
-    "trainable": True,
-    "dtype": {"class_name": "DTypePolicy", "config": {"name": "float32"}},
-    "return_sequences": True,
-    "return_state": False,
-    "go_backwards": False,
-    "stateful": False,
-    "unroll": False,
-    "zero_output_for_mask": False,
-}
-
-CELL_SETTINGS = {
-    "units": H,
-    "activation": "tanh",
-    "use_bias": True,
-    "kernel_initializer": {"class_name": "GlorotUniform"},
-    "recurrent_regularizer": None,
-    "bias_constraint": None,
-    "dropout": 0.2,
-    "recurrent_dropout": 0.0,
-    "seed": None,
-}
-
-OF_MODE = {
-    "lstm": {"recurrent_activation": "sigmoid", "unit_forget_bias": True},
-    "gru": {"recurrent_activation": "sigmoid", "reset_after": True},
-    "rnn_tanh": {},
-    "rnn_relu": {"activation": "relu"},
-}
+PATH = Path(__file__).with_name("recorded_keras_layers.json")
+LAYERS = json.loads(PATH.read_text(encoding="utf-8"))["layers"]
+OF_RELU = {"activation": "relu"}  # what the settings of a SimpleRNN with this activation have
 
 
 def function_of(module, name):
@@ -56,59 +28,56 @@ def function_of(module, name):
     return function
 
 
-FUNCTIONS = {
-    name: function_of("keras.src.activations.activations", name)
-    for name in ("tanh", "relu", "sigmoid", "hard_sigmoid", "linear")
-}
-
-
 def made_of(class_name, config, arrays=(), **attributes):
     """An object with the settings and arrays of a layer; Keras's classes are of its package."""
     module, _, name = class_name.rpartition(".")
+    module = module or LAYERS[name]["module"]
     methods = {"get_config": lambda self: dict(config), "get_weights": lambda self: list(arrays)}
-    made = type(name, (), {"__module__": module or "keras.src.layers.rnn"} | methods)()
+    made = type(name, (), {"__module__": module} | methods)()
     vars(made).update(attributes)
     return made
 
 
 def cell_of(mode, arrays, class_name=None, **changes):
-    settings = CELL_SETTINGS | OF_MODE[mode] | changes
-    functions = {
-        key: FUNCTIONS.get(settings[key], settings[key])
-        for key in ("activation", "recurrent_activation")
-        if key in settings
-    }
+    """A cell of a mode; ``changes`` of its settings, a function or the name of one of Keras's."""
+    record = LAYERS[f"{CLASSES[mode]}Cell"]
+    changes = (OF_RELU if mode == "rnn_relu" else {}) | changes
+    functions = {}
+    for key, (module, name) in record["functions"].items():
+        given = changes.get(key, name)
+        functions[key] = function_of(module, given) if isinstance(given, str) else given
+    settings = record["settings"] | changes
     return made_of(class_name or f"{CLASSES[mode]}Cell", settings, arrays, **functions)
 
 
 def layer_of(mode, arrays=None, class_name=None, **changes):
     """A layer whose cell has the same settings, as Keras's has."""
     arrays = arrays_of(mode) if arrays is None else arrays
-    of_layer = LAYER_SETTINGS | {k: v for k, v in changes.items() if k in LAYER_SETTINGS}
-    of_cell = {k: v for k, v in changes.items() if k not in LAYER_SETTINGS}
-    config = of_layer | CELL_SETTINGS | OF_MODE[mode] | of_cell
+    record = LAYERS[CLASSES[mode]]["settings"]
+    of_cell = LAYERS[f"{CLASSES[mode]}Cell"]["settings"]
+    settings = record | changes
     return made_of(
         class_name or CLASSES[mode],
-        config,
+        settings,
         arrays,
-        go_backwards=of_layer["go_backwards"],
-        return_sequences=of_layer["return_sequences"],
-        cell=cell_of(mode, arrays, **of_cell),
+        go_backwards=settings["go_backwards"],
+        return_sequences=settings["return_sequences"],
+        cell=cell_of(mode, arrays, **{k: v for k, v in changes.items() if k in of_cell}),
     )
 
 
 def two_directions(mode, pair, merge_mode="concat", **changes):
     forward = layer_of(mode, pair[0])
     backward = layer_of(mode, pair[1], go_backwards=True, **changes)
-    config = {"name": "both", "merge_mode": merge_mode, "layer": {}, "backward_layer": {}}
+    config = LAYERS["Bidirectional"]["settings"] | {"merge_mode": merge_mode}
     return made_of("Bidirectional", config, forward_layer=forward, backward_layer=backward)
 
 
 def stacked(mode, cells, **changes):
     """RNN([cell, cell])."""
     of_cells = [cell_of(mode, cell) for cell in cells]
-    inner = made_of("StackedRNNCells", {"name": "stack", "cells": []}, cells=of_cells)
-    settings = LAYER_SETTINGS | {"cell": {}} | changes
+    inner = made_of("StackedRNNCells", LAYERS["StackedRNNCells"]["settings"], cells=of_cells)
+    settings = LAYERS["RNN"]["settings"] | changes
     return made_of("RNN", settings, cell=inner, go_backwards=False, return_sequences=True)
 
 
@@ -151,9 +120,12 @@ def test_a_list_of_layers():
 
 def test_one_cell_of_an_rnn_layer():
     arrays = arrays_of("lstm")
-    settings = LAYER_SETTINGS | {"cell": {}}
     layer = made_of(
-        "RNN", settings, cell=cell_of("lstm", arrays), go_backwards=False, return_sequences=False
+        "RNN",
+        LAYERS["RNN"]["settings"],
+        cell=cell_of("lstm", arrays),
+        go_backwards=False,
+        return_sequences=False,
     )
     weights = RNNWeights.from_keras(layer)
     check(weights, expected("lstm", [[arrays]], weights))
@@ -224,7 +196,7 @@ def test_other_outputs_of_two_directions_are_refused(merge_mode):
         (
             made_of(
                 "RNN",
-                LAYER_SETTINGS,
+                LAYERS["RNN"]["settings"],
                 cell=cell_of("lstm", arrays_of("lstm"), class_name="mine.LSTMCell"),
                 go_backwards=False,
                 return_sequences=True,
@@ -249,7 +221,7 @@ def test_what_is_refused(layer, message):
 
 
 def test_two_directions_of_two_cells_each_are_no_network_of_two_layers():
-    config = {"name": "both", "merge_mode": "concat"}
+    config = LAYERS["Bidirectional"]["settings"]
     cells = [arrays_of("lstm", H)] * 2
     layer = made_of("Bidirectional", config, forward_layer=stacked("lstm", cells))
     layer.backward_layer = stacked("lstm", cells)

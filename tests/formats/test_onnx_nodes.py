@@ -15,7 +15,8 @@ import dnnffi
 from dnnffi import RNNWeights
 
 PATH = Path(__file__).with_name("recorded_onnx_nodes.json")
-CASES = json.loads(PATH.read_text(encoding="utf-8"))["cases"]
+RECORD = json.loads(PATH.read_text(encoding="utf-8"))
+CASES, OPERATORS = RECORD["cases"], RECORD["operators"]
 RESET = r"^linear_before_reset must be 1; with 0, which is ONNX's default, .*; the node has 0$"
 REVERSE = r"^direction must be forward, or bidirectional with two directions of weights; got 'rev"
 REFUSED = {
@@ -81,6 +82,66 @@ def test_a_gru_of_one_step_gives_what_onnx_says(case):
     node, read = node_of(case), decoded(case["read"])
     node.attribute.append(attribute("linear_before_reset", 1))
     check(case, RNNWeights.from_onnx(node, read))
+
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+# Another value of an attribute than the one of a plain node, by its type.
+VALUES = {1: 2.0, 2: 7, 3: b"reverse", 6: [0.5], 8: [b"Elu"]}
+# Attributes that change the shapes of outputs only, whatever their value is.
+SHAPES_ONLY = {"output_sequence"}
+
+
+def plain_node(operator, inputs=("X", "W", "R"), **attributes):
+    if operator == "GRU":
+        attributes = {"linear_before_reset": 1} | attributes
+    return node_of({"op_type": operator, "input": list(inputs), "attributes": attributes})
+
+
+def plain_arrays(operator):
+    rows = GATES[operator] * 4
+    return {"W": np.ones((1, rows, 3), "float32"), "R": np.ones((1, rows, 4), "float32")}
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_attribute_of_onnx_is_looked_at(operator):
+    for name, number in OPERATORS[operator]["attributes"].items():
+        node = plain_node(operator, **{name: VALUES[number]})
+        if name in SHAPES_ONLY:
+            RNNWeights.from_onnx(node, plain_arrays(operator))
+            continue
+        with pytest.raises(ValueError, match=rf"^(the {name}|{name})\b") as raised:
+            RNNWeights.from_onnx(node, plain_arrays(operator))
+        assert "attribute of type" not in str(raised.value)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_attributes_that_onnx_does_not_list_are_refused(operator):
+    listed = OPERATORS[operator]["attributes"]
+    others = {name for one in OPERATORS.values() for name in one["attributes"]} - set(listed)
+    for name in (*others, "made_up"):
+        with pytest.raises(ValueError, match=rf"^unknown attribute {name} of the node"):
+            RNNWeights.from_onnx(plain_node(operator, **{name: 0}), plain_arrays(operator))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_every_input_of_onnx_is_looked_at(operator):
+    inputs = OPERATORS[operator]["inputs"]
+    assert inputs[:4] == ["X", "W", "R", "B"]
+    for at, name in enumerate(inputs[4:], 4):
+        node = plain_node(operator, ["X", "W", "R", *[""] * (at - 3), "given"])
+        with pytest.raises(ValueError, match=rf"^{name}: the node "):
+            RNNWeights.from_onnx(node, plain_arrays(operator) | {"given": np.ones((1, 2, 4))})
+    with pytest.raises(ValueError, match=rf"^a node of {operator} has {len(inputs)} inputs"):
+        RNNWeights.from_onnx(plain_node(operator, [*inputs, "given"]), plain_arrays(operator))
+
+
+def test_the_versions_of_the_operators_were_recorded():
+    assert [one["versions"] for one in OPERATORS.values()] == [
+        [1, 7, 14, 22],
+        [1, 3, 7, 14, 22],
+        [1, 7, 14, 22],
+    ]
+    assert all(one["domains"] == [""] for one in OPERATORS.values())
 
 
 def test_all_cases_were_recorded():

@@ -102,14 +102,14 @@ def check_shape(name: str, array: AnyArray, shape: tuple[int, ...]) -> None:
     found = tuple(array.shape)
     if found != shape:
         transposed = "; it is transposed" if len(shape) == 2 and found == shape[::-1] else ""
-        raise ValueError(f"{name} must have shape {shape}; got {found}{transposed}")
+        raise ValueError(f"{name} must have shape {shape}; got {brief(found)}{transposed}")
 
 
 def check_dims(name: str, array: AnyArray, dims: str) -> None:
     """``ValueError`` naming the array unless it has the dimensions ``dims``, none of them 0."""
     shape = tuple(array.shape)
     if len(shape) != dims.count(",") + 1 or 0 in shape:
-        raise ValueError(f"{name} must have shape [{dims}]; got {shape}")
+        raise ValueError(f"{name} must have shape [{dims}]; got {brief(shape)}")
 
 
 def _modes_with(rows: int, hidden: int) -> list[Mode]:

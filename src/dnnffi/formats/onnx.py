@@ -163,8 +163,8 @@ def _layer(names: Sequence[str], values: Sequence[object], mode: Mode) -> list[C
 def _attributes(node: Any) -> dict[str, Any]:
     """The attributes of a node by name.
 
-    Raises ``ValueError`` for one that the operator does not have, one that is there twice, one of
-    another type, and one whose value is that of a parameter of a function.
+    Raises ``ValueError`` for an attribute that the operator does not have, for a second one of the
+    same name, for another type, and for a reference to a parameter of a function.
     """
     known = ATTRIBUTES[node.op_type]
     found: dict[str, Any] = {}
