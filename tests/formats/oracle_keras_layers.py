@@ -21,7 +21,7 @@ FUNCTIONS = ("activation", "recurrent_activation")
 
 
 def described(layer):
-    """What dnnffi reads of a layer besides arrays and attributes of the same name as a setting."""
+    """The settings of a layer, its module, and module and name of its functions."""
     functions = {name: getattr(layer, name) for name in FUNCTIONS if hasattr(layer, name)}
     return {
         "module": type(layer).__module__,

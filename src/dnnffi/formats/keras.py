@@ -37,6 +37,12 @@ from dnnffi.spec.rnn import GATES, RNNSpec
 # cell's gate is c in Keras's papers.
 ORDER = {"lstm": "ifgo", "gru": "zrn", "rnn_tanh": "h", "rnn_relu": "h"}
 
+# Arrays of two cells one after the other, without and with biases.
+_FLAT_LENGTHS = (4, 6)
+
+Reading = list[list[keras_layers.NamedCell]]
+"""One way to read the arrays: for each layer, the cells of its directions."""
+
 _NO_RESET_AFTER = (
     "a GRU with reset_after=False is another function than cuDNN's, MIOpen's and PyTorch's: it "
     "resets the state before the product, and no weights make one of the other"
@@ -68,10 +74,6 @@ def read(
         directions = "two directions" if made.spec.bidirectional else "one direction"
         raise ValueError(f"bidirectional is {wanted}; weights are those of {directions}")
     return made
-
-
-Reading = list[list[keras_layers.NamedCell]]
-"""One way to read the arrays: for each layer, the cells of its directions."""
 
 
 def _readings(weights: object, bidirectional: bool | None) -> list[Reading]:
@@ -129,10 +131,6 @@ def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
             f"bidirectional=False, where that leaves one), or the layer itself"
         )
     return fitting[0]
-
-
-# Arrays of two cells one after the other, without and with biases.
-_FLAT_LENGTHS = (4, 6)
 
 
 def _directions(name: str, layer: Any) -> list[keras_layers.NamedCell]:
