@@ -75,6 +75,18 @@ def test_a_row_has_times_memory_and_calls(clock):
     assert trained.phase == "training"
 
 
+def test_a_model_is_made_for_its_phase(clock):
+    made = []
+
+    def create(shape, data, place, training):
+        made.append((place, training))
+        return ModelDef(lambda: None)
+
+    rows = list(Runner("cpu", SETTINGS).rows(SHAPE, [Creator("a", "array", create)]))
+    assert [row.phase for row in rows] == ["inference", "training"]
+    assert made == [("cpu", False), ("cpu", True)]
+
+
 def test_figures_are_medians_over_the_turns(clock, monkeypatch):
     milliseconds, host = itertools.cycle([9.0, 4.0, 1.0]), itertools.cycle([70.0, 20.0, 10.0])
 

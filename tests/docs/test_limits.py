@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dnnffi import files
+from dnnffi.bench.runner import Settings
 from dnnffi.convolution import backend as conv
 from dnnffi.execution import replay, store, workspaces
 from dnnffi.rnn import backend, route, staging, tuning
@@ -21,6 +22,13 @@ def mib(nbytes):
 
 # By page, what it says.
 SAID = {
+    "benchmarks.md": [
+        f"take turns, {Settings().rounds} each,",
+        f"consecutive calls for about {1e3 * Settings().seconds:g} ms,",
+        f"measured over up to {Settings().host_calls} consecutive calls",
+        f"each model of dnnffi is called {Settings().warm_up} times",
+        {1.0: "called as often, or for one second,"}[Settings().warm_up_seconds],
+    ],
     "convolution.md": [
         f"Graphs, up to {replay.MOST_GRAPHS} for each plan",
         f"hold {mib(replay.MOST_BYTES)}, a new one",
