@@ -10,6 +10,8 @@ from statistics import geometric_mean, median
 
 import pytest
 
+from dnnffi.bench.images import SETS as IMAGE_SETS
+from dnnffi.bench.shapes import SETS, draw_shapes, shapes_of
 from dnnffi.cli.sources import RECORDS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -100,6 +102,18 @@ def test_a_benchmark_of_networks_is_shown(name, phase):
         for cell, column in zip(cells, [*columns, *hosts], strict=True):
             digits = 1 if column in hosts else 3
             assert numbers(cell) == nearly([column[shape]] if shape in column else [], digits)
+
+
+def test_records_of_networks_have_the_shapes_of_their_sets():
+    own = read("bench_own.json")
+    drawn = {**SETS, "random": draw_shapes(own["seed"])}
+    for record, sets, known in (
+        (read("bench_rnn.json"), ("performance", "fastrnns"), SETS),
+        (own, ("own", "random"), drawn),
+        (read("bench_cnn.json"), ("imagenet",), IMAGE_SETS),
+    ):
+        found = {shape["name"]: tuple(shape["sets"]) for shape in record["shapes"]}
+        assert found == {shape.name: of for shape, of in shapes_of(sets, known).items()}
 
 
 def test_the_host_cost_of_plans_is_shown():
