@@ -19,6 +19,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from typing import Any, BinaryIO
@@ -61,13 +62,17 @@ def open_regular(path: Path) -> BinaryIO:
     return open(path, "rb", opener=_open_without_waiting)
 
 
-def read(path: Path, max_bytes: int) -> bytes:
+def read(
+    path: Path, max_bytes: int, *, check: Callable[[os.stat_result], object] | None = None
+) -> bytes:
     """Return the content of a regular file; links are followed.
 
-    Raises ``OSError`` naming the path as `open_regular` does, and if the file has more than
-    ``max_bytes`` bytes.
+    ``check`` may refuse the opened file by its status. Raises ``OSError`` naming the path as
+    `open_regular` does, and if the file has more than ``max_bytes`` bytes.
     """
     with open_regular(path) as file:
+        if check is not None:
+            check(os.fstat(file.fileno()))
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"has more than {max_bytes:,} bytes", os.fspath(path))

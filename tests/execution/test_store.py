@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ from hypothesis import strategies as st
 from dnnffi.errors import PerformanceWarning
 from dnnffi.execution import store
 from dnnffi.execution.store import MOST_BYTES, Store, checked_time
+from dnnffi.ownership import distrust_reason
 
 KEY = {"device": "some GPU", "problem": [1, 2, None], "training": False}
 VALUE = {"times": {"standard": [1.5, None]}, "refused": {}}
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -200,6 +203,118 @@ def test_a_link_is_followed_to_read_and_not_replaced(folder, tmp_path):
     assert json.loads(elsewhere.read_text())["value"] == VALUE
 
 
+# Files and folders that another user could have written
+
+
+@pytest.fixture
+def distrusted(monkeypatch):
+    """What makes a path belong to a user who is neither this one nor root."""
+    if sys.platform == "win32":
+        pytest.skip("files have no such owners here")
+
+    def give(path):
+        if os.geteuid() == 0:
+            os.chown(path, NOBODY, NOBODY)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    return give
+
+
+OTHERS_WRITE = [0o720, 0o702, 0o777, 0o1777]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes here")
+def test_what_is_created_is_for_this_user_alone(tmp_path, monkeypatch):
+    folder = tmp_path / "cache" / "of" / "results"
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(folder))
+    before = os.umask(0)
+    try:
+        Store("rnn").write(KEY, VALUE)
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "cache").rglob("*")}
+    file = path_of(folder)
+    assert modes.pop(file) == 0o600
+    assert modes == dict.fromkeys((folder.parent, folder, folder / "rnn"), 0o700)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    assert Store("rnn").read(KEY) == VALUE
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes here")
+@pytest.mark.parametrize("mode", OTHERS_WRITE, ids=oct)
+@pytest.mark.parametrize("what", ["folder", "folder of the kind", "file"])
+def test_what_others_may_write_is_ignored_and_it_is_said_once(folder, what, mode):
+    one = Store("rnn")
+    one.write(KEY, VALUE)
+    file = path_of(folder)
+    path = {"folder": folder, "folder of the kind": file.parent, "file": file}[what]
+    path.chmod(mode)
+    with said_once(
+        f"(?s)is ignored: .*not trusted: .*mode {mode:04o}.*chmod go-w.*DNNFFI_CACHE_DIR"
+    ):
+        assert one.read(KEY) is None
+        assert one.read(KEY) is None
+    path.chmod(mode & ~0o022)
+    assert one.read(KEY) == VALUE
+
+
+@pytest.mark.parametrize("what", ["folder", "folder of the kind", "file"])
+def test_what_belongs_to_another_user_is_ignored_and_it_is_said_once(folder, what, distrusted):
+    one = Store("rnn")
+    one.write(KEY, VALUE)
+    file = path_of(folder)
+    distrusted({"folder": folder, "folder of the kind": file.parent, "file": file}[what])
+    with said_once("is ignored: .*not trusted: it belongs to user"):
+        assert one.read(KEY) is None
+        assert one.read(KEY) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes here")
+def test_nothing_is_written_where_nothing_would_be_read(folder):
+    folder.mkdir(mode=0o700)
+    folder.chmod(0o777)
+    one = Store("rnn")
+    with said_once("cannot be kept: the folder .* is not trusted"):
+        one.write(KEY, VALUE)
+        one.write(KEY, VALUE)
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes here")
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+def test_a_link_to_a_folder_is_as_trusted_as_the_folder(folder, tmp_path, mode):
+    one = Store("rnn")
+    one.write(KEY, VALUE)
+    elsewhere = tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere, target_is_directory=True)
+    elsewhere.chmod(mode)
+    if mode == 0o700:
+        assert one.read(KEY) == VALUE
+    else:
+        with said_once("not trusted"):
+            assert one.read(KEY) is None
+
+
+def status(user, mode):
+    return os.stat_result((mode, 1, 1, 1, user, 7, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("mode", [0o100600, 0o100644, 0o100755, 0o040700, 0o040755, 0o041755])
+def test_this_user_and_root_are_trusted(monkeypatch, mode):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    assert distrust_reason(status(1000, mode)) == distrust_reason(status(0, mode)) == ""
+    assert "belongs to user 1001, not to this user (1000)" in distrust_reason(status(1001, mode))
+    for others in (0o020, 0o002, 0o022):
+        assert "users other than its owner" in distrust_reason(status(0, mode | others))
+
+
+def test_where_there_are_no_such_owners_all_is_trusted(monkeypatch):
+    monkeypatch.delattr(os, "geteuid", raising=False)
+    assert distrust_reason(status(1001, 0o100666)) == ""
+
+
 # Times
 
 
@@ -233,18 +348,38 @@ def test_a_file_in_the_place_of_the_folder_is_said_once(folder):
     assert folder.read_text() == "in the way"
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_is_said_once(folder):
-    folder.mkdir()
-    folder.chmod(0o500)
-    one = Store("rnn")
-    try:
-        with said_once("cannot be kept"):
-            for _ in range(3):
-                assert one.read(KEY) is None
-                one.write(KEY, VALUE)
-    finally:
-        folder.chmod(0o700)
+UNPRIVILEGED = f"""
+import os, sys, warnings
+from dnnffi.execution.store import Store
+if os.geteuid() == 0:  # root may write anywhere
+    os.setgroups([])
+    os.setgid({NOBODY})
+    os.setuid({NOBODY})
+one = Store("rnn")
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        assert one.read({KEY!r}) is None
+        one.write({KEY!r}, {VALUE!r})
+print(*(warning.message for warning in said), sep="\\n")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have no modes here")
+def test_a_folder_that_may_not_be_written_is_said_once(monkeypatch):
+    # Not in pytest's folder, which only its own user may enter.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if os.geteuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        folder.chmod(0o500)
+        monkeypatch.setenv("DNNFFI_CACHE_DIR", name)
+        try:
+            (said,) = bounded.run(UNPRIVILEGED).splitlines()
+        finally:
+            folder.chmod(0o700)
+        assert "tuning results cannot be kept: [Errno 13] Permission denied" in said
+        assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(("where", "function"), [(Path, "mkdir"), (os, "fchmod"), (os, "replace")])

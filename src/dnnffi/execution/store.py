@@ -1,7 +1,8 @@
-"""What tuning found, kept on disk: one small file for a problem, device and library version.
+"""Tuning results on disk: one small file for each problem, device and library version.
 
 Files are replaced as a whole (`dnnffi.files`), so that a reader sees a whole one or none, and
-processes that tune at once do not disturb each other.
+processes that tune at once do not disturb each other. Nothing is read that another user, except
+root, could have written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from dnnffi import files
 from dnnffi.errors import PerformanceWarning
+from dnnffi.ownership import distrust_reason, make_private_folder
 
 ENVIRONMENT_VARIABLE = "DNNFFI_CACHE_DIR"
 """The folder; "off" keeps nothing on disk. By default the user's cache folder by platformdirs."""
@@ -52,6 +54,10 @@ class Store:
     A link is followed to read. Anything else that is not a regular file (a folder, a FIFO, a
     device) is ignored as a damaged file is. Only regular files are replaced: anything else at the
     path of a result stays, and keeps the result from being written.
+
+    The folder is created for this user alone. If another user could have written to the folder,
+    nothing is read or written; if to a file, it is not read. A folder may be reached by a link: the
+    owner and mode of the folder itself decide, because a link has no mode of its own.
     """
 
     def __init__(self, kind: str) -> None:
@@ -64,7 +70,8 @@ class Store:
         if path is None:
             return None
         try:
-            content = files.parse_json(files.read(path, MOST_BYTES))
+            _check_folders(path)
+            content = files.parse_json(files.read(path, MOST_BYTES, check=_check_file))
             if content["key"] == key:
                 return content["value"]
             raise ValueError("it is the result of another problem")
@@ -80,7 +87,8 @@ class Store:
         if path is None:
             return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
+            _check_folders(path)
             text = json.dumps({"key": key, "value": value}, indent=1)
             files.write(path, text.encode(), mode=0o600)
         except OSError as error:
@@ -102,3 +110,19 @@ class Store:
             return None
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
         return where / self._kind / f"{name}.json"
+
+
+def _check_folders(path: Path) -> None:
+    """Raise ``PermissionError`` if another user could have written to the folders of a result.
+
+    These are the folder of the kind and the one that the user names; a file above them cannot pass
+    for a result, because each file is checked as well.
+    """
+    for folder_path in (path.parent.parent, path.parent):
+        if reason := distrust_reason(os.stat(folder_path)):
+            raise PermissionError(f"the folder {folder_path} is not trusted: {reason}")
+
+
+def _check_file(status: os.stat_result) -> None:
+    if reason := distrust_reason(status):
+        raise PermissionError(f"it is not trusted: {reason}")

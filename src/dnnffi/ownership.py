@@ -1,0 +1,43 @@
+"""Who could have written a file: the check of owner and mode that precedes any use of a cache.
+
+Separate because both `dnnffi.execution.store` (tuning results) and `dnnffi.device.cupy` (compiled
+kernels) use it, and neither package may import the other's reader.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_PRIVATE_FOLDER = 0o700
+
+
+def distrust_reason(status: os.stat_result) -> str:
+    """Return why a file or folder is not trusted, or an empty string if it is.
+
+    It is trusted if it belongs to the effective user or to root, and if neither its group nor
+    others may write to it. Windows has no such owners and modes; everything is trusted there.
+    """
+    if not hasattr(os, "geteuid"):
+        return ""
+    user = os.geteuid()
+    if status.st_uid not in (0, user):
+        return f"it belongs to user {status.st_uid}, not to this user ({user}) or root"
+    if status.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(status.st_mode)
+        return f"users other than its owner may write to it (mode {mode:04o}; use chmod go-w)"
+    return ""
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a folder, and the folders above it that are missing, for this user alone (0700)."""
+    try:
+        path.mkdir(_PRIVATE_FOLDER)
+    except FileExistsError:
+        if not path.is_dir():
+            raise NotADirectoryError(20, "Not a directory", str(path)) from None
+    except FileNotFoundError:
+        make_private_folder(path.parent)
+        path.mkdir(_PRIVATE_FOLDER, exist_ok=True)
