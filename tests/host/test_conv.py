@@ -277,13 +277,20 @@ def test_tuned_and_found_on_disk(host, folder, operation):
     assert len(host.memory.graphs) == graphs
 
 
+TWO = [True, 2, []]
 WRONG = {
-    "no float": {"times": {"engine 1": 10**400}},
-    "infinite": {"times": {"engine 1": float("inf")}},
-    "no number": {"times": {"engine 1": float("nan")}},
-    "before its start": {"times": {"engine 1": -1.0}},
-    "no engine": {"choice": [True, float("inf"), []]},
-    "no knob": {"choice": [True, 1, [[["tile_size"], 2]]]},
+    "no float": {"candidates": [[TWO, 10**400]]},
+    "infinite": {"candidates": [[TWO, float("inf")]]},
+    "no number": {"candidates": [[TWO, float("nan")]]},
+    "before its start": {"candidates": [[TWO, -1.0]]},
+    "no engine": {"candidates": [[[True, float("inf"), []], 1.0]]},
+    "no flag": {"candidates": [[["yes", 2, []], 1.0]]},
+    "no knob": {"candidates": [[[True, 1, [[["tile_size"], 2]]], 1.0]]},
+    "no value": {"candidates": [[[True, 1, [["tile_size", True]]], 1.0]]},
+    "no pair": {"candidates": [[[True, 1, [["tile_size"]]], 1.0]]},
+    "no list": {"candidates": [[3, 1.0]]},
+    "no candidates": {"candidates": None},
+    "no reasons": {"refused": 3},
 }
 
 

@@ -10,9 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from dnnffi import RNNWeights, weight_layout
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
+from dnnffi.execution.tuner import MAX_CHECKED
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn import staging, tuning
 from dnnffi.rnn.tuning import RNNTuner, RouteChoice, Times, choose, tune
@@ -475,8 +478,11 @@ def test_what_was_measured_is_found_by_another_process(folder):
     other = tuner(scripts=scripts)
     found = other.find(PROBLEM, 0)
     assert found == measured._replace(source="disk")
-    assert other._candidates.made == []
+    assert [name for name, *_ in other._candidates.made] == ["standard", "uncaptured"]
+    assert set(other._candidates.runs.values()) == {1}, "compared once, and not measured"
+    assert_left_nothing(other._candidates)
     assert other.find(PROBLEM, 0) is found, "the file is read once"
+    assert len(other._candidates.made) == 2
 
 
 def test_nothing_is_kept_where_nothing_could_be_measured(folder):
@@ -641,3 +647,120 @@ def test_a_file_that_names_another_choice_is_not_believed(folder):
     path.write_text(json.dumps(content))
     found = tuner().find(PROBLEM, 0)
     assert (found.direct, found.replayed) == ("standard", "standard")
+
+
+# What a file may decide: the order in which candidates are tried
+
+
+def rewritten(folder, times, refused, **more):
+    """Let the only file have these times and refusals."""
+    path = the_file(folder)
+    value = {"times": times, "refused": refused, **more}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"value": value}))
+
+
+GOOD = {"standard": Script(3.0, 2.0), "right": Script(2.0, 1.0)}
+BAD = {
+    "wrong": Script(0.1, 0.1, result=2.0),
+    "nan": Script(0.1, 0.1, result=float("nan")),
+    "refused": Script(0.1, 0.1, fails_at="make", error=lambda: UnsupportedError("v", "1", "no")),
+    "failing": Script(0.1, 0.1, fails_at="run", error=lambda: CudnnError(1, "S", "f")),
+    "late": Script(0.1, 0.1, fails_at="later"),
+}
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, TRAINING], ids=["inference", "training"])
+@pytest.mark.parametrize("bad", BAD)
+def test_a_refused_candidate_with_a_time_in_the_file_is_not_used(folder, problem, bad):
+    scripts = GOOD | {bad: BAD[bad]}
+    refused = tuner(scripts=scripts).measure(problem, 0).refused
+    rewritten(folder, {bad: [0.1, 0.1], "right": [2.0, 1.0], "standard": [3.0, 2.0]}, {})
+    here = tuner(scripts=scripts)
+    found = here.find(problem, 0)
+    assert (found.direct, found.replayed) == ("right", "right")
+    assert found.refused == refused
+    assert_all_scratch(here._candidates)
+
+
+def assert_all_scratch(candidates):
+    memory = candidates.memory
+    assert (candidates.open, memory.alive, memory.outside) == (0, 0, 0)
+
+
+def test_a_stored_standard_algorithm_needs_no_comparison(folder):
+    tuner(scripts=GOOD).measure(PROBLEM, 0)
+    rewritten(folder, {"standard": [1.0, 1.0]}, {"right": "slow"})
+    here = tuner(scripts=GOOD)
+    assert here.find(PROBLEM, 0).direct == "standard"
+    assert here._candidates.made == []
+
+
+def test_a_stored_candidate_cannot_be_compared_without_the_oracle(folder):
+    tuner(scripts=GOOD).measure(PROBLEM, 0)
+    here = tuner(scripts=GOOD | {"standard": Script(fails_at="run")})
+    assert here.find(PROBLEM, 0) is None
+
+
+def test_few_candidates_of_a_file_are_run(folder):
+    wrong = {f"wrong {n}": Script(result=2.0) for n in range(20)}
+    scripts = GOOD | wrong
+    tuner(scripts=scripts).measure(PROBLEM, 0)
+    rewritten(folder, {name: [1.0, 1.0] for name in scripts}, {})
+    here = tuner(scripts=scripts)
+    found = here.find(PROBLEM, 0)
+    made = [name for name, *_ in here._candidates.made]
+    assert made.count("standard") == 1
+    assert len(made) <= 1 + MAX_CHECKED
+    assert {found.direct, found.replayed} - {None} <= GOOD.keys()
+
+
+def test_copies_are_not_used_by_training_whatever_a_file_says(folder, monkeypatch):
+    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", staging.MOST_STAGED_BYTES)
+    scripts = {"standard": Script(3.0, 1.0)}
+    for problem, staged in ((PROBLEM, True), (TRAINING, False)):
+        tuner(scripts=scripts).measure(problem, 0)
+        rewritten(folder, {"standard": [9.0, 1.0, 2.0]}, {})
+        assert tuner(scripts=scripts).find(problem, 0).staged is staged
+        the_file(folder).unlink()
+
+
+def test_a_file_is_not_used_while_the_stream_is_captured(folder):
+    tuner(scripts=GOOD).measure(PROBLEM, 0)
+    here = tuner(scripts=GOOD)
+    here._memory.capture_number = 17
+    assert here.find(PROBLEM, 0) is None
+    assert here._candidates.made == []
+    here._memory.capture_number = 0
+    assert here.find(PROBLEM, 0).direct == "right"
+
+
+NAMES = (*GOOD, *BAD)
+MILLISECONDS = st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**70)
+TIMES = st.tuples(MILLISECONDS, st.none() | MILLISECONDS, st.none() | MILLISECONDS)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    times=st.dictionaries(st.sampled_from(NAMES), TIMES),
+    refused=st.dictionaries(st.sampled_from(NAMES), st.text()),
+    problem=st.sampled_from([PROBLEM, TRAINING, PROBLEM._replace(dropout=0.5)]),
+    choice=st.dictionaries(st.sampled_from(["direct", "replayed", "source"]), st.text()),
+)
+def test_no_stored_result_selects_a_candidate_that_is_wrong(
+    folder, times, refused, problem, choice
+):
+    scripts = GOOD | BAD
+    missing = dict.fromkeys(set(NAMES) - times.keys() - refused.keys(), "not there")
+    tuner(scripts=scripts).measure(problem, 0)
+    rewritten(folder, times, refused | missing, **choice)
+    here = tuner(scripts=scripts)
+    found = here.find(problem, 0)
+    if found is not None:
+        assert {found.direct, found.replayed} - {None} <= GOOD.keys()
+        assert not (found.staged and problem.training)
+    if times.keys() & GOOD.keys() == {"standard"}:
+        assert found is not None
+    made = [name for name, *_ in here._candidates.made]
+    assert len(made) <= 1 + MAX_CHECKED
+    assert_all_scratch(here._candidates)
+    the_file(folder).unlink()

@@ -1,4 +1,4 @@
-"""What is fastest for a problem? Known in this process, then from disk, or measured now."""
+"""Tuning results of problems: known in this process, checked anew from disk, or measured now."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from dnnffi.device.interface import MemoryWithGraphs
 from dnnffi.execution.cache import Once
 from dnnffi.execution.store import Store
 
+MAX_CHECKED = 4
+"""Candidates of a stored result that are run before it is given up: a bound for the first call."""
+
 P = TypeVar("P")
 T = TypeVar("T", bound=NamedTuple)  # of what is plain JSON, or named tuples of it
 
 
 class Tuner(ABC, Generic[P, T]):
-    """What measuring found out about problems, each on one device.
+    """Tuning results of the problems of one family, each on one device.
 
-    A family says how it measures a problem, what that is known by, and how a finding is read.
+    A family says how it measures a problem, what identifies a result, and how a stored result is
+    read and checked.
+
+    A stored result only orders candidates, whoever wrote it. Before one is used, it passes the
+    admission of a measured candidate, and its results are compared; if that fails, the next is
+    tried, `MAX_CHECKED` in all. This is done once per result and process.
     """
 
     def __init__(self, kind: str, memory: MemoryWithGraphs) -> None:
@@ -27,17 +35,28 @@ class Tuner(ABC, Generic[P, T]):
         self._devices: Once[int, str] = Once()  # asking takes longer than all of the rest
 
     def find(self, problem: P, device: int) -> T | None:
-        """What was found out before, in this process or another."""
+        """Return the result of this process or, checked now, of another; None if there is none.
+
+        While the current stream is captured, nothing can be run and stored results are not used; a
+        later call finds them.
+        """
         key = self._key(problem, device)
         name = json.dumps(key)
         try:
             return self._known[name]
         except KeyError:
-            found = self._known[name] = self._from_disk(key, problem)
-            return found
+            pass
+        if self.is_capturing():
+            return None
+        found = self._known[name] = self._from_disk(key, problem, device)
+        return found
+
+    def is_capturing(self) -> bool:
+        """Return whether the current stream is captured, so that no result can be waited for."""
+        return self._memory.is_capturing(self._memory.current_stream())
 
     def measure(self, problem: P, device: int) -> T | None:
-        """Measure now, and keep what was found out."""
+        """Measure now, and keep the result."""
         found = self._measured(problem, device)
         if found is not None:
             key = self._key(problem, device)
@@ -54,24 +73,35 @@ class Tuner(ABC, Generic[P, T]):
         name = self._devices.get(device, lambda: self._memory.device_name(device))
         return {"device": name, **self._about(problem)}
 
-    def _from_disk(self, key: dict[str, Any], problem: P) -> T | None:
+    def _from_disk(self, key: dict[str, Any], problem: P, device: int) -> T | None:
         value = self._store.read(key)
         if value is None:
             return None
         try:
-            return self._read(value, problem)
+            found = self._read(value, problem)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             self._store.warn(f"a tuning result is ignored: {error!r}")
             return None
+        return None if found is None else self._checked(found, problem, device)
 
     @abstractmethod
     def _measured(self, problem: P, device: int) -> T | None:
-        """What measuring finds out; None where nothing ran."""
+        """Measure the candidates; None if none of them ran."""
 
     @abstractmethod
     def _about(self, problem: P) -> dict[str, Any]:
-        """What a finding is known by beside the device, as plain JSON."""
+        """Return what identifies a result in addition to the device, as plain JSON."""
 
     @abstractmethod
     def _read(self, value: Any, problem: P) -> T | None:
-        """The finding in what was on disk. Raises, as it comes, for what is none of ours."""
+        """Return the result that was stored as ``value``; None if it is of another version.
+
+        Raises one of the errors that `_from_disk` catches if it is malformed.
+        """
+
+    @abstractmethod
+    def _checked(self, found: T, problem: P, device: int) -> T | None:
+        """Return a stored result with candidates that were admitted and compared; None if none is.
+
+        Runs and waits on the current stream.
+        """

@@ -53,7 +53,8 @@ class Route(NamedTuple):
 class RouteFinder:
     """The route of one plan: ``route`` now, the ``choice`` behind it, and when it is measured.
 
-    ``countdown`` is how many calls are left until then; 0 where it is not to be measured.
+    ``countdown`` is how many calls are left until then; 0 where it is not to be measured. If the
+    plan is made while its stream is captured, stored results are looked for after the capture.
     ``changed`` is told of every new route.
     """
 
@@ -78,6 +79,7 @@ class RouteFinder:
         self._turn = Turn()
         self.choice: RouteChoice | None = None
         self.countdown = 0
+        self._is_looked_up = False
         with self._memory.use(device):
             self.route = Route.of(candidates.make(problem, None, self._launch(), generator))
 
@@ -88,18 +90,29 @@ class RouteFinder:
 
     def begin(self) -> None:
         """Take what was found before, or see to it that the problem is measured."""
-        if self._tuner is None:
+        if self._tuner is None or self._take_known(self._tuner):
             return
-        known = self._tuner.find(self._problem, self._device)
-        if known is not None:
-            self._apply(known)
-        elif self._problem.options.tune == "auto":
+        if self._problem.options.tune == "auto":
             self.countdown = CALLS_BEFORE_TUNING
         elif not self.autotune():
             self.countdown = 1  # inside the caller's capture: behind it, then
 
+    def _take_known(self, tuner: RNNTuner) -> bool:
+        """Use the result of this process or of another; False if there is none, or in a capture."""
+        if tuner.is_capturing():
+            return False  # stored results are run and compared first
+        self._is_looked_up = True
+        known = tuner.find(self._problem, self._device)
+        if known is None:
+            return False
+        self.countdown = 0
+        self._apply(known)
+        return True
+
     def count(self) -> None:
-        """One call nearer to being measured; inside the caller's capture it waits."""
+        """Count a call; the last one measures, after the caller's capture if there is one."""
+        if not self._is_looked_up and self._tuner is not None and self._take_known(self._tuner):
+            return
         if self.countdown > 1:
             self.countdown -= 1
         else:

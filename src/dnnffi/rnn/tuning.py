@@ -27,7 +27,7 @@ from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, median_time, sample
 from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
-from dnnffi.execution.tuner import Tuner
+from dnnffi.execution.tuner import MAX_CHECKED, Tuner
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
 from dnnffi.spec.problem import RNNProblem
@@ -65,6 +65,11 @@ class RouteChoice(NamedTuple):
     refused: dict[str, str]
     source: str = "measured"
     staged: bool = False
+
+    @property
+    def used(self) -> list[str]:
+        """The candidates that run: ``direct`` and, if there is one, ``replayed``."""
+        return [self.direct] if self.replayed is None else [self.direct, self.replayed]
 
 
 def tune(
@@ -130,6 +135,60 @@ def tune(
             if not expected:
                 expected, end = found, clock() + budget
     return choose(times, refused)
+
+
+def check(
+    stored: RouteChoice,
+    candidates: CandidateSet,
+    problem: RNNProblem,
+    device: int,
+    memory: MemoryWithGraphs,
+    launch_on: LaunchOn,
+) -> RouteChoice | None:
+    """Return the fastest candidates of a stored choice whose results are those of the oracle.
+
+    Each is run once, on scratch data, as in `tune`; the oracle runs once, and only if another
+    candidate is to be used. After `MAX_CHECKED` candidates only those that passed are left. None
+    if no candidate is left, or if the oracle fails.
+    """
+    times, refused = dict(stored.times), dict(stored.refused)
+    oracle = candidates.oracle(problem)
+    measured = problem._replace(dropout=0.0)
+    right = {oracle}
+    expected: HostArrays = []
+
+    def results(name: str) -> HostArrays:
+        launch = launch_on(device, memory.current_stream())
+        with closing(candidates.make(measured, name, launch)) as executor:
+            trial = Trial(executor, memory, launch_on, launch)
+            memory.elapsed(trial.run)  # what fails late fails here
+            return trial.results()
+
+    for _ in range(MAX_CHECKED):
+        choice = choose(times, refused, stored.source)
+        unchecked = [name for name in choice.used if name not in right]
+        if not unchecked:
+            return choice
+        name = unchecked[0]
+        with memory.use(device), memory.scratch():
+            try:
+                expected = expected or results(oracle)
+            except FAILURES:
+                return None
+            try:
+                reason = _differs(results(name), expected, problem, oracle)
+            except FAILURES as error:
+                reason = f"{type(error).__name__}: {error}"
+        if not reason:
+            right.add(name)
+            continue
+        refused[name] = reason
+        del times[name]
+        if not times:
+            return None
+    passed = {name: taken for name, taken in times.items() if name in right}
+    not_checked = dict.fromkeys(times.keys() - passed.keys(), "not compared with the oracle")
+    return choose(passed, refused | not_checked, stored.source) if passed else None
 
 
 def _differs(found: HostArrays, expected: HostArrays, problem: RNNProblem, oracle: str) -> str:
@@ -280,12 +339,16 @@ class Trial:
     def _staged(self) -> Callable[[], object] | None:
         """A call through copies and a graph, or None where a problem is not staged."""
         problem = self._executor.problem
-        if problem.training or staged_bytes(problem) > MOST_STAGED_BYTES:
+        if not _can_be_staged(problem):
             return None
         staging = Staging(problem, self._memory)
         own = staging.stand_in(self._forward)
         graph = self._captured(lambda launch: self._executor.forward(launch, own))
         return partial(staging.run, graph, self._forward, self._launch.stream)
+
+
+def _can_be_staged(problem: RNNProblem) -> bool:
+    return not problem.training and staged_bytes(problem) <= MOST_STAGED_BYTES
 
 
 def _address(array: Array | None) -> int:
@@ -324,11 +387,16 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
 
     def _read(self, value: Any, problem: RNNProblem) -> RouteChoice | None:
         times = {name: _times(*three) for name, three in value["times"].items()}
-        refused = dict(value["refused"])
-        if {*times, *refused} != set(self._candidates.offers(problem)):
+        refused = {name: str(reason) for name, reason in value["refused"].items()}
+        if {*times, *refused} != set(self._candidates.offers(problem)) or not times:
             return None  # of a version with other candidates
-        # Chosen anew: a file is not believed further than the times in it.
+        if not _can_be_staged(problem):
+            times = {name: taken._replace(staged=None) for name, taken in times.items()}
         return choose(times, refused, source="disk")
+
+    def _checked(self, found: RouteChoice, problem: RNNProblem, device: int) -> RouteChoice | None:
+        where = self._memory, self._launch_on
+        return check(found, self._candidates, problem, device, *where)
 
 
 def _times(direct: object, *others: object) -> Times:

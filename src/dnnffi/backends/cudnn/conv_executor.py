@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from operator import itemgetter
+from reprlib import repr as brief
 from typing import Any, NamedTuple, Protocol, cast
 
 from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
 from dnnffi.backends.cudnn.conv_limits import LIMITS
 from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph, graph_of
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, Knob
-from dnnffi.backends.cudnn.graph.execution import ExecutionPlan, VariantPacks, execute
+from dnnffi.backends.cudnn.graph.execution import VariantPacks, execute
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
-from dnnffi.backends.cudnn.graph.known_wrong import known_wrong
 from dnnffi.backends.cudnn.graph.plans import (
     ALL,
     FEW,
@@ -27,6 +27,7 @@ from dnnffi.backends.cudnn.graph.plans import (
     Candidates,
     PlanInfo,
     Refusal,
+    candidate_of,
 )
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.own.depthwise import gather, weights
@@ -37,6 +38,7 @@ from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.spec.checks import INT64_MAX
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 
 _MEASURED_MODES = ("a", "b", "fallback")
@@ -69,16 +71,33 @@ class EngineChoice(NamedTuple):
 
     @classmethod
     def read(cls, value: Any) -> EngineChoice:
-        """One that was JSON."""
-        fused, engine, knobs = value
-        named = ((knob if isinstance(knob, str) else int(knob), int(to)) for knob, to in knobs)
-        return cls(bool(fused), int(engine), tuple(named))
+        """Return the choice that was stored as JSON; ``ValueError`` for anything else."""
+        try:
+            fused, engine, knobs = value
+            named = tuple((knob, to) for knob, to in knobs)
+        except TypeError:
+            raise ValueError(f"{brief(value)} is no choice of an engine") from None
+        if not (
+            isinstance(fused, bool)
+            and all(map(_is_int64, (engine, *(to for _, to in named))))
+            and all(isinstance(knob, str) or _is_int32(knob) for knob, _ in named)
+        ):
+            raise ValueError(f"{brief(value)} is no choice of an engine")
+        return cls(fused, engine, named)
 
     def __str__(self) -> str:
         knobs = "".join(f" {knob}={value}" for knob, value in self.knobs)
         if self.engine == OWN:
             return f"dnnffi's kernel{knobs}"
         return f"engine {self.engine}{knobs}{'' if self.fused else ' and a kernel more'}"
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and abs(value) <= INT64_MAX
+
+
+def _is_int32(value: object) -> bool:
+    return type(value) is int and abs(value) < 2**31
 
 
 class EngineExecutor(ConvExecutor, Protocol):
@@ -177,7 +196,7 @@ class ConvExecutors:
         self, library: Library, problem: ConvProblem, launch: Launch, *, to_measure: bool = False
     ) -> None:
         self._library = library
-        self._problem = problem
+        self.problem = problem
         self._device = launch.device
         # CuPy's, but for programs of JAX without CuPy: then there are no kernels of our own.
         self._memory = cast("MemoryWithGraphs", library.memory)
@@ -200,10 +219,10 @@ class ConvExecutors:
     def _all(self) -> Iterator[EngineExecutor]:
         own = self._own_choices()
         if not self._to_measure:
-            own = own[:1] if own and is_faster(self._problem) else []
+            own = own[:1] if own and is_faster(self.problem) else []
         yield from map(self._own, own)
-        for fused in (True, False) if self._problem.epilogue else (False,):
-            if self._problem.epilogue and not fused and not self._compiles:
+        for fused in (True, False) if self.problem.epilogue else (False,):
+            if self.problem.epilogue and not fused and not self._compiles:
                 self.refused.append(Refusal("a kernel more", None, "without CuPy there is none"))
                 continue
             try:
@@ -217,55 +236,57 @@ class ConvExecutors:
                 yield self._by_graph(graph, candidate)
 
     def _own_choices(self) -> list[EngineChoice]:
-        return own_choices(self._problem) if self._compiles else []
+        return own_choices(self.problem) if self._compiles else []
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
-        alone = self._problem.epilogue and not graph.fused
-        return GraphExecutor(self._problem, graph, candidate, self._epilogue if alone else None)
+        alone = self.problem.epilogue and not graph.fused
+        return GraphExecutor(self.problem, graph, candidate, self._epilogue if alone else None)
 
     @cached_property
     def _epilogue(self) -> EpilogueKernel:
-        return EpilogueKernel(self._problem, self._device, self._memory)
+        return EpilogueKernel(self.problem, self._device, self._memory)
 
     def _own(self, choice: EngineChoice) -> EngineExecutor:
         if choice.knobs:
-            return OwnGather(self._problem, self._memory, choice)
-        return OwnWeights(self._problem, self._device, self._memory)
+            return OwnGather(self.problem, self._memory, choice)
+        return OwnWeights(self.problem, self._device, self._memory)
 
     def made_again(self, choice: EngineChoice) -> EngineExecutor:
-        """The executor of a choice made before.
+        """Return the executor of a choice made before, which may come from a file or a program.
 
-        Raises `CudnnError`, `UnsupportedError`; ``ValueError`` for a knob that is not known.
+        It passes the admission of those that heuristics propose: the problem's options, its
+        workspace limit and the engines known to be wrong. Raises `CudnnError`, `UnsupportedError`;
+        ``ValueError`` for a kernel of dnnffi's or a knob that does not exist.
         """
         if choice.engine == OWN:
             if choice not in self._own_choices():
-                raise ValueError(f"{choice} is not for {self._problem}")
+                raise ValueError(f"{choice} is not for {self.problem}")
             return self._own(choice)
-        if self._problem.epilogue and not choice.fused and not self._compiles:
+        if self.problem.epilogue and not choice.fused and not self._compiles:
             raise ValueError(f"{choice} needs CuPy")
-        graph = self._graph(choice.fused and bool(self._problem.epilogue))
-        if wrong := known_wrong(graph, choice.engine):
-            raise self._library.unsupported(wrong)
+        graph = self._graph(choice.fused and bool(self.problem.epilogue))
         # Left open: the plan needs its engine, and keeps it alive.
         engine = Engine(graph.graph, choice.engine, library=self._library)
-        notes = engine.numerical_notes, engine.behavior_notes
         config = EngineConfig(engine, dict(choice.knobs), library=self._library)
-        plan = ExecutionPlan(self._handle, config, library=self._library)
-        info = PlanInfo(*("choice", choice.engine, dict(choice.knobs), plan.workspace_size), *notes)
-        return self._by_graph(graph, Candidate(plan, info))
+        notes = engine.numerical_notes, engine.behavior_notes
+        info = PlanInfo("choice", choice.engine, dict(choice.knobs), 0, *notes)
+        made = candidate_of(self._handle, graph, self._allowed, config, info)
+        if isinstance(made, str):
+            raise self._library.unsupported(f"does not use engine {choice.engine}: {made}")
+        return self._by_graph(graph, made)
 
     def nothing(self) -> UnsupportedError:
         """The error where no executor is left."""
-        options = self._problem.options
-        limit = f"has no engine for {self._problem}, with {options}"
+        options = self.problem.options
+        limit = f"has no engine for {self.problem}, with {options}"
         shown = "; ".join(map(str, self.refused[:_MOST_SHOWN]))
         more = len(self.refused) - _MOST_SHOWN
         if shown:
             limit += f". Not taken: {shown}" + (f"; and {more} more" if more > 0 else "")
-        return self._library.unsupported(f"{limit}. {_what_to_change(self._problem)}")
+        return self._library.unsupported(f"{limit}. {_what_to_change(self.problem)}")
 
     def _graph(self, fused: bool) -> ConvolutionGraph:
-        problem = self._problem
+        problem = self.problem
         operation, _ = _GRAPHS[problem.operation, problem.spec.transposed]
         return graph_of(
             operation,

@@ -329,8 +329,7 @@ class CudnnConvPlan(ConvProblemPlan):
         else:
             here = self.tuning.source == "measured"
             lines.append(f"{'measured in this process' if here else 'read from disk'}, ms:")
-            times = sorted(self.tuning.times.items(), key=lambda pair: pair[1])
-            lines += [f"  {name}: {time:.4f}" for name, time in times]
+            lines += [f"  {name}: {time:.4f}" for name, time in self.tuning.times.items()]
             lines += [f"  {name}: {reason}" for name, reason in self.tuning.refused.items()]
         lines += [f"gave up {reason}" for reason in self.fallen]
         graph_bytes = sum(one.operation.nbytes for one in self._threads.snapshot())

@@ -1,9 +1,11 @@
-"""Which of cuDNN's plans runs a convolution fastest? Measured on scratch data, kept on disk."""
+"""Measuring cuDNN's plans of a convolution on scratch data, and checking stored results."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import fields
 from functools import partial
 from statistics import fmean
@@ -23,7 +25,7 @@ from dnnffi.execution.measure import (
 )
 from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
-from dnnffi.execution.tuner import Tuner
+from dnnffi.execution.tuner import MAX_CHECKED, Tuner
 from dnnffi.spec.conv_problem import ConvProblem
 
 BUDGET = 8.0
@@ -41,17 +43,34 @@ OnStream = Callable[[Stream], object]
 """A call to be enqueued on a stream."""
 
 
-class ConvTuning(NamedTuple):
-    """What was found out about a problem.
-
-    ``choice`` is the fastest; ``times`` in milliseconds, and ``refused`` with a reason, by
-    candidate. ``source`` is "measured" or "disk".
-    """
+class TimedChoice(NamedTuple):
+    """A candidate and the milliseconds of one call."""
 
     choice: EngineChoice
-    times: dict[str, float]
+    milliseconds: float
+
+
+class ConvTuning(NamedTuple):
+    """The result of measuring a problem.
+
+    ``candidates`` are in the order of preference: first those that were measured in turns, then
+    the others, each group by time. ``refused`` with a reason, by candidate. ``source`` is
+    "measured" or "disk".
+    """
+
+    candidates: tuple[TimedChoice, ...]
     refused: dict[str, str]
     source: str = "measured"
+
+    @property
+    def choice(self) -> EngineChoice:
+        """The preferred candidate."""
+        return self.candidates[0].choice
+
+    @property
+    def times(self) -> dict[str, float]:
+        """Milliseconds by candidate."""
+        return {str(choice): milliseconds for choice, milliseconds in self.candidates}
 
 
 class ConvTrial:
@@ -78,6 +97,14 @@ class ConvTrial:
         flat = result.reshape(-1)
         # Odd, so that it meets all channels.
         return [sample(flat[:: flat.size // _COMPARED | 1])]
+
+    def run(self, call: OnStream) -> HostArrays:
+        """Run a call, wait for it, and return what it wrote."""
+        stream = self.memory.current_stream()
+        # What others wrote is not to count as this one's.
+        self.memory.clear(self.result.data.ptr, self.result.nbytes, stream)
+        self.memory.elapsed(partial(call, stream))  # what fails late fails here
+        return self.found()
 
     def elsewhere(self) -> ConvTrial:
         """The same on other memory."""
@@ -128,17 +155,13 @@ def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -
             trial = ConvTrial(problem, device, resources)
         except FAILURES:
             return None
-        stream = memory.current_stream()
-        launch = resources.launch(device, stream)
+        launch = resources.launch(device, memory.current_stream())
         executors = ConvExecutors(resources.library, problem, launch, to_measure=True)
         for executor in executors:
             name = str(executor.choice)
             try:
                 call = trial.call(executor, trial.workspace(executor.workspace_bytes))
-                # What others wrote is not to count as this one's.
-                memory.clear(trial.result.data.ptr, trial.result.nbytes, stream)
-                memory.elapsed(partial(call, stream))  # what fails late fails here
-                found = trial.found()
+                found = trial.run(call)
                 times[name] = _time(call, memory, min(times.values(), default=float("inf")))
                 choices[name] = executor.choice
                 _group(alike, found, tolerance(problem)).append(name)
@@ -158,9 +181,114 @@ def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -
         return None
     for one in executors.refused:
         refused[f"engine {one.engine}" if one.engine is not None else one.mode] = one.reason
-    decisive = final or times
-    choice = choices[min(decisive, key=decisive.__getitem__)]
-    return ConvTuning(choice, times | final, refused)
+    others = {name: taken for name, taken in times.items() if name not in final}
+    candidates = [
+        TimedChoice(choices[name], group[name])
+        for group in (final, others)
+        for name in sorted(group, key=group.__getitem__)
+    ]
+    return ConvTuning(tuple(candidates), refused)
+
+
+def check(
+    stored: ConvTuning, problem: ConvProblem, device: int, resources: ConvResources
+) -> ConvTuning | None:
+    """Return a stored result from the first of its candidates that may be used; None if none may.
+
+    A candidate has to be admitted for the problem's options, and to have the result that `_Judge`
+    expects. Runs on the current stream and waits for it, on scratch memory.
+    """
+    memory: MemoryWithGraphs = resources.memory
+    with memory.use(device), memory.scratch():
+        try:
+            launch = resources.launch(device, memory.current_stream())
+            executors = ConvExecutors(resources.library, problem, launch)
+            return _first_right(stored, executors, partial(ConvTrial, problem, device, resources))
+        except FAILURES:
+            return None
+
+
+def _first_right(
+    stored: ConvTuning, executors: ConvExecutors, make_trial: Callable[[], ConvTrial]
+) -> ConvTuning | None:
+    """`check` on scratch memory, of which nothing is left when it returns."""
+    refused = dict(stored.refused)
+    with closing(_Judge(executors, make_trial)) as judge:
+        for place, (choice, milliseconds) in enumerate(stored.candidates[:MAX_CHECKED]):
+            try:
+                with closing(executors.made_again(choice)) as executor:
+                    used = TimedChoice(executor.choice, milliseconds)
+                    reason = judge.objection(executor)
+            except (*FAILURES, ValueError) as error:
+                reason = f"{type(error).__name__}: {error}"
+            if not reason:
+                rest = stored.candidates[place + 1 :]
+                return ConvTuning((used, *rest), refused, stored.source)
+            refused[str(choice)] = reason
+    return None
+
+
+class _Judge:
+    """Compares stored candidates with plans that the heuristics propose for the same problem.
+
+    The heuristics' best is what runs without a stored result, so a candidate that is this plan, or
+    has its result, is right as far as anyone knows. If the results differ, one of the two is wrong;
+    then a plan of a third engine decides, because two engines that agree are right, while one alone
+    proves nothing. If the candidate stands alone, it is not used. Each plan is made when it is
+    needed and runs once: usually the candidate and the heuristics' best, instead of the dozens that
+    a measurement runs. The reference on the host would take seconds for a large problem.
+    """
+
+    _MAX_PLANS = 4  # of the heuristics: one may fail to run, or share the candidate's engine
+
+    def __init__(self, proposed: ConvExecutors, make_trial: Callable[[], ConvTrial]) -> None:
+        self._make_trial = make_trial
+        self._trial: ConvTrial | None = None
+        self._allowed = tolerance(proposed.problem)
+        self._best = next(proposed, None)
+        first = () if self._best is None else (self._best,)
+        self._plans = itertools.islice(itertools.chain(first, proposed), self._MAX_PLANS)
+        self._results: list[tuple[EngineChoice, HostArrays]] = []
+
+    def objection(self, candidate: EngineExecutor) -> str:
+        """Return why a candidate may not be used, or an empty string."""
+        if self._best is not None and candidate.choice == self._best.choice:
+            return ""
+        found = self._run(candidate)
+        objection = "there is no plan to compare its results with"
+        for number in itertools.count():
+            expected = self._expected(number)
+            if expected is None:
+                break
+            choice, result = expected
+            if number and choice.engine == candidate.choice.engine:
+                continue  # one kernel with other knobs may be wrong in the same way
+            differs = disagreement(found, result, self._allowed, f"those of {choice}")
+            if not differs:
+                return ""
+            if number:
+                break
+            objection = differs
+        return objection
+
+    def _expected(self, number: int) -> tuple[EngineChoice, HostArrays] | None:
+        """Return the result of a plan of the heuristics that ran, by its number among these."""
+        while len(self._results) <= number:
+            plan = next(self._plans, None)
+            if plan is None:
+                return None
+            with closing(plan), suppress(*FAILURES):
+                self._results.append((plan.choice, self._run(plan)))
+        return self._results[number]
+
+    def _run(self, executor: EngineExecutor) -> HostArrays:
+        trial = self._trial = self._trial or self._make_trial()
+        return trial.run(trial.call(executor, trial.workspace(executor.workspace_bytes)))
+
+    def close(self) -> None:
+        """Close the plan that was made to know its choice."""
+        if self._best is not None:
+            self._best.close()
 
 
 def _refuse(
@@ -262,7 +390,7 @@ def _time(call: OnStream, memory: MemoryWithGraphs, best: float) -> float:
 
 
 class ConvTuner(Tuner[ConvProblem, ConvTuning]):
-    """What is known of convolutions."""
+    """Tuning results of convolutions."""
 
     def __init__(self, resources: ConvResources) -> None:
         super().__init__("conv", resources.memory)
@@ -274,6 +402,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
     def _about(self, problem: ConvProblem) -> dict[str, Any]:
         spec, options = problem.spec, problem.options
         return {
+            "format": 2,  # 1 had the choice, but not the other candidates
             "engine": f"cuDNN {self._resources.library.version_text}",
             "spec": {field.name: _plain(getattr(spec, field.name)) for field in fields(spec)},
             "operation": problem.operation,
@@ -283,10 +412,16 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
             "options": [options.math, options.deterministic, options.workspace_limit],
         }
 
-    def _read(self, value: Any, problem: ConvProblem) -> ConvTuning:
-        times = {str(name): checked_time(one) for name, one in value["times"].items()}
-        choice = EngineChoice.read(value["choice"])
-        return ConvTuning(choice, times, dict(value["refused"]), source="disk")
+    def _read(self, value: Any, problem: ConvProblem) -> ConvTuning | None:
+        candidates = [
+            TimedChoice(EngineChoice.read(choice), checked_time(milliseconds))
+            for choice, milliseconds in value["candidates"]
+        ]
+        refused = {name: str(reason) for name, reason in value["refused"].items()}
+        return ConvTuning(tuple(candidates), refused, source="disk") if candidates else None
+
+    def _checked(self, found: ConvTuning, problem: ConvProblem, device: int) -> ConvTuning | None:
+        return check(found, problem, device, self._resources)
 
 
 def _plain(value: Any) -> Any:

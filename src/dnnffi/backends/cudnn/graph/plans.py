@@ -86,6 +86,33 @@ class Refusal(NamedTuple):
         return f"{what}: {self.reason}"
 
 
+def candidate_of(
+    handle: Handle,
+    graph: ConvolutionGraph,
+    allowed: Allowed,
+    config: EngineConfig,
+    info: PlanInfo,
+) -> Candidate | str:
+    """Make the plan of a configuration, or return why it is not admitted.
+
+    This is the only way to a plan of a convolution: what heuristics propose and what was stored on
+    disk or in an exported program pass the same checks. ``info`` is of the configuration; its
+    workspace size is replaced by that of the plan. Raises `CudnnError` and `UnsupportedError` if
+    cuDNN has no such plan.
+    """
+    barred = allowed.excluded_notes(graph.dtype).intersection(info.numerical_notes)
+    if barred:
+        return f"has the note {', '.join(sorted(map(str, barred)))}"
+    if wrong := known_wrong(graph, info.engine):
+        return wrong
+    plan = ExecutionPlan(handle, config, library=graph.graph.library)
+    size, limit = plan.workspace_size, allowed.workspace_limit
+    if limit is not None and size > limit:
+        plan.close()
+        return f"needs a workspace of {size} bytes; {limit} are allowed"
+    return Candidate(plan, info._replace(workspace_size=size))
+
+
 class Candidates:
     """The plans for a graph, best first: an iterator that makes each when it is asked for.
 
@@ -110,8 +137,7 @@ class Candidates:
         self._built = graph
         self._graph = graph.graph
         self._library = graph.graph.library
-        self._allowed = allowed = Allowed() if allowed is None else allowed
-        self._excluded = allowed.excluded_notes(graph.dtype)
+        self._allowed = Allowed() if allowed is None else allowed
         self._modes = deque((mode, first) for mode in modes)
         self._mode = ""
         self._configs: deque[EngineConfig] = deque()
@@ -152,23 +178,14 @@ class Candidates:
             if key in self._seen:
                 return None
             self._seen.add(key)
-            barred = self._excluded.intersection(numerical)
-            if barred:
-                self._refuse(mode, index, f"has the note {', '.join(sorted(map(str, barred)))}")
-                return None
-            if wrong := known_wrong(self._built, index):
-                self._refuse(mode, index, wrong)
-                return None
-            plan = ExecutionPlan(self._handle, config, library=self._library)
+            info = PlanInfo(mode, index, knobs, 0, numerical, behavior)
+            made = candidate_of(self._handle, self._built, self._allowed, config, info)
         except (CudnnError, UnsupportedError) as error:
-            self._refuse(mode, index, str(error))
+            made = str(error)
+        if isinstance(made, str):
+            self._refuse(mode, index, made)
             return None
-        size, limit = plan.workspace_size, self._allowed.workspace_limit
-        if limit is not None and size > limit:
-            plan.close()
-            self._refuse(mode, index, f"needs a workspace of {size} bytes; {limit} are allowed")
-            return None
-        return Candidate(plan, PlanInfo(mode, index, knobs, size, numerical, behavior))
+        return made
 
     def _refuse(self, mode: str, engine: int | None, reason: str) -> None:
         self.refused.append(Refusal(mode, engine, reason))
