@@ -20,7 +20,7 @@ from jax_programs import (
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice
-from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
+from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning, TimedChoice
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.errors import UnsupportedError
 from dnnffi.jax.convolution import implementations
@@ -185,7 +185,7 @@ def test_what_was_measured_is_used(conv_host, standin):
 
         def measure(self, problem, device):
             self.measured += 1
-            return ConvTuning(other, {}, {})
+            return ConvTuning((TimedChoice(other, 1.0),), {})
 
     tuner = Tuner()
     handlers = StandinConvHandlers(standin, tuner=tuner)
@@ -215,7 +215,7 @@ def test_a_tuner_is_that_of_plans(standin):
 def test_a_measured_plan_that_cannot_be_made_again_is_not_used(conv_host, standin):
     class Tuner:
         def find(self, problem, device):
-            return ConvTuning(EngineChoice(True, OWN, ()), {}, {})
+            return ConvTuning((TimedChoice(EngineChoice(True, OWN, ()), 1.0),), {})
 
     handlers = StandinConvHandlers(standin, tuner=Tuner())
     assert handlers.engine.decide(PLAIN) == conv_host.engine.decide(PLAIN)
@@ -233,6 +233,27 @@ def test_without_cupy_there_are_no_kernels_of_our_own(standin, monkeypatch):
     with handlers.engine.current() as launch, pytest.raises(ValueError, match="needs CuPy"):
         handlers.engine.executor(WHOLE, "[false,0,[]]", launch)
     handlers.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "choice", "reason"),
+    [
+        ({"math": "strict"}, [True, 1, []], "has the note tensor_core"),
+        ({"deterministic": True}, [True, 2, []], "has the note nondeterministic"),
+        ({"workspace_limit": 0}, [True, 1, [["tile_size", 4]]], "needs a workspace of 5120 bytes"),
+    ],
+)
+def test_a_program_cannot_name_a_plan_that_its_options_forbid(conv_host, options, choice, reason):
+    problem = PLAIN._replace(options=conv_options(options))
+    engine = conv_host.engine
+    with engine.current() as launch, pytest.raises(UnsupportedError, match=reason):
+        engine.executor(problem, json.dumps(choice), launch)
+
+
+@pytest.mark.parametrize("choice", ["3", "{}", '[true, "1", []]', "[true, 1e400, []]", "[]"])
+def test_a_program_that_names_no_plan_is_refused(conv_host, choice):
+    with conv_host.engine.current() as launch, pytest.raises(ValueError, match=r"choice|unpack"):
+        conv_host.engine.executor(PLAIN, choice, launch)
 
 
 def test_what_the_library_refuses_is_an_error_while_tracing(conv_host):

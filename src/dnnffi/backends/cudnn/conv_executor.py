@@ -256,7 +256,7 @@ class ConvExecutors:
 
         It passes the admission of those that heuristics propose: the problem's options, its
         workspace limit and the engines known to be wrong. Raises `CudnnError`, `UnsupportedError`;
-        ``ValueError`` for a kernel of dnnffi's or a knob that does not exist.
+        ``ValueError`` for an engine, a kernel of dnnffi's or a knob that does not exist.
         """
         if choice.engine == OWN:
             if choice not in self._own_choices():
@@ -265,6 +265,8 @@ class ConvExecutors:
         if self.problem.epilogue and not choice.fused and not self._compiles:
             raise ValueError(f"{choice} needs CuPy")
         graph = self._graph(choice.fused and bool(self.problem.epilogue))
+        if not 0 <= choice.engine < graph.graph.read("engine_count"):
+            raise ValueError(f"there is no {choice} for {self.problem}")
         # Left open: the plan needs its engine, and keeps it alive.
         engine = Engine(graph.graph, choice.engine, library=self._library)
         config = EngineConfig(engine, dict(choice.knobs), library=self._library)

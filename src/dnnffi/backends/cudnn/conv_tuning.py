@@ -174,7 +174,7 @@ def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -
                 refused["others"] = "the time for measuring was over"
                 break
         if times:
-            _refuse(alike, times, refused, tolerance(problem))
+            _refuse(alike, times, refused, tolerance(problem), choices)
             final = _in_turns(trial, executors, _first(times, choices))
         del trial
     if not times:
@@ -296,9 +296,17 @@ def _refuse(
     times: dict[str, float],
     refused: dict[str, str],
     allowed: float,
+    choices: dict[str, EngineChoice],
 ) -> None:
-    """Move those whose results are not what most found from ``times`` to ``refused``."""
-    right, agreeing = max(alike, key=lambda group: len(group[1]))
+    """Move those whose results are not what most engines found from ``times`` to ``refused``.
+
+    Engines count, not plans: an engine with many settings would outvote the others.
+    """
+
+    def engine_count(group: tuple[HostArrays, list[str]]) -> int:
+        return len({choices[name].engine for name in group[1]})
+
+    right, agreeing = max(alike, key=engine_count)
     for result, names in alike:
         if names is not agreeing:
             wrong = disagreement(result, right, allowed, "those of most")

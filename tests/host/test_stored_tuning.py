@@ -1,0 +1,348 @@
+"""Tuning results on disk, whatever they say: no call is wrong or outside its options."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from math import prod
+
+import conformance
+import conformance_conv
+import pytest
+from conformance import deviation
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dnnffi
+from dnnffi import testing
+from dnnffi.backends.cudnn.conv_executor import OWN, GraphExecutor
+from dnnffi.backends.cudnn.graph import known_wrong
+from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
+from dnnffi.errors import PerformanceWarning
+from dnnffi.execution import store
+from dnnffi.execution.tuner import MAX_CHECKED
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_options import ConvOptions
+from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), groups=2)
+FUSED = {"activation": "relu", "bias": True}
+TENSOR_CORES, NONDETERMINISTIC, PLAIN = 1, 2, 3  # the engines of the stand-in that run
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def problem_of(operation=FORWARD, options=None, **more):
+    return ConvProblem.of(operation, SPEC, (2, 4, 5, 6), options=options or ConvOptions(), **more)
+
+
+def engine(number, time=1.0, *, fused=True, **knobs):
+    """A candidate in a file."""
+    return [[fused, number, list(map(list, knobs.items()))], time]
+
+
+def run(host, problem):
+    """Call a public function in a process that knows nothing, and check its result."""
+    arrays = testing.conv_inputs(problem, 0)
+    found = conformance_conv.run(problem, arrays, host.asarray, "cudnn")
+    expected = conformance_conv.expected(problem, arrays)
+    assert deviation(found, expected) <= conformance_conv.tolerance(problem)
+
+
+def executor_of(host):
+    (plan,) = host.conv.plans.values()
+    return plan._of_thread().executor
+
+
+def store_result(host, folder, problem, candidates, refused=()):
+    """Let the file of a problem have these candidates; nothing is known in the process."""
+    host.forget_plans()
+    for path in folder.rglob("*.json"):
+        path.unlink()
+    tune = ConvOptions(**(problem.options._asdict() | {"tune": True}))
+    run(host, problem._replace(options=tune))
+    (path,) = folder.rglob("*.json")
+    value = {"candidates": candidates, "refused": dict(refused)}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"value": value}))
+    host.forget_plans()
+
+
+def double(array, address):
+    """Let numbers on the device be twice what they are."""
+    numbers = array.from_address(address)
+    numbers[:] = [2 * number for number in numbers]
+    return 0
+
+
+@contextmanager
+def wrong_results(host, *engines):
+    """Let engines of cuDNN's write twice what is right, and count the runs of each engine."""
+    right, runs = GraphExecutor.run, Counter()
+
+    def doubled(self, launch, at):
+        right(self, launch, at)
+        runs[self.choice.engine] += 1
+        if self.choice.engine in engines:
+            size = prod(self.problem_of_test.result_shape)
+            host.memory.enqueue(double, (ctypes.c_float * size, at.result))
+
+    made = GraphExecutor.__init__
+
+    def init(self, problem, *others):
+        made(self, problem, *others)
+        self.problem_of_test = problem
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GraphExecutor, "__init__", init)
+        patch.setattr(GraphExecutor, "run", doubled)
+        yield runs
+
+
+@pytest.mark.parametrize(
+    ("options", "stored", "used"),
+    [
+        ({"deterministic": True}, engine(NONDETERMINISTIC), TENSOR_CORES),
+        ({"math": "strict"}, engine(TENSOR_CORES, tile_size=2), NONDETERMINISTIC),
+        ({"workspace_limit": 0}, engine(TENSOR_CORES, tile_size=4), PLAIN),
+        ({"workspace_limit": 64}, engine(TENSOR_CORES, tile_size=0), NONDETERMINISTIC),
+        ({}, engine(0), TENSOR_CORES),
+        ({}, engine(17), TENSOR_CORES),
+        ({}, engine(-5), TENSOR_CORES),
+        ({}, engine(OWN), TENSOR_CORES),
+        ({}, engine(PLAIN, tile_size=1), TENSOR_CORES),
+        ({}, engine(TENSOR_CORES, tile_size=5), TENSOR_CORES),
+        ({}, engine(TENSOR_CORES, no_such_knob=1), TENSOR_CORES),
+    ],
+    ids=str,
+)
+def test_a_stored_engine_that_is_not_admitted_is_not_used(host, folder, options, stored, used):
+    problem = problem_of(options=ConvOptions(**options))
+    store_result(host, folder, problem, [stored])
+    run(host, problem)
+    assert executor_of(host).choice.engine == used
+    assert executor_of(host).workspace_bytes <= options.get("workspace_limit", 4096)
+    store_result(host, folder, problem, [stored, engine(PLAIN)])
+    run(host, problem)
+    assert executor_of(host).choice.engine == PLAIN, "the next one"
+
+
+def test_a_stored_engine_that_is_known_to_be_wrong_is_not_used(host, folder, monkeypatch):
+    store_result(host, folder, problem_of(), [engine(NONDETERMINISTIC), engine(PLAIN)])
+    wrong = (known_wrong.KnownWrong("forward", NONDETERMINISTIC, "is wrong"),)
+    monkeypatch.setattr(known_wrong, "TABLE", wrong)
+    run(host, problem_of())
+    assert executor_of(host).choice.engine == PLAIN
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_stored_engine_with_wrong_results_is_not_used(host, folder, operation):
+    with wrong_results(host, NONDETERMINISTIC):
+        problem = problem_of(operation)
+        store_result(host, folder, problem, [engine(NONDETERMINISTIC), engine(PLAIN)])
+        run(host, problem)
+        assert executor_of(host).choice.engine == PLAIN
+        assert "differ from those of engine 1" in dnnffi.cached_plans()[-1].report()
+
+
+def test_an_engine_that_was_measured_is_used_by_a_process_where_the_heuristics_are_wrong(
+    host, folder
+):
+    with wrong_results(host, TENSOR_CORES):
+        problem = problem_of()
+        store_result(host, folder, problem, [engine(NONDETERMINISTIC), engine(PLAIN)])
+        run(host, problem)
+        assert executor_of(host).choice.engine == NONDETERMINISTIC
+
+
+def test_two_settings_of_a_wrong_engine_do_not_outvote_other_engines(host):
+    with wrong_results(host, TENSOR_CORES):
+        run(host, problem_of(options=ConvOptions(tune=True)))
+        assert executor_of(host).choice.engine in (NONDETERMINISTIC, PLAIN)
+
+
+def test_another_setting_of_a_wrong_engine_proves_nothing(host, folder):
+    with wrong_results(host, NONDETERMINISTIC):
+        problem = problem_of()
+        # The heuristics' second plan is the stored engine itself, and agrees with it.
+        store_result(host, folder, problem, [engine(NONDETERMINISTIC)])
+        run(host, problem)
+        assert executor_of(host).choice.engine == TENSOR_CORES
+
+
+def test_a_stored_result_is_compared_once_in_a_process(host, folder):
+    with wrong_results(host) as runs:
+        problem = problem_of()
+        store_result(host, folder, problem, [engine(PLAIN)])
+        runs.clear()
+        run(host, problem)
+        assert runs == {TENSOR_CORES: 1, PLAIN: 2}, "one of them is the call"
+        host.conv.plans.clear()
+        run(host, problem)
+        assert runs == {TENSOR_CORES: 1, PLAIN: 3}
+
+
+def test_the_plan_of_the_heuristics_needs_no_comparison(host, folder):
+    with wrong_results(host) as runs:
+        problem = problem_of()
+        store_result(host, folder, problem, [engine(TENSOR_CORES, tile_size=3)])
+        runs.clear()
+        run(host, problem)
+        assert runs == {TENSOR_CORES: 1}
+        assert "read from disk" in dnnffi.cached_plans()[-1].report()
+
+
+def test_few_candidates_of_a_large_file_are_run(host, folder):
+    with wrong_results(host, NONDETERMINISTIC) as runs:
+        problem = problem_of()
+        store_result(host, folder, problem, [engine(NONDETERMINISTIC)] * 1000)
+        runs.clear()
+        run(host, problem)
+        assert runs.total() <= 1 + MAX_CHECKED + 4
+        assert executor_of(host).choice.engine == TENSOR_CORES
+
+
+def test_where_nothing_stored_may_be_used_a_call_that_asks_for_it_measures(host, folder):
+    problem = problem_of()
+    store_result(host, folder, problem, [engine(17)])
+    run(host, problem._replace(options=ConvOptions(tune=True)))
+    assert "measured in this process" in dnnffi.cached_plans()[-1].report()
+    host.forget_plans()
+    run(host, problem)
+    assert "read from disk" in dnnffi.cached_plans()[-1].report()
+
+
+def test_a_stored_result_is_not_used_in_a_capture(host, folder):
+    problem = problem_of()
+    store_result(host, folder, problem, [engine(PLAIN)])
+    host.memory.stream = host.memory.new_stream()
+    host.memory.capture_number = 17
+    run(host, problem)
+    assert executor_of(host).choice.engine == TENSOR_CORES
+    host.memory.capture_number = 0
+    host.conv.plans.clear()
+    host.conv.resources.graphs.of_users.clear()
+    run(host, problem)
+    assert executor_of(host).choice.engine == PLAIN
+
+
+KNOBS = st.lists(
+    st.tuples(
+        st.sampled_from(["tile_size", "split_k", "no_such_knob"]) | st.integers(-1, 2**33),
+        st.integers(-1, 6) | st.integers(),
+    ),
+    max_size=2,
+)
+TIMES = st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**70)
+CANDIDATES = st.lists(
+    st.tuples(
+        st.tuples(
+            st.booleans(),
+            st.sampled_from([TENSOR_CORES, NONDETERMINISTIC, PLAIN]) | st.integers(-2, 5),
+            st.just([]) | KNOBS,
+        ),
+        TIMES,
+    ),
+    max_size=6,
+)
+NOTES = {TENSOR_CORES: "tensor_core", NONDETERMINISTIC: "nondeterministic"}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    candidates=CANDIDATES,
+    refused=st.dictionaries(st.text(), st.text() | st.integers(), max_size=2),
+    operation=st.sampled_from(OPERATIONS),
+    fused=st.booleans(),
+    math=st.sampled_from(["default", "strict", "fast"]),
+    deterministic=st.booleans(),
+    limit=st.sampled_from([None, 0, 64, 2048]),
+    wrong=st.sampled_from([NONDETERMINISTIC, PLAIN]),
+)
+def test_no_stored_result_makes_a_convolution_wrong_or_breaks_its_options(
+    host, folder, candidates, refused, operation, fused, math, deterministic, limit, wrong
+):
+    options = ConvOptions(math=math, deterministic=deterministic, workspace_limit=limit)
+    more = FUSED if fused and operation == FORWARD else {}
+    problem = problem_of(operation, options, **more)
+    run(host, problem)
+    first = executor_of(host).choice.engine
+    engines = () if wrong == first else (wrong,)  # nobody could tell where that one is wrong
+    with wrong_results(host, *engines):
+        store_result(host, folder, problem, candidates, refused)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PerformanceWarning)  # of what is out of range
+            run(host, problem)
+        executor = executor_of(host)
+        assert executor.choice.engine not in engines
+        assert limit is None or executor.workspace_bytes <= limit
+        assert math != "strict" or "tensor_core" not in str(executor)
+        assert not deterministic or "nondeterministic" not in str(executor)
+        del executor
+        host.forget_plans()
+    gc.collect()
+    assert host.live("backend") == 0
+
+
+# Networks
+
+
+NETWORK = RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2, dtype="float64")
+ALGORITHMS = ("standard", "persist_static", "persist_static_small_h", "persist_dynamic")
+
+
+@contextmanager
+def wrong_networks(host, *algorithms):
+    """Let algorithms of cuDNN's write twice what is right into h_n."""
+    right = CudnnRNNExecutor.forward
+
+    def forward(self, launch, at):
+        right(self, launch, at)
+        if self.algorithm in algorithms:
+            size = prod(self.problem.h_shape)
+            host.memory.enqueue(double, (ctypes.c_double * size, at.h_n))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CudnnRNNExecutor, "forward", forward)
+        yield
+
+
+TRIPLES = st.tuples(TIMES, st.none() | TIMES, st.none() | TIMES)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    times=st.dictionaries(st.sampled_from(ALGORITHMS), TRIPLES),
+    training=st.booleans(),
+    wrong=st.sets(st.sampled_from(ALGORITHMS[1:])),
+)
+def test_no_stored_result_makes_a_network_wrong(host, folder, times, training, wrong):
+    problem = RNNProblem.dense(NETWORK, 5, 2, training=training)
+    case = conformance.Case(problem, True, 0)
+    for path in folder.rglob("*.json"):
+        path.unlink()
+    conformance.check(case, host.asarray, "cudnn")
+    plan = next(plan for plan in host.rnn.plans.values() if plan.problem.training == training)
+    assert plan.autotune()
+    (path,) = folder.rglob("*.json")
+    content = json.loads(path.read_text())
+    value = {
+        "times": {f"cudnn {name}": taken for name, taken in times.items()},
+        "refused": {f"cudnn {name}": "" for name in ALGORITHMS if name not in times},
+    }
+    path.write_text(json.dumps(content | {"value": value}))
+    del plan
+    host.forget_plans()
+    with wrong_networks(host, *wrong):
+        for _ in range(3):
+            conformance.check(case, host.asarray, "cudnn")
+    host.forget_plans()
