@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
@@ -24,6 +26,8 @@ from dnnffi.device.graphs import (
     uncollected,
 )
 from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Launch, Stream
+from dnnffi.errors import PerformanceWarning, caller_level
+from dnnffi.ownership import distrust_reason, make_private_folder
 
 # With CuPy's extra "ctk", as the extras of dnnffi: without it CuPy needs an installed CUDA toolkit.
 INSTALL_CUPY = (
@@ -32,6 +36,7 @@ INSTALL_CUPY = (
 
 _ALIGNMENT = 256  # bytes, as the driver aligns allocations
 _SHARED_BYTES = 48 * 1024  # of a block, unless a kernel is allowed more
+_IN_MEMORY = "CUPY_CACHE_IN_MEMORY"
 
 
 class CupyMemory:
@@ -117,6 +122,7 @@ class CupyMemory:
     def kernel(
         self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
     ) -> Kernel:
+        check_kernel_folder()
         made: Any = _raw_kernel(source, name, cooperative)
         made.compile()  # not first in a capture
         if shared_bytes > _SHARED_BYTES:
@@ -215,6 +221,35 @@ class CupyMemory:
     def device_name(self, device: int) -> str:
         name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
         return f"{name}, driver {_driver_version(self._cupy)}"
+
+
+@cache
+def check_kernel_folder() -> None:
+    """Let CuPy keep compiled kernels in memory if another user could have written its folder.
+
+    CuPy runs what it finds there under the hash of a source. It reads ``CUPY_CACHE_IN_MEMORY`` when
+    it compiles (13.0 to 14.2), so that setting it here has an effect, for all kernels of CuPy in
+    this process. The folder is checked once in a process, and created for this user alone if CuPy
+    has not done so.
+    """
+    if os.environ.get(_IN_MEMORY) == "1":
+        return
+    named = os.environ.get("CUPY_CACHE_DIR")
+    folder = Path(named or os.path.expanduser("~/.cupy/kernel_cache"))
+    try:
+        make_private_folder(folder)
+        reason = distrust_reason(os.stat(folder))
+    except OSError:
+        return  # CuPy cannot use it either, and says so
+    if reason:
+        os.environ[_IN_MEMORY] = "1"
+        warnings.warn(
+            f"the compiled kernels in {folder} are not used: {reason}. They are compiled anew and "
+            "kept in memory. Remove the folder and create it with mode 0700, or name another one "
+            "in CUPY_CACHE_DIR (said once)",
+            PerformanceWarning,
+            stacklevel=caller_level(),
+        )
 
 
 @cache
