@@ -1,4 +1,4 @@
-"""Who could have written a file: the check of owner and mode that precedes any use of a cache.
+"""The check of owner and mode that precedes the use of a file or folder of a cache.
 
 Separate because both `dnnffi.execution.store` (tuning results) and `dnnffi.device.cupy` (compiled
 kernels) use it, and neither package may import the other's reader.

@@ -208,7 +208,7 @@ def test_a_link_is_followed_to_read_and_not_replaced(folder, tmp_path):
 
 @pytest.fixture
 def distrusted(monkeypatch):
-    """What makes a path belong to a user who is neither this one nor root."""
+    """Give a path to a user who is neither this one nor root."""
     if sys.platform == "win32":
         pytest.skip("files have no such owners here")
 

@@ -94,7 +94,7 @@ class Tuner(ABC, Generic[P, T]):
 
     @abstractmethod
     def _read(self, value: Any, problem: P) -> T | None:
-        """Return the result that was stored as ``value``; None if it is of another version.
+        """Return the result that was stored as ``value``; None if another version wrote it.
 
         Raises one of the errors that `_from_disk` catches if it is malformed.
         """
