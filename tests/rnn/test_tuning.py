@@ -724,6 +724,20 @@ def test_copies_are_not_used_by_training_whatever_a_file_says(folder, monkeypatc
         the_file(folder).unlink()
 
 
+def test_a_measurement_that_ends_while_a_file_is_compared_is_kept(folder):
+    tuner(scripts=GOOD).measure(PROBLEM, 0)
+    here = tuner(scripts=GOOD)
+    make, measured = here._candidates.make, []
+
+    def measuring(*arguments):
+        here._candidates.make = make
+        measured.append(here.measure(PROBLEM, 0))  # as another thread
+        return make(*arguments)
+
+    here._candidates.make = measuring
+    assert here.find(PROBLEM, 0) is measured[0]
+
+
 def test_a_file_is_not_used_while_the_stream_is_captured(folder):
     tuner(scripts=GOOD).measure(PROBLEM, 0)
     here = tuner(scripts=GOOD)

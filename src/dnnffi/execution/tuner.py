@@ -48,8 +48,8 @@ class Tuner(ABC, Generic[P, T]):
             pass
         if self.is_capturing():
             return None
-        found = self._known[name] = self._from_disk(key, problem, device)
-        return found
+        # A measurement of another thread, which ended meanwhile, is kept.
+        return self._known.setdefault(name, self._from_disk(key, problem, device))
 
     def is_capturing(self) -> bool:
         """Return whether the current stream is captured, so that no result can be waited for."""
