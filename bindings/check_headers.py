@@ -128,14 +128,18 @@ def _compile(vendor: Vendor, folder: Path, source: str, *flags: str) -> tuple[in
 
 def _preprocess(vendor: Vendor, folder: Path) -> tuple[Version, str]:
     """The version that the headers state, and their text without macros and comments."""
-    major, minor = vendor.version_macros
-    source = "\n".join([*_includes(vendor), f"DNNFFI_VERSION {major} {minor}\n"])
+    macros = " ".join(vendor.version_macros or ())
+    source = "\n".join([*_includes(vendor), f"DNNFFI_VERSION {macros}\n"])
     status, plain, errors = _compile(vendor, folder, source, "-E", "-P")
     if status != 0:
         raise CompilerError(f"{vendor.include} in {folder} does not compile:\n{errors.strip()}")
-    match = re.search(r"DNNFFI_VERSION (\d+) (\d+)", plain)
+    if macros:
+        match = re.search(r"DNNFFI_VERSION (\d+) (\d+)", plain)
+    else:
+        match = re.match(r"(\d+)\.(\d+)", folder.name)
     if match is None:
-        raise CompilerError(f"{vendor.include} in {folder} does not define {major} and {minor}")
+        said = f"define {' and '.join(vendor.version_macros or ())}" if macros else "have a version"
+        raise CompilerError(f"{vendor.include} in {folder} does not {said}")
     return (int(match[1]), int(match[2])), plain
 
 

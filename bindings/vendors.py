@@ -46,8 +46,8 @@ class Vendor:
     addresses: Mapping[str, str]
     include: str
     """The header that includes all others."""
-    version_macros: tuple[str, str]
-    """Macros for the major and minor version."""
+    version_macros: tuple[str, str] | None = None
+    """Macros for the major and minor version; None if only the package's version says them."""
     wheels: tuple[Wheel, ...] = ()
     """The versions to check, oldest first."""
     debs: tuple[Deb, ...] = ()
@@ -120,6 +120,29 @@ VENDORS: dict[str, Vendor] = {
                 Wheel("nvidia-cublas-cu12", "12.9.0.13"),
                 Wheel("nvidia-cublas", NEWEST),
             ),
+        ),
+        Vendor(
+            name="cuda",
+            topics=("driver.h",),
+            addresses={"stream_ptr": "CUstream", "function_ptr": "CUfunction"},
+            include="cuda.h",
+            wheels=(
+                Wheel("nvidia-cuda-runtime-cu12", "12.0.107"),
+                Wheel("nvidia-cuda-runtime-cu12", "12.9.79"),
+                Wheel("nvidia-cuda-runtime", NEWEST),
+            ),
+            room="runtime.cuda",
+        ),
+        Vendor(
+            name="nvrtc",
+            topics=("nvrtc.h",),
+            addresses={},
+            include="nvrtc.h",
+            wheels=(
+                Wheel("nvidia-cuda-nvrtc-cu12", "12.0.76"),
+                Wheel("nvidia-cuda-nvrtc", NEWEST),
+            ),
+            room="runtime.nvrtc",
         ),
         Vendor(
             name="miopen",

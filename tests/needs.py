@@ -15,6 +15,7 @@ NEEDS = {
     "headers": "the headers of cuDNN 9",
     "libcudnn": "a libcudnn",
     "libcublasLt": "a libcublasLt",
+    "libnvrtc": "a libnvrtc",
     "vulkan": "the package wgpu and an adapter, which may be Mesa's lavapipe",
 }
 

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from dnnffi.convolution.plan import ConvPlan as ConvPlan
     from dnnffi.dropout import DropoutState as DropoutState
     from dnnffi.errors import CaptureError as CaptureError
+    from dnnffi.errors import CompileError as CompileError
     from dnnffi.errors import ContextError as ContextError
     from dnnffi.errors import CublasError as CublasError
+    from dnnffi.errors import CudaError as CudaError
     from dnnffi.errors import CudnnError as CudnnError
     from dnnffi.errors import DnnffiError as DnnffiError
     from dnnffi.errors import LibraryNotFoundError as LibraryNotFoundError
@@ -78,8 +80,10 @@ _MODULES = {
     "dnnffi.dropout": ("DropoutState",),
     "dnnffi.errors": (
         "CaptureError",
+        "CompileError",
         "ContextError",
         "CublasError",
+        "CudaError",
         "CudnnError",
         "DnnffiError",
         "LibraryNotFoundError",

@@ -85,6 +85,18 @@ class CublasError(StatusError):
     vendor = "cuBLAS"
 
 
+class CudaError(StatusError):
+    """A function of CUDA's driver (libcuda) failed."""
+
+    vendor = "CUDA"
+
+
+class CompileError(StatusError):
+    """NVRTC, CUDA's compiler, failed on one of dnnffi's kernels; ``detail`` is its log."""
+
+    vendor = "NVRTC"
+
+
 class MiopenError(StatusError):
     """A MIOpen function failed."""
 

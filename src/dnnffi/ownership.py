@@ -1,7 +1,7 @@
 """The check of owner and mode that precedes the use of a file or folder of a cache.
 
-Separate because both `dnnffi.execution.store` (tuning results) and `dnnffi.device.cupy` (compiled
-kernels) use it, and neither package may import the other's reader.
+Separate because tuning results (`dnnffi.execution.store`) and compiled kernels
+(`dnnffi.runtime.kernel_cache`) follow the same rule.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ def distrust_reason(status: os.stat_result) -> str:
         mode = stat.S_IMODE(status.st_mode)
         return f"users other than its owner may write to it (mode {mode:04o}; use chmod go-w)"
     return ""
+
+
+def check_trusted(what: str, status: os.stat_result) -> None:
+    """Raise ``PermissionError`` naming ``what``, a file or folder, if it is not trusted."""
+    if reason := distrust_reason(status):
+        raise PermissionError(f"{what} is not trusted: {reason}")
 
 
 def make_private_folder(path: Path) -> None:

@@ -20,7 +20,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dnnffi.errors import PerformanceWarning
-from dnnffi.execution import store
 from dnnffi.execution.store import MOST_BYTES, Store, checked_time
 from dnnffi.ownership import distrust_reason
 
@@ -484,17 +483,6 @@ def test_the_folder_of_the_user_is_that_of_platformdirs(monkeypatch, tmp_path, n
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
     Store("rnn").write(KEY, VALUE)
     assert path_of(tmp_path).parent == tmp_path / "dnnffi" / "rnn"
-
-
-def test_without_platformdirs_nothing_is_kept(monkeypatch):
-    monkeypatch.delenv("DNNFFI_CACHE_DIR")
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    assert store.folder() is None
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        one = Store("rnn")
-        one.write(KEY, VALUE)
-        assert one.read(KEY) is None
 
 
 # Several at once

@@ -27,7 +27,13 @@ STAMP = "made-from"
 
 SUITE = "sid"
 TOOLS = ("binutils", "gcc", "libc6-dev", "python3", "python3-cffi", "python3-hypothesis")
-PYTEST = ("python3-numpy", "python3-pytest", "python3-pytest-xdist", "python3-setuptools")
+PYTEST = (
+    "python3-numpy",
+    "python3-platformdirs",
+    "python3-pytest",
+    "python3-pytest-xdist",
+    "python3-setuptools",
+)
 HEADERS = ("libmiopen-dev", "libamdhip64-dev", "librocrand-dev")
 REPLACED = ("libamdhip64-", "libhiprtc", "librocblas")
 """Dependencies that are not installed: the tests bring their own, or nothing calls them."""

@@ -22,7 +22,6 @@ from dnnffi.device.arrays import in_layout
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
-from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import (
@@ -182,7 +181,7 @@ def test_deterministic_gives_the_same_bits(operation, dtype):
 
 
 def test_tuned_now_and_found_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     options = ConvOptions(tune=True)
     for dtype in ("float16", "float32"):
         for operation in OPERATIONS:

@@ -26,7 +26,6 @@ from dnnffi.backends.vendor.handle import close_handles, current_launch
 from dnnffi.convolution import backend
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError, ValidationError
-from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvProblem
@@ -255,7 +254,7 @@ def costs(monkeypatch, *times):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     return tmp_path
 
 

@@ -17,7 +17,6 @@ from dnnffi.backends.own.depthwise.weights import DepthwiseWeights, has_kernel
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.device.interface import Launch
-from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
@@ -109,7 +108,7 @@ def test_what_it_is_not_for(problem):
 
 
 def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypatch):
-    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     times = iter([1.0, 4.0, 3.0, 2.0, 3.0])
     monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
     problem = problem_of(spec_of(padding=1), options=ConvOptions(tune=True))

@@ -21,7 +21,6 @@ from dnnffi.backends.own.depthwise.gather import DepthwiseGather, has_kernel, ti
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.device.interface import Launch
-from dnnffi.execution import store
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
@@ -230,7 +229,7 @@ def test_what_it_is_not_for(problem):
 @pytest.fixture
 def no_record(tmp_path, monkeypatch):
     """What is measured is kept in a folder of the test's."""
-    monkeypatch.setenv(store.ENVIRONMENT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
 
 
 def executors_of(host, problem, **more):

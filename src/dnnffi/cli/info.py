@@ -35,19 +35,11 @@ def report() -> Iterator[str]:
     dnnffi, numpy, cffi = probe.package("dnnffi"), probe.package("numpy"), probe.package("cffi")
     # CuPy before cuDNN: a CuPy that brings its libraries into the process decides which is found.
     cupy = probe.package("cupy")
+    both = "RNNs and convolutions"
     libraries = [
-        (
-            "cuDNN",
-            "NVIDIA GPUs",
-            probe.cudnn_library(),
-            probe.INSTALL_CUDNN,
-        ),
-        (
-            "MIOpen",
-            "AMD GPUs",
-            probe.miopen_library(),
-            probe.INSTALL_MIOPEN,
-        ),
+        ("cuDNN", f"{both} on NVIDIA GPUs", probe.cudnn_library(), probe.INSTALL_CUDNN),
+        ("NVRTC", "kernels of our own on them", probe.nvrtc_library(), probe.INSTALL_NVRTC),
+        ("MIOpen", f"{both} on AMD GPUs", probe.miopen_library(), probe.INSTALL_MIOPEN),
     ]
     devices = probe.devices(cupy)
     missing = []
@@ -64,14 +56,14 @@ def report() -> Iterator[str]:
     if cupy.problem:
         missing.append(("CuPy, for arrays on a GPU (not with an allocator)", INSTALL_CUPY))
 
-    for vendor, gpus, library, install in libraries:
+    for name, purpose, library, install in libraries:
         yield ""
         if library.problem:
-            yield f"{vendor}: {library.problem}"
+            yield f"{name}: {library.problem}"
             yield from (f"  searched {place}" for place in library.searched)
-            missing.append((f"{vendor}, for RNNs and convolutions on {gpus}", install))
+            missing.append((f"{name}, for {purpose}", install))
         else:
-            yield f"{vendor} {library.version}, for RNNs and convolutions on {gpus}"
+            yield f"{name} {library.version}, for {purpose}"
             yield from _table([("path", library.path), ("found via", library.found_via)])
 
     yield ""
@@ -104,6 +96,9 @@ def report() -> Iterator[str]:
         else:
             yield f"{adapters.title}, for RNN inference on any GPU"
             yield from _table((str(number), name) for number, name in enumerate(adapters.found))
+
+    yield ""
+    yield f"Tuning results and compiled kernels: {probe.kept_on_disk()}"
 
     if absent := probe.absent("rich", "matplotlib", "threadpoolctl"):
         missing.append((f"{', '.join(absent)}, for demo and bench", probe.INSTALL_DEMO))

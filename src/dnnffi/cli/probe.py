@@ -13,10 +13,13 @@ from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
 from dnnffi.errors import LibraryNotFoundError
+from dnnffi.runtime.nvrtc import compiler as nvrtc
 
 INSTALL_CUDNN = cudnn.INSTALL
 INSTALL_MIOPEN = miopen.INSTALL
+INSTALL_NVRTC = nvrtc.INSTALL
 INSTALL_THREADS = "pip install threadpoolctl"
 INSTALL_DEMO = "pip install rich matplotlib threadpoolctl"
 
@@ -93,7 +96,12 @@ def miopen_library() -> Library:
     return _library(miopen.load)
 
 
-def _library(load: Callable[[], VendorLibrary]) -> Library:
+def nvrtc_library() -> Library:
+    """libnvrtc, which compiles the kernels of our own, opened in this process if it is found."""
+    return _library(nvrtc.load_compiler)
+
+
+def _library(load: Callable[[], VendorLibrary | nvrtc.Compiler]) -> Library:
     try:
         library = load()
     except LibraryNotFoundError as error:
@@ -161,6 +169,12 @@ def cudnn_problem() -> str:
         return f"GPU: {seen.problem}"
     library = cudnn_library()
     return f"cuDNN: {library.problem}" if library.problem else ""
+
+
+def kept_on_disk() -> str:
+    """Return the folder that dnnffi keeps between processes, or why there is none."""
+    folder = cache_folder()
+    return f"not kept ({ENVIRONMENT_VARIABLE}=off)" if folder is None else str(folder)
 
 
 def own_kernels_problem() -> str:

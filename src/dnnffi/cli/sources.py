@@ -47,9 +47,10 @@ PARTS = {
     "reference": ("reference/*",),
     "execution": ("execution/*",),
     "device": ("device/*", "foreign.py"),
+    "runtime": ("runtime/*",),
     "spec-rnn": ("spec/rnn.py", "spec/weights.py", "spec/problem.py", "spec/likely_cause.py"),
     "spec-conv": ("spec/conv*.py",),
-    "spec": ("spec/*", "errors.py", "files.py", "typing.py"),
+    "spec": ("spec/*", "errors.py", "files.py", "cache_folder.py", "ownership.py", "typing.py"),
     "formats": ("formats/*",),
     "torch": ("torch.py",),
     "jax-rnn": ("jax/rnn/*",),
@@ -63,7 +64,7 @@ PARTS = {
 NO_RECORD = ("bench-report", "cli")
 """The parts that no record depends on: they show figures, or start the code that is measured."""
 
-_SHARED = ("spec", "device", "execution", "backends", "registry")
+_SHARED = ("spec", "runtime", "device", "execution", "backends", "registry")
 _RNN = (*_SHARED, "spec-rnn", "rnn")
 _CONVOLUTION = (*_SHARED, "spec-conv", "convolution")
 _NETWORKS = (*_RNN, "cudnn", "cudnn-rnn", "own-rnn", "cublas")
@@ -91,7 +92,7 @@ RECORDS = {
         "gpu.json": (*_GPU_TESTS, "bench"),
         "memcheck.json": _GPU_TESTS,
         "miopen.json": (*_RNN, *_CONVOLUTION, *_CHECKED, "miopen"),
-        "oracle_torch.txt": ("spec", "spec-rnn", "spec-conv", "device", "reference"),
+        "oracle_torch.txt": ("spec", "spec-rnn", "spec-conv", "runtime", "device", "reference"),
         "own_steps.json": (*_NETWORKS, "bench"),
         "own_stress.json": _NETWORKS,
         "reference_cpu.txt": (*_RNN, "reference"),

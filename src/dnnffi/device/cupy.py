@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
@@ -25,9 +23,10 @@ from dnnffi.device.graphs import (
     refuse_in_capture,
     uncollected,
 )
-from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Kernel, Launch, Stream
-from dnnffi.errors import PerformanceWarning, caller_level
-from dnnffi.ownership import distrust_reason, make_private_folder
+from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Launch, Stream
+from dnnffi.errors import UnsupportedError
+from dnnffi.runtime.cuda.driver import DeviceAttributes, load_driver
+from dnnffi.runtime.kernels import Kernel, process_kernels
 
 # With CuPy's extra "ctk", as the extras of dnnffi: without it CuPy needs an installed CUDA toolkit.
 INSTALL_CUPY = (
@@ -35,8 +34,6 @@ INSTALL_CUPY = (
 )
 
 _ALIGNMENT = 256  # bytes, as the driver aligns allocations
-_SHARED_BYTES = 48 * 1024  # of a block, unless a kernel is allowed more
-_IN_MEMORY = "CUPY_CACHE_IN_MEMORY"
 
 
 class CupyMemory:
@@ -52,6 +49,7 @@ class CupyMemory:
         self._local = threading.local()
         self._null_streams: dict[int, NullStream] = {}
         self._branches = Branches(cupy)
+        self._attributes: dict[int, DeviceAttributes] = {}
         self.kind = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
         self.ndarray: Any = cupy.ndarray
         # The class itself allocates, at four fifths of the cost of cupy.empty.
@@ -92,10 +90,8 @@ class CupyMemory:
         return dtype_object(name)
 
     def architecture(self, device: int) -> Architecture:
-        properties = self._cupy.cuda.runtime.getDeviceProperties(device)
-        return Architecture(
-            properties["major"], properties["minor"], properties["multiProcessorCount"]
-        )
+        attributes = self._attributes_of(device)
+        return Architecture(*attributes.compute_capability, attributes.num_multiprocessors)
 
     def new_event(self) -> Any:
         return self._cupy.cuda.Event(disable_timing=True)
@@ -122,27 +118,39 @@ class CupyMemory:
     def kernel(
         self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
     ) -> Kernel:
-        check_kernel_folder()
-        made: Any = _raw_kernel(source, name, cooperative)
-        made.compile()  # not first in a capture
-        if shared_bytes > _SHARED_BYTES:
-            made.max_dynamic_shared_size_bytes = shared_bytes
-        return made
+        if self.kind != "cuda":
+            raise UnsupportedError("dnnffi", "", "our own kernels run on CUDA only; this is ROCm")
+        return process_kernels().get(
+            *(source, name, self.current_device()),
+            cooperative=cooperative,
+            shared_bytes=shared_bytes,
+        )
 
     def shared_bytes(self, device: int) -> int:
-        properties = self._cupy.cuda.runtime.getDeviceProperties(device)
-        return int(properties["sharedMemPerBlockOptin"])
+        return self._attributes_of(device).shared_bytes
 
     def l2_bytes(self, device: int) -> int:
-        return int(self._cupy.cuda.runtime.getDeviceProperties(device)["l2CacheSize"])
+        return self._attributes_of(device).l2_bytes
 
     def blocks_at_once(self, kernel: Any, threads: int, shared_bytes: int) -> int:
-        device = self.current_device()
-        self._cupy.cuda.runtime.setDevice(device)  # a new thread has no context for the driver
-        each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-            kernel.kernel.ptr, threads, shared_bytes
-        )
-        return each * self.architecture(device).multiprocessors
+        attributes = self._attributes_of(self.current_device())
+        each: int = kernel.blocks_per_multiprocessor(threads, shared_bytes)
+        return each * attributes.num_multiprocessors
+
+    def _attributes_of(self, device: int) -> DeviceAttributes:
+        """Attributes of a device, asked for once: CuPy needs a millisecond for all properties."""
+        if self.kind == "cuda":
+            return load_driver().attributes(device)
+        found = self._attributes.get(device)
+        if found is None:
+            read = self._cupy.cuda.runtime.getDeviceProperties(device)
+            found = self._attributes[device] = DeviceAttributes(
+                compute_capability=(read["major"], read["minor"]),
+                num_multiprocessors=read["multiProcessorCount"],
+                shared_bytes=read["sharedMemPerBlock"],
+                l2_bytes=read["l2CacheSize"],
+            )
+        return found
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         array: Array = self._cupy.asarray(values)
@@ -221,41 +229,6 @@ class CupyMemory:
     def device_name(self, device: int) -> str:
         name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
         return f"{name}, driver {_driver_version(self._cupy)}"
-
-
-@cache
-def check_kernel_folder() -> None:
-    """Let CuPy keep compiled kernels in memory if another user could have written its folder.
-
-    CuPy runs what it finds there under the hash of a source. It reads ``CUPY_CACHE_IN_MEMORY`` when
-    it compiles (13.0 to 14.2), so that setting it here has an effect, for all kernels of CuPy in
-    this process. The folder is checked once in a process, and created for this user alone if CuPy
-    has not done so.
-    """
-    if os.environ.get(_IN_MEMORY) == "1":
-        return
-    named = os.environ.get("CUPY_CACHE_DIR")
-    folder = Path(named or os.path.expanduser("~/.cupy/kernel_cache"))
-    try:
-        make_private_folder(folder)
-        reason = distrust_reason(os.stat(folder))
-    except OSError:
-        return  # CuPy cannot use it either, and says so
-    if reason:
-        os.environ[_IN_MEMORY] = "1"
-        warnings.warn(
-            f"the compiled kernels in {folder} are not used: {reason}. They are compiled anew and "
-            "kept in memory. Remove the folder and create it with mode 0700, or name another one "
-            "in CUPY_CACHE_DIR (said once)",
-            PerformanceWarning,
-            stacklevel=caller_level(),
-        )
-
-
-@cache
-def _raw_kernel(source: str, name: str, cooperative: bool) -> Any:
-    options = ("-std=c++17",)
-    return import_cupy().RawKernel(source, name, options, enable_cooperative_groups=cooperative)
 
 
 @cache

@@ -13,31 +13,18 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
 from dnnffi import files
+from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
 from dnnffi.errors import PerformanceWarning
-from dnnffi.ownership import distrust_reason, make_private_folder
-
-ENVIRONMENT_VARIABLE = "DNNFFI_CACHE_DIR"
-"""The folder; "off" keeps nothing on disk. By default the user's cache folder by platformdirs."""
+from dnnffi.ownership import check_trusted, make_private_folder
 
 MOST_BYTES = 4 * 2**20
 """A larger file is none of ours: hundreds of candidates with their reasons are a tenth of it."""
-
-
-def folder() -> Path | None:
-    """Where results are kept, or None where they are not."""
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    if named:
-        return None if named == "off" else Path(named)
-    try:
-        import platformdirs
-    except ImportError:
-        return None
-    return Path(platformdirs.user_cache_dir("dnnffi"))
 
 
 def checked_time(value: object) -> float:
@@ -71,7 +58,8 @@ class Store:
             return None
         try:
             _check_folders(path)
-            content = files.parse_json(files.read(path, MOST_BYTES, check=_check_file))
+            data = files.read(path, MOST_BYTES, check=partial(check_trusted, "it"))
+            content = files.parse_json(data)
             if content["key"] == key:
                 return content["value"]
             raise ValueError("it is the result of another problem")
@@ -105,7 +93,7 @@ class Store:
             )
 
     def _path(self, key: Mapping[str, Any]) -> Path | None:
-        where = folder()
+        where = cache_folder()
         if where is None:
             return None
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -118,11 +106,5 @@ def _check_folders(path: Path) -> None:
     These are the folder of the kind and the one that the user names; a file above them cannot pass
     for a result, because each file is checked as well.
     """
-    for folder_path in (path.parent.parent, path.parent):
-        if reason := distrust_reason(os.stat(folder_path)):
-            raise PermissionError(f"the folder {folder_path} is not trusted: {reason}")
-
-
-def _check_file(status: os.stat_result) -> None:
-    if reason := distrust_reason(status):
-        raise PermissionError(f"it is not trusted: {reason}")
+    for folder in (path.parent.parent, path.parent):
+        check_trusted(f"the folder {folder}", os.stat(folder))

@@ -11,8 +11,8 @@ from dnnffi.backends.cublas import library
 from dnnffi.backends.cublas._cdef import ffi
 from dnnffi.backends.cublas.handle import handle_of
 from dnnffi.backends.cublas.product import DATA_TYPES, _Descriptor
-from dnnffi.device import loader
 from dnnffi.errors import CublasError, DnnffiError, LibraryNotFoundError, UnsupportedError
+from dnnffi.runtime import loader
 
 
 def opened(path):

@@ -163,7 +163,7 @@ def test_a_library_that_is_already_loaded_is_shared(compiled):
 def test_importing_loads_no_library():
     code = (
         "import dnnffi.backends.miopen.descriptors, dnnffi.backends.miopen.layout\n"
-        "from dnnffi.device.loader import mapped_libraries\n"
+        "from dnnffi.runtime.loader import mapped_libraries\n"
         "print(mapped_libraries('lib(MIOpen|amdhip64|rocblas).*'))\n"
     )
     env = os.environ | {"PYTHONPATH": str(Path(dnnffi.__file__).parents[1])}

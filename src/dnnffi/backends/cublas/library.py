@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from dnnffi.backends.cublas._cdef import ffi
 from dnnffi.backends.cublas.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
-from dnnffi.device import loader
 from dnnffi.device.interface import Memory
 from dnnffi.errors import CublasError, UnsupportedError
 from dnnffi.execution.cache import Once
+from dnnffi.runtime import loader
 
 if TYPE_CHECKING:
     from dnnffi.backends.cublas.handle import Handle

@@ -8,8 +8,8 @@ from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.status import last_error
 from dnnffi.backends.cudnn.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
-from dnnffi.device import loader
 from dnnffi.errors import CudnnError
+from dnnffi.runtime import loader
 
 OLDEST = (8, 9, 7)
 """The oldest version supported: the first whose headers are checked, and from 8.9 on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.device import loader
+from dnnffi.runtime import loader
 
 _MESSAGE_SIZE = 1024
 

@@ -11,8 +11,8 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning
 from dnnffi.backends.miopen.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
-from dnnffi.device import loader
 from dnnffi.errors import MiopenError
+from dnnffi.runtime import loader
 
 OLDEST = (3, 4, 0)
 """The oldest version supported: the first whose header is checked, and the one that what is said

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.external import ExternalMemory
 from dnnffi.device.interface import Memory
-from dnnffi.device.loader import Place, has_symbol, load
 from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import Once
 from dnnffi.execution.locks import new_lock
+from dnnffi.runtime.loader import Place, has_symbol, load
 
 
 class VendorLibrary(ABC):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from dnnffi.device import loader
 from dnnffi.errors import DnnffiError
+from dnnffi.runtime import loader
 
 _DEFAULT_COPY = 4  # cudaMemcpyDefault, hipMemcpyDefault: the addresses tell the direction
 _NO_TIMING = 2  # cudaEventDisableTiming, hipEventDisableTiming

@@ -21,8 +21,8 @@ import dnnffi
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.cudnn import status
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.device import loader
 from dnnffi.errors import CudnnError, LibraryNotFoundError, UnsupportedError
+from dnnffi.runtime import loader
 
 # Places as data
 
@@ -502,7 +502,7 @@ def test_the_environment_variable_goes_before_a_loaded_libcudnn(compiled):
 def test_importing_loads_no_library():
     code = (
         "import dnnffi, dnnffi.backends.cudnn.library, dnnffi.backends.cudnn.descriptors\n"
-        "from dnnffi.device.loader import mapped_libraries\n"
+        "from dnnffi.runtime.loader import mapped_libraries\n"
         "print(mapped_libraries('lib(cudnn|cuda|cublas|nvrtc).*'))\n"
     )
     assert python(code) == ["[]"]

@@ -1,0 +1,1 @@
+"""libcuda, the driver: its C declarations and the calls on them."""

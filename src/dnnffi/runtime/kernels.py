@@ -1,0 +1,217 @@
+"""Kernels of dnnffi: from their source to a function of a device, and the launch of one.
+
+A kernel takes numbers of 64 bits: addresses, integers and floats. What a launch hands to the driver
+is kept and filled again, so that 30 arguments cost the host little more than two.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from struct import Struct
+from typing import Protocol
+
+from dnnffi.cache_folder import cache_folder
+from dnnffi.errors import UnsupportedError
+from dnnffi.runtime.cuda._cdef import ffi
+from dnnffi.runtime.cuda.driver import Driver, load_driver
+from dnnffi.runtime.kernel_cache import KernelCache, KernelKey
+from dnnffi.runtime.nvrtc import compiler as nvrtc
+from dnnffi.runtime.nvrtc.compiler import Compiler
+
+OPTIONS = ("-std=c++17", "-ftz=true")
+"""Options of NVRTC for every kernel: C++17, and subnormal float32 numbers flushed to zero."""
+
+DEFAULT_SHARED_BYTES = 48 * 1024
+"""Bytes of shared memory that a block may be given without asking the driver for more."""
+
+_INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
+_COOPERATIVE = ffi.new("CUlaunchAttribute[1]")
+_COOPERATIVE[0].id = ffi.integer_const("CU_LAUNCH_ATTRIBUTE_COOPERATIVE")
+ffi.cast("int *", _COOPERATIVE[0].value)[0] = 1
+
+
+class Stream(Protocol):
+    """A stream of any library."""
+
+    @property
+    def ptr(self) -> int:
+        """Its address; 0 is the default stream."""
+
+
+class _LaunchBuffers:
+    """What one call of ``cuLaunchKernelEx`` reads: its configuration, and the arguments.
+
+    The driver is given one pointer for each argument. (It also takes all arguments as one buffer,
+    but not where a cooperative launch is captured: ``CUDA_ERROR_INVALID_VALUE``, driver 580.)
+    """
+
+    __slots__ = ("_packed", "_packer", "_view", "config", "pointers")
+
+    def __init__(self, packer: Struct, is_cooperative: bool) -> None:
+        count = packer.size // 8
+        self._packer = packer
+        self._packed = ffi.new("uint64_t[]", count)
+        self._view = ffi.buffer(self._packed)
+        self.pointers = ffi.new("void *[]", [self._packed + n for n in range(count)])
+        self.config = ffi.new("CUlaunchConfig *")
+        if is_cooperative:
+            self.config.attrs, self.config.numAttrs = _COOPERATIVE, 1
+
+    def fill(
+        self,
+        blocks: tuple[int, ...],
+        threads: tuple[int, ...],
+        shared_bytes: int,
+        stream: int,
+        arguments: tuple[int | float, ...],
+    ) -> None:
+        self._packer.pack_into(self._view, 0, *arguments)
+        config = self.config
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*blocks, 1, 1)[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = (*threads, 1, 1)[:3]
+        config.sharedMemBytes = shared_bytes
+        config.hStream = stream
+
+
+class Kernel:
+    """A function that is loaded on one device.
+
+    ``is_cooperative``: all blocks of a launch are on the device at the same time.
+    """
+
+    def __init__(self, driver: Driver, device: int, function: int, is_cooperative: bool) -> None:
+        self._driver = driver
+        self._launch = driver.lib.cuLaunchKernelEx
+        self._device = device
+        self._function = function
+        self._is_cooperative = is_cooperative
+        self._packer: Struct | None = None  # of the arguments
+        self._unused: list[_LaunchBuffers] = []  # as many as were ever needed at the same time
+
+    def __call__(
+        self,
+        blocks: tuple[int, ...],
+        threads: tuple[int, ...],
+        arguments: tuple[int | float, ...],
+        /,
+        *,
+        stream: Stream,
+        shared_mem: int = 0,
+    ) -> None:
+        """Enqueue the kernel on ``stream``: a grid of ``blocks`` of ``threads``.
+
+        ``arguments`` are addresses, integers and floats; each is passed as 64 bits, floats as
+        doubles. ``shared_mem`` is the dynamic shared memory of a block in bytes. The types of the
+        first launch are those of all. Calls ``cuLaunchKernelEx``; raises `CudaError`.
+        """
+        # Another thread, or a signal handler, may launch in the middle of this: each takes its own.
+        try:
+            buffers = self._unused.pop()
+        except IndexError:
+            if self._packer is None:
+                types = "".join("d" if isinstance(one, float) else "q" for one in arguments)
+                self._packer = Struct(f"<{types}")
+            buffers = _LaunchBuffers(self._packer, self._is_cooperative)
+        buffers.fill(blocks, threads, shared_mem, stream.ptr, arguments)
+        status = self._launch(buffers.config, self._function, buffers.pointers, ffi.NULL)
+        if status == _INVALID_CONTEXT:  # in a thread where nothing has used the device yet
+            self._driver.make_current(self._device)
+            status = self._launch(buffers.config, self._function, buffers.pointers, ffi.NULL)
+        self._unused.append(buffers)
+        if status:
+            self._driver.check(status, "cuLaunchKernelEx")
+
+    def blocks_per_multiprocessor(self, threads: int, shared_bytes: int) -> int:
+        """Return how many blocks a multiprocessor has room for at the same time.
+
+        Blocks have ``threads`` threads and ``shared_bytes`` bytes of dynamic shared memory.
+        """
+        self._driver.make_current(self._device)
+        found = ffi.new("int *")
+        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        status = getattr(self._driver.lib, name)(found, self._function, threads, shared_bytes)
+        self._driver.check(status, name)
+        return int(found[0])
+
+    def allow_shared_bytes(self, nbytes: int) -> None:
+        """Let launches ask for up to ``nbytes`` bytes of dynamic shared memory for a block."""
+        attribute = ffi.integer_const("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES")
+        status = self._driver.lib.cuFuncSetAttribute(self._function, attribute, nbytes)
+        self._driver.check(status, "cuFuncSetAttribute")
+
+
+class Kernels:
+    """Kernels of a process, each compiled and loaded once per device; ``cache`` is that on disk.
+
+    Raises `UnsupportedError` if the compiler is of a newer CUDA than the driver supports.
+    """
+
+    def __init__(self, driver: Driver, compiler: Compiler, cache: KernelCache) -> None:
+        if compiler.version[0] > driver.version[0]:
+            raise UnsupportedError(
+                "NVRTC",
+                compiler.version_text,
+                f"the driver supports CUDA {driver.version[0]}; {compiler.path} was found via "
+                f"{compiler.found_via}. Install: {nvrtc.INSTALL}",
+            )
+        self._driver = driver
+        self._compiler = compiler
+        self._cache = cache
+        self._loaded: dict[tuple[str, str, int, bool, int], Kernel] = {}
+
+    def get(
+        self,
+        source: str,
+        name: str,
+        device: int,
+        *,
+        cooperative: bool = False,
+        shared_bytes: int = 0,
+    ) -> Kernel:
+        """Return the function ``name`` of a CUDA source, ready to be launched on ``device``.
+
+        ``shared_bytes`` is the most dynamic shared memory that a launch will ask for a block. The
+        device's primary context becomes current. Raises `CompileError` or `CudaError`.
+        """
+        key = source, name, device, cooperative, shared_bytes
+        kernel = self._loaded.get(key)
+        if kernel is None:
+            kernel = self._loaded.setdefault(key, self._load(*key))
+        return kernel
+
+    def _load(
+        self, source: str, name: str, device: int, cooperative: bool, shared_bytes: int
+    ) -> Kernel:
+        image = self._image(source, name, device)
+        self._driver.make_current(device)
+        function = self._driver.load_function(image, name)
+        kernel = Kernel(self._driver, device, function, cooperative)
+        if shared_bytes > DEFAULT_SHARED_BYTES:
+            kernel.allow_shared_bytes(shared_bytes)
+        return kernel
+
+    def _image(self, source: str, name: str, device: int) -> bytes:
+        """The compiled source, from disk if it is there."""
+        target = self._compiler.target(self._driver.attributes(device).compute_capability)
+        key = KernelKey(source, OPTIONS, self._compiler.version, target.arch)
+        image = self._cache.read(key)
+        if image is None:
+            image = self._compiler.compile(source, f"{name}.cu", target, OPTIONS)
+            self._cache.write(key, image)
+        return image
+
+
+@cache
+def process_kernels() -> Kernels:
+    """Return the kernels of this process, with the driver and NVRTC that are found.
+
+    Raises `LibraryNotFoundError` without one of them.
+    """
+    return Kernels(load_driver(), nvrtc.load_compiler(), KernelCache(kernel_folder))
+
+
+def kernel_folder() -> Path | None:
+    """Return the folder of compiled kernels, or None if none are kept on disk."""
+    folder = cache_folder()
+    return None if folder is None else folder / "kernels"

@@ -1,0 +1,1 @@
+"""libnvrtc, the compiler: its C declarations and the calls on them."""

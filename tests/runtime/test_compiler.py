@@ -1,0 +1,60 @@
+"""The real NVRTC, which needs no GPU to compile for one."""
+
+from __future__ import annotations
+
+import needs
+import pytest
+
+from dnnffi.backends.own.recurrent import kernels
+from dnnffi.errors import CompileError, LibraryNotFoundError
+from dnnffi.runtime.kernels import OPTIONS
+from dnnffi.runtime.nvrtc.compiler import Target, load_compiler
+
+
+@pytest.fixture
+def compiler(pytestconfig):
+    try:
+        return load_compiler()
+    except LibraryNotFoundError as error:
+        needs.missing(pytestconfig, "libnvrtc", error)
+
+
+def test_machine_code_is_for_the_device(compiler):
+    target = compiler.target((9, 0))
+    assert target == Target("sm_90", False)
+    assert compiler.compile("__global__ void f() {}", "f.cu", target, OPTIONS)[:4] == b"\177ELF"
+
+
+def test_a_device_that_is_newer_than_the_compiler_gets_ptx(compiler):
+    target = compiler.target((99, 0))
+    assert target == Target(f"compute_{compiler.architectures[-1]}", True)
+    ptx = compiler.compile('extern "C" __global__ void f() {}', "f.cu", target, OPTIONS)
+    assert b".visible .entry f(" in ptx
+
+
+def test_a_device_that_is_older_than_the_compiler_knows_is_refused(compiler):
+    with pytest.raises(CompileError, match=r"compute capability 1\.0"):
+        compiler.target((1, 0))
+
+
+def test_the_log_of_the_compiler_is_in_the_error(compiler):
+    with pytest.raises(CompileError, match=r"wrong\.cu\(2\): error: .*unknown_name") as raised:
+        compiler.compile(
+            "__global__ void f() {\nunknown_name();\n}", "wrong.cu", Target("sm_90", False), OPTIONS
+        )
+    assert raised.value.status_name == "NVRTC_ERROR_COMPILATION"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        *kernels.dropout_kernels("bfloat16"),
+        *kernels.row_kernels(2).values(),
+        kernels.narrow_kernel(),
+        kernels.bias_kernel("float16"),
+    ],
+    ids=lambda made: made[1],
+)
+def test_kernels_beside_the_recurrence_compile(compiler, made):
+    source, name = made
+    assert name.encode() in compiler.compile(source, name, compiler.target((8, 0)), OPTIONS)
