@@ -1,15 +1,20 @@
 """RNNs of NVIDIA's libcudnn and AMD's libMIOpen, and convolutions, with a NumPy reference.
 
 Importing loads neither a vendor's library nor CuPy; names are resolved on first use, so that
-`RNNSpec` and `weight_layout` need no NumPy either.
+`RNNSpec` and `weight_layout` need no NumPy either. ``os.fork`` waits for another thread that
+resolves a name.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+from dnnffi.importing import import_lock
+
+TYPE_CHECKING = False  # as type checkers know it; typing takes as long to import as all else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from dnnffi.convolution.functions import conv as conv
     from dnnffi.convolution.functions import conv_backward_bias as conv_backward_bias
     from dnnffi.convolution.functions import conv_backward_data as conv_backward_data
@@ -125,18 +130,19 @@ __all__ = sorted(_HOME)
 if not TYPE_CHECKING:  # or no mistyped name would be one to a type checker
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOME:
-            from difflib import get_close_matches
+        with import_lock:
+            if name not in _HOME:
+                from difflib import get_close_matches
 
-            lowered = {one.lower(): one for one in _HOME}
-            near = get_close_matches(name.lower(), lowered, 1)
-            meant = "".join(f"; did you mean {lowered[one]!r}?" for one in near)
-            raise AttributeError(f"module 'dnnffi' has no attribute {name!r}{meant}")
-        value = getattr(import_module(_HOME[name]), name)
+                lowered = {one.lower(): one for one in _HOME}
+                near = get_close_matches(name.lower(), lowered, 1)
+                meant = "".join(f"; did you mean {lowered[one]!r}?" for one in near)
+                raise AttributeError(f"module 'dnnffi' has no attribute {name!r}{meant}")
+            value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    mine = {"Any", "TYPE_CHECKING", "annotations", "import_module"}
+    mine = {"TYPE_CHECKING", "annotations", "import_lock", "import_module"}
     return sorted({*globals(), *_HOME} - mine)

@@ -6,6 +6,7 @@ The libcudnn here are a few lines of C; the real one is in test_descriptors.py.
 from __future__ import annotations
 
 import ctypes.util
+import mmap
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.cudnn import status
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.errors import CudnnError, LibraryNotFoundError, UnsupportedError
+from dnnffi.importing import import_lock
 from dnnffi.runtime import loader
 
 # Places as data
@@ -145,7 +147,7 @@ def test_memory_maps_that_cannot_be_read_hold_nothing(monkeypatch):
     def denied(path):
         raise PermissionError(path)
 
-    monkeypatch.setattr(Path, "read_text", denied)
+    monkeypatch.setattr(Path, "read_bytes", denied)
     assert loader.mapped_libraries(".*") == []
     assert loader.loaded_path("libnice.so") == "libnice.so"
 
@@ -159,7 +161,7 @@ def test_memory_maps(monkeypatch):
         "7f04-7f05 rw-p 00000000 00:00 0  [heap]\n"
         "7f05-7f06 r-xp 00000000 fe:00 3  /opt/old/libnice.so.1 (deleted)\n"
     )
-    monkeypatch.setattr(Path, "read_text", lambda path: maps)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: maps.encode())
     assert loader.mapped_libraries(r"libnice\.so(\.\d+)*") == ["/opt/my libs/libnice.so.2"]
     assert loader.loaded_path("libnice.so") == "/opt/my libs/libnice.so.2"
     assert loader.loaded_path("/elsewhere/libnice.so") == "/elsewhere/libnice.so"
@@ -170,6 +172,17 @@ def test_memory_maps(monkeypatch):
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's memory maps")
 
 
+def test_a_search_of_pathfinder_that_fails_is_an_entry_of_the_error(monkeypatch):
+    import cuda.pathfinder
+
+    def undecodable(name):
+        return b"\xff".decode()
+
+    monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", undecodable)
+    with pytest.raises(LibraryNotFoundError, match="cuda-pathfinder: 'utf-8' codec can't decode"):
+        loader.load("cuDNN", (cudnn.PLACES[2],), ctypes.CDLL, "cudnnGetVersion", "pip")
+
+
 @linux
 def test_a_library_that_is_already_loaded_is_found():
     ctypes.CDLL("libm.so.6")
@@ -177,6 +190,27 @@ def test_a_library_that_is_already_loaded_is_found():
     found = loader.load("libm", places, ctypes.CDLL, "cos", "none")
     assert found.found_via == "already loaded in this process"
     assert os.path.isfile(found.path)
+
+
+@linux
+def test_a_mapped_file_whose_name_is_not_utf_8_does_not_end_the_search(tmp_path):
+    file = os.fsencode(tmp_path) + b"/caf\xe9"
+    with open(file, "wb+") as opened:
+        opened.write(b"x")
+        opened.flush()
+        with mmap.mmap(opened.fileno(), 1):
+            assert loader.mapped_libraries("caf.*") == [os.fsdecode(file)]
+            places = (loader.already_loaded(r"libnone\.so"), loader.system("libm.so.6"))
+            found = loader.load("libm", places, ctypes.CDLL, "cos", "none")
+    assert found.found_via == "the system's loader"
+
+
+@linux
+def test_a_library_whose_name_is_not_utf_8_is_an_entry_of_the_error(monkeypatch, tmp_path):
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9/libcudnn.so.9")
+    error = load_error(monkeypatch, file)
+    assert len(error.searched) == 1
+    assert error.searched[0].startswith(f"environment variable DNNFFI_CUDNN_LIBRARY: {file} (")
 
 
 @linux
@@ -377,7 +411,7 @@ def test_it_is_opened_once(monkeypatch):
     opened = []
 
     def load_once(*arguments):
-        assert cudnn._process._lock._is_owned()
+        assert import_lock._is_owned()
         opened.append(arguments)
         return loader.Loaded(FakeCudnn(), "/lib/libcudnn.so", "a test")
 

@@ -1,8 +1,12 @@
 """Threads, signals, forks and interrupts at once: ``python storm.py BACKEND SEED OPERATIONS``.
 
-Each thread makes calls drawn from a seed, so many and no more, and compares what they give. Some
-send signals, whose handlers make calls in the main thread, interrupt another thread by a
-KeyboardInterrupt wherever it is, or fork a child that makes calls. Ends well if all ends.
+The threads first make the process's first calls while the main thread forks. Then each thread
+makes a number of calls drawn from a seed, and compares their results. Some send signals, whose
+handlers make calls in the main thread, interrupt another thread by a KeyboardInterrupt wherever it
+is, or fork a child that makes calls. Ends well if all ends.
+
+Signals and interrupts begin after the first calls: Python itself may leave a module half imported,
+or its lock locked, where an exception ends its import.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ if __name__ == "__main__":
     tests = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(tests), str(tests / "host")]
 
+import numpy.random  # noqa: F401 - NumPy imports it at its first use, which Calls makes
 import pytest
 from stress.bounds import in_child
 from stress.calls import Calls, assert_equal, on_host
@@ -174,11 +179,43 @@ def refuse_capture(record):
     raise RuntimeError("the stand-in's memory can record the calls of one thread only")
 
 
+def call_on_the_reference(rng):
+    """A call of a thread or child that may be the first of its process."""
+    getattr(Calls("reference"), rng.choice(["lstm", "train_with_dropout", "plan_step", "conv"]))()
+
+
+def first_calls(seed):
+    """Fork from when threads begin with their first calls until they are done."""
+    failed = []
+
+    def work(number):
+        try:
+            call_on_the_reference(random.Random(f"{seed} {number}"))
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    forks = 0
+    while forks == 0 or any(thread.is_alive() for thread in threads):
+        in_child(lambda: call_on_the_reference(random.Random(seed)))
+        forks += 1
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    return forks
+
+
 def main(backend, seed, operations):
-    for name in dnnffi.__all__:
-        getattr(dnnffi, name)  # an interrupted import may leave the lock of Python's own locked
+    imported = [name for name in sys.modules if name.startswith("dnnffi.")]
+    assert "dnnffi.rnn.functions" not in imported, "the first calls are to import it"
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     sys.setswitchinterval(1e-6)
+    print(first_calls(seed), "fork in first calls")
+    for name in dnnffi.__all__:
+        getattr(dnnffi, name)
     if backend == "reference":
         storm = Storm(Calls("reference"), seed)
         storm.run(operations)

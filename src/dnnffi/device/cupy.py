@@ -25,6 +25,7 @@ from dnnffi.device.graphs import (
 )
 from dnnffi.device.interface import AnyArray, Architecture, Array, Graph, Launch, Stream
 from dnnffi.errors import UnsupportedError
+from dnnffi.importing import import_lock
 from dnnffi.runtime.cuda.driver import DeviceAttributes, load_driver
 from dnnffi.runtime.kernels import Kernel, process_kernels
 
@@ -227,14 +228,14 @@ class CupyMemory:
             pool.free_all_blocks()
 
     def device_name(self, device: int) -> str:
-        name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
+        name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode(errors="replace")
         return f"{name}, driver {_driver_version(self._cupy)}"
 
 
 @cache
 def _driver_version(cupy: Any) -> str:
     try:
-        return Path("/sys/module/nvidia/version").read_text().strip()
+        return Path("/sys/module/nvidia/version").read_text(errors="replace").strip()
     except OSError:
         return f"API {cupy.cuda.runtime.driverGetVersion()}"
 
@@ -248,7 +249,8 @@ def cupy_memory() -> CupyMemory:
 def import_cupy() -> Any:
     """CuPy, or an ``ImportError`` that says how to install it."""
     try:
-        import cupy
+        with import_lock:
+            import cupy
     except ImportError as error:
         raise ImportError(
             f"CuPy is needed for GPU arrays, unless options['allocator'] makes the results. "

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dnnffi.importing import import_lock
+
 # DLPack device types (dlpack.h): kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged, kDLROCM
 DLPACK_CPU = 1
 DLPACK_CUDA = (2, 13)
@@ -18,7 +20,8 @@ def dtype_object(name: str) -> np.dtype[Any]:
     """The NumPy dtype called ``name``; bfloat16 comes from the package ml_dtypes."""
     if name == "bfloat16":
         try:
-            import ml_dtypes
+            with import_lock:
+                import ml_dtypes
         except ImportError as error:
             raise ImportError(
                 "bfloat16 needs the package ml_dtypes. Install: pip install ml_dtypes"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from dnnffi.device.arrays import array_module, doubled, to_host
 from dnnffi.device.interface import AnyArray
@@ -55,7 +56,7 @@ def compare(
             deviation = relative_deviation(array, expected)
             if not deviation <= allowed:
                 wrong[name] = deviation, allowed
-    random = np.random.default_rng(0)
+    random = default_rng(0)
     for _ in range(_DRAWS):
         if not wrong:
             return

@@ -11,7 +11,9 @@ lock is `new_lock`'s, and is held by these rules:
 - What changes together changes without a call in between. Python runs handlers after calls and at
   the end of each round of a loop.
 
-Where one step of a dictionary or set does, as in `dnnffi.execution.cache`, there is no lock.
+Where one step of a dictionary or set does, as in `dnnffi.execution.cache`, there is no lock. The
+lock of `dnnffi.importing` follows other rules: modules are imported while it is held, and fork
+waits for it.
 """
 
 from __future__ import annotations

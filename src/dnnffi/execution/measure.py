@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from dnnffi.device.arrays import to_host
 from dnnffi.device.interface import AnyArray, MemoryWithGraphs
@@ -69,7 +70,7 @@ class Filler:
     def __init__(self, memory: MemoryWithGraphs, dtype: Any, least: float = -1.0) -> None:
         self._memory = memory
         self._dtype = dtype
-        self._pattern = np.random.default_rng(0).uniform(least, 1, 65_521)  # prime: rows differ
+        self._pattern = default_rng(0).uniform(least, 1, 65_521)  # prime: rows differ
 
     def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> AnyArray:
         array: AnyArray = self._memory.empty(shape, self._dtype)

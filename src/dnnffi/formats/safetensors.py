@@ -17,6 +17,7 @@ from dnnffi import files
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
 from dnnffi.formats.outline import outline, read_bytes
+from dnnffi.importing import import_lock
 
 MAX_HEADER_BYTES = 100_000_000
 """Upper bound on the header in bytes, as in the package safetensors."""
@@ -96,7 +97,8 @@ def to_safetensors(arrays: Mapping[str, NDArray], metadata: dict[str, str]) -> b
     ``ImportError`` with the command that installs the package safetensors if it is missing.
     """
     try:
-        import safetensors.numpy
+        with import_lock:
+            import safetensors.numpy
     except ImportError as error:
         raise ImportError(
             "Writing files .safetensors needs the package safetensors. Install: pip install "

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.cupy import import_cupy
 from dnnffi.device.driver import beside_capture
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.jax._cdef import ffi
@@ -16,7 +17,7 @@ from dnnffi.jax._cdef import ffi
 def has_cupy() -> bool:
     """Whether CuPy can be imported: with it there are our own kernels, and what was measured."""
     try:
-        import cupy  # noqa: F401 - whether it can be imported is the question
+        import_cupy()
     except ImportError:
         return False
     return True

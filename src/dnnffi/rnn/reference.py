@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.random import PCG64, Generator
 
 from dnnffi.device.arrays import array_module, as_array
 from dnnffi.device.interface import AnyArray
@@ -25,7 +26,7 @@ class HostGenerator:
     """Random numbers of dropout drawn by NumPy, whatever module computes."""
 
     def __init__(self, seed: int) -> None:
-        state: Any = np.random.PCG64(seed).state["state"]
+        state: Any = PCG64(seed).state["state"]
         # What starts the numbers, as PCG64 has it, and how many were drawn.
         self._at: tuple[int, int, int] = state["state"], state["inc"], 0
         self._lock = new_lock()
@@ -39,7 +40,7 @@ class HostGenerator:
             # own: NumPy's has a lock too, which a forked child could find taken.
             at = state, inc, drawn = self._at
             self._at = state, inc, drawn + count
-        rng = np.random.Generator(_at(*at))
+        rng = Generator(_at(*at))
         return reference.dropout_masks(spec, problem.steps, problem.batch, problem.dropout, rng)
 
     def save(self) -> np.ndarray[Any, Any]:
@@ -56,9 +57,9 @@ class HostGenerator:
         self._at = int.from_bytes(raw[:16], "little"), int.from_bytes(raw[16:], "little"), 0
 
 
-def _at(state: int, inc: int, drawn: int) -> np.random.PCG64:
+def _at(state: int, inc: int, drawn: int) -> PCG64:
     """A generator from its two numbers, moved on by as many as were ``drawn``."""
-    bits = np.random.PCG64(0)
+    bits = PCG64(0)
     started: Any = bits.state
     started["state"] = {"state": state, "inc": inc}
     bits.state = started

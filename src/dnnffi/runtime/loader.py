@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _cffi_backend import FFI
+
 from dnnffi import files
 from dnnffi.errors import LibraryNotFoundError
+from dnnffi.importing import import_lock
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,20 @@ def load(
 ) -> Loaded:
     """Open the first candidate that loads and has ``required_symbol``.
 
-    Raises `LibraryNotFoundError` with every candidate tried and why it was not taken.
+    A fork waits until this returns, see `import_lock`: finding a library imports packages. Raises
+    `LibraryNotFoundError` with every candidate tried and why it was not taken.
     """
+    with import_lock:
+        return _load(library, places, open_library, required_symbol, install)
+
+
+def _load(
+    library: str,
+    places: tuple[Place, ...],
+    open_library: Callable[[str], Any],
+    required_symbol: str,
+    install: str,
+) -> Loaded:
     searched = []
     for place in places:
         try:
@@ -60,7 +75,7 @@ def load(
                 if os.sep in candidate and os.path.exists(candidate):
                     files.check_regular(candidate)
                 lib = open_library(candidate)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: cffi takes names in UTF-8 only
                 searched.append(f"{place.found_via}: {candidate} ({error})")
                 continue
             if not has_symbol(lib, required_symbol):
@@ -80,16 +95,9 @@ def has_symbol(lib: Any, name: str) -> bool:
     """Whether an ABI-mode cffi library has the function ``name``."""
     try:
         getattr(lib, name)
-    except (AttributeError, _ffi_error()):
+    except (AttributeError, FFI.error):  # the latter in ABI mode, if it is declared but missing
         return False
     return True
-
-
-def _ffi_error() -> type[Exception]:
-    # A symbol that is declared but missing raises ffi.error in ABI mode.
-    from _cffi_backend import FFI
-
-    return FFI.error
 
 
 def environment(variable: str) -> Place:
@@ -116,12 +124,13 @@ def pathfinder(name: str) -> Place:
     """The libraries of NVIDIA's wheels, and what else cuda-pathfinder knows."""
 
     def candidates() -> Iterator[str]:
-        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+        from cuda.pathfinder import load_nvidia_dynamic_lib
 
         try:
             path = load_nvidia_dynamic_lib(name).abs_path
-        except DynamicLibNotFoundError as error:
-            # It may be a library that the one asked for needs which is missing: say so.
+        except (OSError, RuntimeError, ValueError) as error:
+            # Not found, of which the text says whether a library that it needs is missing; or the
+            # search failed, for example at a name that cannot be decoded.
             raise LookupError(" ".join(str(error).split())) from error
         if path:
             yield path
@@ -137,11 +146,13 @@ def system(*names: str) -> Place:
 def mapped_libraries(pattern: str) -> list[str]:
     """Paths of the shared libraries in this process whose file name matches ``pattern``."""
     try:
-        maps = Path("/proc/self/maps").read_text()
+        # As bytes: the name of any file that is mapped may be in another encoding.
+        maps = Path("/proc/self/maps").read_bytes()
     except OSError:
         return []
     # address perms offset dev inode path; the path may hold spaces
-    paths = {fields[5] for line in maps.splitlines() if len(fields := line.split(None, 5)) == 6}
+    rows = (line.split(None, 5) for line in maps.split(b"\n"))
+    paths = {os.fsdecode(fields[5]) for fields in rows if len(fields) == 6}
     return sorted(path for path in paths if re.fullmatch(pattern, os.path.basename(path)))
 
 

@@ -13,7 +13,7 @@ from dnnffi.device.external import ExternalMemory
 from dnnffi.device.interface import Memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import Once
-from dnnffi.execution.locks import new_lock
+from dnnffi.importing import import_lock
 from dnnffi.runtime.loader import Place, has_symbol, load
 
 
@@ -130,13 +130,12 @@ class LibraryOfProcess(Generic[L]):
         self._ffi = ffi
         self._symbol = symbol
         self._places = places
-        self._lock = new_lock()
         self.current: L | None = None
 
     def load(self) -> L:
         """The library. Raises `LibraryNotFoundError`, or `UnsupportedError` where it is too old."""
         if self.current is None:
-            with self._lock:
+            with import_lock:
                 if self.current is None:
                     kind = self._kind
                     found = load(

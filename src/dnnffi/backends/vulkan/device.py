@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dnnffi.backends.vulkan.native import Functions
 from dnnffi.errors import DnnffiError, LibraryNotFoundError, UnsupportedError, VulkanError
 from dnnffi.execution.cache import Once
+from dnnffi.importing import import_lock
 
 INSTALL = "pip install 'dnnffi[vulkan]'"
 INSTALL_DRIVER = (
@@ -54,7 +55,8 @@ class Adapter(NamedTuple):
 def wgpu_module() -> Any:
     """The package wgpu; `LibraryNotFoundError` with the install command where there is none."""
     try:
-        return import_module("wgpu")
+        with import_lock:
+            return import_module("wgpu")
     except ImportError as error:
         raise LibraryNotFoundError(
             "wgpu, which the backend 'vulkan' runs on,", [f"import wgpu: {error}"], INSTALL
@@ -252,4 +254,5 @@ def open_device(index: int | None = None) -> Device:
         There is no adapter of this number.
     """
     number = 0 if index is None else index
-    return _devices.get(number, lambda: _open(number))
+    with import_lock:  # wgpu imports modules when it looks for adapters
+        return _devices.get(number, lambda: _open(number))

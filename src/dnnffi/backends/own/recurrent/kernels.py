@@ -8,6 +8,7 @@ from importlib.resources import files
 from dnnffi.backends.own.recurrent.geometry import DTYPES, WORD_BYTES, Geometry
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
+from dnnffi.importing import import_lock
 
 _FIRST = "numbers", "cells", "geometry", "exchange", "cluster", "ring", "tasks"
 _BY_TENSOR_CORES = "tiles", "weights", "product", "recurrence"
@@ -65,7 +66,8 @@ def _constants(values: dict[str, int]) -> str:
 
 @cache
 def _text(name: str) -> str:
-    return files(__package__).joinpath(f"{name}.cuh").read_text(encoding="utf-8")
+    with import_lock:  # for importlib.readers, which files() imports
+        return files(__package__).joinpath(f"{name}.cuh").read_text(encoding="utf-8")
 
 
 def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
