@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -35,3 +36,11 @@ def test_the_driver_says_its_version_or_it_is_unknown(monkeypatch, said, version
 
     monkeypatch.setattr(subprocess, "run", run)
     assert driver_version() == version
+
+
+def test_a_driver_that_says_what_is_not_utf_8_is_quoted(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_bytes(b"#!/bin/sh\nprintf '580.1\\351\\n'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert driver_version() == "580.1\N{REPLACEMENT CHARACTER}"

@@ -95,6 +95,15 @@ def test_what_a_handler_raises_is_an_error_of_the_program(error, code):
         jax.block_until_ready(call(name))
 
 
+def test_an_error_with_a_path_that_is_not_utf_8_is_an_error_of_the_program():
+    def fail(frame):
+        raise OSError(os.fsdecode(b"caf\xe9"))
+
+    xla_ffi.register("dnnffi_test_undecodable", fail, platform="cpu")
+    with pytest.raises(RuntimeError, match=r"OSError: caf\\udce9"):
+        jax.block_until_ready(call("dnnffi_test_undecodable"))
+
+
 def test_a_name_is_registered_once():
     calls = []
     xla_ffi.register("dnnffi_test_once", lambda frame: calls.append(1), platform="cpu")

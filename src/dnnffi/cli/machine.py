@@ -27,8 +27,9 @@ def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
         import cupy
 
         runtime = cupy.cuda.runtime
+        name = runtime.getDeviceProperties(runtime.getDevice())["name"]
         found |= {
-            "device": runtime.getDeviceProperties(runtime.getDevice())["name"].decode(),
+            "device": name.decode(errors="replace"),
             "driver": driver_version(),
             "cuda_driver_api": runtime.driverGetVersion(),
             "cudnn": probe.cudnn_library().version,
@@ -46,6 +47,7 @@ def driver_version() -> str:
     """The version of NVIDIA's driver, or "unknown"."""
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]
+        done = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=True)
+        return done.stdout.split()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return "unknown"

@@ -147,7 +147,7 @@ def devices(cupy: Package) -> Devices:
             found.append(
                 Device(
                     index,
-                    properties["name"].decode(),
+                    properties["name"].decode(errors="replace"),
                     f"{properties['major']}.{properties['minor']}",
                     int(properties["totalGlobalMem"]),
                 )

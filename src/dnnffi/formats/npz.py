@@ -7,7 +7,7 @@ writes: the memory that an archive takes is at most the size of its file.
 
 from __future__ import annotations
 
-# zipfile imports this codec when it opens a file, and NumPy ast when it reads a header. Here they are
+# zipfile imports this codec when it opens a file, NumPy ast when it reads a header. Here they are
 # imported under the lock that fork waits for (dnnffi.importing).
 import ast  # noqa: F401
 import encodings.cp437  # noqa: F401

@@ -97,7 +97,8 @@ def register(
 
 
 def _error(frame: Any, name: str, error: BaseException) -> Any:
-    text = ffi.new("char[]", f"{name}: {type(error).__name__}: {error}".encode())
+    shown = f"{name}: {type(error).__name__}: {error}"
+    text = ffi.new("char[]", shown.encode(errors="backslashreplace"))  # a path may not be UTF-8
     arguments = ffi.new("XLA_FFI_Error_Create_Args *")
     arguments.struct_size = ffi.sizeof("XLA_FFI_Error_Create_Args")
     arguments.message = text

@@ -102,7 +102,7 @@ class Functions:
     def _on_mapped(self, status: int, message: Any, number: Any, _: Any) -> None:
         waiter = self._waiters.pop(int(self._ffi.cast("uintptr_t", number)))
         if status != self._success:
-            waiter.failure = self._ffi.string(message.data, message.length).decode()
+            waiter.failure = self._ffi.string(message.data, message.length).decode(errors="replace")
         waiter.lock.release()
 
     def view(self, buffer: Any, mode: str, nbytes: int) -> NDArray:

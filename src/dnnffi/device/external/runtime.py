@@ -82,7 +82,7 @@ class Runtime:
         """Call a function that returns a status; `RuntimeCallError` unless it is success."""
         status = self.function(name)(*arguments)
         if status:
-            text = (self.function("GetErrorName")(status) or b"an error").decode()
+            text = (self.function("GetErrorName")(status) or b"an error").decode(errors="replace")
             raise RuntimeCallError(self._prefix + name, status, text)
 
     def _integer(self, name: str, *arguments: object) -> int:
