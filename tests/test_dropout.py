@@ -237,6 +237,27 @@ def test_a_child_may_fork_while_threads_draw():
             thread.join()
 
 
+OWN = "cudnn device 0, algorithm 'own' with an allocator"
+
+
+def of(place="reference device 0", states=b"\1" * 32):
+    """What `DropoutState.save` gives, with a part that it does not give."""
+    return {"seed": 7, "place": place, "states": states}
+
+
+@pytest.mark.parametrize(
+    ("place", "states"),
+    [
+        ("reference device 0", b"\1" * 32),
+        ("cudnn device 1", b"x" * 100),
+        ("miopen device 0 with an allocator", bytes(8)),
+        (OWN, (7).to_bytes(16, "little")),
+    ],
+)
+def test_what_was_saved_is_restored(place, states):
+    assert dnnffi.DropoutState.restore(of(place, states)).save() == of(place, states)
+
+
 @pytest.mark.parametrize(
     ("saved", "error", "message"),
     [
@@ -244,6 +265,21 @@ def test_a_child_may_fork_while_threads_draw():
         ({"place": None, "states": None}, ValueError, ".*; it has no 'seed'"),
         ({"seed": 1, "states": None}, ValueError, ".*; it has no 'place'"),
         ({"seed": 1, "place": None}, ValueError, ".*; it has no 'states'"),
+        ({"seed": "7", "place": None, "states": None}, TypeError, "seed must be an integer.*"),
+        (of(place=None), ValueError, "saved must have both 'place' and 'states', or None for both"),
+        (of(states=None), ValueError, "saved must have both 'place' and 'states', .*"),
+        (of(place=0), TypeError, r"saved\['place'\] must be a str or None; got int"),
+        (of(place="garbage"), ValueError, r"saved\['place'\] must be like .*; got 'garbage'"),
+        (of(states="7" * 32), TypeError, r"saved\['states'\] must be bytes or None; got str"),
+        (of(states=[1] * 32), TypeError, r"saved\['states'\] must be bytes or None; got list"),
+        (of(states=b""), ValueError, ".* of reference device 0 must have 32 bytes; got 0"),
+        (of(states=b"x" * 31), ValueError, ".* of reference device 0 must have 32 bytes; got 31"),
+        (of(states=bytes(32)), ValueError, ".* are damaged: the increment must be odd"),
+        (of("cudnn device 1", b""), ValueError, ".* of cudnn device 1 must have bytes; got 0"),
+        (of("miopen device 0", bytes(9)), ValueError, ".* must have 8 bytes; got 9"),
+        (of("miopen device 0", b"\xff" * 8), ValueError, ".* are damaged: more than 2.* uses"),
+        (of(OWN, bytes(15)), ValueError, ".* must have 16 bytes; got 15"),
+        (of(OWN, bytes(16)), ValueError, ".* are those of another seed than 7"),
     ],
 )
 def test_what_was_not_saved_is_not_restored(saved, error, message):

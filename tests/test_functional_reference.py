@@ -656,8 +656,9 @@ def test_saved_states_of_the_wrong_length_are_refused():
     state = dnnffi.DropoutState(7)
     ys(problem, a, state)
     saved = state.save() | {"states": b"short"}
-    with pytest.raises(ValueError, match=r"^saved states have 5 bytes; the reference's have 32$"):
-        ys(problem, a, dnnffi.DropoutState.restore(saved))
+    message = r"^saved\['states'\] of reference device 0 must have 32 bytes; got 5$"
+    with pytest.raises(ValueError, match=message):
+        dnnffi.DropoutState.restore(saved)
 
 
 def test_a_state_stays_in_one_place():

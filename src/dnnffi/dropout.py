@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
 from dnnffi.execution.cache import Once
 from dnnffi.spec.checks import check_integer, shown
+from dnnffi.spec.names import BackendName
+
+STATE_BYTES = {"reference": 32, "miopen": 8, "own": 16}
+"""Bytes of saved states, by backend or by the algorithm "own". cuDNN's depend on the device."""
+
+_PLACE = re.compile(
+    rf"(?P<backend>{'|'.join(get_args(BackendName))}) device \d+"
+    r"(, algorithm '(?P<algorithm>own)')?( with an allocator)?"
+)
 
 
 class Generator(Protocol):
@@ -104,7 +114,8 @@ class DropoutState:
     def restore(cls, saved: dict[str, Any]) -> Self:
         """A state that goes on where the saved one was, on the same backend and kind of device.
 
-        Raises ``TypeError``, ``ValueError`` for what `save` did not give.
+        Raises ``TypeError``, ``ValueError`` for what `save` did not give. How many bytes the states
+        of cuDNN have is known on their device only, and checked there at the first use.
 
         Examples
         --------
@@ -127,9 +138,12 @@ class DropoutState:
         if missing := [name for name in ("seed", "place", "states") if name not in saved]:
             raise ValueError(f"saved must be a dict of DropoutState.save; it has no {missing[0]!r}")
         state = cls(saved["seed"])
-        state._place = saved["place"]
-        if saved["states"] is not None:
-            state._states = np.frombuffer(saved["states"], np.uint8)
+        state._place = place = saved["place"]
+        if (place is None) != (saved["states"] is None):
+            raise ValueError("saved must have both 'place' and 'states', or None for both")
+        if place is not None:
+            states = _checked_states(state.seed, place, saved["states"])
+            state._states = np.frombuffer(states, np.uint8)
         return state
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -140,3 +154,34 @@ class DropoutState:
         use = self._used.find(None)
         place = self._place if use is None else use.place
         return f"DropoutState(seed={self.seed}, {place or 'not used yet'})"
+
+
+def _checked_states(seed: int, place: object, states: Any) -> bytes:
+    """``states`` as bytes; an error if a generator at ``place`` cannot have saved them."""
+    if not isinstance(place, str):
+        raise TypeError(f"saved['place'] must be a str or None; got {type(place).__name__}")
+    known = _PLACE.fullmatch(place)
+    if known is None:
+        raise ValueError(
+            f"saved['place'] must be like 'reference device 0', as of DropoutState.save; "
+            f"got {place!r}"
+        )
+    try:
+        raw = memoryview(states).tobytes()
+    except TypeError:
+        raise TypeError(
+            f"saved['states'] must be bytes or None; got {type(states).__name__}"
+        ) from None
+    kind = known["algorithm"] or known["backend"]
+    expected = STATE_BYTES.get(kind)
+    if not raw or expected not in (None, len(raw)):
+        wanted = "bytes" if expected is None else f"{expected} bytes"
+        raise ValueError(f"saved['states'] of {place} must have {wanted}; got {len(raw)}")
+    # What a generator would take, and draw other numbers or fail later.
+    if kind == "reference" and not raw[16] % 2:
+        raise ValueError(f"saved['states'] of {place} are damaged: the increment must be odd")
+    if kind == "own" and int.from_bytes(raw[:8], "little") != seed:
+        raise ValueError(f"saved['states'] of {place} are those of another seed than {seed}")
+    if kind == "miopen" and raw[7] >= 128:
+        raise ValueError(f"saved['states'] of {place} are damaged: more than 2**63 uses")
+    return raw

@@ -14,6 +14,7 @@ from dnnffi.backends.miopen.descriptors import DropoutDescriptor
 from dnnffi.backends.vendor import dropout
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.device.interface import Launch
+from dnnffi.dropout import STATE_BYTES
 
 _MASK = 2**64 - 1
 
@@ -43,8 +44,9 @@ class Generator(dropout.Generator):
 
     def restore(self, states: np.ndarray[Any, Any]) -> None:
         """Continue from saved states."""
-        if states.nbytes != 8:
-            raise ValueError(f"saved states have {states.nbytes} bytes; MIOpen's have 8")
+        expected = STATE_BYTES["miopen"]
+        if states.nbytes != expected:
+            raise ValueError(f"saved states have {states.nbytes} bytes; MIOpen's have {expected}")
         with self._lock:
             self._uses = int.from_bytes(states.tobytes(), "little")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnnffi import dropout
 from dnnffi.backends.own.recurrent.kernels import dropout_kernels
 from dnnffi.backends.own.recurrent.rows import Rows
 from dnnffi.backends.vendor.dropout import StatesInOrder
@@ -15,7 +16,7 @@ from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
 from dnnffi.reference.dropout import dropped_below
 from dnnffi.spec.problem import RNNProblem
 
-STATE_BYTES = 16
+STATE_BYTES = dropout.STATE_BYTES["own"]
 """The seed, and how many masks were drawn: two unsigned integers of 64 bits."""
 
 _MOST_THREADS = 256
