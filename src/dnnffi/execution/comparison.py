@@ -39,6 +39,7 @@ _ALLOWED = 2.0  # times the farthest of them
 Results = dict[str, AnyArray | None]
 
 
+@np.errstate(all="ignore")
 def compare(
     problem: RNNProblem | ConvProblem,
     found: Results,
@@ -73,11 +74,11 @@ def compare(
 
 def _drawn_deviation(drawn: Any, found: Any, expected: Any) -> float:
     """That of a result with rounding errors, as if it were one found."""
-    with np.errstate(over="ignore"):  # a number that the dtype does not reach becomes infinite
-        rounded = np.asarray(drawn).astype(found.dtype)
+    rounded = np.asarray(drawn).astype(found.dtype)  # infinite beyond the dtype's range
     return relative_deviation(rounded, to_host(expected))
 
 
+@np.errstate(all="ignore")
 def relative_deviation(found: AnyArray, expected: AnyArray) -> float:
     """Largest difference over the largest finite magnitude expected.
 

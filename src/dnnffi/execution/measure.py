@@ -72,6 +72,7 @@ class Filler:
         self._dtype = dtype
         self._pattern = default_rng(0).uniform(least, 1, 65_521)  # prime: rows differ
 
+    @np.errstate(all="ignore")
     def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> AnyArray:
         array: AnyArray = self._memory.empty(shape, self._dtype)
         flat, size, done = array.reshape(-1), prod(shape), min(self._pattern.size, prod(shape))
@@ -83,13 +84,13 @@ class Filler:
         return array
 
 
+@np.errstate(all="ignore")
 def disagreement(found: HostArrays, expected: HostArrays, allowed: float, whose: str) -> str:
     """Why results are not those expected, which are ``whose``, or an empty string."""
     worst = 0.0
     for one, other in zip(found, expected, strict=True):
-        with np.errstate(invalid="ignore"):  # of two infinities, which agree with nothing
-            scale = float(np.linalg.norm(other)) or 1.0
-            deviation = float(np.linalg.norm(one - other)) / scale
+        scale = float(np.linalg.norm(other)) or 1.0
+        deviation = float(np.linalg.norm(one - other)) / scale  # NaN for two infinities
         worst = deviation if deviation != deviation else max(worst, deviation)
     if worst <= allowed:
         return ""

@@ -27,7 +27,7 @@ from dnnffi.device.interface import NDArray
 from dnnffi.spec.conv import ConvSpec
 
 
-# Infinity and NaN are values here, as they are on a device: NumPy is not to warn of them.
+# Infinity and NaN are values, as on a device: see the rule of dnnffi.reference.
 @np.errstate(all="ignore")
 def forward(
     spec: ConvSpec,

@@ -62,7 +62,7 @@ class Gradients:
     weights: list[NDArray]
 
 
-# Infinity and NaN are values here, as they are on a device: NumPy is not to warn of them.
+# Infinity and NaN are values, as on a device: see the rule of dnnffi.reference.
 @np.errstate(all="ignore")
 def forward(
     spec: RNNSpec,

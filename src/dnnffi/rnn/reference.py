@@ -126,6 +126,7 @@ class ReferenceRNNPlan:
             raise
         return grads.x, grads.h_0, grads.c_0, grads.weights if weights_needed else None
 
+    @np.errstate(all="ignore")
     def gradient(
         self, found: list[AnyArray], weights: RNNWeights, out: RNNWeights | None, accumulate: bool
     ) -> RNNWeights:
