@@ -12,7 +12,7 @@ from dnnffi.device.arrays import as_array
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
-from dnnffi.device.spans import check_apart, span_of
+from dnnffi.device.spans import check_apart, span_of, written_span
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import check_choice
 from dnnffi.spec.names import Math
@@ -106,7 +106,7 @@ def _check(a: AnyArray, b: AnyArray, out: AnyArray | None) -> tuple[int, int]:
         raise ValueError(f"out must have shape ({rows}, {columns}); got {tuple(out.shape)}")
     if not out.flags.c_contiguous:
         raise ValueError("out must be contiguous, in C order")
-    check_apart([span_of("out", out)], [span_of("a", a), span_of("b", b)])
+    check_apart([written_span("out", out)], [span_of("a", a), span_of("b", b)])
     return rows, columns
 
 

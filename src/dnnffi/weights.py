@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, Self
 from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, ArrayT
-from dnnffi.device.spans import check_apart, span_of, spans_of
+from dnnffi.device.spans import check_apart, span_of, spans_of, written_span
 from dnnffi.execution.known_calls import KnownCalls
 from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
 from dnnffi.formats.network import Network
@@ -131,7 +131,7 @@ class RNNWeights(Generic[ArrayT]):
             out = array_module(given[0]).empty(layout.size, dtype_object(spec.dtype))
         packed = cls(out, spec, backend=backend)
         names = (f"weights[{index}]" for index in range(len(read)))
-        check_apart([span_of("out", packed._buffer)], spans_of(names, read))
+        check_apart([written_span("out", packed._buffer)], spans_of(names, read))
         for part, source in _parts(layout, packed._buffer, given):
             part[...] = source
         return packed
@@ -436,6 +436,10 @@ class RNNWeights(Generic[ArrayT]):
         True
         """
         targets = _arrays_of(self.spec, arrays)
+        written = [written_span(f"weights[{index}]", one) for index, one in enumerate(targets)]
+        # The span of an array with gaps may hold another one between its rows.
+        whole = [span for span, one in zip(written, targets, strict=True) if one.flags.c_contiguous]
+        check_apart(whole, [span_of("flat", self._buffer)])
         for part, target in _parts(self.layout, self._buffer, targets):
             target[...] = part
 

@@ -9,7 +9,9 @@ import pickle
 import numpy as np
 import pytest
 
+from dnnffi.device.external import array as array_module
 from dnnffi.device.external.array import _Tensor
+from dnnffi.device.spans import written_span
 from dnnffi.foreign import device_array
 
 CPU, CUDA, ROCM = 1, 2, 10
@@ -68,9 +70,165 @@ def test_contiguous_arrays(strides):
 
 def test_strides_that_are_never_stepped_over():
     device_array("x", Producer(shape=(1, 3), strides=(17, 1)))
+    device_array("x", Producer(shape=(0, 3), strides=(17, 9)))
 
 
-@pytest.mark.parametrize("strides", [(1, 2), (6, 2)])
+def test_an_array_without_dimensions():
+    assert device_array("x", Producer(shape=())).shape == ()
+
+
+def without_address():
+    producer = Producer()
+    producer.tensor.data, producer.tensor.byte_offset = None, 64
+    return producer
+
+
+def beyond_memory():
+    producer = Producer()
+    producer.tensor.byte_offset = 2**64 - 1
+    return producer
+
+
+class Elsewhere(Producer):
+    def __dlpack_device__(self):
+        return ROCM, 0
+
+
+class Versioned(Producer):
+    def __dlpack__(self, *, stream=None):
+        return _new_capsule(ctypes.addressof(self.tensor), b"dltensor_versioned", None)
+
+
+def of_dimensions(ndim):
+    producer = Producer()
+    producer.tensor.ndim = ndim
+    producer.tensor.shape = None
+    return producer
+
+
+@pytest.mark.parametrize(
+    ("producer", "error", "message"),
+    [
+        (without_address(), ValueError, "x has 6 elements and no address of memory"),
+        (beyond_memory(), ValueError, "x has 6 elements and no address of memory"),
+        (Elsewhere(), ValueError, "x is on device 0 by __dlpack_device__, and on 1 by its DLPack"),
+        (Versioned(), TypeError, "x gave no DLPack capsule that was asked for: "),
+        (of_dimensions(2), ValueError, "x has a DLPack capsule of 2 dimensions without a shape"),
+        (of_dimensions(-1), ValueError, "x has a DLPack capsule of -1 dimensions without a shape"),
+        (Producer(shape=(2, -3)), ValueError, r"x must have sizes from 0; its shape is \(2, -3\)"),
+        (Producer(bits=8), TypeError, "x has a dtype that DLPack numbers 2, of 8 bits and 1 lanes"),
+        (Producer(code=4, bits=8), TypeError, "x has a dtype that DLPack numbers 4, of 8 bits"),
+    ],
+)
+def test_what_dlpack_cannot_mean(producer, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        device_array("x", producer)
+
+
+# __cuda_array_interface__
+
+
+class Runtime:
+    """The runtime of a device that does nothing."""
+
+    def current_device(self):
+        return 1
+
+
+class Interface:
+    def __init__(self, **entries):
+        self.__cuda_array_interface__ = {
+            "shape": (2, 3),
+            "typestr": "<f4",
+            "data": (4096, False),
+            "version": 3,
+        } | entries
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """The streams that were waited for, on a runtime that does nothing."""
+    streams = []
+    monkeypatch.setattr(array_module, "runtime", lambda kind: Runtime())
+    monkeypatch.setattr(array_module, "_wait_for", lambda found, stream: streams.append(stream))
+    return streams
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {},
+        {"strides": None, "mask": None, "stream": None, "descr": [("", "<f4")]},
+        {"strides": (12, 4)},
+        {"strides": [12, 4], "shape": [2, 3]},
+        {"version": 0},
+        {"shape": (1, 3), "strides": (5, 4)},
+        {"shape": (0, 3), "strides": (5, 5), "data": (0, False)},
+    ],
+)
+def test_what_an_interface_tells(waited, entries):
+    value = Interface(**entries)
+    array = device_array("x", value, kind="cuda")
+    interface = value.__cuda_array_interface__
+    assert array.shape == tuple(interface["shape"])
+    assert (array.data.ptr, array.data.device_id) == (interface["data"][0], 1)
+    assert (array.dtype, array.kind, array.owner) == (np.float32, "cuda", value)
+    assert waited == [None]
+
+
+def test_the_stream_of_an_interface(waited):
+    device_array("x", Interface(stream=7), kind="cuda")
+    assert waited == [7]
+
+
+def test_an_interface_tells_that_it_is_read_only(waited):
+    array = device_array("x", Interface(data=(4096, True)), kind="cuda")
+    for view in (array, array[1:], array.reshape(3, 2), array_module.array_over([array], 4096, 2)):
+        assert not view.flags.writeable
+        assert view.__cuda_array_interface__["data"][1]
+        with pytest.raises(ValueError, match=r"^y must be writable; it is read-only$"):
+            written_span("y", view)
+    assert device_array("x", Interface(), kind="cuda").flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("entries", "error", "message"),
+    [
+        (
+            {"strides": (12, 5)},
+            ValueError,
+            r"x must be contiguous; its strides are \(12, 5\) bytes",
+        ),
+        ({"strides": (15, 4)}, ValueError, "x must be contiguous; its strides are"),
+        ({"strides": (16, 4)}, ValueError, "x must be contiguous; its strides are"),
+        ({"strides": (0, 4)}, ValueError, "x must be contiguous; its strides are"),
+        ({"strides": (-12, 4)}, ValueError, "x must be contiguous; its strides are"),
+        ({"shape": (3,), "strides": (5,)}, ValueError, r"x must be contiguous; .* \(5,\) bytes"),
+        ({"strides": (4,)}, ValueError, r"x has strides \(4,\) for shape \(2, 3\)"),
+        ({"shape": (2, -3)}, ValueError, r"x must have sizes from 0; its shape is \(2, -3\)"),
+        ({"shape": (2, 3.0)}, TypeError, "the shape of x must be an integer; got float"),
+        ({"mask": Interface()}, TypeError, "x must be a plain array; its .* has a mask"),
+        ({"version": 4}, ValueError, "x must have a .* of version 0 to 3; got 4"),
+        ({"version": "3"}, ValueError, "x must have a .* of version 0 to 3; got '3'"),
+        ({"stream": 0}, ValueError, "the stream of x must be None or from 1; .* has 0"),
+        ({"stream": -1}, ValueError, "the stream of x must be None or from 1; .* has -1"),
+        ({"stream": "0"}, TypeError, "the stream of x must be an integer; got str"),
+        ({"typestr": ">f4"}, TypeError, "x has the byte order of other machines, >f4"),
+        ({"typestr": "<f3"}, TypeError, "x has the unknown type '<f3'"),
+        ({"descr": [("a", "<f4")]}, TypeError, "x must have elements without fields; its descr is"),
+        ({"descr": [("", "<i4")]}, TypeError, "x must have elements without fields; its descr is"),
+        ({"data": (0, False)}, ValueError, "x has 6 elements and no address of memory"),
+        ({"data": (None, False)}, ValueError, "x has 6 elements and no address of memory"),
+        ({"data": (2**64 - 8, False)}, ValueError, "x has 6 elements and no address of memory"),
+    ],
+)
+def test_what_an_interface_cannot_mean(waited, entries, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        device_array("x", Interface(**entries), kind="cuda")
+    assert waited == []
+
+
+@pytest.mark.parametrize("strides", [(1, 2), (6, 2), (4, 1), (0, 1), (-3, 1), (3, 0)])
 def test_strided_arrays(strides):
     with pytest.raises(ValueError, match=r"^dy must be contiguous; its strides are "):
         device_array("dy", Producer(strides=strides))

@@ -44,6 +44,12 @@ def test_a_vector_is_the_same_in_both_layouts():
     assert packed_strides((5,), True) == packed_strides((5,), False) == (1,)
 
 
+def test_strides_in_bytes_that_are_no_whole_elements_leave_gaps():
+    assert is_packed((2, 2, 3), (24, 12, 4), False, itemsize=4)
+    assert not is_packed((2, 2, 3), (24, 12, 5), False, itemsize=4)
+    assert not is_packed((2, 2, 3), (27, 12, 4), False, itemsize=4)
+
+
 @given(shapes, st.booleans(), st.data())
 def test_strides_of_dimensions_of_one_count_for_nothing(shape, channels_last, data):
     packed = packed_strides(shape, channels_last)

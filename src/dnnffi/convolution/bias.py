@@ -42,8 +42,7 @@ def _gradient(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: int
 ) -> BiasGradient | None:
     """The kernels for an array, or None if there are gaps in it."""
-    elements = tuple(stride // dtype.itemsize for stride in strides)
     for layout in (CHANNELS_FIRST, CHANNELS_LAST):
-        if is_packed(shape, elements, layout == CHANNELS_LAST):
+        if is_packed(shape, strides, layout == CHANNELS_LAST, dtype.itemsize):
             return BiasGradient(shape, layout, dtype.name, device, cupy_memory())
     return None

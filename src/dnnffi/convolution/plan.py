@@ -9,7 +9,7 @@ from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray, ArrayT
-from dnnffi.device.spans import check_apart, span_of, spans_of
+from dnnffi.device.spans import check_apart, spans_of, written_span
 from dnnffi.errors import not_picklable
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import ConvOptionsDict
@@ -110,7 +110,8 @@ class ConvPlan:
 
         A forward takes x, w, bias, residual (None or nothing for what the problem has not),
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
-        has no gaps and shares no memory with them. Stands on ``cudnnBackendExecute``.
+        has no gaps, does not overlap itself and shares no memory with them. Stands on
+        ``cudnnBackendExecute``.
 
         Examples
         --------
@@ -136,7 +137,7 @@ class ConvPlan:
         checked = tuple(self._checked(*wanted, array) for wanted, array in pairs)
         if out is not None:
             out = self._checked(self._result, self._problem.result_shape, True, out)
-            check_apart([span_of(self._result, out)], spans_of(self._names, checked))
+            check_apart([written_span(self._result, out)], spans_of(self._names, checked))
         return self._plan.run_into(checked[: len(arrays)], out)
 
     def _checked(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import numpy as np
+
 from dnnffi.device.arrays import address
 from dnnffi.device.interface import AnyArray
 
@@ -24,6 +26,51 @@ def span_of(name: str, array: AnyArray) -> Span:
     steps = [step * (count - 1) for step, count in zip(array.strides, array.shape, strict=True)]
     below = sum(min(step, 0) for step in steps)
     return Span(name, address(array) + below, sum(map(abs, steps)) + array.dtype.itemsize)
+
+
+def check_writable(name: str, array: AnyArray) -> None:
+    """Raise ``ValueError`` for an array that says that it is read-only; CuPy's do not tell."""
+    if not getattr(array.flags, "writeable", True):
+        raise ValueError(f"{name} must be writable; it is read-only")
+
+
+def written_span(name: str, array: AnyArray) -> Span:
+    """The memory of an array that a call writes.
+
+    Raises ``ValueError`` if it says that it is read-only, or if two of its elements share memory,
+    as in arrays of ``as_strided`` and ``broadcast_to``.
+    """
+    check_writable(name, array)
+    span = span_of(name, array)
+    if _overlaps_itself(array, span.nbytes):
+        raise ValueError(
+            f"{name} must not overlap itself: it is written; it has shape {tuple(array.shape)} and "
+            f"strides {tuple(array.strides)}"
+        )
+    return span
+
+
+def _overlaps_itself(array: AnyArray, nbytes: int) -> bool:
+    """Whether two elements of an array, which spans ``nbytes``, share memory."""
+    item = array.dtype.itemsize
+    pairs = zip(array.strides, array.shape, strict=True)
+    steps = sorted((abs(step), count) for step, count in pairs if count > 1)
+    extent = item
+    for step, count in steps:
+        if step < extent:
+            break
+        extent += step * (count - 1)
+    else:
+        return False  # each dimension steps over all that is inside
+    if array.size == 0:
+        return False
+    if nbytes < array.size * item:
+        return True
+    # Dimensions that interleave: there are no more elements than memory, so they can be counted.
+    offsets = np.zeros(1, np.int64)
+    for step, count in steps:
+        offsets = (offsets[:, None] + step * np.arange(count)).reshape(-1)
+    return bool((np.diff(np.sort(offsets)) < item).any())
 
 
 def spans_of(names: Iterable[str], arrays: Iterable[AnyArray | None]) -> list[Span]:

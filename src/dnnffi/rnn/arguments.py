@@ -11,7 +11,7 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import AnyArray, Array, Memory
-from dnnffi.device.spans import Span, check_apart
+from dnnffi.device.spans import Span, check_apart, check_writable
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 
@@ -118,6 +118,8 @@ class Arguments:
                 if shape == "c" and not self._has_cell:
                     raise ValueError(f"{name} must be None: {self._mode} has no cell state")
                 address = self.address(name, array, size)
+                if is_written:
+                    check_writable(name, array)
             addresses.append(address)
             span = Span(name, address, size * self._item if address else 0)
             (written if is_written else read).append(span)

@@ -11,7 +11,7 @@ from numpy.random import PCG64, Generator
 
 from dnnffi.device.arrays import array_module, as_array
 from dnnffi.device.interface import AnyArray
-from dnnffi.device.spans import Span, check_apart, span_of, spans_of
+from dnnffi.device.spans import Span, check_apart, span_of, spans_of, written_span
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.locks import new_lock
 from dnnffi.reference import rnn as reference
@@ -182,14 +182,13 @@ class ReferenceBufferPlan:
         self._open()
         if not self.plan.problem.training:
             raise ContextError("this plan is for inference; make it with training=True")
+        written = [] if out_weights is None else [written_span("out_weights", out_weights._buffer)]
         if gradients is not None:
             if self._saved is None:
                 raise ContextError("backward data runs once, after a forward")
             names, read = ("dx", "dh_0", "dc_0"), spans_of(("dy", "dh_n", "dc_n"), gradients)
             targets = self._targets(names, out, [*self._read, *read])
-            if out_weights is not None:
-                written = span_of("out_weights", out_weights._buffer)
-                check_apart([written], [*self._read, *read, *spans_of(names, targets)])
+            check_apart(written, [*self._read, *read, *spans_of(names, targets)])
             *results, self._weights = self.plan.backward(
                 self._saved, *gradients, weights_needed=True, retain=False
             )
@@ -240,7 +239,9 @@ class ReferenceBufferPlan:
                 raise TypeError(f"{name} must have dtype {dtype}; got {target.dtype.name}")
             if not target.flags.c_contiguous:
                 raise ValueError(f"{name} must be contiguous; got strides {target.strides}")
-        check_apart(spans_of(names, targets), read)
+        pairs = zip(names, targets, strict=True)
+        written = [written_span(name, one) for name, one in pairs if one is not None]
+        check_apart(written, read)
         return targets
 
 

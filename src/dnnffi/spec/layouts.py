@@ -27,11 +27,16 @@ def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ..
     return (n_stride, c_stride, *spatial_strides)
 
 
-def is_packed(shape: tuple[int, ...], strides: tuple[int, ...], channels_last: bool) -> bool:
-    """Whether there are no gaps. Strides of dimensions of size 1 do not matter."""
+def is_packed(
+    shape: tuple[int, ...], strides: tuple[int, ...], channels_last: bool, itemsize: int = 1
+) -> bool:
+    """Whether there are no gaps. Strides of dimensions of size 1 do not matter.
+
+    ``strides`` are in elements, or in bytes where ``itemsize`` is the bytes of an element.
+    """
     packed = packed_strides(shape, channels_last)
     return all(
-        size == 1 or stride == wanted
+        size == 1 or stride == wanted * itemsize
         for size, stride, wanted in zip(shape, strides, packed, strict=True)
     )
 

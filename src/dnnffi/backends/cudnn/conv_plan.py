@@ -179,9 +179,7 @@ class CudnnConvPlan(ConvProblemPlan):
             return True
         if array.ndim < 3:
             return bool(array.shape[0] == 1)
-        item = self._dtype.itemsize
-        strides = tuple(stride // item for stride in array.strides)
-        return is_packed(array.shape, strides, self._last)
+        return is_packed(array.shape, array.strides, self._last, self._dtype.itemsize)
 
     def ready(self, arrays: tuple[Any, ...], stream: Stream) -> tuple[Any, ...]:
         """``arrays`` without gaps, in the layout and aligned; copies of those that are not."""

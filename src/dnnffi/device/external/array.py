@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,9 +14,11 @@ from dnnffi.device.external.runtime import Event, kind_in_process, runtime
 from dnnffi.device.external.use import current_allocator, current_stream
 from dnnffi.device.tracked import detached
 from dnnffi.errors import not_picklable
+from dnnffi.spec.checks import check_integer
 from dnnffi.spec.layouts import contiguous_strides
 
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+_INTERFACE_VERSION = 3  # the newest __cuda_array_interface__
 
 
 class Pointer(NamedTuple):
@@ -28,6 +31,7 @@ class Pointer(NamedTuple):
 
 class _Flags(NamedTuple):
     c_contiguous: bool = True
+    writeable: bool = True
 
 
 class DeviceArray:
@@ -51,6 +55,7 @@ class DeviceArray:
         address: int,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
+        writeable: bool = True,
     ) -> None:
         self.owner = owner
         self.kind = kind
@@ -60,7 +65,7 @@ class DeviceArray:
         self.dtype = dtype
         self.size = prod(shape)
         self.nbytes = self.size * dtype.itemsize
-        self.flags = _Flags()
+        self.flags = _Flags(writeable=writeable)
         self._c_contiguous = True
 
     def __reduce__(self) -> NoReturn:
@@ -77,14 +82,15 @@ class DeviceArray:
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (self.data.ptr, False),
+            "data": (self.data.ptr, not self.flags.writeable),
             "strides": None,
             "version": 3,
         }
 
     def _view(self, start: int, shape: tuple[int, ...]) -> DeviceArray:
         address = self.data.ptr + start * self.dtype.itemsize
-        return DeviceArray(self.owner, self.kind, self.data.device_id, address, shape, self.dtype)
+        at = self.data.device_id, address
+        return DeviceArray(self.owner, self.kind, *at, shape, self.dtype, self.flags.writeable)
 
     def __getitem__(self, rows: slice) -> DeviceArray:
         """Some rows, without a copy."""
@@ -201,10 +207,8 @@ def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) ->
         raise ValueError(
             f"{what} must be on the current device, {current}; it is on {array.data.device_id}"
         )
-    if prod(shape) and not array.data.ptr:
-        raise ValueError(f"{what} has no address")
     interface = getattr(array.owner, "__cuda_array_interface__", None)
-    if interface is not None and interface["data"][1]:
+    if not array.flags.writeable or (interface is not None and interface["data"][1]):
         raise ValueError(f"{what} must be writable; it says that it is read-only")
     return array
 
@@ -235,35 +239,73 @@ def _from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
     stream = current_stream()
     # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
     capsule = value.__dlpack__(stream=stream or (1 if kind == "cuda" else 0))
-    # Not consumed: dropping the capsule releases the tensor, and the owner has the memory.
-    tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
-    shape = tuple(tensor.shape[: tensor.ndim])
-    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    try:
+        # Not consumed: dropping the capsule releases the tensor, and the owner has the memory.
+        tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} gave no DLPack capsule that was asked for: {error}") from None
+    if tensor.device_id != device:
+        raise ValueError(
+            f"{name} is on device {device} by __dlpack_device__, and on {tensor.device_id} by its "
+            "DLPack capsule"
+        )
+    ndim = tensor.ndim
+    if ndim < 0 or (ndim and not tensor.shape):
+        raise ValueError(f"{name} has a DLPack capsule of {ndim} dimensions without a shape")
+    shape = tuple(tensor.shape[:ndim]) if ndim else ()
+    strides = tuple(tensor.strides[:ndim]) if ndim and tensor.strides else None
     known = _DLPACK_CODES.get(tensor.code)
-    if known is None or tensor.lanes != 1:
-        raise TypeError(f"{name} has a dtype that DLPack numbers {tensor.code}; it is not known")
-    dtype = dtype_object(f"{known}{tensor.bits}")
-    _check_contiguous(name, shape, strides)
+    dtype = None
+    if known is not None and tensor.lanes == 1:
+        with suppress(TypeError):
+            dtype = dtype_object(f"{known}{tensor.bits}")
+    if dtype is None:
+        raise TypeError(
+            f"{name} has a dtype that DLPack numbers {tensor.code}, of {tensor.bits} bits and "
+            f"{tensor.lanes} lanes; it is not known"
+        )
     address = (tensor.data or 0) + tensor.byte_offset
+    in_bytes = None if strides is None else tuple(step * dtype.itemsize for step in strides)
+    _check_memory(name, tensor.data, address, shape, in_bytes, dtype)
     return DeviceArray(value, kind, device, address, shape, dtype)
 
 
 def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
+    """An array by version 0 to 3 of ``__cuda_array_interface__``, with all entries looked at."""
     interface = value.__cuda_array_interface__
-    shape = tuple(interface["shape"])
+    version = interface.get("version", 0)
+    if version not in range(_INTERFACE_VERSION + 1):
+        raise ValueError(
+            f"{name} must have a __cuda_array_interface__ of version 0 to {_INTERFACE_VERSION}; "
+            f"got {version!r}"
+        )
+    if interface.get("mask") is not None:
+        raise TypeError(f"{name} must be a plain array; its __cuda_array_interface__ has a mask")
+    typestr = interface["typestr"]
     try:
-        dtype = np.dtype(interface["typestr"])
+        dtype = np.dtype(typestr)
     except TypeError:
-        raise TypeError(f"{name} has the unknown type {interface['typestr']!r}") from None
+        raise TypeError(f"{name} has the unknown type {typestr!r}") from None
     if not dtype.isnative:
         raise TypeError(f"{name} has the byte order of other machines, {dtype.str}")
-    strides = interface.get("strides")
-    if strides is not None:
-        _check_contiguous(name, shape, tuple(stride // dtype.itemsize for stride in strides))
-    address, _read_only = interface["data"]
+    descr = interface.get("descr")
+    if descr is not None and list(map(tuple, descr)) != [("", typestr)]:
+        raise TypeError(f"{name} must have elements without fields; its descr is {descr!r}")
+    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    address, read_only = interface["data"]
+    address = address or 0
+    in_bytes = None if strides is None else tuple(strides)
+    _check_memory(name, address, address, shape, in_bytes, dtype)
+    producer = interface.get("stream")
+    if producer is not None and check_integer(f"the stream of {name}", producer) < 1:
+        raise ValueError(
+            f"the stream of {name} must be None or from 1; its __cuda_array_interface__ has "
+            f"{producer}"
+        )
     found = runtime(kind or kind_in_process())
-    _wait_for(found, interface.get("stream"))
-    return DeviceArray(value, kind, found.current_device(), address or 0, shape, dtype)
+    _wait_for(found, producer)
+    device = found.current_device()
+    return DeviceArray(value, kind, device, address, shape, dtype, writeable=not read_only)
 
 
 def _wait_for(found: Any, producer: int | None) -> None:
@@ -276,20 +318,38 @@ def _wait_for(found: Any, producer: int | None) -> None:
     found.wait(stream, event)
 
 
-def _check_contiguous(name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> None:
-    if strides is None or 0 in shape:
+def _check_memory(
+    name: str,
+    data: int | None,
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    dtype: np.dtype[Any],
+) -> None:
+    """Raise unless the shape, strides (in bytes) and address are those of a contiguous array."""
+    if any(check_integer(f"the shape of {name}", size) < 0 for size in shape):
+        raise ValueError(f"{name} must have sizes from 0; its shape is {shape}")
+    if strides is not None and len(strides) != len(shape):
+        raise ValueError(f"{name} has strides {strides} for shape {shape}")
+    if 0 in shape:
         return
-    step = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size > 1 and stride != step:
-            raise ValueError(
-                f"{name} must be contiguous; its strides are {strides} for shape {shape}"
-            )
-        step *= size
+    if strides is not None:
+        step = dtype.itemsize
+        for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+            if size > 1 and stride != step:
+                raise ValueError(
+                    f"{name} must be contiguous; its strides are {strides} bytes for shape {shape} "
+                    f"of {dtype}"
+                )
+            step *= size
+    if not data or not 0 < address <= 2**64 - prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name} has {prod(shape)} elements and no address of memory")
 
 
 def array_over(arrays: Any, start: int, size: int) -> DeviceArray:
     """A flat array from address ``start`` over the memory of ``arrays``, which it keeps alive."""
     first = arrays[0]
     owner = tuple(array.owner for array in arrays)
-    return DeviceArray(owner, first.kind, first.data.device_id, start, (size,), first.dtype)
+    at = first.data.device_id, start
+    writeable = all(array.flags.writeable for array in arrays)
+    return DeviceArray(owner, first.kind, *at, (size,), first.dtype, writeable)
