@@ -152,7 +152,6 @@ def write(
     try:
         with open(part, "xb", opener=create) as file:
             file.write(data)
-            file.flush()
             if mode is not None and hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)  # regardless of the umask
             now = os.fstat(file.fileno()).st_mtime

@@ -440,6 +440,24 @@ def test_metadata_of_safetensors_that_are_no_texts(tmp_path, metadata):
         RNNWeights.load(path)
 
 
+def test_a_flipped_bit_in_a_header_of_safetensors_is_refused_or_harmless(tmp_path):
+    safetensors_numpy()
+    path = tmp_path / "net.safetensors"
+    weights_of().save(path)
+    whole = path.read_bytes()
+    refused = 0
+    for at in range(0, 8 + int.from_bytes(whole[:8], "little"), 5):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x01]) + whole[at + 1 :])
+        try:
+            found = RNNWeights.load(path)
+        except ValueError as error:
+            assert str(error).startswith(str(path))  # noqa: PT017 - either is right
+            refused += 1
+        else:
+            assert found.spec == SPEC
+    assert refused > 200
+
+
 # One name twice: readers differ in which of the two they take
 
 
@@ -525,6 +543,36 @@ def test_no_error_recommends_unpickling(tmp_path, change):
     with pytest.raises(ValueError, match=rf"^{path} is not a whole npz file") as caught:
         RNNWeights.load(path)
     assert "pickle" not in "".join(traceback.format_exception(caught.value))
+    reason = "has Python objects" if "object" in change else "the header of a.npy is not that of an"
+    assert reason in str(caught.value)
+
+
+def with_header(path, shape, content):
+    """Add a member ``a`` whose header says ``shape``."""
+    file = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, described)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("a.npy", file.getvalue() + content)
+
+
+@pytest.mark.parametrize("shape", [(-4,), (-2, -2), (2**40, 2**40), (4.0,), (True, 4)])
+def test_a_shape_that_no_array_has_is_refused(tmp_path, shape):
+    path = tmp_path / "net.npz"
+    weights_of().save(path)
+    with_header(path, shape, bytes(16))
+    with pytest.raises(ValueError, match=rf"^{path}(: state_dict: unexpected: a$| is not a whole)"):
+        RNNWeights.load(path)
+
+
+def test_an_encrypted_member_is_refused(tmp_path):
+    path = tmp_path / "net.npz"
+    weights_of().save(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.infolist()[3].flag_bits |= 1
+        archive._didModify = True
+    with pytest.raises(ValueError, match=rf"^{path} is not a whole npz file .*: .*encrypted"):
+        RNNWeights.load(path)
 
 
 def test_arrays_in_other_orders_of_memory_and_bytes_are_read(tmp_path):
@@ -550,10 +598,7 @@ def test_a_spec_that_is_no_short_text_is_refused(tmp_path, text):
 def test_an_array_of_another_size_than_its_header_says_is_refused(tmp_path):
     path = tmp_path / "net.npz"
     weights_of().save(path)
-    file = io.BytesIO()
-    np.save(file, np.zeros(3, "f4"))
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("a.npy", file.getvalue() + bytes(4))
+    with_header(path, (3,), bytes(16))
     with pytest.raises(ValueError, match=rf"^{path} is .*: a.npy has 144 bytes; its header descr"):
         RNNWeights.load(path)
 

@@ -28,7 +28,6 @@ MAX_TEXT_BYTES = 2**16
 """Upper bound on a text in an archive, which NumPy stores with 4 bytes per character."""
 
 _SUFFIX = ".npy"
-_ENCRYPTED = 0x1  # a bit of a member's flags
 
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -68,8 +67,6 @@ class NpzReader:
             name = member.filename
             if not name.endswith(_SUFFIX):
                 raise ValueError(f"its member {name} is not an array")
-            if member.flag_bits & _ENCRYPTED:
-                raise ValueError(f"{name} is encrypted")
             if member.compress_type != ZIP_STORED or member.compress_size != member.file_size:
                 raise ValueError(f"{name} is compressed; numpy.savez stores arrays as they are")
         # Members may overlap, so that together they are larger than the file.
@@ -121,12 +118,7 @@ def to_npz(arrays: Mapping[str, Any]) -> memoryview:
 def _header(name: str, content: IO[bytes]) -> _Header:
     """Read the header of a member; the data comes next in ``content``."""
     try:
-        header = _Header(*_HEADERS[np.lib.format.read_magic(content)](content))
-    except MemoryError:
-        raise
+        return _Header(*_HEADERS[np.lib.format.read_magic(content)](content))
     except Exception:
         # Without NumPy's message, which may recommend unpickling.
         raise ValueError(f"the header of {name} is not that of an array") from None
-    if any(length < 0 for length in header.shape):
-        raise ValueError(f"{name} has the shape {header.shape}")
-    return header
