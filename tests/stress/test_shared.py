@@ -18,6 +18,8 @@ import dnnffi
 from dnnffi.backends.cudnn.dropout import Generator
 from dnnffi.backends.vendor.handle import close_handles, current_launch
 from dnnffi.device.external import device_array
+from dnnffi.errors import CaptureError, ContextError
+from dnnffi.rnn.arguments import Arguments
 
 
 def looks():
@@ -83,6 +85,81 @@ def test_threads_make_plans_while_others_look_and_clear(calls):
         for thread in threads[2:]:
             thread.join()
     assert failed == []
+
+
+# A plan is for one thread at a time. What two do with one fails with an error of dnnffi's.
+
+
+def on_plan(calls):
+    """What a thread does with a plan of a network, by name."""
+    zeros = calls.weights.like(calls.asarray(np.zeros(calls.weights.flat.shape)))
+    return {
+        "forward": calls.plan_forward,
+        "backward": calls.plan_backward,
+        "backward_data": calls.plan_backward_data,
+        "backward_weights": calls.plan_backward_weights,
+        "accumulate": lambda plan: plan.backward_weights(out=zeros, accumulate=True),
+        "close": lambda plan: plan.close(),
+    }
+
+
+def prepared(calls, name):
+    """A plan on which this call is the next one in order."""
+    plan = calls.plan()
+    if name not in ("forward", "close"):
+        calls.plan_forward(plan)
+    if name in ("backward_weights", "accumulate"):
+        calls.plan_backward_data(plan)
+    return plan
+
+
+def is_of_misuse(error):
+    return isinstance(error, ContextError | CaptureError) or (
+        type(error) is ValueError and str(error).endswith("is closed")
+    )
+
+
+def test_a_call_on_a_plan_in_the_middle_of_another_gives_errors_of_dnnffi(calls, some):
+    does = on_plan(calls)
+    wrong, cases = [], []
+
+    def attempt(name, plan):
+        try:
+            does[name](plan)
+        except Exception as error:
+            if not is_of_misuse(error):
+                wrong.append((name, error))
+
+    for first in does:
+        with prepared(calls, first) as plan:
+            points = points_of(lambda: attempt(first, plan))  # noqa: B023
+        # The stand-in finds, as no GPU does, that a forward pass was enqueued where a backward
+        # pass was just about to be.
+        others = [name for name in does if calls.backend == "reference" or name != "forward"]
+        cases += [(n, first, other) for n in range(1, points + 1) for other in others]
+    for number, first, other in some(cases, 1500 if calls.backend == "reference" else 300):
+        with prepared(calls, first) as plan:
+            at_point(number, lambda: attempt(other, plan), lambda: attempt(first, plan))  # noqa: B023
+    assert wrong == []
+
+
+def test_a_forward_pass_ends_a_backward_pass_that_has_begun_with_an_earlier_one(host, monkeypatch):
+    calls = Calls("cudnn", host.asarray)
+    check = Arguments.backward_weights
+
+    def interrupted(*arguments, **keywords):
+        monkeypatch.undo()
+        calls.plan_forward(plan)  # as another thread does
+        return check(*arguments, **keywords)
+
+    with calls.plan() as plan:
+        calls.plan_forward(plan)
+        calls.plan_backward_data(plan)
+        monkeypatch.setattr(Arguments, "backward_weights", interrupted)
+        with pytest.raises(ContextError, match=r"^backward weights runs once, after backward data"):
+            calls.plan_backward_weights(plan)
+        calls.plan_backward(plan)
+    vars(calls).clear()
 
 
 # First calls, of a library that is new

@@ -75,7 +75,11 @@ class BufferPlan:
         workspace = plan.workspace(route.workspace_bytes, stream, not captured)
         reserve = None
         if self._training:
-            self._filled = None  # whatever happens now, what an earlier forward left is gone
+            # Whatever happens now, what an earlier forward left is gone, for a call of another
+            # thread too that has begun with it.
+            earlier, self._filled = self._filled, None
+            if earlier is not None:
+                earlier.context.empty()
             reserve = self._reserve_space(route)
         arrays = (y, x, h_0, h_n, c_0, c_n, weights, workspace, reserve)
         identities = tuple(map(id, arrays))
@@ -224,14 +228,17 @@ class BufferPlan:
         return filled
 
     def _reserve_space(self, route: Route) -> Array:
-        if self._reserve is None or self._reserve.nbytes < route.reserve_bytes:
-            self._reserve = self._memory.empty((route.reserve_bytes,), self._memory.dtype("uint8"))
-        return self._reserve
+        reserve = self._reserve  # read once: another thread may close the plan
+        if reserve is None or reserve.nbytes < route.reserve_bytes:
+            reserve = self._memory.empty((route.reserve_bytes,), self._memory.dtype("uint8"))
+            self._reserve = reserve
+        return reserve
 
     @property
     def nbytes(self) -> int:
         """Device memory of the reserve space."""
-        return 0 if self._reserve is None else int(self._reserve.nbytes)
+        reserve = self._reserve
+        return 0 if reserve is None else int(reserve.nbytes)
 
     def close(self) -> None:
         """Let go of everything."""

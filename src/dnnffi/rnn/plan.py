@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self
 from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import not_picklable
+from dnnffi.errors import ContextError, not_picklable
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.spec.checks import check_flag
@@ -197,7 +197,7 @@ class RNNPlan:
         if check_flag("accumulate", accumulate) and out is None:
             raise ValueError("accumulate=True needs out, which it adds to")
         _, gradient = self._buffers.backward(None, self._weights, None, out, accumulate)
-        return gradient
+        return self._checked_gradient(gradient)
 
     def backward(
         self,
@@ -225,7 +225,13 @@ class RNNPlan:
         gradients, given = self._gradients(dy, dhx, out)
         self._check_out_weights(out_weights)
         data, dweights = self._buffers.backward(gradients, self._weights, given, out_weights)
-        return self._of_data(data), dweights
+        return self._of_data(data), self._checked_gradient(dweights)
+
+    @staticmethod
+    def _checked_gradient(found: RNNWeights | None) -> RNNWeights:
+        if found is None:  # the plan lost its weights between the check and their use
+            raise ContextError("the plan was closed during this call: one thread at a time uses it")
+        return found
 
     def _gradients(self, dy: AnyArray | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
         """(dy, dh_n, dc_n) made ready, and the arrays of ``out``."""

@@ -149,7 +149,9 @@ class ReferenceBufferPlan:
         self.plan = plan
         self.closed = False
         self._saved: Any = None
-        self._weights: Any = None  # what the plan's backward gave for them
+        # Gradients of the weights from backward data, one entry or none: of several threads that
+        # ask for it, pop() gives it to one.
+        self._found: list[Any] = []
         self._read: list[Span] = []  # what the backwards of the last forward read again
 
     def forward(
@@ -161,7 +163,7 @@ class ReferenceBufferPlan:
         read = spans_of(("x", "h_0", "c_0", *("weights",) * len(flat)), (x, h_0, c_0, *flat))
         targets = self._targets(("y", "h_n", "c_n"), out, read)
         *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
-        self._weights = None
+        self._found.clear()
         done = _into(out, targets, results)
         self._read = [*read, span_of("y", as_array("y", done[0]))]
         return done
@@ -183,22 +185,29 @@ class ReferenceBufferPlan:
         if not self.plan.problem.training:
             raise ContextError("this plan is for inference; make it with training=True")
         written = [] if out_weights is None else [written_span("out_weights", out_weights._buffer)]
+        found: Any
         if gradients is not None:
-            if self._saved is None:
+            saved = self._saved
+            if saved is None:
                 raise ContextError("backward data runs once, after a forward")
             names, read = ("dx", "dh_0", "dc_0"), spans_of(("dy", "dh_n", "dc_n"), gradients)
             targets = self._targets(names, out, [*self._read, *read])
             check_apart(written, [*self._read, *read, *spans_of(names, targets)])
-            *results, self._weights = self.plan.backward(
-                self._saved, *gradients, weights_needed=True, retain=False
+            *results, found = self.plan.backward(
+                saved, *gradients, weights_needed=True, retain=False
             )
-            self._saved = None
+            if self._saved is saved:
+                self._saved = None
             out = _into(out, targets, results)
-        elif self._weights is None:
-            raise ContextError("backward weights runs once, after backward data")
+            if weights is None:
+                self._found[:] = [found]
+        else:
+            try:
+                found = self._found.pop()
+            except IndexError:
+                message = "backward weights runs once, after backward data"
+                raise ContextError(message) from None
         if weights is not None:
-            assert self._weights is not None
-            found, self._weights = self._weights, None
             out_weights = self.plan.gradient(found, weights, out_weights, accumulate)
         return out, out_weights
 
@@ -217,7 +226,8 @@ class ReferenceBufferPlan:
     def close(self) -> None:
         """Let go of what backward needs."""
         self.closed = True
-        self._saved = self._weights = None
+        self._saved = None
+        self._found.clear()
 
     def _open(self) -> None:
         if self.closed:
