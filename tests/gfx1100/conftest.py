@@ -10,7 +10,7 @@ import pytest
 from verification import pytest_runtest_call, refused, write  # noqa: F401
 
 HERE = Path(__file__).resolve().parent
-ANYWHERE = ("test_root.py",)
+ANYWHERE = ("test_root.py", "test_run.py")
 
 
 def pytest_collection_modifyitems(items):
