@@ -92,12 +92,12 @@ typedef struct XLA_FFI_Rets {
     XLA_FFI_Buffer **rets;
 } XLA_FFI_Rets;
 
-/* Of a handler whose attributes are strings. */
+/* An attribute is a string, as declared here, only where its entry in types says so. */
 typedef struct XLA_FFI_Attrs {
     size_t struct_size;
     void *extension_start;
     int64_t size;
-    void *types;
+    int *types;
     XLA_FFI_ByteSpan **names;
     XLA_FFI_ByteSpan **attrs;
 } XLA_FFI_Attrs;

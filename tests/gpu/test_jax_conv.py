@@ -296,7 +296,9 @@ def test_what_was_measured_is_used(monkeypatch, tmp_path):
         4 * TOLERANCES["float16"],
     )
     engine = HANDLERS.engine
-    used = {HANDLERS.read(text).choice for text, _ in HANDLERS._prepared}
+    used = {
+        HANDLERS.read(text).choice for known in HANDLERS._prepared.values() for text, _ in known
+    }
     for operation in OPERATIONS:
         of_one = asked._replace(operation=operation)
         measured = engine._tuner.find(of_one, 0).choice

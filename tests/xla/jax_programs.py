@@ -16,7 +16,7 @@ import numpy as np
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.backends.cudnn.record import CUDNN
-from dnnffi.jax.convolution.by_lax import in_memory
+from dnnffi.jax.convolution.call import in_memory
 from dnnffi.jax.convolution.engine import CudnnEngine
 from dnnffi.jax.convolution.handlers import Handlers as ConvHandlers
 from dnnffi.jax.rnn.engine import VendorEngine

@@ -111,8 +111,13 @@ def call_of(problem, choice, workspace=2**16, problems=1):
     return Call(problem, choice, problems, *names, workspace)
 
 
+def prepared(handlers, call):
+    """Prepare a forward call, as a handler does."""
+    return handlers._prepare("forward", call, call.buffers("forward"))
+
+
 def test_an_address_that_is_not_aligned_is_refused(conv_host):
-    run = conv_host._prepare("forward", call_of(PLAIN, conv_host.engine.decide(PLAIN)))
+    run = prepared(conv_host, call_of(PLAIN, conv_host.engine.decide(PLAIN)))
     with pytest.raises(RuntimeError, match=r"^x lies at 0x100008, no multiple of 16$"):
         run(None, [2**20 + 8, 2**21, 2**22, 2**23, 0])
 
@@ -122,11 +127,11 @@ def test_rows_that_are_not_aligned_are_refused(conv_host):
     problem = dnnffi.ConvProblem.of("forward", spec, (4, 1, 8))
     call = call_of(problem, conv_host.engine.decide(problem), problems=2)
     with pytest.raises(RuntimeError, match=r"^w: 8 bytes a problem, no multiple of 16$"):
-        conv_host._prepare("forward", call)
+        prepared(conv_host, call)
 
 
 def test_a_result_is_not_written_where_an_operand_is_read(conv_host):
-    run = conv_host._prepare("forward", call_of(PLAIN, conv_host.engine.decide(PLAIN)))
+    run = prepared(conv_host, call_of(PLAIN, conv_host.engine.decide(PLAIN)))
     with pytest.raises(RuntimeError, match=r"must not share memory: one is written; XLA's flag"):
         run(None, [2**20, 2**21, 2**20 + 16, 2**23, 0])
 
@@ -135,7 +140,7 @@ def test_too_small_a_workspace_is_not_used(conv_host, monkeypatch):
     choice = conv_host.engine.decide(PLAIN)
     monkeypatch.setattr(CudnnEngine, "workspace_bytes", lambda *of: 64)
     with pytest.raises(RuntimeError, match="the program has 63 bytes of workspace; 64 are needed"):
-        conv_host._prepare("forward", call_of(PLAIN, choice, 63))
+        prepared(conv_host, call_of(PLAIN, choice, 63))
 
 
 def test_a_call_asks_for_no_memory_and_makes_nothing(conv_host):
@@ -161,7 +166,7 @@ def test_the_plan_is_in_the_program(conv_host):
     jax.block_until_ready(gradient(*one.arrays))
     for operation, count in (("forward", 1), ("backward_data", 1), ("backward_weights", 1)):
         assert text.count(f"operation\\22:\\22{operation}\\22") == count
-    used = {conv_host.read(text) for text, _ in conv_host._prepared}
+    used = {conv_host.read(text) for known in conv_host._prepared.values() for text, _ in known}
     choice = conv_host.engine.decide(WHOLE)
     assert json.loads(choice)[0] is True  # all in one graph
     assert choice in {call.choice for call in used if call.problem == WHOLE}

@@ -91,8 +91,9 @@ def test_a_reserve_space_that_xla_gives_no_alias_is_copied(cudnn_host, monkeypat
 
 @pytest.mark.parametrize("apart", [-8, 0, 8])
 def test_a_result_is_not_written_where_an_operand_is_read(cudnn_host, apart):
-    call = Call(PROBLEM, "", 1, ("x", "weights"), ("y", "h_n", "c_n", "workspace"), 0)
-    run = cudnn_host._prepare("infer", call)
+    space = cudnn_host.sizes(PROBLEM, "", 1).workspace
+    call = Call(PROBLEM, "", 1, ("x", "weights"), ("y", "h_n", "c_n", "workspace"), 0, space)
+    run = cudnn_host._prepare("infer", call, call.buffers("infer"))
     x, weights, h_n, c_n, workspace = (2**20 * n for n in range(1, 6))
     for _ in range(2):  # what was refused is not remembered as right
         with pytest.raises(
@@ -198,11 +199,19 @@ def test_a_status_becomes_an_error_of_xla_with_our_words(cudnn_host, monkeypatch
     np.testing.assert_array_equal(run(*one.arrays)[0], expected[0])
 
 
-def test_too_small_a_reserve_space_is_not_used(cudnn_host):
+@pytest.mark.parametrize(
+    ("row", "workspace", "words"),
+    [
+        (1, 2**20, "the program has 1 bytes of reserve space a row"),
+        (2**20, 1, "the program has 1 bytes of workspace"),
+    ],
+)
+def test_too_small_a_buffer_is_not_used(cudnn_host, row, workspace, words):
     problem = PROBLEM._replace(training=True)
-    call = Call(problem, "cudnn standard", 1, (), (), 1)
-    with pytest.raises(RuntimeError, match="the program has 1 bytes of reserve space a row"):
-        cudnn_host._prepare("forward", call)
+    results = ("y", "h_n", "c_n", "reserve", "workspace")
+    call = Call(problem, "cudnn standard", 1, ("x", "weights"), results, row, workspace)
+    with pytest.raises(RuntimeError, match=words):
+        cudnn_host._prepare("forward", call, call.buffers("forward"))
 
 
 def test_programs_in_two_threads(cudnn_host):

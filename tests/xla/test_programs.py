@@ -22,14 +22,15 @@ ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), "reference")
 
 @given(strategies.problems(layouts=("sequence_major", "batch_major"), with_options=True))
 def test_a_call_comes_back_from_its_text(problem):
-    call = Call(problem, "cudnn standard", 3, ("x", "weights*"), ("y", "h_n", "workspace"), 256)
+    names = ("x", "weights*"), ("y", "h_n", "workspace")
+    call = Call(problem, "cudnn standard", 3, *names, 256, 512)
     assert Call.of_text(call.text().encode()) == call._replace(
         problem=problem._replace(dropout=0.0)
     )
 
 
 def test_text_of_another_program_is_checked():
-    call = Call(ONE.problem, "", 1, ("x",), ("y",), 0)
+    call = Call(ONE.problem, "", 1, ("x",), ("y",), 0, 0)
     with pytest.raises(ValueError, match="mode must be one of"):
         Call.of_text(call.text().replace("lstm", "mlp").encode())
 

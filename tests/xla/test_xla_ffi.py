@@ -12,6 +12,7 @@ import pytest
 
 from dnnffi.jax import xla_ffi
 from dnnffi.jax._cdef import ffi
+from dnnffi.jax.xla_ffi import Buffer, Buffers
 
 STRUCTURES = [name for name in ffi.list_types()[0] if name != "XLA_FFI_Error"]
 # Those that a version of the header calls by another name.
@@ -19,8 +20,14 @@ RENAMED = {"XLA_FFI_Extension_Base": "XLA_FFI_InternalExtension"}
 NUMBERS = {
     "XLA_FFI_Extension_Metadata": xla_ffi._METADATA,
     "XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE": xla_ffi._CAPTURABLE,
+    "XLA_FFI_AttrType_STRING": xla_ffi._STRING,
     "XLA_FFI_Error_Code_INTERNAL": xla_ffi._INTERNAL,
     "XLA_FFI_Error_Code_UNIMPLEMENTED": xla_ffi._UNIMPLEMENTED,
+    "XLA_FFI_DataType_U8": xla_ffi.DTYPE_CODES["uint8"],
+    "XLA_FFI_DataType_F16": xla_ffi.DTYPE_CODES["float16"],
+    "XLA_FFI_DataType_F32": xla_ffi.DTYPE_CODES["float32"],
+    "XLA_FFI_DataType_F64": xla_ffi.DTYPE_CODES["float64"],
+    "XLA_FFI_DataType_BF16": xla_ffi.DTYPE_CODES["bfloat16"],
 }
 PLACEHOLDERS = {"error_message", "handler_register"}
 
@@ -60,17 +67,17 @@ def call(name, text="x"):
     return jax.jit(lambda a: jax.ffi.ffi_call(name, result)(a, text=text))(jnp.ones(2, "float32"))
 
 
+PAIR = Buffers([Buffer("x", "float32", (2,))], [Buffer("y", "float32", (2,))])
+
+
 def test_a_handler_gets_addresses_and_the_text():
     seen = []
 
     def double(frame):
         seen.append((frame.attribute, frame.stream()))
-        (source,), (target,) = (
-            [
-                np.frombuffer(ffi.buffer(ffi.cast("char *", address), 8), "float32")
-                for address in addresses
-            ]
-            for addresses in (frame.operands, frame.results)
+        source, target = (
+            np.frombuffer(ffi.buffer(ffi.cast("char *", address), 8), "float32")
+            for address in PAIR.addresses(frame)
         )
         target[...] = 2 * source
 

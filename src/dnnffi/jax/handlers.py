@@ -1,28 +1,44 @@
-"""What happens when XLA calls? The addresses of its buffers go to an executor, on its stream.
+"""Handlers of all families: the addresses of XLA's buffers go to an executor, on XLA's stream.
 
-What a call says in words is understood once a device, and remembered for ever, executors with it:
-XLA may have captured work that uses their memory. From then on a call finds its executor, puts
-addresses in order and makes the library's calls. Nothing is allocated on the device, nothing is
-waited for, and no lock is held across a call: a device may be waiting for another one.
+The text of a call is read once a device, and what runs it is remembered for ever, executors
+included: XLA may have captured work that uses their memory. From then on a call finds its executor,
+compares the buffers with the text, puts addresses in order and makes the library's calls. Nothing
+is allocated on the device, nothing is waited for, and no lock is held across a call: a device may
+be waiting for another one.
+
+The text may come from a program that somebody else exported. It is read as any untrusted input,
+and no executor is made before the buffers of the call are those that the text says. A refused call
+is not remembered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnnffi.device.driver import beside_capture
 from dnnffi.device.graphs import uncollected
 from dnnffi.device.interface import Launch
 from dnnffi.device.spans import Span, check_apart
+from dnnffi.jax.calls import ERRORS, WORKSPACE
 from dnnffi.jax.engine import Lender
-from dnnffi.jax.xla_ffi import Frame, register
+from dnnffi.jax.xla_ffi import Buffers, Frame, register
+
+_SHOWN_BYTES = 200
+"""Bytes of a text that an error message shows."""
 
 _PASSED = 64
 """Calls whose addresses were found apart that a problem remembers."""
 
 Run = Callable[[Launch, list[int]], None]
 """What runs a call, from its addresses: operands, results, and a 0 behind."""
+
+
+class Prepared(NamedTuple):
+    """A call that was read: the buffers that it must have, and what runs it."""
+
+    buffers: Buffers
+    run: Run
 
 
 class Handlers:
@@ -38,7 +54,7 @@ class Handlers:
         self._prefix = prefix
         self._make_engine = engine
         self._engine: Any = None
-        self._prepared: dict[tuple[bytes, int], Run] = {}
+        self._prepared: dict[str, dict[tuple[bytes, int], Prepared]] = {}
         self.calls = dict.fromkeys(kinds, 0)
         """How often XLA has called: less often than it computes, where it replays."""
         for kind in kinds:
@@ -60,24 +76,43 @@ class Handlers:
         return self._engine
 
     def read(self, text: bytes) -> Any:
-        """The call that the text of a program means."""
+        """The `Call` that the text of a program means; raises what is wrong with the text."""
         raise NotImplementedError
 
-    def _prepare(self, kind: str, call: Any) -> Run:
+    def _prepare(self, kind: str, call: Any, buffers: Buffers) -> Run:
         """What runs a call on the current device."""
         raise NotImplementedError
 
+    def _understood(self, kind: str, text: bytes) -> tuple[Any, Buffers]:
+        """The call that a text means, and the buffers that it must have."""
+        try:
+            call = self.read(text)
+            return call, call.buffers(kind)
+        except ERRORS as error:
+            raise ValueError(
+                f"the text of the call is not what this version of dnnffi writes: {error}; the "
+                f"text is {text[:_SHOWN_BYTES]!r}; export the program again"
+            ) from error
+
     def _handler(self, kind: str) -> Callable[[Frame], None]:
+        known = self._prepared[kind] = {}
+
         def handle(frame: Frame) -> None:
             self.calls[kind] += 1
             engine = self.engine
             device = engine.device()
             key = frame.attribute, device
-            run = self._prepared.get(key)
-            if run is None:
+            prepared = known.get(key)
+            if prepared is None:
+                call, buffers = self._understood(kind, frame.attribute)
+                addresses = buffers.addresses(frame)
                 with beside_capture():
-                    run = self._prepared[key] = self._prepare(kind, self.read(frame.attribute))
-            addresses = [*frame.operands, *frame.results, 0]
+                    run = self._prepare(kind, call, buffers)
+                known[key] = Prepared(buffers, run)
+            else:
+                buffers, run = prepared
+                addresses = buffers.addresses(frame)
+            addresses.append(0)
             launch = engine.borrow(device, frame.stream())
             try:
                 with uncollected():  # XLA may be capturing
@@ -90,30 +125,21 @@ class Handlers:
         return handle
 
 
-def each(
-    once: Run,
-    operands: Sequence[str],
-    results: Sequence[str],
-    sizes: Sequence[int],
-    problems: int,
-    alignment: int = 1,
-) -> Run:
+def each(once: Run, buffers: Buffers, problems: int, alignment: int = 1) -> Run:
     """``once`` for each of several problems that lie one after the other in their arrays.
 
-    ``sizes`` are the bytes that operands and results of one problem take. All problems share an
-    operand whose name ends with "*", and the workspace. Every address is to be a multiple of
-    ``alignment``.
+    The first dimension of a buffer is the problems; all share one where it is 1, and the workspace.
+    Every address is to be a multiple of ``alignment``.
     """
-    arrays = *operands, *results
+    arrays = *buffers.operands, *buffers.results
     strides = [
-        0 if name.endswith("*") or name == "workspace" else size
-        for name, size in zip(arrays, sizes, strict=True)
+        0 if one.shape[0] == 1 or one.name == WORKSPACE else one.nbytes // problems
+        for one in arrays
     ]
-    spans = [size + stride * (problems - 1) for size, stride in zip(sizes, strides, strict=True)]
-    check = _apart([name.rstrip("*") for name in arrays], len(operands), spans, alignment)
-    for name, stride in zip(arrays, strides, strict=True):
+    check = _apart(buffers, alignment)
+    for one, stride in zip(arrays, strides, strict=True):
         if problems > 1 and stride % alignment:
-            raise RuntimeError(f"{name}: {stride} bytes a problem, no multiple of {alignment}")
+            raise RuntimeError(f"{one.name}: {stride} bytes a problem, no multiple of {alignment}")
     strides.append(0)
 
     def all_of_them(launch: Launch, addresses: list[int]) -> None:
@@ -128,17 +154,15 @@ def each(
     return all_of_them
 
 
-def _apart(
-    names: Sequence[str], operands: int, sizes: Sequence[int], alignment: int
-) -> Callable[[list[int]], None]:
-    """What raises ``RuntimeError`` for addresses of which a result lies in an operand.
-
-    Or one is not aligned.
+def _apart(buffers: Buffers, alignment: int) -> Callable[[list[int]], None]:
+    """Return a check of addresses; ``RuntimeError`` if a result shares memory or one is unaligned.
 
     A library may read an operand after it has written a result. XLA keeps the two apart, unless it
-    has fused the call with the slice that it reads and the update that it is written by. ``names``
-    and ``sizes`` are of ``operands`` operands, then of the results.
+    has fused the call with the slice that it reads and the update that it is written by.
     """
+    arrays = *buffers.operands, *buffers.results
+    sizes = [one.nbytes for one in arrays]
+    names, operands = [one.name for one in arrays], len(buffers.operands)
     passed: set[tuple[int, ...]] = set()  # of the calls before: most addresses come again
 
     def check(addresses: list[int]) -> None:

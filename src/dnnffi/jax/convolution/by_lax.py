@@ -8,15 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dnnffi.jax.convolution.call import in_memory
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
-from dnnffi.spec.layouts import CHANNELS_FIRST
-
-
-def in_memory(shape: tuple[int, ...], problem: ConvProblem) -> tuple[int, ...]:
-    """The shape of the array of JAX that has what the problem calls [N, C, ...]."""
-    if len(shape) == 1 or problem.layout == CHANNELS_FIRST:
-        return shape
-    return (shape[0], *shape[2:], shape[1])
 
 
 def compute(problem: ConvProblem, *operands: Any) -> Any:

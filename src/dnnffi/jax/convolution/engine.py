@@ -16,6 +16,7 @@ from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
 from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.jax.calls import ERRORS
 from dnnffi.jax.engine import Host, Lender, VendorHandles, memory_at
 from dnnffi.spec.conv_problem import ConvProblem
 
@@ -87,8 +88,18 @@ class CudnnEngine(VendorHandles):
         found = self._made.get(key)
         if found is None:
             executors = ConvExecutors(self._cudnn, problem, launch)
-            found = self._made[key] = executors.made_again(EngineChoice.read(json.loads(choice)))
+            found = self._made[key] = executors.made_again(_read_choice(choice))
         return found
+
+
+def _read_choice(text: str) -> EngineChoice:
+    """The choice that `CudnnEngine.decide` wrote; ``ValueError`` for another text."""
+    try:
+        return EngineChoice.read(json.loads(text))
+    except ERRORS as error:
+        raise ValueError(
+            f"the program names a plan that cannot be read, {text[:200]!r}: {error}"
+        ) from None
 
 
 class ReferenceEngine(Host):

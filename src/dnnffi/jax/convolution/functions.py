@@ -10,7 +10,7 @@ import jax
 
 from dnnffi.jax.arrays import as_jax
 from dnnffi.jax.convolution import by_lax, operation
-from dnnffi.jax.convolution.by_lax import in_memory
+from dnnffi.jax.convolution.call import in_memory
 from dnnffi.jax.convolution.implementations import implementation_of
 from dnnffi.jax.primitives import Way
 from dnnffi.spec.checks import ITEM_SIZES, check_choice

@@ -1,19 +1,19 @@
-"""What do XLA's calls of a convolution do? One executor's call, on the addresses of its arrays."""
+"""The handlers of convolutions: one executor's call, on the addresses of its arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 from dnnffi.backends.conv_interface import ALIGNMENT, ConvAddresses, ConvExecutor
 from dnnffi.device.driver import beside_capture
 from dnnffi.device.interface import Launch
 from dnnffi.jax import handlers as base
+from dnnffi.jax.calls import WORKSPACE
 from dnnffi.jax.convolution.call import Call
 from dnnffi.jax.convolution.engine import Engine
 from dnnffi.jax.handlers import Run, each
-from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.jax.xla_ffi import Buffers
 from dnnffi.spec.conv_problem import ARGUMENTS, OPERATIONS, RESULTS
 
 
@@ -25,7 +25,7 @@ class Handlers(base.Handlers):
     def __init__(self, prefix: str, platform: str, engine: Callable[[], Engine]) -> None:
         super().__init__(prefix, platform, OPERATIONS, engine)
 
-    def _prepare(self, kind: str, call: Call) -> Run:
+    def _prepare(self, kind: str, call: Call, buffers: Buffers) -> Run:
         engine, problem, choice = self.engine, call.problem, call.choice
         needed = engine.workspace_bytes(problem, choice)
         if needed > call.workspace:
@@ -33,12 +33,12 @@ class Handlers(base.Handlers):
                 f"the program has {call.workspace} bytes of workspace; {needed} are needed for "
                 f"{problem} by {choice}"
             )
-        names = [name.rstrip("*") for name in (*call.operands, *call.results)]
+        names = [one.name for one in (*buffers.operands, *buffers.results)]
         places = {name: place for place, name in enumerate(names)}
         read, result = ARGUMENTS[problem.operation], RESULTS[problem.operation]
         # Behind the last address there is a 0, for what is not there.
         order = [places.get(name, -1) for name in (*read, "", "")[:4]]
-        order += [places[result], places["workspace"] if needed else -1]
+        order += [places[result], places[WORKSPACE] if needed else -1]
         made: dict[Any, ConvExecutor] = {}
 
         def once(launch: Launch, addresses: list[int]) -> None:
@@ -48,10 +48,4 @@ class Handlers(base.Handlers):
                     executor = made[launch.owner] = engine.executor(problem, choice, launch)
             executor.run(launch, ConvAddresses._make([addresses[n] for n in order]))
 
-        shapes = dict(zip(read, problem.argument_shapes, strict=True))
-        shapes[result] = problem.result_shape
-        item = ITEM_SIZES[problem.spec.dtype]
-        sizes = [
-            call.workspace if name == "workspace" else prod(shapes[name]) * item for name in names
-        ]
-        return each(once, call.operands, call.results, sizes, call.problems, ALIGNMENT)
+        return each(once, buffers, call.problems, ALIGNMENT)

@@ -21,9 +21,10 @@ from jax.sharding import PartitionSpec
 from dnnffi.backends.conv_interface import ALIGNMENT
 from dnnffi.errors import LibraryNotFoundError, UnsupportedError
 from dnnffi.jax.arrays import warn_once
+from dnnffi.jax.calls import WORKSPACE
 from dnnffi.jax.convolution import by_lax
-from dnnffi.jax.convolution.by_lax import in_memory, over_channels
-from dnnffi.jax.convolution.call import Call
+from dnnffi.jax.convolution.by_lax import over_channels
+from dnnffi.jax.convolution.call import Call, argument_names, in_memory
 from dnnffi.jax.primitives import (
     Arrays,
     Shared,
@@ -37,7 +38,6 @@ from dnnffi.jax.primitives import (
     varying_alike,
 )
 from dnnffi.spec.conv_problem import (
-    ARGUMENTS,
     BACKWARD_DATA,
     BACKWARD_WEIGHTS,
     FORWARD,
@@ -56,9 +56,7 @@ class Task(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Of the operands."""
-        problem = self.problem
-        pairs = zip(ARGUMENTS[problem.operation], problem.present, strict=True)
-        return tuple(name for name, present in pairs if present)
+        return argument_names(self.problem)
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -213,7 +211,7 @@ def _call(task: Task, *operands: Any) -> list[Any]:
         return [jnp.concatenate(parts) for parts in zip(*apart, strict=True)]
     choice = engine.decide(problem)
     workspace = max(engine.workspace_bytes(problem, choice), 1)  # none has no address
-    call = Call(problem, choice, count, names, (*task.results, "workspace"), workspace)
+    call = Call(problem, choice, count, names, (*task.results, WORKSPACE), workspace)
     target = task.way.handlers.target(problem.operation)
     return call_handler(target, results, workspace, operands, call.text())
 

@@ -1,20 +1,41 @@
-"""What does a handler have to know of a call? A problem as text, and back.
+"""Calls of networks as text, and back: what a handler has to know of a call.
 
 Text alone survives in programs that JAX keeps on disk, or exports: it names no object, address or
-number of a process.
+number of a process. Such a program may have been written by anybody, so the text is checked as the
+arguments of a public function are.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from math import prod
+from typing import NamedTuple
 
-from dnnffi.spec.options import RNNOptions
+from dnnffi.jax import calls
+from dnnffi.jax.xla_ffi import Buffers
+from dnnffi.spec.checks import INT64_MAX, check_range
+from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 INFER, FORWARD, BACKWARD = "infer", "forward", "backward"
 KINDS = (INFER, FORWARD, BACKWARD)
+
+_FIELDS: calls.Kinds = {
+    "spec": dict,
+    "steps": int,
+    "batch": int,
+    "batch_first": bool,
+    "lengths": (list, type(None)),
+    "training": bool,
+    "options": dict,
+    "candidate": str,
+    "problems": int,
+    "operands": list,
+    "results": list,
+    "reserve_row": int,
+    "workspace": int,
+}
 
 
 class Call(NamedTuple):
@@ -25,6 +46,7 @@ class Call(NamedTuple):
     problems : how many problems lie one after the other in the arrays
     operands, results : names of the arrays; an operand that all problems share ends with "*"
     reserve_row : bytes of the reserve space for a row of the batch
+    workspace : bytes of the workspace
     """
 
     problem: RNNProblem
@@ -33,6 +55,7 @@ class Call(NamedTuple):
     operands: tuple[str, ...]
     results: tuple[str, ...]
     reserve_row: int
+    workspace: int
 
     def text(self) -> str:
         """The call as text; the same call gives the same text."""
@@ -61,32 +84,74 @@ class Call(NamedTuple):
                 "operands": self.operands,
                 "results": self.results,
                 "reserve_row": self.reserve_row,
+                "workspace": self.workspace,
             },
             separators=(",", ":"),
         )
 
     @classmethod
     def of_text(cls, text: bytes) -> Call:
-        """The call that `text` wrote; its problem is checked as that of any call."""
-        value: dict[str, Any] = json.loads(text)
-        options = value["options"]
-        if options["clip"] is not None:
-            options["clip"] = tuple(options["clip"])
-        lengths = value["lengths"]
+        """The call that `text` wrote; ``ValueError``, ``TypeError`` for what it does not write."""
+        value = calls.read(text, _FIELDS)
+        spec = RNNSpec(**value["spec"])
         problem = RNNProblem.dense(
-            RNNSpec(**value["spec"]),
+            spec,
             value["steps"],
             value["batch"],
             batch_first=value["batch_first"],
-            lengths=None if lengths is None else tuple(lengths),
+            lengths=value["lengths"],
             training=value["training"],
-            options=RNNOptions(**options),
+            options=rnn_options(value["options"], spec.mode),
         )
         return cls(
             problem,
             value["candidate"],
-            value["problems"],
-            tuple(value["operands"]),
-            tuple(value["results"]),
-            value["reserve_row"],
+            check_range("problems", value["problems"], 1),
+            calls.read_names("operands", value["operands"]),
+            calls.read_names("results", value["results"]),
+            check_range("reserve_row", value["reserve_row"], 0, INT64_MAX),
+            check_range("workspace", value["workspace"], 0, INT64_MAX),
         )
+
+    def buffers(self, kind: str) -> Buffers:
+        """The operands and results of a handler of ``kind``; ``ValueError`` if it has others."""
+        problem = self.problem
+        if not problem.batch:
+            raise ValueError("batch must be 1 or more: no handler is called for an empty batch")
+        if problem.training != (kind != INFER):
+            raise ValueError(f"training must be {kind != INFER} in {kind}; got {problem.training}")
+        calls.check_arrays(kind, self.operands, self.results, self._arrays(kind))
+
+        def array(name: str) -> tuple[str, tuple[int, ...]]:
+            dtype = "uint8" if name in ("reserve", "spent") else problem.spec.dtype
+            return dtype, array_shape(problem, self.reserve_row, name)
+
+        return calls.buffers_of(self, array)
+
+    def _arrays(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The operands and results that there must be, with the optional ones that are given."""
+        cell = self.problem.spec.has_cell
+        names = calls.without_marks(self.operands)
+        states = (("h_0", "c_0") if cell else ("h_0",)) if "h_0" in names else ()
+        operands: tuple[str, ...] = ("x", "weights", *states)
+        if kind == BACKWARD:
+            given = (name for name in ("dh_n", "dc_n")[: 1 + cell] if name in names)
+            operands += ("y", "reserve", "dy", *given)
+            dweights = ("dweights",) if "dweights" in self.results else ()
+            results: tuple[str, ...] = ("dx", *(f"d{name}" for name in states), *dweights, "spent")
+        else:
+            results = ("y", "h_n", "c_n") if cell else ("y", "h_n")
+            if kind == FORWARD:
+                results += ("reserve",)
+        return operands, (*results, calls.WORKSPACE)
+
+
+def array_shape(problem: RNNProblem, reserve_row: int, name: str) -> tuple[int, ...]:
+    """The shape of an array of one problem, by its name in a call."""
+    if name in ("reserve", "spent"):
+        return (1, problem.batch, reserve_row)
+    if name in ("weights", "dweights"):
+        return (sum(prod(one.shape) for one in problem.spec.parameter_shapes()),)
+    shapes = {"x": problem.x_shape, "y": problem.y_shape}
+    shapes |= {"h": problem.h_shape, "c": problem.c_shape}
+    return shapes[name.removeprefix("d")[0]]

@@ -65,7 +65,10 @@ class VendorEngine(VendorHandles):
 
     def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
         with self.current() as launch:
-            return self._candidates.make(problem, candidate or None, launch)
+            try:
+                return self._candidates.make(problem, candidate or None, launch)
+            except KeyError:  # of a program: the candidates that `decide` names are known
+                raise self._library.unsupported(f"has no candidate {candidate!r}") from None
 
 
 class ReferenceEngine(Host):

@@ -1,10 +1,9 @@
-"""What do XLA's calls of a network do? Executors on addresses, forward and backward."""
+"""The handlers of networks: executors on addresses, forward and backward."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
@@ -18,7 +17,7 @@ from dnnffi.jax import handlers as base
 from dnnffi.jax.handlers import Run, each
 from dnnffi.jax.rnn.call import BACKWARD, KINDS, Call
 from dnnffi.jax.rnn.engine import Engine
-from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.jax.xla_ffi import Buffers
 from dnnffi.spec.problem import RNNProblem
 
 ALIGNMENT = 256
@@ -85,14 +84,19 @@ class Handlers(base.Handlers):
             found = self._executors.setdefault(key, self.engine.make(problem, candidate))
         return found
 
-    def _prepare(self, kind: str, call: Call) -> Run:
+    def _prepare(self, kind: str, call: Call, buffers: Buffers) -> Run:
         executor = self._executor(call.problem, call.candidate)
         if executor.reserve_bytes > call.reserve_row * call.problem.batch:
             raise RuntimeError(
                 f"the program has {call.reserve_row} bytes of reserve space a row; "
                 f"{executor.reserve_bytes} are needed for {call.problem}"
             )
-        names = [name.rstrip("*") for name in (*call.operands, *call.results)]
+        if executor.workspace_bytes > call.workspace:
+            raise RuntimeError(
+                f"the program has {call.workspace} bytes of workspace; {executor.workspace_bytes} "
+                f"are needed for {call.problem}"
+            )
+        names = [one.name for one in (*buffers.operands, *buffers.results)]
         places = {name: place for place, name in enumerate(names)}
 
         def order(wanted: tuple[str, ...]) -> tuple[int, ...]:
@@ -103,8 +107,7 @@ class Handlers(base.Handlers):
             once = _backward(self.engine, executor, order(_DATA), order(_WEIGHTS), reserve)
         else:
             once = _forward(executor, order(_FORWARD))
-        sizes = [_bytes(name, call, executor) for name in names]
-        return each(once, call.operands, call.results, sizes, call.problems)
+        return each(once, buffers, call.problems)
 
 
 def _forward(executor: AddressExecutor, order: tuple[int, ...]) -> Run:
@@ -137,18 +140,3 @@ def _backward(
         executor.backward(launch, of_data, of_weights)
 
     return run
-
-
-def _bytes(name: str, call: Call, executor: Any) -> int:
-    """What an array of one problem takes."""
-    problem = call.problem
-    item = ITEM_SIZES[problem.spec.dtype]
-    if name in ("weights", "dweights"):
-        return int(executor.weight_size) * item
-    if name in ("reserve", "spent"):
-        return call.reserve_row * problem.batch
-    if name == "workspace":
-        return int(executor.workspace_bytes)
-    shapes = {"x": problem.x_shape, "y": problem.y_shape, "h": problem.h_shape}
-    shapes["c"] = problem.c_shape
-    return prod(shapes[name.removeprefix("d")[0]]) * item

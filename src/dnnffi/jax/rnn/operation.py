@@ -27,6 +27,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from dnnffi.jax import primitives
+from dnnffi.jax.calls import WORKSPACE
 from dnnffi.jax.primitives import (
     Arrays,
     Shared,
@@ -40,7 +41,7 @@ from dnnffi.jax.primitives import (
     mesh_axes,
     varying_alike,
 )
-from dnnffi.jax.rnn.call import BACKWARD, FORWARD, INFER, Call
+from dnnffi.jax.rnn.call import BACKWARD, FORWARD, INFER, Call, array_shape
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 
@@ -71,16 +72,6 @@ class Task(NamedTuple):
         """What one of so many devices does."""
         return self._replace(problem=self.problem._replace(batch=self.problem.batch // parts))
 
-    def shape(self, name: str, count: int) -> tuple[int, ...]:
-        """The shape of a result."""
-        problem = self.problem
-        if name == "spent":
-            return (count, 1, problem.batch, self.reserve_row)
-        of = name.removeprefix("d")[0]
-        shapes = {"x": problem.x_shape, "y": problem.y_shape}
-        shapes |= {"h": problem.h_shape, "c": problem.c_shape}
-        return (count, *shapes[of])
-
     def batch_axis(self, name: str) -> int:
         """Which axis of an array is the batch; weights have none, -1."""
         if name in ("weights", "dweights"):
@@ -108,10 +99,6 @@ _KINDS = {infer: INFER, forward: FORWARD, backward: BACKWARD}
 
 def _shapes(*avals: Any, task: Task) -> list[Any]:
     count = max(aval.shape[0] for aval in avals)
-    shapes = {
-        "dweights": (count, avals[1].shape[1]),
-        "reserve": (count, 1, task.problem.batch, task.reserve_row),
-    }
     x, operands = avals[0], dict(zip(task.names, avals, strict=True))
     # What divides N, unless it divides the batch.
     of_batch = mesh_axes(x.sharding.spec[task.batch_axis("x")])
@@ -121,7 +108,7 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
     found = []
     for name in task.results:
         dtype = jnp.dtype("uint8") if name in ("reserve", "spent") else x.dtype
-        shape = shapes.get(name) or task.shape(name, count)
+        shape = (count, *array_shape(task.problem, task.reserve_row, name))
         # In a mesh of explicit axes a gradient lies as what it is of, all else as x, whose other
         # axes no result has.
         of = operands.get(name.removeprefix("d")) if name.startswith("d") else None
@@ -230,7 +217,9 @@ def _call(kind: str, task: Task, *operands: Any) -> list[Any]:
     count, names = Shared.of(task.names, arrays)
     results = _shapes(*map(jax.typeof, operands), task=task)
     workspace = handlers.sizes(problem, candidate, 1).workspace
-    call = Call(problem, candidate, count, names, (*task.results, "workspace"), task.reserve_row)
+    names_of_results = (*task.results, WORKSPACE)
+    row = task.reserve_row
+    call = Call(problem, candidate, count, names, names_of_results, row, workspace)
     target = handlers.target(kind)
     return call_handler(
         target, results, workspace, arrays, call.text(), input_output_aliases=aliases
