@@ -270,8 +270,28 @@ def _compiled(primitive: Primitive, task: Task) -> Any:
 
 
 def _run_eagerly(primitive: Primitive, *arrays: Any, task: Task) -> Any:
-    with jax.disable_jit(False):  # switched off, this would call itself: a handler needs a program
-        return _compiled(primitive, task)(*arrays)
+    # A handler needs a program, so each setting by which JAX would run the function of the program
+    # without jax.jit, which is this call again, is off inside; its check is made here.
+    find_nan, find_inf = jax.config.jax_debug_nans, jax.config.jax_debug_infs
+    if not (find_nan or find_inf):
+        with jax.disable_jit(False):
+            return _compiled(primitive, task)(*arrays)
+    with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+        results = _compiled(primitive, task)(*arrays)
+    _check_finite(primitive, results, find_nan=find_nan, find_inf=find_inf)
+    return results
+
+
+def _check_finite(primitive: Primitive, results: Arrays, *, find_nan: bool, find_inf: bool) -> None:
+    """Raise ``FloatingPointError`` for NaN, or infinity, in results, as JAX's primitives do."""
+    for array in results:
+        if not jnp.issubdtype(array.dtype, jnp.inexact):  # a reserve space is bytes
+            continue
+        for shard in array.addressable_shards:
+            values = np.asarray(shard.data)
+            for name, asked, found in (("nan", find_nan, np.isnan), ("inf", find_inf, np.isinf)):
+                if asked and found(values).any():
+                    raise FloatingPointError(f"invalid value ({name}) encountered in {primitive}")
 
 
 def _lower(call: Call, context: Any, *operands: Any, task: Task) -> Any:

@@ -68,7 +68,7 @@ def network(
     c_0 = None if c_0 is None else c_0.astype(wide)
     mask = None
     if lengths is not None:
-        mask = (jnp.arange(steps)[:, None] < lengths)[..., None]
+        mask = (jnp.arange(steps)[:, None] < lengths[None])[..., None]
         # What is behind a row's end must not get anywhere, not even as a NaN times zero.
         x = jnp.where(mask, x, 0)
     precision = lax.Precision.HIGHEST if options.math == "strict" else None
@@ -108,11 +108,11 @@ def _direction(
     if spec.bias:
         b_ih, b_hh = (bias.astype(inputs.dtype) for bias in rest[:2])
         if spec.mode == "gru":
-            new_bias = b_hh[2 * spec.hidden_size :]
+            new_bias = b_hh[None, 2 * spec.hidden_size :]
             b_hh = jnp.where(jnp.arange(b_hh.size) < 2 * spec.hidden_size, b_hh, 0)
-        inputs = inputs + (b_ih + b_hh)
+        inputs = inputs + (b_ih + b_hh)[None, None]
     if spec.mode == "gru" and new_bias is None:
-        new_bias = jnp.zeros_like(inputs[0, 0, : spec.hidden_size])
+        new_bias = jnp.zeros_like(inputs[0, :1, : spec.hidden_size])
     w_hr = rest[-1] if spec.proj_size else None
     if mask is not None:
         mask = jnp.broadcast_to(mask, (*inputs.shape[:2], 1))
@@ -132,7 +132,7 @@ def _recurrence(
 ) -> _Steps:
     """The loop. ``inputs`` [T, B, G*H] has the products of x and the biases.
 
-    But for ``new_bias`` [H]: in a GRU that of the recurrent product, where the reset gate acts.
+    But for ``new_bias`` [1, H]: in a GRU that of the recurrent product, where the reset gate acts.
     """
     return _loop(cell, inputs, None, None, new_bias, h, c, w_hh, w_hr, mask)
 
@@ -164,7 +164,7 @@ def _recurrence_jvp(
     if new_bias is not None:
         size = new_bias.size
         d_inputs = d_inputs.at[..., : 2 * size].add(d_product[..., : 2 * size])
-        d_new = d_product[..., 2 * size :] + d_new_bias
+        d_new = d_product[..., 2 * size :] + d_new_bias[None]
     else:
         d_inputs = d_inputs + d_product
     d_projected = None
