@@ -140,7 +140,7 @@ def experimental(shape: Shape, data: Data) -> Any:
     """``jax.experimental.rnn``, on [B, T, I]."""
     from jax.experimental import rnn
 
-    weights = djax.pack(data.weights, shape.spec)
+    weights = djax.pack(data.weights, shape.spec).flat  # in cuDNN's layout, as JAX keeps them
     h_0, c_0 = jnp.asarray(data.h_0), jnp.asarray(data.c_0)
     lengths = jnp.asarray(shape.lengths or (shape.steps,) * shape.batch, jnp.int32)
     sizes = shape.input_size, shape.hidden_size, shape.layers, 0.0, shape.directions == 2

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -52,16 +51,16 @@ def loss_of(parameters, state, inputs, targets, spec):
 
 
 def adam(parameters, gradients, moments, count):
-    """One step of Adam."""
+    """One step of Adam; ``moments`` are the means of the gradients and of their squares."""
+    first, second = DECAYS
+    mean, square = moments
+    mean = jax.tree.map(lambda m, g: first * m + (1 - first) * g, mean, gradients)
+    square = jax.tree.map(lambda v, g: second * v + (1 - second) * g * g, square, gradients)
 
-    def new(p, g, m, v):
-        m = DECAYS[0] * m + (1 - DECAYS[0]) * g
-        v = DECAYS[1] * v + (1 - DECAYS[1]) * g * g
-        step = m / (1 - DECAYS[0] ** count) / (jnp.sqrt(v / (1 - DECAYS[1] ** count)) + TINY)
-        return p - RATE * step, m, v
+    def new(p, m, v):
+        return p - RATE * m / (1 - first**count) / (jnp.sqrt(v / (1 - second**count)) + TINY)
 
-    found = {name: new(p, gradients[name], *moments[name]) for name, p in parameters.items()}
-    return {n: one[0] for n, one in found.items()}, {n: one[1:] for n, one in found.items()}
+    return jax.tree.map(new, parameters, mean, square), (mean, square)
 
 
 def make_step(mesh, spec):
@@ -97,14 +96,14 @@ def train(spec, numbers, options, devices):
     everywhere = jax.NamedSharding(mesh, P())
     divided = jax.NamedSharding(mesh, P(None, "devices"))
     parameters = jax.device_put(first_parameters(jax.random.key(0), spec), everywhere)
-    moments = {n: (jnp.zeros_like(p), jnp.zeros_like(p)) for n, p in parameters.items()}
-    moments = jax.device_put(moments, everywhere)
-    zeros = partial(jnp.zeros, spec.h_shape(options.batch), spec.dtype)
+    zeros = jax.tree.map(jnp.zeros_like, parameters)
+    moments = jax.device_put((zeros, jax.tree.map(jnp.copy, zeros)), everywhere)
+    state_shape = spec.h_shape(options.batch)
     step, losses, started = make_step(mesh, spec), [], time.perf_counter()
     walk = windows(numbers, options.batch, options.window)
     for turn, (inputs, targets, anew) in zip(range(options.steps), walk, strict=False):
         if anew:
-            state = jax.device_put((zeros(), zeros()), divided)
+            state = jax.device_put(tuple(jnp.zeros(state_shape, spec.dtype) for _ in "hc"), divided)
         window = jax.device_put((inputs, targets), divided)
         count = jnp.float32(turn + 1)
         parameters, moments, state, loss = step(parameters, moments, count, state, *window)

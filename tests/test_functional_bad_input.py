@@ -329,7 +329,7 @@ WEIGHTS = {
     "a flat buffer": (
         lambda a: a._replace(weights=np.concatenate([w.ravel() for w in a.weights])),
         TypeError,
-        r"; got ndarray; with its spec RNNWeights\(flat, spec\) takes a flat one$",
+        r"; got ndarray; RNNWeights\(flat, spec, backend=\.\.\.\) takes a flat one in a layout$",
     ),
     "a path": (
         lambda a: a._replace(weights="network.npz"),

@@ -18,6 +18,7 @@ from dnnffi.device import tracked
 
 try:
     import torch
+    import torch.utils.checkpoint
 except ImportError:
     torch = None
 else:
@@ -119,6 +120,85 @@ def test_a_flat_buffer_computes_what_its_arrays_do():
     flat = torch.from_numpy(dnnffi.RNNWeights.pack(arrays, spec).flat)
     x = draw(5, 2, 3)
     torch.testing.assert_close(dnnffi.torch.lstm(x, None, flat, spec=spec)[0], module(x)[0])
+
+
+def tanh_network(bidirectional):
+    """The spec of two layers of size 1, its arrays 0.1, 0.2 and so on, and PyTorch's module."""
+    spec = dnnffi.RNNSpec(
+        mode="rnn_tanh",
+        input_size=1,
+        hidden_size=1,
+        num_layers=2,
+        bidirectional=bidirectional,
+        dtype="float64",
+    )
+    shapes = spec.parameter_shapes()
+    arrays = [np.full(p.shape, number / 10) for number, p in enumerate(shapes, 1)]
+    module = torch.nn.RNN(1, 1, num_layers=2, bidirectional=bidirectional, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter, array in zip(module.parameters(), arrays, strict=True):
+            parameter.copy_(torch.from_numpy(array))
+    return spec, arrays, module
+
+
+@needs_torch
+@pytest.mark.parametrize("layout", ["cudnn", "torch", "miopen"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_weights_in_any_layout_compute_what_torch_nn_does(bidirectional, layout):
+    spec, arrays, module = tanh_network(bidirectional)
+    weights = dnnffi.RNNWeights.pack(arrays, spec, backend=layout)
+    x = torch.ones(1, 1, 1, dtype=torch.float64, requires_grad=True)
+    expected = module(x)[0]
+    if not bidirectional:
+        assert expected.item() == pytest.approx(0.95002, abs=1e-5)
+    (dx,) = torch.autograd.grad(expected.sum(), x)
+    flat = torch.from_numpy(weights.flat)
+    for given, more in ((weights, {}), (flat, {"spec": spec, "layout": layout})):
+        y, _ = dnnffi.torch.rnn_tanh(x, None, given, **more)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], dx)
+
+
+@needs_torch
+@pytest.mark.parametrize("layout", ["cudnn", "torch", "miopen"])
+def test_the_gradient_of_a_flat_tensor_has_its_layout(layout):
+    spec, arrays, module = tanh_network(True)
+    weights = dnnffi.RNNWeights.pack(arrays, spec, backend=layout)
+    flat = torch.from_numpy(weights.flat).requires_grad_()
+    x = torch.ones(3, 1, 1, dtype=torch.float64)
+    dnnffi.torch.rnn_tanh(x, None, flat, spec=spec, layout=layout)[0].sum().backward()
+    module(x)[0].sum().backward()
+    found = weights.like(flat.grad.numpy()).arrays()
+    for one, parameter in zip(found, module.parameters(), strict=True):
+        torch.testing.assert_close(torch.from_numpy(one.copy()), parameter.grad)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "fields", [{"num_layers": 2}, {"bidirectional": True}, {"proj_size": 2}], ids=str
+)
+def test_a_flat_tensor_needs_the_name_of_its_layout(fields):
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, dtype="float64", **fields)
+    flat = torch.zeros(dnnffi.weight_layout(spec, "cudnn").size, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"flat array without its layout.*Pass an RNNWeights, or"):
+        dnnffi.torch.lstm(draw(5, 2, 3), None, flat, spec=spec)
+    dnnffi.torch.lstm(draw(5, 2, 3), None, flat, spec=spec, layout="torch")
+
+
+@needs_torch
+def test_weights_that_contradict_the_arguments_are_named():
+    spec, arrays, _ = tanh_network(False)
+    weights = dnnffi.RNNWeights.pack(arrays, spec)
+    x, tensors = draw(3, 1, 1), list(map(torch.from_numpy, arrays))
+    for given, more, error in (
+        (weights, {"layout": "torch"}, "layout is 'torch'; the weights are in that of 'cudnn'"),
+        (weights, {"spec": tanh_network(True)[0]}, "spec is RNNSpec"),
+        (tensors, {"layout": "torch", "num_layers": 2}, "layout is for a flat tensor of weights"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            dnnffi.torch.rnn_tanh(x, None, given, **more)
+    with pytest.raises(ValueError, match="weights are those of 'rnn_tanh'; this is 'gru'"):
+        dnnffi.torch.gru(x, None, weights)
 
 
 @needs_torch
@@ -253,7 +333,10 @@ def test_results_are_gone_with_their_last_name():
             {"weights": "module"},
             r"; got LSTM without spec; list\(module.parameters\(\)\) has those of a module$",
         ),
-        ({"weights": "flat"}, r"^weights must be a sequence of tensors, or one flat tensor with"),
+        (
+            {"weights": "flat"},
+            r"^weights must be a sequence of tensors, an RNNWeights, or one",
+        ),
         ({"lenghts": [1]}, r"unexpected keyword argument 'lenghts'"),
     ],
 )
@@ -266,6 +349,152 @@ def test_a_wrong_argument_of_a_network_is_named(change, error):
     arguments = [given.pop(name) for name in ("x", "hx", "weights")]
     with pytest.raises(TypeError, match=error):
         dnnffi.torch.lstm(*arguments, **given)
+
+
+# Modes of PyTorch
+
+
+def frozen(mode="gru", **more):
+    """Weights that require no gradient, which a trace takes as constants."""
+    return [p.detach() for p in module_of(mode, **more).parameters()]
+
+
+def calls_on_a_tensor():
+    """Functions of x [5, 2, 3] that call dnnffi, by name."""
+    w = torch.ones(4, 2, 1, dtype=torch.float64)
+    packed = dnnffi.RNNWeights.from_torch(module_of("gru").state_dict(), "gru")
+    weights = frozen()
+    return {
+        "gru": lambda x: dnnffi.torch.gru(x, None, weights)[0],
+        "gru, packed": lambda x: dnnffi.torch.gru(x, None, packed)[0],
+        "conv": lambda x: dnnffi.torch.conv(x, w),
+        "conv_transpose": lambda x: dnnffi.torch.conv_transpose(x, w.swapaxes(0, 1)),
+        "core gru": lambda x: torch.from_dlpack(dnnffi.gru(x, None, packed)[0]),
+        "core conv": lambda x: torch.from_dlpack(dnnffi.conv(x, w)),
+        "core conv_backward_bias": lambda x: torch.from_dlpack(dnnffi.conv_backward_bias(x)),
+        "core matmul": lambda x: torch.from_dlpack(dnnffi.matmul(x[0], x[1].T)),
+    }
+
+
+CALLS = list(calls_on_a_tensor()) if torch is not None else []
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_in_a_trace_is_refused(name):
+    call, x = calls_on_a_tensor()[name], draw(5, 2, 3).detach()
+    with pytest.raises(dnnffi.UnsupportedError, match=r"is a tensor in torch\.jit\.trace, which"):
+        torch.jit.trace(lambda x: x.sum() + call(x).sum(), (x,))
+    call(x)
+
+
+@needs_torch
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_compiled_function_computes_what_it_does_uncompiled(name, backend):
+    call = calls_on_a_tensor()[name]
+
+    def function(x):
+        return (call(2 * x) + 1).sin()
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend=backend)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = draw(5, 2, 3).detach()
+        torch.testing.assert_close(compiled(x), function(x))
+
+
+@needs_torch
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_training_step_has_the_gradients_of_torch_nn(backend):
+    module, x = module_of("lstm", num_layers=2), draw(5, 2, 3)
+    w = draw(4, 2, 1)
+
+    def step(x, parameters, w):
+        y, (h_n, c_n) = dnnffi.torch.lstm(2 * x, None, parameters, num_layers=2)
+        return dnnffi.torch.conv(y, w).square().sum() + h_n.sum() * c_n.sum()
+
+    def expected_step(x, w):
+        y, (h_n, c_n) = module(2 * x)
+        return torch.conv1d(y, w).square().sum() + h_n.sum() * c_n.sum()
+
+    torch.compiler.reset()
+    compiled, inputs = torch.compile(step, backend=backend), [x, w, *module.parameters()]
+    found = torch.autograd.grad(compiled(x, list(module.parameters()), w), inputs)
+    expected = torch.autograd.grad(expected_step(x, w), inputs)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@needs_torch
+def test_a_context_in_a_compiled_function_gives_its_gradients():
+    weights = dnnffi.RNNWeights.from_torch(module_of("gru").state_dict(), "gru")
+
+    def function(x):
+        y, _, ctx = dnnffi.gru_forward(2 * x, None, weights)
+        return torch.from_dlpack(ctx.backward(torch.from_dlpack(y) + 1).x) * 2
+
+    torch.compiler.reset()
+    x = draw(5, 2, 3).detach()
+    torch.testing.assert_close(torch.compile(function, backend="eager")(x), function(x))
+
+
+@needs_torch
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_dropout_in_a_forward_pass_that_a_checkpoint_repeats_is_refused(use_reentrant):
+    module, x = module_of("lstm", num_layers=2), draw(5, 2, 3)
+    state = dnnffi.DropoutState(0)
+
+    def block(x):
+        weights = list(module.parameters())
+        keywords = {"num_layers": 2, "dropout": 0.5, "dropout_state": state}
+        return dnnffi.torch.lstm(x, None, weights, **keywords)[0].square()
+
+    y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=use_reentrant)
+    with pytest.raises(dnnffi.UnsupportedError, match=r"dropout is 0\.5 in a forward pass that"):
+        y.sum().backward()
+
+
+@needs_torch
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_of_layers_with_pytorchs_dropout_has_the_right_gradients(use_reentrant):
+    first, second = module_of("lstm"), torch.nn.LSTM(4, 4, dtype=torch.float64)
+    x = draw(5, 2, 3)
+
+    def block(x):
+        y, _ = dnnffi.torch.lstm(x, None, list(first.parameters()))
+        y = torch.nn.functional.dropout(y, 0.5)
+        return dnnffi.torch.lstm(y, None, list(second.parameters()))[0].square()
+
+    found = []
+    for checkpointed in (False, True):
+        torch.manual_seed(7)
+        y = (
+            torch.utils.checkpoint.checkpoint(block, x, use_reentrant=use_reentrant)
+            if checkpointed
+            else block(x)
+        )
+        torch.rand(3)  # moves PyTorch's random numbers on, as the rest of a model does
+        x.grad = None
+        first.zero_grad()
+        second.zero_grad()
+        y.sum().backward()
+        found.append([x.grad, *(p.grad for p in (*first.parameters(), *second.parameters()))])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own code
+@pytest.mark.parametrize("name", ["gru", "conv", "conv_transpose"])
+def test_forward_mode_is_refused(name):
+    call, x = calls_on_a_tensor()[name], draw(5, 2, 3).detach()
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="jvp"):
+            call(dual)
 
 
 # Convolutions
@@ -356,6 +585,16 @@ def test_an_array_that_requires_a_gradient_is_detached_with_one_warning(unsaid):
         y = dnnffi.conv(Tracked(x), w)
     assert [one.filename for one in said] == [__file__]
     assert np.array_equal(dnnffi.conv(x, Tracked(w)), y)  # a warning would be an error
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of PyTorch's own code
+def test_a_tensor_with_a_tangent_is_detached_with_one_warning(unsaid):
+    x, w = draw(1, 2, 5).detach(), np.ones((3, 2, 2))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.warns(UserWarning, match=r"^x requires a gradient.*dnnffi\.torch"):
+            dnnffi.conv(dual, w)
 
 
 @needs_torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
 from dnnffi.device.spans import check_apart, span_of, written_span
+from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import check_choice
 from dnnffi.spec.names import Math
@@ -54,6 +56,8 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
     array([[ 3.],
            [12.]])
     """
+    if "torch" in sys.modules and is_compiling():
+        return uncompiled(matmul)(a, b, out=out, math=math)
     left, right = as_array("a", a), as_array("b", b)
     target = None if out is None else as_array("out", out)
     on_host = isinstance(left, np.ndarray)

@@ -1,10 +1,13 @@
-"""How does PyTorch's autograd go back through a call of dnnffi? Functions on its tensors.
+"""Networks and convolutions on PyTorch's tensors, which its autograd differentiates.
 
 Needs PyTorch, the extra ``torch``; nothing else of dnnffi imports it. Tensors on the host go to the
 reference. Networks on a GPU take their results from PyTorch's allocator, on its current stream,
 without CuPy; convolutions go through CuPy, on that stream too. Gradients are those of
 `dnnffi.RNNContext.backward` and `dnnffi.conv_backward_data`, `conv_backward_weights`,
 `conv_backward_bias`. They have none of their own: a second derivative is an `UnsupportedError`.
+
+In ``torch.compile`` a call runs as it is, between compiled parts. In ``torch.jit.trace`` it is an
+`UnsupportedError`, and so is dropout in a forward pass that ``torch.utils.checkpoint`` runs again.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch import Tensor
 from dnnffi.convolution import functions as convolutions
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import device_array, using
+from dnnffi.device.torch_modes import has_tangent, is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.rnn import functions as networks
@@ -30,6 +34,7 @@ from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.names import BackendName, Integers, LayoutName
 from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.weights import layout_of_flat
 from dnnffi.weights import RNNWeights
 
 Sizes = int | Sequence[int]
@@ -52,27 +57,32 @@ class RNNKeywords(TypedDict, total=False):
 def lstm(
     x: Tensor,
     hx: tuple[Tensor, Tensor] | None,
-    weights: Sequence[Tensor] | Tensor,
+    weights: RNNWeights[Any] | Sequence[Tensor] | Tensor,
     /,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     retain: bool = False,
     **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """`dnnffi.lstm_forward` on tensors: ``y, (h_n, c_n)``, which autograd goes back through.
+    """`dnnffi.lstm_forward` on tensors: ``y, (h_n, c_n)``, which autograd differentiates.
 
-    Gradients go to x, hx and the weights, to those of them that require one. Where nothing does,
-    and nothing is dropped, it is `dnnffi.lstm`.
+    Gradients go to those of x, hx and the weights that require one. If none does, and nothing is
+    dropped, it is `dnnffi.lstm`. None of these tensors, nor y, may be written to before backward:
+    PyTorch raises ``RuntimeError`` if one was.
 
     Parameters
     ----------
     x, hx : as of `dnnffi.lstm`
     weights : tensors in PyTorch's order, as ``list(module.parameters())`` of a ``torch.nn.LSTM``;
-        or one flat tensor [size] in the layout of ``weight_layout(spec, "cudnn")``, on ROCm
-        "miopen", which is not packed in each call
+        or one flat tensor [size] with ``spec`` and ``layout``, which is not packed in each call; or
+        an `RNNWeights`, a constant that gets no gradient: for one, pass its ``flat`` as a tensor
     spec : the network of a flat tensor
-    retain : keep what a backward spends, so that autograd can go back again, as
-        ``retain_graph=True`` asks; at the cost of a copy of the reserve space
+    layout : the layout of a flat tensor: "cudnn", "torch" or "miopen". It may be left out only if
+        cuDNN's layout and PyTorch's order are the same for the spec, as they are for one layer in
+        one direction without a projection
+    retain : keep what backward spends, so that autograd can run it again, as ``retain_graph=True``
+        asks; at the cost of a copy of the reserve space
     keywords : those of `dnnffi.lstm_forward`
 
     Raises
@@ -82,7 +92,8 @@ def lstm(
     ContextError
         In backward, for a second time without ``retain``.
     UnsupportedError
-        In backward, for a second derivative.
+        In backward, for a second derivative. In ``torch.jit.trace``. For dropout in a forward pass
+        that runs during backward, as ``torch.utils.checkpoint`` runs it again.
 
     Examples
     --------
@@ -94,17 +105,18 @@ def lstm(
     >>> module.weight_ih_l0.grad.shape
     torch.Size([16, 3])
     """
-    y, h_n, c_n = _network("lstm", x, hx, weights, spec, retain, keywords)
+    y, h_n, c_n = _network("lstm", x, hx, weights, spec, layout, retain, keywords)
     return y, (h_n, c_n)
 
 
 def gru(
     x: Tensor,
     h_0: Tensor | None,
-    weights: Sequence[Tensor] | Tensor,
+    weights: RNNWeights[Any] | Sequence[Tensor] | Tensor,
     /,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     retain: bool = False,
     **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
@@ -116,22 +128,23 @@ def gru(
     >>> import dnnffi.torch
     >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
     >>> flat = torch.full((dnnffi.weight_layout(spec, "cudnn").size,), 0.1, requires_grad=True)
-    >>> y, h_n = dnnffi.torch.gru(torch.ones(5, 2, 3), None, flat, spec=spec)
+    >>> y, h_n = dnnffi.torch.gru(torch.ones(5, 2, 3), None, flat, spec=spec, layout="cudnn")
     >>> h_n.sum().backward()
     >>> flat.grad.shape
     torch.Size([108])
     """
-    y, h_n = _network("gru", x, h_0, weights, spec, retain, keywords)
+    y, h_n = _network("gru", x, h_0, weights, spec, layout, retain, keywords)
     return y, h_n
 
 
 def rnn_tanh(
     x: Tensor,
     h_0: Tensor | None,
-    weights: Sequence[Tensor] | Tensor,
+    weights: RNNWeights[Any] | Sequence[Tensor] | Tensor,
     /,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     retain: bool = False,
     **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
@@ -147,17 +160,18 @@ def rnn_tanh(
     >>> h_n.shape
     torch.Size([2, 2, 4])
     """
-    y, h_n = _network("rnn_tanh", x, h_0, weights, spec, retain, keywords)
+    y, h_n = _network("rnn_tanh", x, h_0, weights, spec, layout, retain, keywords)
     return y, h_n
 
 
 def rnn_relu(
     x: Tensor,
     h_0: Tensor | None,
-    weights: Sequence[Tensor] | Tensor,
+    weights: RNNWeights[Any] | Sequence[Tensor] | Tensor,
     /,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     retain: bool = False,
     **keywords: Unpack[RNNKeywords],
 ) -> tuple[Tensor, Tensor]:
@@ -174,7 +188,7 @@ def rnn_relu(
     >>> x.grad.ravel().tolist()
     [6.0, 4.0, 2.0]
     """
-    y, h_n = _network("rnn_relu", x, h_0, weights, spec, retain, keywords)
+    y, h_n = _network("rnn_relu", x, h_0, weights, spec, layout, retain, keywords)
     return y, h_n
 
 
@@ -191,7 +205,7 @@ def conv(
     backend: BackendName | None = None,
     options: ConvOptionsDict | None = None,
 ) -> Tensor:
-    """`dnnffi.conv` on tensors, which autograd goes back through to x, w and bias.
+    """`dnnffi.conv` on tensors, which autograd differentiates with respect to x, w and bias.
 
     Arguments and errors are those of `dnnffi.conv`, without what it fuses: write
     ``torch.relu(conv(x, w, bias) + residual)``.
@@ -206,11 +220,9 @@ def conv(
     >>> w.grad.tolist()
     [[[3.0, 3.0, 3.0]]]
     """
-    _check(x=x, w=w, bias=bias)
     keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return _Convolution.apply(
-        "conv", keywords, {"backend": backend, "options": options}, x, w, bias
-    )
+    where = {"backend": backend, "options": options}
+    return _convolution("conv", keywords, where, x, w, bias)
 
 
 def conv_transpose(
@@ -237,21 +249,25 @@ def conv_transpose(
     >>> dnnffi.torch.conv_transpose(x, w, stride=2)
     tensor([[[1., 1., 2., 2.]]])
     """
-    _check(x=x, w=w, bias=bias)
     keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     keywords["output_padding"] = output_padding
     where = {"backend": backend, "options": options}
-    return _Convolution.apply("conv_transpose", keywords, where, x, w, bias)
+    return _convolution("conv_transpose", keywords, where, x, w, bias)
 
 
 # Networks
 
 
 class _Call(NamedTuple):
-    """What a call of a network is asked beside tensors."""
+    """The arguments of a network's call that are not tensors.
+
+    ``packed`` is an `RNNWeights` that the user passed; ``flat`` is the spec and layout of weights
+    that are one flat tensor. Both are None for a list of tensors.
+    """
 
     mode: str
-    spec: RNNSpec | None
+    packed: RNNWeights[Any] | None
+    flat: tuple[RNNSpec, LayoutName] | None
     retain: bool
     keywords: RNNKeywords
 
@@ -266,43 +282,52 @@ class _Call(NamedTuple):
         if x.is_cuda:
             embedded: RNNOptionsDict = {"allocator": _allocate, "stream": _stream}
             keywords = {**keywords, "options": {**embedded, **(keywords.get("options") or {})}}
-        given: Any = taken if self.spec is None else self._packed(taken[0], self.spec)
+        given: Any = taken if self.packed is None else self.packed
+        if self.flat is not None:
+            given = _over(taken[0], *self.flat)
         return getattr(networks, self.mode + suffix)(_plain(x), hx, given, **keywords)
 
-    def _packed(self, flat: Tensor, spec: RNNSpec) -> RNNWeights:
-        layout: LayoutName = "miopen" if flat.is_cuda and torch.version.hip else "cudnn"
-        if not flat.is_cuda:
-            return RNNWeights(flat, spec, backend=layout)
-        with using(_allocate, _stream):
-            return RNNWeights(device_array("weights", flat), spec, backend=layout)
+
+def _over(flat: Tensor | None, spec: RNNSpec, layout: LayoutName) -> RNNWeights[Any]:
+    """Return an `RNNWeights` over the memory of a flat tensor."""
+    assert flat is not None
+    if not flat.is_cuda:
+        return RNNWeights(flat, spec, backend=layout)
+    with using(_allocate, _stream):
+        return RNNWeights(device_array("weights", flat), spec, backend=layout)
 
 
 def _network(
     mode: str,
     x: Tensor,
     hx: Any,
-    weights: Sequence[Tensor] | Tensor,
+    weights: RNNWeights[Any] | Sequence[Tensor] | Tensor,
     spec: RNNSpec | None,
+    layout: LayoutName | None,
     retain: bool,
     keywords: RNNKeywords,
 ) -> tuple[Tensor, ...]:
     """(y, h_n) or (y, h_n, c_n)."""
-    is_flat = isinstance(weights, Tensor)
-    if is_flat == (spec is None) or not isinstance(weights, Iterable):
-        module = isinstance(weights, torch.nn.Module)
-        raise TypeError(
-            "weights must be a sequence of tensors, or one flat tensor with spec=; got "
-            f"{type(weights).__name__} {'without' if spec is None else 'and'} spec"
-            f"{'; list(module.parameters()) has those of a module' if module else ''}"
-        )
-    given = [weights] if is_flat else list(weights)
+    if is_compiling():
+        return uncompiled(_network)(mode, x, hx, weights, spec, layout, retain, keywords)
+    packed, flat, given = _weights(weights, spec, layout)
     states = _states(mode, hx)
     _check(x=x, **dict(zip(("h_0", "c_0"), states, strict=False)))
     _check(**{f"weights[{index}]": weight for index, weight in enumerate(given)})
-    call = _Call(mode, spec, retain, keywords)
+    call = _Call(mode, packed, flat, retain, keywords)
     dropout = keywords.get("dropout", 0.0), keywords.get("dropout_state")
-    tracked = any(one is not None and one.requires_grad for one in (x, *states, *given))
-    if (tracked and torch.is_grad_enabled()) or dropout != (0.0, None):
+    tensors = [one for one in (x, *states, *given) if one is not None]
+    tracked = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    if dropout[0] and _runs_in_backward():
+        raise UnsupportedError(
+            "dnnffi.torch",
+            "",
+            f"dropout is {dropout[0]} in a forward pass that runs during backward, as "
+            f"torch.utils.checkpoint runs it again: it would drop other elements than the first "
+            f"one. Leave the network out of the checkpoint, or call it layer by layer with "
+            f"torch.nn.functional.dropout between the layers, which PyTorch repeats",
+        )
+    if tracked or dropout != (0.0, None) or any(map(has_tangent, tensors)):
         return _Network.apply(call, len(states), x, *states, *given)
     inference = keywords.copy()
     inference.pop("dropout", None)
@@ -310,6 +335,39 @@ def _network(
     with _device_of(x):
         results = call._replace(keywords=inference).run("", x, states, given)
     return tuple(map(_tensor, _flattened(results)))
+
+
+def _weights(
+    weights: Any, spec: RNNSpec | None, layout: LayoutName | None
+) -> tuple[RNNWeights[Any] | None, tuple[RNNSpec, LayoutName] | None, list[Any]]:
+    """Return ``weights`` as a call has them, and their tensors: see `_Call`."""
+    if isinstance(weights, RNNWeights):
+        if spec is not None and spec != weights.spec:
+            raise ValueError(f"spec is {spec}; the weights are those of {weights.spec}")
+        if layout is not None and layout != weights.backend:
+            raise ValueError(
+                f"layout is {layout!r}; the weights are in that of {weights.backend!r}"
+            )
+        return weights, None, []
+    is_flat = isinstance(weights, Tensor)
+    if is_flat == (spec is None) or not isinstance(weights, Iterable):
+        module = isinstance(weights, torch.nn.Module)
+        raise TypeError(
+            "weights must be a sequence of tensors, an RNNWeights, or one flat tensor with spec=; "
+            f"got {type(weights).__name__} {'without' if spec is None else 'and'} spec"
+            f"{'; list(module.parameters()) has those of a module' if module else ''}"
+        )
+    if is_flat:
+        assert spec is not None
+        return None, (spec, layout_of_flat(spec, layout)), [weights]
+    if layout is not None:
+        raise ValueError("layout is for a flat tensor of weights; got a sequence of tensors")
+    return None, None, list(weights)
+
+
+def _runs_in_backward() -> bool:
+    """Whether PyTorch's backward runs in this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _states(mode: str, hx: Any) -> tuple[Any, ...]:
@@ -370,6 +428,13 @@ def _flattened(results: Sequence[Any]) -> tuple[Any, ...]:
 
 
 # Convolutions
+
+
+def _convolution(name: str, geometry: Any, where: Any, x: Any, w: Any, bias: Any) -> Tensor:
+    if is_compiling():
+        return uncompiled(_convolution)(name, geometry, where, x, w, bias)
+    _check(x=x, w=w, bias=bias)
+    return _Convolution.apply(name, geometry, where, x, w, bias)
 
 
 class _Convolution(torch.autograd.Function):  # type: ignore[misc]

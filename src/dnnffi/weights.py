@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from os import PathLike
@@ -17,21 +18,28 @@ from dnnffi.formats.network import Network
 from dnnffi.spec.checks import is_ordered
 from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.weights import Block, WeightLayout, weight_layout
+from dnnffi.spec.weights import DEFAULT_LAYOUT, Block, WeightLayout, weight_layout
 
 LayoutOf = LayoutName | Literal["reference"] | None
-"""A backend whose layout is asked for, PyTorch's order, or None for that of the arrays' device."""
+"""A backend whose layout is asked for, PyTorch's order, or None for the default, cuDNN's."""
 
 MOST_CALLS = 64
 """Calls with the same weights that are known before they are forgotten all at once."""
 
 
 class RNNWeights(Generic[ArrayT]):
-    """The weights of an RNN in one flat buffer, in the layout that a backend reads.
+    """The weights of an RNN in one flat buffer, with the layout of that buffer.
 
     Passing it to a call costs nothing, while separate arrays are packed in each call. Writing to
     ``flat`` changes the weights, and so does writing to one of ``arrays()``, except in the layout
     of MIOpen for an LSTM or GRU, where they are copies.
+
+    The default layout is cuDNN's, for the constructor and for every method that makes weights,
+    whichever arrays they are made of. cuDNN reads it without repacking, the reference reads views
+    of it, and the order of the elements does not change when a buffer moves to another device.
+    MIOpen reads its own layout only: name it, ``backend="miopen"``, or convert with `to`.
+
+    ``dnnffi.torch`` and ``dnnffi.jax`` take it too; for JAX it is a pytree with one leaf, ``flat``.
 
     Examples
     --------
@@ -49,10 +57,15 @@ class RNNWeights(Generic[ArrayT]):
     # calls that these weights know, and what backends with devices of their own keep of them.
     __slots__ = ("_arrays", "_buffer", "_known", "_packed", "layout", "spec")
 
-    def __init__(self, flat: ArrayT, spec: RNNSpec, *, backend: LayoutName = "cudnn") -> None:
+    def __init__(
+        self, flat: ArrayT, spec: RNNSpec, *, backend: LayoutName = DEFAULT_LAYOUT
+    ) -> None:
         """Use ``flat``, a contiguous [layout.size] array of the spec's dtype, without a copy.
 
-        Raises ``TypeError`` or ``ValueError`` that names what does not fit.
+        ``backend`` names the layout in which ``flat`` is: "cudnn", "miopen" or "torch". Sizes are
+        the same in all of them, so a wrong name cannot be noticed; `like` takes another buffer of
+        the layout that these weights have. Raises ``TypeError`` or ``ValueError`` that names what
+        does not fit.
         """
         layout = weight_layout(spec, backend)
         buffer: AnyArray = as_array("flat", flat)
@@ -70,12 +83,22 @@ class RNNWeights(Generic[ArrayT]):
         self._packed: dict[str, Any] = {}  # by the backend's name
 
     @classmethod
-    def _of_result(cls, flat: AnyArray, layout: WeightLayout) -> Self:
-        """Take a buffer that dnnffi itself made for ``layout``: there is nothing to check."""
+    def _of_result(cls, flat: Any, layout: WeightLayout) -> Self:
+        """Take, without checks, a buffer that dnnffi made, or what JAX puts in its place."""
         made = cls.__new__(cls)
         made._buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
         made._known, made._packed = KnownCalls(MOST_CALLS), {}
         return made
+
+    def _computable(self) -> Self:
+        """Return these weights over an array of NumPy or CuPy: itself, unless JAX made the buffer.
+
+        JAX rebuilds pytrees with arrays of its own.
+        """
+        buffer = as_array("weights", self._buffer)
+        return (
+            self if buffer is self._buffer else type(self)(buffer, self.spec, backend=self.backend)
+        )
 
     @property
     def flat(self) -> ArrayT:
@@ -103,7 +126,7 @@ class RNNWeights(Generic[ArrayT]):
         arrays: Sequence[ArrayT],
         spec: RNNSpec,
         *,
-        backend: LayoutName = "cudnn",
+        backend: LayoutName = DEFAULT_LAYOUT,
         out: ArrayT | None = None,
     ) -> Self:
         """Copy arrays in PyTorch's order into one buffer: ``out``, or a new one beside them.
@@ -157,8 +180,8 @@ class RNNWeights(Generic[ArrayT]):
         "rnn_tanh" or "rnn_relu", the last two by ``nonlinearity``, which the arrays do not show.
 
         As in all methods from another format, the arrays are NumPy's, CuPy's or any that dnnffi
-        takes, and the buffer is made beside them, in the layout of ``backend``: "cudnn", "miopen",
-        "torch" or "reference" (PyTorch's order), or None for that of the arrays' device. Raises
+        takes, and the buffer is made on their device, in the layout of ``backend``: "cudnn",
+        "miopen", "torch" or "reference" (PyTorch's order), or None for the default, cuDNN's. Raises
         ``TypeError`` or ``ValueError`` naming what is missing, unexpected or of a wrong shape.
 
         Examples
@@ -230,7 +253,7 @@ class RNNWeights(Generic[ArrayT]):
         >>> [array.shape for array in weights.to_keras()]
         [(3, 12), (4, 12), (2, 12)]
         """
-        return keras.write(self.spec, self.arrays())
+        return keras.write(self.spec, self._computable().arrays())
 
     @classmethod
     def from_onnx(
@@ -291,7 +314,7 @@ class RNNWeights(Generic[ArrayT]):
         >>> [array.shape for array in weights.to_onnx()]
         [(1, 12, 3), (1, 12, 4), (1, 24)]
         """
-        return onnx.write(self.spec, self.arrays())
+        return onnx.write(self.spec, self._computable().arrays())
 
     @classmethod
     def from_flax(cls, params: Any, mode: Mode | None = None, *, backend: LayoutOf = None) -> Self:
@@ -395,16 +418,16 @@ class RNNWeights(Generic[ArrayT]):
         >>> dnnffi.RNNWeights.load("net.npz").spec == spec
         True
         """
-        arrays = {name: to_host(array) for name, array in self.to_torch().items()}
+        arrays = {name: to_host(array) for name, array in self._computable().to_torch().items()}
         files.save(path, self.spec, arrays)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, backend: LayoutOf = None) -> Self:
         """The weights in a file that `save` wrote, on the host, in the layout of ``backend``.
 
-        None is PyTorch's order. Nothing is unpickled or decompressed, and the shapes are compared
-        with the spec before the data is read. Raises ``ValueError`` naming the file if it is
-        damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
+        None is the default, cuDNN's. Nothing is unpickled or decompressed, and the shapes are
+        compared with the spec before the data is read. Raises ``ValueError`` naming the file if it
+        is damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
         Raises ``OSError`` naming the file if it cannot be read or is not a regular file.
 
         Examples
@@ -414,7 +437,7 @@ class RNNWeights(Generic[ArrayT]):
         >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
         >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
         >>> weights.save("net.npz")
-        >>> dnnffi.RNNWeights.load("net.npz", backend="cudnn").backend
+        >>> dnnffi.RNNWeights.load("net.npz").backend
         'cudnn'
         """
         return cls._of(files.load(path), backend)
@@ -440,7 +463,7 @@ class RNNWeights(Generic[ArrayT]):
         # The span of an array with gaps may hold another one between its rows.
         whole = [span for span, one in zip(written, targets, strict=True) if one.flags.c_contiguous]
         check_apart(whole, [span_of("flat", self._buffer)])
-        for part, target in _parts(self.layout, self._buffer, targets):
+        for part, target in _parts(self.layout, self._computable()._buffer, targets):
             target[...] = part
 
     @classmethod
@@ -526,12 +549,12 @@ class RNNWeights(Generic[ArrayT]):
         >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
         >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
         >>> weights.backend, weights.to("miopen").backend
-        ('torch', 'miopen')
+        ('cudnn', 'miopen')
         """
         layout = weight_layout(self.spec, backend)
         if backend == self.backend:
             return self
-        buffer = self._buffer
+        buffer = self._computable()._buffer
         if is_external(buffer.__class__):
             buffer = to_host(buffer)
         flat = array_module(buffer).empty(layout.size, buffer.dtype)
@@ -550,7 +573,7 @@ class RNNWeights(Generic[ArrayT]):
         >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
         >>> momentum = weights.like(np.zeros_like(weights.flat))
         >>> momentum.backend
-        'torch'
+        'cudnn'
         """
         return type(self)(flat, self.spec, backend=self.layout.name)
 
@@ -565,6 +588,9 @@ class RNNWeights(Generic[ArrayT]):
 def _rebuilt(
     cls: type[RNNWeights], flat: AnyArray, spec: RNNSpec, backend: LayoutName
 ) -> RNNWeights:
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(flat, jax.Array):
+        return cls._of_result(flat, weight_layout(spec, backend))
     return cls(flat, spec, backend=backend)
 
 

@@ -39,7 +39,7 @@ def test_names_in_any_order_give_pytorchs_arrays(spec, shuffler):
     items = list(state.items())
     shuffler.shuffle(items)
     weights = RNNWeights.from_torch(dict(items), spec.mode)
-    assert (weights.spec, weights.backend) == (spec, "torch")
+    assert (weights.spec, weights.backend) == (spec, "cudnn")
     for found, expected in zip(weights.arrays(), state.values(), strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -206,9 +206,8 @@ def test_a_tensor_that_numpy_does_not_take_is_named():
 
 
 @pytest.mark.parametrize(
-    ("kind", "layout"), [("host", "torch"), ("cuda", "cudnn"), ("rocm", "miopen"), (None, "torch")]
+    ("backend", "layout"),
+    [(None, "cudnn"), ("cudnn", "cudnn"), ("miopen", "miopen"), ("reference", "torch")],
 )
-def test_the_layout_is_that_of_the_memory(monkeypatch, kind, layout):
-    monkeypatch.setattr("dnnffi.formats.network.kind", lambda array: kind)
-    assert RNNWeights.from_torch(lstm_state(), "lstm").backend == layout
-    assert RNNWeights.from_torch(lstm_state(), "lstm", backend="torch").backend == "torch"
+def test_the_layout_is_the_default_unless_it_is_named(backend, layout):
+    assert RNNWeights.from_torch(lstm_state(), "lstm", backend=backend).backend == layout

@@ -120,7 +120,8 @@ def network(problem, implementation, *, seed=0, flat=True, with_states=True, **k
         "implementation": implementation,
     }
     if flat:
-        weights, given["spec"] = djax.pack(weights, spec), spec
+        weights = djax.pack(weights, spec).flat
+        given |= {"spec": spec, "layout": "cudnn"}
     else:
         given |= {"num_layers": spec.num_layers, "bidirectional": spec.bidirectional}
     function = partial(getattr(djax, spec.mode), **given | keywords)

@@ -19,13 +19,14 @@ from dnnffi.jax.rnn import implementations
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
 ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), None)
 X, HX, FLAT = ONE.arrays
-ARRAYS = djax.unpack(FLAT, SPEC)
+ARRAYS = djax.unpack(FLAT, SPEC, layout="cudnn")
+PACKED = djax.pack(ARRAYS, SPEC)
 GRU = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
 
 
 def lstm(x=X, hx=HX, weights=FLAT, **keywords):
-    if not isinstance(weights, list):
-        keywords.setdefault("spec", SPEC)
+    if hasattr(weights, "dtype"):
+        keywords = {"spec": SPEC, "layout": "cudnn"} | keywords
     return djax.lstm(x, hx, weights, **keywords)
 
 
@@ -54,7 +55,37 @@ CASES = {
         "c_0 must have the dtype of the weights, float32; got float16",
         lambda: lstm(hx=(HX[0], HX[1].astype("float16"))),
     ),
-    "flat without spec": (TypeError, "spec must say", lambda: lstm(spec=None)),
+    "flat without spec": (TypeError, "spec must be given", lambda: lstm(spec=None)),
+    "flat without layout": (
+        ValueError,
+        "weights: got a flat array without its layout",
+        lambda: lstm(layout=None),
+    ),
+    "flat of an unknown layout": (
+        ValueError,
+        "layout must be one of cudnn, miopen, torch; got 'reference'",
+        lambda: lstm(layout="reference"),
+    ),
+    "a layout of arrays": (
+        ValueError,
+        "layout is for a flat array of weights; got a list of arrays",
+        lambda: lstm(weights=ARRAYS, num_layers=2, layout="torch"),
+    ),
+    "packed with another spec": (
+        ValueError,
+        "spec is RNNSpec(",
+        lambda: lstm(weights=PACKED, spec=dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)),
+    ),
+    "packed with another layout": (
+        ValueError,
+        "layout is 'torch'; the weights are in that of 'cudnn'",
+        lambda: lstm(weights=PACKED, layout="torch"),
+    ),
+    "packed of another mode": (
+        ValueError,
+        "spec is that of 'lstm'; this is 'gru'",
+        lambda: djax.gru(X, None, PACKED),
+    ),
     "flat of another size": (ValueError, "weights must have shape", lambda: lstm(weights=FLAT[1:])),
     "spec of another mode": (
         ValueError,
@@ -88,7 +119,11 @@ CASES = {
         "weights[0] must have one of the dtypes",
         lambda: lstm(weights=[a.astype("int32") for a in ARRAYS], num_layers=2),
     ),
-    "a dict": (TypeError, "weights must be a flat array or a list", lambda: lstm(weights={})),
+    "a dict": (
+        TypeError,
+        "weights must be an RNNWeights, a flat array or",
+        lambda: lstm(weights={}),
+    ),
     "lengths of too few": (
         ValueError,
         "lengths must have one entry for each of the 4 rows",

@@ -1,6 +1,10 @@
-"""Flat arrays of weights in cuDNN's layout."""
+"""Weights in JAX: RNNWeights as a pytree, and flat arrays with the name of their layout."""
 
 from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,41 +13,194 @@ import pytest
 from hypothesis import given, settings
 
 import dnnffi
+from dnnffi import RNNWeights
 from dnnffi import jax as djax
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
+LAYOUTS = ("cudnn", "torch", "miopen")
 
 
 @settings(max_examples=30)
 @given(strategies.specs(dtypes=("float16", "bfloat16", "float32")))
 def test_packed_as_rnn_weights_are_and_unpacked_again(spec):
     arrays = strategies.weights(spec, 0)
-    flat = djax.pack(arrays, spec)
-    np.testing.assert_array_equal(flat, dnnffi.RNNWeights.pack(arrays, spec).flat)
-    assert flat.dtype.name == spec.dtype
-    for found, expected in zip(djax.unpack(flat, spec), arrays, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    weights = djax.pack(arrays, spec)
+    np.testing.assert_array_equal(weights.flat, RNNWeights.pack(arrays, spec).flat)
+    assert isinstance(weights.flat, jax.Array)
+    assert (weights.spec, weights.backend) == (spec, "cudnn")
+    assert weights.flat.dtype.name == spec.dtype
+    for unpacked in (djax.unpack(weights), djax.unpack(weights.flat, spec, layout="cudnn")):
+        for found, expected in zip(unpacked, arrays, strict=True):
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_initial_weights_are_uniform(dtype):
     spec = dnnffi.RNNSpec(mode="gru", input_size=50, hidden_size=64, dtype=dtype)
-    flat = djax.init(jax.random.key(0), spec)
-    assert flat.dtype.name == dtype
-    values = np.asarray(flat).astype("float64")
+    weights = djax.init(jax.random.key(0), spec)
+    assert weights.flat.dtype.name == dtype
+    values = np.asarray(weights.flat).astype("float64")
     assert abs(values).max() <= 1 / 8
     assert abs(values.mean()) < 1e-3
     assert values.std() == pytest.approx(1 / 8 / 3**0.5, rel=0.02)
-    assert (flat != djax.init(jax.random.key(1), spec)).any()
+    assert (weights.flat != djax.init(jax.random.key(1), spec).flat).any()
     assert len(np.unique(values)) > 2**10  # more than were drawn of bfloat16 alone
 
 
 def test_gradients_pass_through_packing():
     arrays = [jnp.asarray(array) for array in strategies.weights(SPEC, 0)]
-    gradient = jax.grad(lambda arrays: (djax.pack(arrays, SPEC) ** 2).sum())(arrays)
+    gradient = jax.grad(lambda arrays: (djax.pack(arrays, SPEC).flat ** 2).sum())(arrays)
     for found, array in zip(gradient, arrays, strict=True):
         np.testing.assert_array_equal(found, 2 * array)
+
+
+# Layouts: PyTorch's arrays 0.1, 0.2 and so on, and what the equations make of them
+
+
+def tanh_network(bidirectional):
+    """The spec of two layers of size 1, its arrays, and y for x = 1."""
+    spec = dnnffi.RNNSpec(
+        mode="rnn_tanh", input_size=1, hidden_size=1, num_layers=2, bidirectional=bidirectional
+    )
+    shapes = spec.parameter_shapes()
+    arrays = [np.full(p.shape, number / 10, "float32") for number, p in enumerate(shapes, 1)]
+    x = np.ones(1)
+    for layer in range(2):
+        of_layer = arrays[layer * len(arrays) // 2 : (layer + 1) * len(arrays) // 2]
+        cells = [of_layer[first : first + 4] for first in range(0, len(of_layer), 4)]
+        x = np.concatenate([np.tanh(w_ih @ x + b_ih + b_hh) for w_ih, _, b_ih, b_hh in cells])
+    return spec, arrays, x
+
+
+@pytest.mark.parametrize("implementation", ["scan", "reference"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_weights_in_any_layout_compute_what_the_equations_say(
+    bidirectional, layout, implementation
+):
+    spec, arrays, expected = tanh_network(bidirectional)
+    weights = RNNWeights.pack(arrays, spec, backend=layout)
+    x = jnp.ones((1, 1, 1))
+    run = partial(djax.rnn_tanh, implementation=implementation)
+    named = partial(run, spec=spec, layout=layout)
+    found = (
+        run(x, None, weights),
+        jax.jit(lambda weights: run(x, None, weights))(weights),
+        jax.jit(lambda: run(x, None, weights))(),
+        named(x, None, weights.flat),
+        jax.jit(lambda flat: named(x, None, flat))(weights.flat),
+    )
+    for y, _ in found:
+        np.testing.assert_allclose(y[0, 0], expected, rtol=1e-5)
+
+
+def test_two_layers_of_one_unit_give_the_value_of_the_equations():
+    spec, arrays, expected = tanh_network(False)
+    assert expected == pytest.approx(0.95002, abs=1e-5)
+    weights = RNNWeights.pack(arrays, spec)
+    y, _ = djax.rnn_tanh(jnp.ones((1, 1, 1)), None, weights.flat, spec=spec, layout="cudnn")
+    assert float(y[0, 0, 0]) == pytest.approx(0.95002, abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_random_weights_are_those_of_their_arrays_in_every_layout(mode, layout):
+    spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
+    weights = RNNWeights.random(spec, np.random.default_rng(0)).to(layout)
+    x = np.random.default_rng(1).standard_normal((5, 2, 3)).astype("float32")
+    expected = getattr(dnnffi, mode)(x, None, weights)[0]
+    found = getattr(djax, mode)(x, None, weights)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"num_layers": 2}, {"bidirectional": True}, {"proj_size": 2}],
+    ids=str,
+)
+@pytest.mark.parametrize("call", [djax.lstm, djax.unpack])
+def test_a_flat_array_needs_the_name_of_its_layout(fields, call):
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, **fields)
+    flat = djax.init(jax.random.key(0), spec).flat
+    arguments = (flat,) if call is djax.unpack else (jnp.ones((5, 2, 3)), None, flat)
+    with pytest.raises(ValueError, match=r"flat array without its layout.*Pass an RNNWeights, or"):
+        call(*arguments, spec=spec)
+    call(*arguments, spec=spec, layout="torch")
+
+
+def test_a_flat_array_of_one_layer_and_direction_needs_no_layout():
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    weights, x = djax.init(jax.random.key(0), spec), jnp.ones((5, 2, 3))
+    y, _ = djax.gru(x, None, weights.flat, spec=spec)
+    np.testing.assert_array_equal(y, djax.gru(x, None, weights)[0])
+
+
+# RNNWeights as a pytree
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_gradient_has_the_structure_of_the_weights(layout):
+    weights = RNNWeights.random(SPEC, np.random.default_rng(0), backend=layout)
+    x = jnp.ones((5, 2, 3))
+
+    def loss(weights):
+        return (djax.lstm(x, None, weights)[0] ** 2).sum()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(weights)
+    assert isinstance(gradient, RNNWeights)
+    assert (gradient.spec, gradient.backend) == (SPEC, layout)
+    stepped = jax.tree.map(lambda w, g: w - 1e-3 * g, weights, gradient)
+    assert loss(stepped) < value
+    separate = weights.arrays()
+    expected = jax.grad(
+        lambda arrays: (djax.lstm(x, None, arrays, num_layers=2, bidirectional=True)[0] ** 2).sum()
+    )(separate)
+    for one, other in zip(djax.unpack(gradient), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_mapped_weights_are_one_network_each():
+    keys = jax.random.split(jax.random.key(0), 3)
+    many = jax.vmap(lambda key: djax.init(key, SPEC))(keys)
+    x = jnp.ones((5, 2, 3))
+    found = jax.vmap(lambda weights: djax.lstm(x, None, weights)[0])(many)
+    for row, key in zip(found, keys, strict=True):
+        expected = djax.lstm(x, None, djax.init(key, SPEC))[0]
+        np.testing.assert_allclose(row, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_leaf_of_weights_is_named_flat():
+    ((path, leaf),), _ = jax.tree.flatten_with_path(djax.init(jax.random.key(0), SPEC))
+    assert jax.tree_util.keystr(path) == ".flat"
+    assert leaf.shape == (dnnffi.weight_layout(SPEC, "cudnn").size,)
+
+
+def test_weights_of_jax_compute_on_arrays_of_numpy():
+    weights = djax.init(jax.random.key(0), SPEC)
+    x = np.ones((5, 2, 3), "float32")
+    y, _ = dnnffi.lstm(x, None, weights)
+    np.testing.assert_allclose(y, djax.lstm(x, None, weights)[0], rtol=1e-5, atol=1e-6)
+    y, _, ctx = dnnffi.lstm_forward(x, None, weights)
+    assert ctx.backward(y).weights.flat.shape == weights.flat.shape
+    with dnnffi.RNNPlan(SPEC, batch=2, steps=5, backend="reference") as plan:
+        np.testing.assert_array_equal(plan.forward(x, None, weights)[0], y)
+
+
+def test_weights_of_jax_are_copied_pickled_saved_and_converted(tmp_path):
+    weights = djax.init(jax.random.key(0), SPEC)
+    for made in (copy.deepcopy(weights), pickle.loads(pickle.dumps(weights))):
+        assert isinstance(made.flat, jax.Array)
+        np.testing.assert_array_equal(made.flat, weights.flat)
+    weights.save(tmp_path / "net.npz")
+    loaded = RNNWeights.load(tmp_path / "net.npz")
+    assert loaded.backend == weights.backend
+    np.testing.assert_array_equal(loaded.flat, weights.flat)
+    for layout in LAYOUTS:
+        np.testing.assert_array_equal(weights.to(layout).flat, loaded.to(layout).flat)
+    for one, other in zip(weights.to_keras(), loaded.to_keras(), strict=True):
+        for array, expected in zip(one, other, strict=True):
+            np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +214,18 @@ def test_gradients_pass_through_packing():
             lambda a, flat: djax.pack([a[0].astype("float16"), *a[1:]], SPEC),
         ),
         (TypeError, r"weights\[1\] must be an array", lambda a, _: djax.pack([a[0], "w"], SPEC)),
-        (ValueError, r"weights must have shape \(\d+,\)", lambda a, w: djax.unpack(w[1:], SPEC)),
-        (TypeError, "must have dtype float32", lambda a, w: djax.unpack(w.astype("int32"), SPEC)),
-        (TypeError, "spec must be an RNNSpec", lambda a, w: djax.unpack(w, None)),
+        (
+            ValueError,
+            r"weights must have shape \(\d+,\)",
+            lambda a, w: djax.unpack(w[1:], SPEC, layout="cudnn"),
+        ),
+        (
+            TypeError,
+            "must have dtype float32",
+            lambda a, w: djax.unpack(w.astype("int32"), SPEC, layout="cudnn"),
+        ),
+        (TypeError, "spec must be given with a flat array", lambda a, w: djax.unpack(w)),
+        (TypeError, "spec must be an RNNSpec", lambda a, w: djax.unpack(w, "lstm")),
         (
             TypeError,
             "float64 needs .*jax_enable_x64",
@@ -73,4 +239,4 @@ def test_gradients_pass_through_packing():
 def test_what_does_not_fit_is_named(error, words, call):
     arrays = strategies.weights(SPEC, 0)
     with pytest.raises(error, match=words):
-        call(arrays, djax.pack(arrays, SPEC))
+        call(arrays, djax.pack(arrays, SPEC).flat)

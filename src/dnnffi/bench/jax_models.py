@@ -58,24 +58,13 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return ModelDef(partial(jax.jit(train), *inputs, dy), backward)
 
 
-class _Packed:
-    """A flat array of weights, whose arrays are taken apart where somebody looks at them."""
-
-    def __init__(self, flat: Any, spec: dnnffi.RNNSpec) -> None:
-        self.flat, self.spec = flat, spec
-
-    def arrays(self) -> list[Any]:
-        """In PyTorch's order."""
-        return djax.unpack(self.flat, self.spec)
-
-
 def ours(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """On [T, B, I]; training is one compiled function."""
     spec = shape.spec
     states = tuple(jnp.asarray(one) for one in (data.h_0, data.c_0) if one is not None)
     hx = states if spec.has_cell else states[0]
     x, dy, weights = jnp.asarray(data.x), jnp.asarray(data.dy), djax.pack(data.weights, spec)
-    run = partial(getattr(djax, shape.mode), spec=spec, lengths=shape.lengths)
+    run = partial(getattr(djax, shape.mode), lengths=shape.lengths)
     if not training:
         return ModelDef(partial(jax.jit(run), x, hx, weights))
 
@@ -85,7 +74,7 @@ def ours(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
     def backward(outputs: Any) -> Gradients:
         dx, dhx, dweights = outputs[2]
-        return Gradients(dx, dhx, _Packed(dweights, spec))
+        return Gradients(dx, dhx, dweights)
 
     return ModelDef(partial(jax.jit(train), x, hx, weights, dy), backward)
 

@@ -208,7 +208,7 @@ def generate(
             return write_on(run, head, alphabet, prompt, length, rng)
     layout: LayoutName = backend if backend in ("cudnn", "miopen") else "torch"
     loaded = dnnffi.RNNWeights.load(folder / NETWORK, backend=layout)
-    weights = dnnffi.RNNWeights(xp.asarray(loaded.flat), loaded.spec, backend=layout)
+    weights = loaded.like(xp.asarray(loaded.flat))
     states: list[State | None] = [None]
 
     def run_lstm(x: NDArray) -> NDArray:

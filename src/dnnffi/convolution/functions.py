@@ -7,6 +7,7 @@ Symbols: N batch, C input channels, K output channels. Spatial dimensions are on
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,7 @@ from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import device_array, using
 from dnnffi.device.interface import AnyArray, ArrayT
+from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.execution.embedding import embeds, take_embedding, unwrap, wrapped
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
@@ -217,6 +219,8 @@ def conv_backward_bias(
     >>> dnnffi.conv_backward_bias(np.ones((2, 3, 4, 5))).tolist()
     [40.0, 40.0, 40.0]
     """
+    if "torch" in sys.modules and is_compiling():
+        return uncompiled(conv_backward_bias)(dy, backend=backend, options=options)
     if embeds(options):
         return _embedded(("dy",), (dy,), backend, options, _backward_bias)
     taken = as_array("dy", dy)
@@ -369,6 +373,8 @@ _GEOMETRY = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}  # t
 
 def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
     """Find the plan, hand over."""
+    if "torch" in sys.modules and is_compiling():
+        return uncompiled(_run)(asked, arrays, options)
     if options is None:
         checked = DEFAULTS
     elif embeds(options):

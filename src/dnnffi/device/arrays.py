@@ -60,10 +60,14 @@ def as_array(name: str, value: object) -> AnyArray:
     if device_of is not None:
         try:
             device_type, _ = device_of()
-            if device_type == DLPACK_CPU:
-                return np.from_dlpack(detached(name, value))
         except (BufferError, RuntimeError, ValueError) as error:
             raise cannot_be_seen(name, error) from error
+        if device_type == DLPACK_CPU:
+            plain = detached(name, value)
+            try:
+                return np.from_dlpack(plain)
+            except (BufferError, RuntimeError, ValueError) as error:
+                raise cannot_be_seen(name, error) from error
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
             return _on_device(name, value, "from_dlpack")
     if hasattr(value, "__cuda_array_interface__"):

@@ -1,4 +1,4 @@
-"""What has a tensor of PyTorch beside its memory? A gradient, which ends here, a sign, a layout."""
+"""Properties of PyTorch's tensors beside their memory: gradient, sign, layout, mode of tracing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import warnings
 from typing import Any
 
+from dnnffi.device.torch_modes import check_not_traced, has_tangent
 from dnnffi.errors import caller_level
 
 _warned = False
@@ -16,14 +17,18 @@ def detached(name: str, value: Any) -> Any:
 
     A tensor that requires a gradient is detached, and one that PyTorch negates lazily is negated:
     PyTorch exports its memory, which has the other sign (2.13). ``TypeError`` for a sparse tensor,
-    whose memory is several.
+    whose memory is several, `UnsupportedError` for a tensor that is traced.
     """
     layout = getattr(value, "layout", None)  # arrays of JAX have one too, of another kind
-    if type(layout).__module__ == "torch" and str(layout) != "torch.strided":
-        raise TypeError(
-            f"{name} must be a dense tensor, of layout torch.strided; got one of {layout}: "
-            f"give {name}.to_dense()"
-        )
+    if type(layout).__module__ == "torch":
+        if str(layout) != "torch.strided":
+            raise TypeError(
+                f"{name} must be a dense tensor, of layout torch.strided; got one of {layout}: "
+                f"give {name}.to_dense()"
+            )
+        check_not_traced(name)
+        if has_tangent(value):
+            _warn(name)
     if getattr(value, "requires_grad", False):
         torch = sys.modules.get("torch")
         if torch is None or torch.is_grad_enabled():

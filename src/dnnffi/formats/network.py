@@ -11,16 +11,13 @@ from dnnffi.device.arrays import (
     cannot_be_seen,
     device_of,
     is_external,
-    kind,
     to_host,
 )
 from dnnffi.device.interface import AnyArray
 from dnnffi.spec.checks import ITEM_SIZES, brief, check_choice, clipped, listed
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
-
-LAYOUTS = {"host": "torch", "cuda": "cudnn", "rocm": "miopen"}
-"""The layout of the flat buffer that arrays in this memory ask for."""
+from dnnffi.spec.weights import DEFAULT_LAYOUT
 
 
 class Network(NamedTuple):
@@ -30,9 +27,9 @@ class Network(NamedTuple):
     arrays: list[AnyArray]
 
     def layout(self, backend: object) -> Any:
-        """The name of the layout for ``backend``, or where it is None for the arrays."""
+        """Return the name of the layout for ``backend``; None stands for the default layout."""
         if backend is None:
-            return LAYOUTS[kind(self.arrays[0]) or "host"]
+            return DEFAULT_LAYOUT
         return "torch" if isinstance(backend, str) and backend == "reference" else backend
 
 

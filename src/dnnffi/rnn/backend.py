@@ -308,7 +308,7 @@ def _taken_by(weights: object) -> str:
     if hasattr(weights, "state_dict"):
         return "; RNNWeights.from_torch takes its state_dict()"
     if getattr(weights, "ndim", None) == 1:
-        return "; with its spec RNNWeights(flat, spec) takes a flat one"
+        return "; RNNWeights(flat, spec, backend=...) takes a flat one in a layout"
     return ""
 
 
@@ -337,7 +337,7 @@ def weights_of(
             and not spec.bidirectional
         ):
             raise ValueError("bidirectional is True; the weights are for one direction")
-        return spec, weights
+        return spec, weights._computable()
     if not isinstance(weights, Sequence) or isinstance(weights, str):
         raise TypeError(
             f"weights must be a sequence of arrays or an RNNWeights; got "

@@ -6,12 +6,14 @@ D directions, O = P or H, G gates.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import device_array, using
 from dnnffi.device.interface import AnyArray, ArrayT
+from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap, wrapped
@@ -103,6 +105,8 @@ class RNNContext(Generic[ArrayT]):
         >>> ctx.backward(dhx=h_n, need="x").hx is None
         True
         """
+        if "torch" in sys.modules and is_compiling():
+            return uncompiled(RNNContext.backward)(self, dy, dhx, need=need, retain=retain)
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
         except TypeError:
@@ -159,6 +163,8 @@ def _run(
 
     ``found`` is the backend where it is known already.
     """
+    if "torch" in sys.modules and is_compiling():
+        return uncompiled(_run)(x, hx, weights, call, options, dropout, found)
     signature = None
     if weights.__class__ is RNNWeights and not dropout[0] and found is None:
         signature = _signed(x, call, options)
@@ -316,6 +322,8 @@ class _EmbeddedContext(RNNContext[Any]):
         need: Iterable[GradientName] = ("x", "hx", "weights"),
         retain: bool = False,
     ) -> Gradients[ArrayT]:
+        if "torch" in sys.modules and is_compiling():
+            return uncompiled(_EmbeddedContext.backward)(self, dy, dhx, need=need, retain=retain)
         with using(*self._embedding):
             dy = wrapped(("dy",), dy, self._kind)
             dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)

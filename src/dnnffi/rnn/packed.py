@@ -215,6 +215,7 @@ def pack_rnn(
     if isinstance(weights, RNNWeights):
         if spec is not None and spec != weights.spec:
             raise ValueError(f"spec is {spec}; the weights are those of {weights.spec}")
+        weights = weights._computable()
     elif spec is None:
         raise TypeError(
             "spec must be given for separate arrays; RNNSpec.from_weight_shapes infers it from "

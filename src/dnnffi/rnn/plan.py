@@ -327,7 +327,7 @@ class RNNPlan:
             raise TypeError(f"weights must be an RNNWeights; got {type(weights).__name__}")
         if weights.spec is not spec and weights.spec != spec:
             raise ValueError(f"weights are those of {weights.spec}; the plan is for {spec}")
-        native = self._backend.native(weights, spec)
+        native = self._backend.native(weights._computable(), spec)
         plan, call = self._buffers.plan, self._call
         if not plan.fits(x, plan.x_shape):
             x = call.array("x", x, plan.x_shape)

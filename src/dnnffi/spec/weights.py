@@ -24,6 +24,9 @@ from dnnffi.spec.checks import check_bytes, check_choice
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
 
+DEFAULT_LAYOUT: LayoutName = "cudnn"
+"""Layout of every flat buffer that is made without naming one, whichever arrays it is made of."""
+
 
 class Parameter(NamedTuple):
     """One gate's part of one weight array, or a whole projection.
@@ -146,6 +149,25 @@ def weight_layout(spec: RNNSpec, backend: LayoutName) -> WeightLayout:
             f"'reference' have",
         )
     return _layout(spec, backend)
+
+
+def layout_of_flat(spec: RNNSpec, layout: object) -> LayoutName:
+    """Return the layout of a flat array of weights that came without an `RNNWeights`.
+
+    ``layout`` is its name. None is accepted only if cuDNN's layout and PyTorch's order put every
+    parameter of ``spec`` in the same place. MIOpen's layout always has to be named. Raises
+    ``ValueError`` otherwise, ``TypeError`` for a ``layout`` that is no string.
+    """
+    if layout is not None:
+        return weight_layout(spec, check_choice("layout", layout, _ORDERS)).name
+    default, torch = weight_layout(spec, DEFAULT_LAYOUT), weight_layout(spec, "torch")
+    if default.parameters != torch.parameters:
+        raise ValueError(
+            f"weights: got a flat array without its layout, and the order of its elements depends "
+            f"on the layout for {spec}. Pass an RNNWeights, or name the layout: layout='cudnn' "
+            f"(what RNNWeights has by default), 'torch' or 'miopen'"
+        )
+    return DEFAULT_LAYOUT
 
 
 @lru_cache(maxsize=256)

@@ -15,19 +15,22 @@ from dnnffi.jax.primitives import varying_alike
 from dnnffi.jax.rnn import operation, scan
 from dnnffi.jax.rnn.implementations import SCAN, implementation_of
 from dnnffi.jax.rnn.operation import Way
-from dnnffi.jax.rnn.weights import check_dtypes, check_flat, laid_out, pack, unpack
+from dnnffi.jax.rnn.weights import apart, check_dtypes, flat_of, joined, laid_out
 from dnnffi.rnn.backend import warn_of_dropout
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
-from dnnffi.spec.names import Mode
+from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.weights import DEFAULT_LAYOUT
+from dnnffi.weights import RNNWeights
 
 
 class _Static(NamedTuple):
     """What a call is apart from its arrays; hashable."""
 
     spec: RNNSpec
+    layout: LayoutName  # of a flat array of weights
     problem: RNNProblem | None
     way: Way | None
     batch_first: bool
@@ -41,6 +44,7 @@ def lstm(
     weights: Any,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
@@ -56,9 +60,14 @@ def lstm(
     ----------
     x : [T, B, I], or [B, T, I] with ``batch_first``
     hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
-    weights : a flat array in cuDNN's layout (`pack`, `init`), with ``spec``; or a list of arrays in
-        PyTorch's order, from which the spec is inferred
-    spec : the spec of flat weights; with it, ``num_layers`` and ``bidirectional`` may be left out
+    weights : an `RNNWeights`, as `pack`, `init` and its own methods make it, in any layout; or a
+        flat array with ``spec`` and ``layout``; or a list of arrays in PyTorch's order, from which
+        the spec is inferred
+    spec : the spec of a flat array; with it or an `RNNWeights`, ``num_layers`` and
+        ``bidirectional`` may be left out
+    layout : the layout of a flat array: "cudnn", "torch" or "miopen". It may be left out only if
+        cuDNN's layout and PyTorch's order are the same for the spec, as they are for one layer in
+        one direction without a projection
     lengths : the number of steps of each row, from 1 to T, in any order: beyond it y is zero, and
         h_n, c_n are the states at the last step of the row. Integers on the host, or an array [B]
         on the device, which only the scan takes, and which is not checked
@@ -82,7 +91,7 @@ def lstm(
         The implementation that was named cannot do this, or was not found.
     """
     keywords = _Keywords(
-        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, c_n = _network("lstm", x, hx, weights, keywords)
@@ -95,6 +104,7 @@ def gru(
     weights: Any,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
@@ -106,7 +116,7 @@ def gru(
 ) -> tuple[Any, Any]:
     """A GRU in the reset-after form: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
     keywords = _Keywords(
-        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, _ = _network("gru", x, h_0, weights, keywords)
@@ -119,6 +129,7 @@ def rnn_tanh(
     weights: Any,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
@@ -130,7 +141,7 @@ def rnn_tanh(
 ) -> tuple[Any, Any]:
     """An RNN with tanh: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
     keywords = _Keywords(
-        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, _ = _network("rnn_tanh", x, h_0, weights, keywords)
@@ -143,6 +154,7 @@ def rnn_relu(
     weights: Any,
     *,
     spec: RNNSpec | None = None,
+    layout: LayoutName | None = None,
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
@@ -154,7 +166,7 @@ def rnn_relu(
 ) -> tuple[Any, Any]:
     """An RNN with ReLU: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
     keywords = _Keywords(
-        *(spec, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, _ = _network("rnn_relu", x, h_0, weights, keywords)
@@ -163,6 +175,7 @@ def rnn_relu(
 
 class _Keywords(NamedTuple):
     spec: Any
+    layout: Any
     num_layers: Any
     bidirectional: Any
     lengths: Any
@@ -176,7 +189,7 @@ class _Keywords(NamedTuple):
 def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> Any:
     """y, h_n and c_n or None."""
     x = as_jax("x", x)
-    spec, weights = _weights(mode, weights, keywords)
+    spec, layout, weights = _weights(mode, weights, keywords)
     batch_first = check_flag("batch_first", keywords.batch_first)
     options = _options(keywords, mode)
     steps, batch = _sizes(x, spec, batch_first)
@@ -206,23 +219,25 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
         # An operand of the scan: one program for all lengths.
         on_device = jnp.asarray(problem.lengths)
     by_handler = None if way is None else able
-    static = _Static(spec, by_handler, way, batch_first, dropout, options)
+    static = _Static(spec, layout, by_handler, way, batch_first, dropout, options)
     return _run(static, x, states, weights, on_device, key)
 
 
-def _weights(mode: Mode, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, Any]:
-    """The spec, and a list of arrays or the flat one."""
+def _weights(mode: Mode, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, LayoutName, Any]:
+    """Return the spec, the layout of a flat array, and that array or a list of arrays."""
     spec = keywords.spec
+    packed = isinstance(weights, RNNWeights)
     if spec is not None and not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
     layers = check_integer("num_layers", keywords.num_layers)
     both = check_flag("bidirectional", keywords.bidirectional)
-    if spec is not None:
-        if spec.mode != mode:
-            raise ValueError(f"spec is that of {spec.mode!r}; this is {mode!r}")
-        if layers not in (1, spec.num_layers):
-            raise ValueError(f"num_layers is {layers}; spec has {spec.num_layers}")
-        if both and not spec.bidirectional:
+    described = weights.spec if packed and spec is None else spec
+    if described is not None:
+        if described.mode != mode:
+            raise ValueError(f"spec is that of {described.mode!r}; this is {mode!r}")
+        if layers not in (1, described.num_layers):
+            raise ValueError(f"num_layers is {layers}; spec has {described.num_layers}")
+        if both and not described.bidirectional:
             raise ValueError("bidirectional is True; spec is for one direction")
     if isinstance(weights, Sequence):
         arrays = [as_jax(f"weights[{index}]", array) for index, array in enumerate(weights)]
@@ -245,14 +260,16 @@ def _weights(mode: Mode, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, An
         else:
             spec.check_weight_shapes(shapes)
         check_dtypes(arrays, spec.dtype)
-        return spec, arrays
-    if not hasattr(weights, "dtype"):
+        if keywords.layout is not None:
+            raise ValueError("layout is for a flat array of weights; got a list of arrays")
+        return spec, DEFAULT_LAYOUT, arrays
+    if not packed and not hasattr(weights, "dtype"):
         raise TypeError(
-            f"weights must be a flat array or a list of arrays; got {type(weights).__name__}"
+            f"weights must be an RNNWeights, a flat array or a list of arrays; got "
+            f"{type(weights).__name__}"
         )
-    if spec is None:
-        raise TypeError("spec must say of what the flat array of weights is; got None")
-    return spec, check_flat(weights, spec)
+    flat, spec, layout = flat_of(weights, spec, keywords.layout)
+    return spec, layout, flat
 
 
 def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
@@ -342,7 +359,7 @@ def _run(
     if not static.dropout:
         return _layers(static, x, states, weights, lengths)
     spec = static.spec
-    arrays = weights if isinstance(weights, list) else unpack(weights, spec)
+    arrays = weights if isinstance(weights, list) else apart(weights, spec, static.layout)
     of_layer = spec.arrays_per_direction * spec.num_directions
     masks = jax.random.split(key, spec.num_layers - 1)
     ended: list[Any] = []
@@ -380,12 +397,14 @@ def _layers(
     """All layers at once, with nothing dropped."""
     spec = static.spec
     if static.way is not None and static.problem is not None:
-        flat = pack(weights, spec) if isinstance(weights, list) else weights
-        flat = laid_out(flat, spec, static.way.layout)
+        flat, layout = weights, static.layout
+        if isinstance(weights, list):
+            flat, layout = joined(weights, spec), DEFAULT_LAYOUT
+        flat = laid_out(flat, spec, layout, static.way.layout)
         operands = {"x": x, "weights": flat} | dict(zip(("h_0", "c_0"), states, strict=False))
         found = operation.run(static.way, static.problem, operands)
         return (*found, None) if len(found) == 2 else tuple(found)
-    arrays = weights if isinstance(weights, list) else unpack(weights, spec)
+    arrays = weights if isinstance(weights, list) else apart(weights, spec, static.layout)
     h_0, c_0 = (*states, None, None)[:2]
     # Each varies over the mesh axes of a shard_map that any does, as the state of a loop must.
     some = [a for a in (x, h_0, c_0, *arrays, lengths) if a is not None]
