@@ -1,11 +1,18 @@
-"""Do the tests notice when the code is wrong? It is changed in one place, and they are run.
+"""Change the package in single places and report the changes that no test notices.
 
     nice make mutate MUTATE_ARGS="--seed 1 --count 60 --only src/dnnffi/rnn"
     nice make mutate MUTATE_ARGS="--only src/dnnffi/rnn/route.py:75"
 
-A sample of mutants, spread over the files by their lines; each is put into a copy of the tree. One
-that passes the tests is printed with the lines that differ: it is equivalent to the code, or a test
-is missing. Annotations and texts are not changed. Tests that hang count as those that fail do.
+A mutant is a file with one change. The sample is spread over the files by their number of lines, and
+each mutant is put into a copy of the tree. First all tests that belong to the sampled files run
+without a mutant, and `executed_lines.py` records which lines each test executes. A mutant then gets
+the fastest tests that execute its line. If they pass, it gets all tests that belong to its file:
+only a mutant that passes these counts as unnoticed, and is printed with the lines that differ. It
+is equivalent to the code, or a test is missing. A mutant with which the tests hang counts as noticed.
+Annotations and texts are not changed.
+
+The tests of `jax` and `torch.py` run with the interpreters that `make test-jax` and `make test-torch`
+set up, unless the interpreter that runs this file has JAX and PyTorch itself.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import importlib.util
 import os
 import random
 import shutil
@@ -28,10 +36,10 @@ from queue import SimpleQueue
 from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import NamedTuple
 
+import executed_lines
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src/dnnffi")
-MUTATED = [str(PACKAGE / name) for name in ("spec", "execution", "rnn", "weights.py")]
-
 _NETWORKS = (
     *("tests/test_functional_bad_input.py", "tests/test_weights.py"),
     *("tests/host/test_rnn_calls.py", "tests/test_functional_reference.py", "tests/rnn"),
@@ -44,25 +52,80 @@ _CONVOLUTIONS = (
     *("tests/backends/miopen/test_conv_limits.py", "tests/host/test_conv.py"),
     *("tests/host/test_conv_bad_input.py", "tests/host/test_conv_embedding.py"),
 )
+_GRAPHS = ("tests/host/test_graph.py", "tests/host/test_conv_graphs.py")
+_OWN_CONVOLUTIONS = (
+    *("tests/host/test_bias.py", "tests/host/test_epilogue.py", "tests/host/test_depthwise.py"),
+    "tests/host/test_depthwise_data.py",
+)
+_XLA = tuple(
+    f"tests/xla/test_{name}.py"
+    for name in ("arrays", "xla_ffi", "programs", "sharding", "tuning", "weights")
+)
+_XLA_NETWORKS = tuple(
+    f"tests/xla/test_{name}.py"
+    for name in ("bad_input", "functions", "cudnn", "miopen", "transformations")
+)
+_XLA_CONVOLUTIONS = tuple(
+    f"tests/xla/test_{name}.py" for name in ("conv_bad_input", "jax_conv", "conv", "conv_cudnn")
+)
 TESTS: dict[str, tuple[str, ...]] = {
     "": ("tests/backends", "tests/device", "tests/execution", *_CONVOLUTIONS, *_NETWORKS),
+    "__": ("tests/spec/test_imports.py", "tests/cli/test_cli.py"),
+    "backends/": (
+        *("tests/backends/test_registry.py", "tests/backends/test_resource.py"),
+        *("tests/execution/test_workspaces.py", *_CONVOLUTIONS, *_NETWORKS),
+    ),
+    "backends/cublas": ("tests/backends/cublas", "tests/test_matrices.py"),
+    "backends/cudnn": ("tests/backends/cudnn", *_CONVOLUTIONS, *_GRAPHS, *_NETWORKS),
+    "backends/cudnn/graph": ("tests/backends/cudnn/graph", *_GRAPHS),
+    "backends/miopen": ("tests/backends/miopen", "tests/docs/test_limits.py"),
+    "backends/own": (*_OWN_CONVOLUTIONS, *_GRAPHS),
     "backends/own/recurrent": ("tests/backends/own/recurrent",),
-    "backends/cudnn/graph": ("tests/backends/cudnn/graph", "tests/host/test_graph.py"),
+    "backends/vendor": (
+        *("tests/backends/test_resource.py", "tests/backends/cudnn", "tests/backends/miopen"),
+        *("tests/test_dropout.py", *_CONVOLUTIONS, *_NETWORKS),
+    ),
+    "backends/vulkan": ("tests/backends/vulkan",),
+    "bench": ("tests/bench", "tests/cli/test_bench.py"),
+    "bench/jax_": ("tests/bench/test_jax_models.py",),
+    "bench/torch_": ("tests/bench/test_torch_models.py", "tests/bench/test_image_models.py"),
+    "cli": ("tests/cli",),
     "convolution": (*_CONVOLUTIONS, "tests/host/test_conv_graphs.py"),
+    "device": (
+        *("tests/device", "tests/execution", "tests/backends/test_resource.py"),
+        *("tests/host/test_conv_graphs.py", *_OWN_CONVOLUTIONS, *_CONVOLUTIONS, *_NETWORKS),
+    ),
+    "dropout.py": ("tests/test_dropout.py", *_NETWORKS),
+    "errors.py": ("tests/test_errors.py", *_CONVOLUTIONS, *_NETWORKS),
     "execution": (
         *("tests/execution", "tests/test_dropout.py", "tests/backends/test_registry.py"),
         *("tests/device", "tests/host/test_conv_graphs.py", *_NETWORKS, "tests/host/test_conv.py"),
     ),
     "formats": ("tests/formats", "tests/test_weights.py"),
-    "jax": ("tests/xla",),
+    "jax": (*_XLA, *_XLA_NETWORKS, *_XLA_CONVOLUTIONS),
+    "jax/convolution": (*_XLA_CONVOLUTIONS, *_XLA),
+    "jax/rnn": (*_XLA_NETWORKS, *_XLA),
+    "matrices.py": ("tests/test_matrices.py",),
+    "plans.py": ("tests/execution", *_CONVOLUTIONS, *_NETWORKS),
+    "reference": ("tests/reference", "tests/test_convolution.py", *_NETWORKS),
     "rnn": (*_NETWORKS, "tests/test_dropout.py", "tests/host/test_raw_models.py"),
     "spec": ("tests/spec/test_rnn.py", "tests/spec/test_sequences.py", "tests/spec", *_NETWORKS),
     "spec/checks.py": ("tests/spec", *_CONVOLUTIONS, *_NETWORKS),
     "spec/conv": ("tests/spec", *_CONVOLUTIONS),
     "spec/layouts.py": ("tests/spec/test_layouts.py", "tests/spec", *_CONVOLUTIONS),
+    "testing": ("tests/spec/test_strategies.py", "tests/spec/test_conv_strategies.py"),
+    "torch.py": ("tests/test_torch.py",),
     "weights.py": ("tests/test_weights.py", "tests/spec/test_weights.py", *_NETWORKS),
 }
 """By the beginning of a path in the package, the tests that belong there, the fastest first."""
+
+FRAMEWORKS = {"jax": "jax", "torch.py": "torch", "bench/jax_": "jax", "bench/torch_": "torch"}
+"""By the beginning of a path in the package, the framework that its tests import."""
+
+MAX_SECONDS_OF_FIRST_TESTS = 15.0
+"""The recorded duration of the tests that a mutant gets first, in seconds."""
+MAX_FIRST_TESTS = 100
+"""The number of tests that a mutant gets first."""
 
 _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
@@ -143,7 +206,7 @@ def _variants(node: ast.AST, rebound: frozenset[str]) -> Iterator[ast.AST]:
 def sample(only: str, count: int, seed: int) -> list[Mutant]:
     """``count`` mutants, or all if there are fewer: of each file by its share of the lines."""
     only, _, line = only.partition(":")
-    paths = [path for name in ([only] if only else MUTATED) for path in _files(name)]
+    paths = [path for path in _files(only or str(PACKAGE)) if Path(path).name != "_cdef.py"]
     found = {path: mutants(path) for path in paths}
     if line:
         found = {path: [m for m in all_ if m.line == int(line)] for path, all_ in found.items()}
@@ -166,18 +229,71 @@ def _files(name: str) -> list[str]:
 
 
 def tests_of(path: str) -> tuple[str, ...]:
-    """The tests that belong to a file."""
+    """Return the tests that belong to a file."""
+    return TESTS[_longest_beginning(path, TESTS)]
+
+
+def _longest_beginning(path: str, beginnings: Iterable[str]) -> str:
     name = str(Path(path).relative_to(PACKAGE))
-    return TESTS[max((begin for begin in TESTS if name.startswith(begin)), key=len)]
+    return max((begin for begin in beginnings if name.startswith(begin)), key=len, default="")
 
 
-def outcome(tree: Path, tests: Iterable[str], seconds: float, output: int | None) -> str:
-    """What ``tests`` do in a copy of the tree with 16 GiB: "pass", "fail", or "hang"."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+def interpreter_of(path: str) -> str:
+    """Return the interpreter for the tests of a file: it has the framework that they import."""
+    framework = FRAMEWORKS.get(_longest_beginning(path, FRAMEWORKS))
+    if framework is None or importlib.util.find_spec(framework):
+        return sys.executable
+    interpreter = Path(f"{sys.prefix}-{framework}/bin/python")
+    if not interpreter.exists():
+        sys.exit(f"the tests of {path} import {framework}: `make test-{framework}` installs it")
+    return str(interpreter)
+
+
+def first_tests(mutant: Mutant, record: executed_lines.Record) -> list[str]:
+    """Return the fastest tests that execute the line of a mutant, or else a line of its file.
+
+    One test of each function comes before a second one of any, with other parameters.
+    """
+    lines = record.tests.get(mutant.path, {})
+    names = lines.get(mutant.line) or sorted({name for names in lines.values() for name in names})
+    ordered = sorted(names, key=lambda name: record.seconds[name])
+    rank: Counter[str] = Counter()
+    ranks = {}
+    for name in ordered:
+        function = name.partition("[")[0]
+        ranks[name] = rank[function]
+        rank[function] += 1
+    chosen: list[str] = []
+    seconds = 0.0
+    for name in sorted(ordered, key=lambda name: ranks[name])[:MAX_FIRST_TESTS]:
+        seconds += record.seconds[name]
+        if chosen and seconds > MAX_SECONDS_OF_FIRST_TESTS:
+            break
+        chosen.append(name)
+    return chosen
+
+
+def time_limit(tests: tuple[str, ...] | list[str], record: executed_lines.Record) -> float:
+    """Return after how many seconds ``tests`` hang: a minute and ten times what they have taken."""
+    return 60 + 10 * sum(s for name, s in record.seconds.items() if name.startswith(tuple(tests)))
+
+
+def outcome(
+    tree: Path,
+    interpreter: str,
+    arguments: Iterable[str],
+    seconds: float,
+    output: int | None,
+    **environment: str,
+) -> str:
+    """Run pytest in a copy of the tree, with 16 GiB: "pass", "fail", or "hang"."""
+    command = [interpreter, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "not gpu and not gfx1100 and not browser", *arguments]
+    paths = f"{tree / 'src'}:{tree / 'tests'}"
     process = Popen(
         ["sh", "-c", 'ulimit -v 16777216; exec "$@"', "sh", *command],
         cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree / "src"), "OPENBLAS_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"} | environment,
         stdout=output,
         stderr=output,
         start_new_session=True,
@@ -192,13 +308,41 @@ def outcome(tree: Path, tests: Iterable[str], seconds: float, output: int | None
         process.wait()
 
 
+def record_of(
+    folder: Path, tree: Path, drawn: Iterable[Mutant], jobs: int
+) -> executed_lines.Record:
+    """Run all tests of the mutants' files without a mutant, and return the lines they execute."""
+    tests: dict[str, dict[str, None]] = {}
+    for mutant in drawn:
+        tests.setdefault(interpreter_of(mutant.path), {}).update(
+            dict.fromkeys(tests_of(mutant.path))
+        )
+    variables = {executed_lines.FOLDER: str(folder)}
+    for interpreter, names in tests.items():
+        arguments = ["-p", "executed_lines", "-n", str(jobs), *names]
+        if outcome(tree, interpreter, arguments, 3600.0, None, **variables) != "pass":
+            sys.exit("the tests fail without a mutant: mend them first")
+    return executed_lines.read(folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--count", type=int, default=200, help="how many mutants")
-    parser.add_argument("--seed", type=int, default=0, help="which of them")
-    parser.add_argument("--only", default="", metavar="PATH[:LINE]", help="of a folder, file, line")
-    parser.add_argument("--jobs", type=int, default=2, help="how many are tested at once")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for a mutant's tests")
+    parser.add_argument("--count", type=int, default=200, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--only", default="", metavar="PATH[:LINE]", help="a folder, file or line")
+    parser.add_argument("--jobs", type=int, default=2, help="number of mutants tested at once")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only the fastest tests of each mutant's line: less time, and a lower bound",
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the record of executed lines here; if there is one, the tests do not run "
+        "without a mutant (an old record makes this slower, not wrong)",
+    )
     arguments = parser.parse_args()
     drawn = sample(arguments.only, arguments.count, arguments.seed)
     if not drawn:
@@ -208,28 +352,35 @@ def main() -> None:
         ignored = shutil.ignore_patterns(".?*", "__pycache__", "dist")
         for job in range(arguments.jobs):
             trees.put(shutil.copytree(ROOT, Path(folder) / str(job), ignore=ignored))
+        records = arguments.record or Path(folder) / "executed"
+        records.mkdir(parents=True, exist_ok=True)
+        record = executed_lines.read(records)
+        if not record.seconds:
+            record = record_of(records.resolve(), Path(folder) / "0", drawn, arguments.jobs)
 
         def tested(number: int, mutant: Mutant) -> str:
             tree = trees.get()
             file = tree / mutant.path
             file.write_text(mutant.text)
             os.utime(file, (number, number))  # which tells its bytecode from that of another mutant
-            found = outcome(tree, tests_of(mutant.path), arguments.timeout, DEVNULL)
+            python = interpreter_of(mutant.path)
+            found = "pass"
+            stages = [first_tests(mutant, record), tests_of(mutant.path)]
+            for tests in stages[:1] if arguments.quick and stages[0] else stages:
+                if tests and found == "pass":
+                    found = outcome(tree, python, tests, time_limit(tests, record), DEVNULL)
             shutil.copy2(ROOT / mutant.path, file)
             trees.put(tree)
             shown = "" if found == "fail" else f"\n{mutant.difference}\n"
             print(f"{number + 1}. {found} {mutant.path}:{mutant.line}{shown}", flush=True)
             return found
 
-        used = sorted({test for mutant in drawn for test in tests_of(mutant.path)})
-        if outcome(Path(folder) / "0", ["-n", str(arguments.jobs), *used], 3600.0, None) != "pass":
-            sys.exit("the tests fail without a mutant, which has to be mended first")
         with ThreadPoolExecutor(arguments.jobs) as pool:
             found = list(pool.map(tested, range(len(drawn)), drawn))
     print(
         f"seed {arguments.seed}: of {len(drawn)} mutants the tests failed with "
         f"{found.count('fail')}, hung with {found.count('hang')}, passed with "
-        f"{found.count('pass')}: {1 - found.count('pass') / len(drawn):.1%} killed"
+        f"{found.count('pass')}: {1 - found.count('pass') / len(drawn):.1%} noticed"
     )
 
 
