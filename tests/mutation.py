@@ -9,7 +9,7 @@ without a mutant, and `executed_lines.py` records which lines each test executes
 the fastest tests that execute its line. If they pass, it gets all tests that belong to its file:
 only a mutant that passes these counts as unnoticed, and is printed with the lines that differ. It
 is equivalent to the code, or a test is missing. A mutant with which the tests hang counts as noticed.
-Annotations and texts are not changed.
+Annotations and texts are not changed, nor are assertions: ``assert``, and ``strict=True`` of `zip`.
 
 The tests of `jax` and `torch.py` run with the interpreters that `make test-jax` and `make test-torch`
 set up, unless the interpreter that runs this file has JAX and PyTorch itself.
@@ -34,7 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import DEVNULL, Popen, TimeoutExpired
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import executed_lines
 
@@ -49,8 +49,9 @@ _NETWORKS = (
 )
 _CONVOLUTIONS = (
     *("tests/test_convolution.py", "tests/test_convolution_bad_input.py"),
-    *("tests/backends/miopen/test_conv_limits.py", "tests/host/test_conv.py"),
-    *("tests/host/test_conv_bad_input.py", "tests/host/test_conv_embedding.py"),
+    *("tests/test_convolution_defaults.py", "tests/backends/miopen/test_conv_limits.py"),
+    *("tests/host/test_conv.py", "tests/host/test_conv_bad_input.py"),
+    *("tests/host/test_conv_devices.py", "tests/host/test_conv_embedding.py"),
 )
 _GRAPHS = ("tests/host/test_graph.py", "tests/host/test_conv_graphs.py")
 _OWN_CONVOLUTIONS = (
@@ -89,8 +90,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bench": ("tests/bench", "tests/cli/test_bench.py"),
     "bench/jax_": ("tests/bench/test_jax_models.py",),
     "bench/torch_": ("tests/bench/test_torch_models.py", "tests/bench/test_image_models.py"),
-    "cli": ("tests/cli",),
-    "convolution": (*_CONVOLUTIONS, "tests/host/test_conv_graphs.py"),
+    "cli": ("tests/cli", "tests/backends/vulkan/test_demo.py"),
+    "convolution": (
+        *(*_CONVOLUTIONS, "tests/host/test_bias.py", "tests/host/test_conv_graphs.py"),
+        "tests/backends/vulkan/test_faults.py",
+    ),
     "device": (
         *("tests/device", "tests/execution", "tests/backends/test_resource.py"),
         *("tests/host/test_conv_graphs.py", *_OWN_CONVOLUTIONS, *_CONVOLUTIONS, *_NETWORKS),
@@ -173,11 +177,21 @@ def _changes(
         rebound = frozenset(name for name, times in bound.items() if times > 1)
     for field, value in ast.iter_fields(node):
         for index, part in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if isinstance(part, ast.AST) and field not in _UNCHANGED_FIELDS:
+            if _is_changed(part, field):
                 at = getattr(part, "lineno", line)
                 for new in _variants(part, rebound):
                     yield at, node, field, index, new
                 yield from _changes(part, rebound, at)
+
+
+def _is_changed(part: object, field: str) -> TypeGuard[ast.AST]:
+    """Return whether there are mutants of a part of the tree, which has its name in the parent."""
+    match part:
+        case ast.Assert() | ast.keyword(arg="strict", value=ast.Constant(value=True)):
+            return False
+        case ast.AST():
+            return field not in _UNCHANGED_FIELDS
+    return False
 
 
 def _variants(node: ast.AST, rebound: frozenset[str]) -> Iterator[ast.AST]:

@@ -1,0 +1,75 @@
+"""Convolutions on the reference: default values, and the devices and backends of a plan."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import dnnffi
+from dnnffi import ConvPlan, ConvSpec
+
+RANDOM = np.random.default_rng(0)
+X, W, BIAS, Y = (
+    RANDOM.standard_normal(shape) for shape in ((2, 3, 6, 6), (4, 3, 3, 3), (4,), (2, 4, 4, 4))
+)
+TRANSPOSED_BIAS = RANDOM.standard_normal(3)
+GEOMETRY = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+FORWARD = {"activation": None, "alpha": 1.0}
+TRANSPOSED = {"output_padding": 0}
+CALLS = {
+    "conv": ((X, W, BIAS), {"residual": Y}, FORWARD),
+    "conv_backward_data": ((Y, W, X.shape), {}, {}),
+    "conv_backward_weights": ((Y, X, W.shape), {}, {}),
+    "conv_transpose": ((Y, W, TRANSPOSED_BIAS), {"residual": X}, FORWARD | TRANSPOSED),
+    "conv_transpose_backward_data": ((X, W, Y.shape), {}, TRANSPOSED),
+    "conv_transpose_backward_weights": ((X, Y, W.shape), {}, TRANSPOSED),
+}
+SPEC = ConvSpec(in_channels=3, out_channels=4, kernel=(3, 3), dtype="float64")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_defaults_are_those_of_a_plain_convolution(name):
+    arrays, given, defaults = CALLS[name]
+    function = getattr(dnnffi, name)
+    expected = function(*arrays, **given, **GEOMETRY, **defaults)
+    np.testing.assert_array_equal(function(*arrays, **given), expected)
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose"])
+def test_a_residual_is_added_once(name):
+    arrays, given, _ = CALLS[name]
+    function = getattr(dnnffi, name)
+    np.testing.assert_allclose(function(*arrays, **given), function(*arrays) + given["residual"])
+
+
+def test_a_plan_adds_its_residual_once():
+    with ConvPlan(SPEC, X.shape, residual=True, bias=True, backend="reference") as plan:
+        assert plan.problem.alpha == 1.0
+        found = plan.run(X, W, BIAS, Y)
+    np.testing.assert_array_equal(found, dnnffi.conv(X, W, BIAS, residual=Y))
+
+
+@pytest.mark.parametrize("device", [None, 0])
+def test_the_reference_has_one_device(device):
+    with ConvPlan(SPEC, X.shape, backend="reference", device=device) as plan:
+        assert plan.device == "host"
+    with pytest.raises(ValueError, match=r"^device: backend 'reference' has none but 0; got 1$"):
+        ConvPlan(SPEC, X.shape, backend="reference", device=1)
+
+
+@pytest.mark.parametrize("change", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_plan_cannot_be_copied(change):
+    with ConvPlan(SPEC, X.shape, backend="reference") as plan:
+        with pytest.raises(TypeError, match=r"pickle the ConvSpec and the arrays"):
+            change(plan)
+
+
+@pytest.mark.parametrize("device", [None, 3])
+def test_a_backend_without_convolutions_makes_no_plan(device):
+    with pytest.raises(dnnffi.UnsupportedError, match="Vulkan"):
+        ConvPlan(SPEC, X.shape, backend="vulkan", device=device)
+    with pytest.raises(dnnffi.UnsupportedError, match="Vulkan"):
+        dnnffi.conv(X, W, backend="vulkan")

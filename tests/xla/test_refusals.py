@@ -1,0 +1,180 @@
+"""Refused arguments, empty batches, the engines of implementations, and single-device programs."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax_programs import assert_close, convolution, network
+
+import dnnffi
+from dnnffi import jax as djax
+from dnnffi.errors import UnsupportedError
+from dnnffi.jax.convolution import implementations as conv_implementations
+from dnnffi.jax.handlers import each
+from dnnffi.jax.rnn import implementations
+from dnnffi.jax.rnn.engine import ReferenceEngine
+from dnnffi.jax.rnn.handlers import ALIGNMENT, Handlers
+
+SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
+TRAINING = PROBLEM._replace(training=True)
+CONV = dnnffi.ConvProblem.of(
+    "forward", dnnffi.ConvSpec(in_channels=2, out_channels=3, kernel=(3,)), (2, 2, 8)
+)
+
+
+def test_the_names_of_all_implementations_are_in_the_error():
+    message = r"^implementation must be one of .*cudnn, .*, {} or None; got 'x'$"
+    one = network(PROBLEM, "x")
+    with pytest.raises(ValueError, match=message.format("scan")):
+        one.function(*one.arrays)
+    one = convolution(CONV, "x")
+    with pytest.raises(ValueError, match=message.format("lax")):
+        one.function(*one.arrays)
+
+
+@pytest.mark.parametrize("implementation", [None, "scan", "reference"])
+def test_an_empty_batch_has_steps_and_may_have_lengths(implementation):
+    weights = network(PROBLEM, None).arrays[2]
+
+    def run(steps, lengths):
+        x = jnp.zeros((steps, 0, 3))
+        return djax.lstm(
+            x, None, weights, spec=SPEC, lengths=lengths, implementation=implementation
+        )
+
+    y, (h_n, c_n) = run(5, ())
+    assert (y.shape, h_n.shape, c_n.shape) == ((5, 0, 4), (2, 0, 4), (2, 0, 4))
+    with pytest.raises(ValueError, match=r"^x must have at least one time step; got T = 0$"):
+        run(0, None)
+
+
+def test_a_list_of_weights_must_be_that_of_the_spec():
+    x, hx, flat = network(PROBLEM, None).arrays
+    arrays = djax.unpack(flat, SPEC)
+    assert_close(
+        djax.lstm(x, hx, arrays, spec=SPEC), djax.lstm(x, hx, flat, spec=SPEC), tolerance=0
+    )
+    arrays[1] = arrays[1][:, 1:]
+    with pytest.raises(ValueError, match=r"weight.*\(16, 3\)"):
+        djax.lstm(x, hx, arrays, spec=SPEC)
+
+
+@pytest.mark.parametrize("case", [network(TRAINING, "reference"), convolution(CONV, "reference")])
+def test_a_program_for_one_device_is_not_partitioned(case):
+    text = jax.jit(case.function).lower(*case.arrays).as_text()
+    assert "custom_call @dnnffi_reference" in text
+    assert "Partition" not in text
+
+
+@pytest.mark.parametrize("case", [network(PROBLEM, "reference"), convolution(CONV, "reference")])
+def test_results_of_handlers_have_a_strong_type(case):
+    weak = jax.tree.map(lambda array: jnp.full(array.shape, 1.0), case.arrays)
+    assert all(array.weak_type for array in jax.tree.leaves(weak))
+    assert not any(array.weak_type for array in jax.tree.leaves(case.function(*weak)))
+    gradients = jax.grad(case.loss, tuple(range(len(weak))))(*weak)
+    assert not any(array.weak_type for array in jax.tree.leaves(gradients))
+
+
+@pytest.mark.parametrize("with_cupy", [False, True])
+@pytest.mark.parametrize("family", [implementations, conv_implementations])
+def test_cudnn_in_jax_uses_what_was_measured_if_cupy_is_installed(family, with_cupy, monkeypatch):
+    library = SimpleNamespace(without_cupy=lambda: "without CuPy")
+    record = SimpleNamespace(load=lambda: library)
+    measured = SimpleNamespace(tuner="tuner", source=SimpleNamespace(tuner="tuner"))
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy") if with_cupy else None)
+    monkeypatch.setattr(family, "named", lambda name: record)
+    for name in ("VendorEngine", "CudnnEngine"):
+        monkeypatch.setattr(family, name, lambda *given: given, raising=False)
+    for name in ("rnn_backends", "conv_backends"):
+        backends = SimpleNamespace(of=lambda name: measured)
+        monkeypatch.setattr(family, name, backends, raising=False)
+    given = [one for one in family._cudnn() if one is not record]
+    assert given == ([library, "tuner"] if with_cupy else ["without CuPy"])
+
+
+def test_a_reserve_space_that_no_forward_pass_filled_is_refused():
+    executor = ReferenceEngine().make(TRAINING, "")
+    reserve = np.zeros(executor.reserve_bytes, np.uint8)
+    at = SimpleNamespace(reserve=reserve.ctypes.data)
+    with pytest.raises(RuntimeError, match="the reserve space is not that of a forward"):
+        executor.backward_data(None, at)
+
+
+class Engine(ReferenceEngine):
+    """The reference, for batches of which ``supported`` is true."""
+
+    def __init__(self, supported):
+        super().__init__()
+        self._supported = supported
+
+    def make(self, problem, candidate):
+        if not self._supported(problem.batch):
+            raise UnsupportedError("Odd", "", f"takes no batch of {problem.batch}")
+        return super().make(problem, candidate)
+
+
+@pytest.fixture
+def handlers_of():
+    """Handlers of networks on an engine, which XLA never calls."""
+    return lambda supported: Handlers("dnnffi_refusals", "cpu", lambda: Engine(supported))
+
+
+def test_a_share_of_the_batch_that_is_not_supported_has_no_say_in_sizes(handlers_of):
+    whole = handlers_of(lambda batch: True)
+    sizes = whole.sizes(TRAINING, "", 4)
+    executors = [whole.engine.make(TRAINING._replace(batch=n), "") for n in (1, 2, 4)]
+    rows = [-(-one.reserve_bytes // n) for n, one in zip((1, 2, 4), executors, strict=True)]
+    assert sizes.reserve_row == -(-max(rows) // ALIGNMENT) * ALIGNMENT
+    assert sizes.workspace == executors[0].workspace_bytes
+    assert handlers_of(lambda batch: batch == 4).sizes(TRAINING, "", 4).reserve_row == ALIGNMENT
+    with pytest.raises(UnsupportedError, match="takes no batch of 4"):
+        handlers_of(lambda batch: batch != 4).sizes(TRAINING, "", 4)
+
+
+def test_a_problem_of_inference_has_no_reserve_space(handlers_of):
+    sizes = handlers_of(lambda batch: True).sizes(PROBLEM, "", 4)
+    assert (sizes.workspace, sizes.reserve_row) == (1, 0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_each_problem_has_its_place_in_the_arrays(count):
+    called = []
+    run = each(
+        lambda launch, addresses: called.append(addresses),
+        *(("x", "w*"), ("y", "workspace"), (16, 32, 48, 64), count),
+        alignment=16,
+    )
+    run(None, [1024, 2048, 4096, 8192, 0])
+    assert called == [[1024 + 16 * n, 2048, 4096 + 48 * n, 8192, 0] for n in range(count)]
+    with pytest.raises(RuntimeError, match=r"^w lies at 0x808, no multiple of 16$"):
+        run(None, [1024, 2056, 4096, 8192, 0])
+
+
+def test_results_and_operands_that_overlap_are_refused_up_to_the_last_byte():
+    run = each(lambda launch, addresses: None, ("x", "w*"), ("y",), (16, 32, 48), 3)
+    run(None, [1000, 1048, 1080, 0])
+    for x, w, y in ((1033, 2000, 1080), (2000, 1049, 1080), (1223, 2000, 1080)):
+        with pytest.raises(RuntimeError, match="xla_gpu_enable_dynamic_slice_fusion=false"):
+            run(None, [x, w, y, 0])
+    run(None, [1224, 2000, 1080, 0])
+
+
+def test_problems_that_would_not_be_aligned_are_refused():
+    arguments = (lambda launch, addresses: None, ("x",), ("y",), (16, 24))
+    with pytest.raises(RuntimeError, match=r"^y: 24 bytes a problem, no multiple of 16$"):
+        each(*arguments, 2, alignment=16)
+    each(*arguments, 1, alignment=16)
+
+
+def test_new_addresses_are_checked_however_many_there_were():
+    run = each(lambda launch, addresses: None, ("x",), ("y",), (16, 16), 1)
+    for n in range(200):
+        run(None, [1024 * n, 1024 * n + 512, 0])
+    with pytest.raises(RuntimeError, match="xla_gpu"):
+        run(None, [1024, 1024, 0])
