@@ -52,6 +52,7 @@ _CONVOLUTIONS = (
     *("tests/test_convolution_defaults.py", "tests/backends/miopen/test_conv_limits.py"),
     *("tests/host/test_conv.py", "tests/host/test_conv_bad_input.py"),
     *("tests/host/test_conv_devices.py", "tests/host/test_conv_embedding.py"),
+    "tests/host/test_conv_without_allocator.py",
 )
 _GRAPHS = ("tests/host/test_graph.py", "tests/host/test_conv_graphs.py")
 _OWN_CONVOLUTIONS = (
@@ -64,13 +65,13 @@ _XLA = tuple(
 )
 _XLA_NETWORKS = tuple(
     f"tests/xla/test_{name}.py"
-    for name in ("bad_input", "functions", "cudnn", "miopen", "transformations")
+    for name in ("bad_input", "refusals", "functions", "cudnn", "miopen", "transformations")
 )
 _XLA_CONVOLUTIONS = tuple(
-    f"tests/xla/test_{name}.py" for name in ("conv_bad_input", "jax_conv", "conv", "conv_cudnn")
+    f"tests/xla/test_{name}.py"
+    for name in ("refusals", "conv_bad_input", "jax_conv", "conv", "conv_cudnn")
 )
 TESTS: dict[str, tuple[str, ...]] = {
-    "": ("tests/backends", "tests/device", "tests/execution", *_CONVOLUTIONS, *_NETWORKS),
     "__": ("tests/spec/test_imports.py", "tests/cli/test_cli.py"),
     "backends/": (
         *("tests/backends/test_registry.py", "tests/backends/test_resource.py"),
@@ -105,6 +106,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *("tests/execution", "tests/test_dropout.py", "tests/backends/test_registry.py"),
         *("tests/device", "tests/host/test_conv_graphs.py", *_NETWORKS, "tests/host/test_conv.py"),
     ),
+    "foreign.py": ("tests/device/test_external.py",),
     "formats": ("tests/formats", "tests/test_weights.py"),
     "jax": (*_XLA, *_XLA_NETWORKS, *_XLA_CONVOLUTIONS),
     "jax/convolution": (*_XLA_CONVOLUTIONS, *_XLA),
@@ -119,6 +121,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "spec/layouts.py": ("tests/spec/test_layouts.py", "tests/spec", *_CONVOLUTIONS),
     "testing": ("tests/spec/test_strategies.py", "tests/spec/test_conv_strategies.py"),
     "torch.py": ("tests/test_torch.py",),
+    "typing.py": ("tests/spec/test_imports.py",),
     "weights.py": ("tests/test_weights.py", "tests/spec/test_weights.py", *_NETWORKS),
 }
 """By the beginning of a path in the package, the tests that belong there, the fastest first."""

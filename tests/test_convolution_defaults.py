@@ -73,3 +73,17 @@ def test_a_backend_without_convolutions_makes_no_plan(device):
         ConvPlan(SPEC, X.shape, backend="vulkan", device=device)
     with pytest.raises(dnnffi.UnsupportedError, match="Vulkan"):
         dnnffi.conv(X, W, backend="vulkan")
+
+
+def test_a_plan_takes_what_shows_its_memory_and_nothing_else():
+    class Shown:
+        def __dlpack_device__(self):
+            return X.__dlpack_device__()
+
+        def __dlpack__(self, **keywords):
+            return X.__dlpack__(**keywords)
+
+    with ConvPlan(SPEC, X.shape, backend="reference") as plan:
+        np.testing.assert_array_equal(plan.run(Shown(), W), dnnffi.conv(X, W))
+        with pytest.raises(TypeError, match=r"^x must be a NumPy or CuPy array, .*; got list$"):
+            plan.run(X.tolist(), W)

@@ -152,3 +152,31 @@ def test_only_arrays_without_gaps_are_summed_as_they_are(
     monkeypatch.setattr(conv_bias, "BiasGradient", lambda shape, layout, *rest: layout)
     in_bytes = tuple(4 * stride for stride in strides)
     assert conv_bias._gradient(shape, in_bytes, np.dtype("f4"), 0) == layout
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_an_array_with_gaps_is_copied_in_its_layout(on_host, monkeypatch, channels_last):
+    values = np.arange(2 * 6 * 6 * 6, dtype="f4").reshape(2, 6, 6, 6)
+    dy = on_host.asarray(values)[:, :5]
+    dy = dy.transpose(0, 3, 1, 2) if channels_last else dy
+    copied = []
+
+    def in_layout(array, *, channels_last):
+        copied.append(channels_last)
+        if channels_last:
+            return on_host.asarray(np.moveaxis(array, 1, -1)).transpose(0, 3, 1, 2)
+        return on_host.asarray(array)
+
+    monkeypatch.setattr(conv_bias, "in_layout", in_layout)
+    np.testing.assert_array_equal(conv_bias.backward_bias(dy), np.array(dy).sum(axis=(0, 2, 3)))
+    assert copied == [channels_last]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_the_sum_is_made_on_the_device_of_the_array(on_host, device):
+    on_host.memory.devices = 2
+    with on_host.memory.use(device):
+        dy = on_host.asarray(np.ones((2, 5, 6, 4), "f4"))
+    found = conv_bias.backward_bias(dy)
+    assert found.device_number == device
+    assert found.tolist() == [48.0] * 5

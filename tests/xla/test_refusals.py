@@ -1,4 +1,4 @@
-"""Refused arguments, empty batches, the engines of implementations, and single-device programs."""
+"""Refused arguments, default values, engines of implementations, and single-device programs."""
 
 from __future__ import annotations
 
@@ -36,6 +36,48 @@ def test_the_names_of_all_implementations_are_in_the_error():
     one = convolution(CONV, "x")
     with pytest.raises(ValueError, match=message.format("lax")):
         one.function(*one.arrays)
+
+
+NETWORK_DEFAULTS = {
+    "num_layers": 1,
+    "bidirectional": False,
+    "lengths": None,
+    "batch_first": False,
+    "dropout": 0.0,
+    "key": None,
+    "implementation": None,
+    "options": None,
+}
+CONV_DEFAULTS = {
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+    "groups": 1,
+    "activation": None,
+    "alpha": 1.0,
+    "layout": "channels_first",
+    "implementation": None,
+    "options": None,
+}
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_defaults_of_networks_are_those_of_one_plain_layer(mode):
+    spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=3)
+    x, hx, flat = network(dnnffi.RNNProblem.dense(spec, 3, 5), None).arrays
+    function, arrays = getattr(djax, mode), djax.unpack(flat, spec)
+    found = function(x, hx, arrays)
+    assert found[0].shape == (3, 5, 3)
+    assert_close(found, function(x, hx, arrays, **NETWORK_DEFAULTS), tolerance=0)
+
+
+def test_defaults_of_a_convolution_are_those_of_a_plain_one():
+    x, w, bias = jnp.ones((2, 4, 6)), jnp.ones((5, 4, 3)), jnp.ones(5)
+    residual = jnp.ones((2, 5, 4))
+    found = djax.conv(x, w, bias, residual=residual)
+    expected = djax.conv(x, w, bias, residual=residual, **CONV_DEFAULTS)
+    assert_close(found, expected, tolerance=0)
+    assert_close(found, jnp.full((2, 5, 4), 12.0 + 1.0 + 1.0), tolerance=0)
 
 
 @pytest.mark.parametrize("implementation", [None, "scan", "reference"])
