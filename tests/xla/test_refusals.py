@@ -13,7 +13,8 @@ from jax_programs import assert_close, convolution, network
 
 import dnnffi
 from dnnffi import jax as djax
-from dnnffi.errors import UnsupportedError
+from dnnffi.errors import PerformanceWarning, UnsupportedError
+from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.convolution import implementations as conv_implementations
 from dnnffi.jax.handlers import each
 from dnnffi.jax.rnn import implementations
@@ -220,3 +221,28 @@ def test_new_addresses_are_checked_however_many_there_were():
         run(None, [1024 * n, 1024 * n + 512, 0])
     with pytest.raises(RuntimeError, match="xla_gpu"):
         run(None, [1024, 1024, 0])
+
+
+def test_a_batch_that_maps_make_too_large_goes_to_lax(monkeypatch):
+    way = conv_implementations.WAYS["reference"]
+
+    def decide(problem):
+        if problem.batch > CONV.batch:
+            raise UnsupportedError("cuDNN", "9.19.0", "cannot")
+        return ""
+
+    monkeypatch.setattr(way.handlers.engine, "decide", decide)
+    monkeypatch.setattr(conv_implementations, "platform_of", lambda operands: "cuda")
+    monkeypatch.setitem(conv_implementations.WAYS, "cudnn", way)
+    jax.clear_caches()
+    warn_once.cache_clear()
+
+    def mapped(implementation):
+        one = convolution(CONV, implementation)
+        x, w = (jnp.stack([array, -array, 2 * array]) for array in one.arrays)
+        over_weights = jax.vmap(one.function, (None, 0))
+        return jax.vmap(over_weights, (0, None))(x, w)
+
+    with pytest.warns(PerformanceWarning, match="has no plan for"):
+        found = mapped(None)
+    assert_close(found, mapped("lax"))
