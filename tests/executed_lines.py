@@ -1,8 +1,8 @@
 """A pytest plugin that records which lines of the package each test executes, and its duration.
 
-`tests/mutation.py` loads it into the run without a mutant, and then gives each mutant the tests that
-execute its line. Lines that run while tests are collected belong to no test. Neither do those of
-other processes and of threads that Python has not started, such as XLA's.
+`tests/mutation.py` loads it into the run without a mutant, and then gives each mutant the tests
+that execute its line. Lines that run while tests are collected belong to no test. Neither do those
+of other processes and of threads that Python has not started, such as XLA's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[1] / "src")
 
 
 class Record(NamedTuple):
-    """What the tests of a run execute."""
+    """The lines that each test of a run executes, and its duration."""
 
     seconds: dict[str, float]
     """The duration of each test by its node id, in seconds."""

@@ -3,16 +3,17 @@
     nice make mutate MUTATE_ARGS="--seed 1 --count 60 --only src/dnnffi/rnn"
     nice make mutate MUTATE_ARGS="--only src/dnnffi/rnn/route.py:75"
 
-A mutant is a file with one change. The sample is spread over the files by their number of lines, and
-each mutant is put into a copy of the tree. First all tests that belong to the sampled files run
+A mutant is a file with one change. The sample is spread over the files by their number of lines,
+and each mutant is put into a copy of the tree. First all tests that belong to the sampled files run
 without a mutant, and `executed_lines.py` records which lines each test executes. A mutant then gets
 the fastest tests that execute its line. If they pass, it gets all tests that belong to its file:
 only a mutant that passes these counts as unnoticed, and is printed with the lines that differ. It
-is equivalent to the code, or a test is missing. A mutant with which the tests hang counts as noticed.
-Annotations and texts are not changed, nor are assertions: ``assert``, and ``strict=True`` of `zip`.
+is equivalent to the code, or a test is missing. A mutant with which the tests hang counts as
+noticed. Annotations and texts are not changed, nor are assertions: ``assert``, and ``strict=True``
+of `zip`.
 
-The tests of `jax` and `torch.py` run with the interpreters that `make test-jax` and `make test-torch`
-set up, unless the interpreter that runs this file has JAX and PyTorch itself.
+The tests of `jax` and `torch.py` run with the interpreters that `make test-jax` and
+`make test-torch` set up, unless the interpreter that runs this file has JAX and PyTorch itself.
 """
 
 from __future__ import annotations

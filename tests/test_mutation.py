@@ -1,4 +1,4 @@
-"""The tool behind `make mutate`: its mutants, and the tests that each of them gets."""
+"""Mutants of `make mutate`, and the tests that run with each of them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,13 @@ def test_a_missing_interpreter_is_named_with_the_target_that_makes_it(monkeypatc
 
 
 def test_the_fastest_tests_of_a_line_come_first_and_one_of_each_function():
-    seconds = {"t.py::slow": 9.0, "t.py::a[1]": 0.1, "t.py::a[2]": 0.2, "t.py::b": 0.3, "t.py::c": 1}
+    seconds = {
+        "t.py::slow": 9.0,
+        "t.py::a[1]": 0.1,
+        "t.py::a[2]": 0.2,
+        "t.py::b": 0.3,
+        "t.py::c": 1,
+    }
     record = Record(seconds, {PATH: {7: ["t.py::a[2]", "t.py::a[1]", "t.py::b"], 8: ["t.py::c"]}})
 
     def first(line):
@@ -111,7 +117,9 @@ def test_the_first_tests_are_few(monkeypatch):
 
 def test_the_lines_that_each_test_executes_are_recorded(tmp_path):
     (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "code.py").write_text("def f(a):\n    if a:\n        return 1\n    return 2\n")
+    (tmp_path / "src" / "code.py").write_text(
+        "def f(a):\n    if a:\n        return 1\n    return 2\n"
+    )
     (tmp_path / "tests").mkdir()
     shutil.copy(executed_lines.__file__, tmp_path / "tests")
     (tmp_path / "tests" / "test_a.py").write_text(

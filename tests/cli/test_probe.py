@@ -1,4 +1,4 @@
-"""What the commands find on a machine with a GPU: CuPy is replaced by a module of its functions."""
+"""The commands on a machine with a GPU: a module takes the place of CuPy."""
 
 from __future__ import annotations
 
@@ -155,9 +155,7 @@ def test_the_demo_runs_on_the_cpu_if_asked_to(cupy, capsys):
     assert "no cuDNN" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("asked", "place"), [(None, "gpu"), ("gpu", "gpu"), ("cpu", "cpu")]
-)
+@pytest.mark.parametrize(("asked", "place"), [(None, "gpu"), ("gpu", "gpu"), ("cpu", "cpu")])
 def test_the_benchmark_runs_on_a_gpu_unless_the_cpu_is_asked_for(asked, place, cupy, capsys):
     assert bench._place(asked) == place
     assert capsys.readouterr().out == ""
@@ -194,9 +192,7 @@ def test_a_record_of_a_gpu_names_device_driver_and_libraries(cupy, monkeypatch):
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_a_command_that_fails_ends_with_one_line_and_a_code(
-    error, code, text, monkeypatch, capsys
-):
+def test_a_command_that_fails_ends_with_one_line_and_a_code(error, code, text, monkeypatch, capsys):
     monkeypatch.setattr(info, "report", lambda: raise_error(error))
     assert main(["info"]) == code
     said = capsys.readouterr().err

@@ -15,7 +15,7 @@ def test_a_plan_takes_arrays_of_its_device_alone(host, device):
     host.memory.devices = 2
     with host.memory.use(device):
         plan = ConvPlan(SPEC, X_SHAPE, backend="cudnn")
-        x, w = host.memory.zeros(X_SHAPE), host.memory.zeros(SPEC.weight_shape)
+        w = host.memory.zeros(SPEC.weight_shape)
     assert plan.device == device
     with host.memory.use(1 - device):
         other = host.memory.zeros(X_SHAPE)

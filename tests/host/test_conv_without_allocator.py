@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-import numpy as np
 import pytest
 from stress import user_arrays
 from stress.user_arrays import UserArray
