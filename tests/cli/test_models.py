@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from math import pi, sqrt
 
 import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.cli import convdemo, main
+from dnnffi.cli import convdemo, learning, main, pictures
 from dnnffi.cli.charmodel import Alphabet, CharModel, write_on
+from dnnffi.cli.command import COUNT
 from dnnffi.cli.convmodel import ConvModel
 from dnnffi.cli.learning import Adam
 from dnnffi.cli.pictures import SHAPES, draw_pictures
@@ -27,19 +29,19 @@ AREAS = {
 
 
 def test_shapes_have_their_areas_and_contrasts():
-    pictures, numbers = draw_pictures(6000, 24, 0.0, np.random.default_rng(0))
+    drawn, numbers = draw_pictures(6000, 24, 0.0, np.random.default_rng(0))
     squared_radius = (0.75**3 - 0.45**3) / 3 / 0.3  # the mean for radii from 0.45 to 0.75
     for number, name in enumerate(SHAPES):
-        area = (pictures[numbers == number] > 0).mean() * 24**2 * (2 / 23) ** 2
+        area = (drawn[numbers == number] > 0).mean() * 24**2 * (2 / 23) ** 2
         assert area == pytest.approx(AREAS[name] * squared_radius, rel=0.06)
-    contrasts = pictures.max(axis=(1, 2, 3))
+    contrasts = drawn.max(axis=(1, 2, 3))
     assert 0.5 <= contrasts.min() < 0.51
     assert 0.99 < contrasts.max() <= 1
 
 
 def test_shapes_lie_anywhere_and_whole():
-    pictures, _ = draw_pictures(3000, 41, 0.0, np.random.default_rng(1))
-    shown = pictures[:, 0] > 0
+    drawn, _ = draw_pictures(3000, 41, 0.0, np.random.default_rng(1))
+    shown = drawn[:, 0] > 0
     axis = np.linspace(-1, 1, 41)
     for sums in (shown.sum(axis=1), shown.sum(axis=2)):
         middles = (sums * axis).sum(axis=1) / sums.sum(axis=1)
@@ -99,8 +101,8 @@ def test_images_have_their_sizes(tmp_path):
     path = tmp_path / "image.png"
     plot_losses(path, Progress([2.0, 1.0], 2), "items", "loss")
     assert size_of(path) == (840, 480)
-    pictures, numbers = draw_pictures(40, 24, 0.1, np.random.default_rng(0))
-    convdemo.plot_grid(path, pictures, numbers, numbers)
+    drawn, numbers = draw_pictures(40, 24, 0.1, np.random.default_rng(0))
+    convdemo.plot_grid(path, drawn, numbers, numbers)
     assert size_of(path) == (1248, 816)
 
 
@@ -138,3 +140,32 @@ def test_likely_characters_are_favoured():
     counted = np.array([text[2:].count(letter) for letter in "?abc"]) / 4000
     expected = shares ** (1 / 0.8)
     np.testing.assert_allclose(counted, expected / expected.sum(), atol=0.02)
+
+
+def test_the_demo_of_pictures_draws_these(tmp_path, monkeypatch):
+    drawn, rates = [], []
+
+    def draw(count, size, noise, rng):
+        drawn.append((count, size, noise))
+        return draw_pictures(count, size, noise, rng)
+
+    class Recorded(Adam):
+        def __init__(self, parameters, rate):
+            rates.append(rate)
+            super().__init__(parameters, rate)
+
+    monkeypatch.setattr(pictures, "draw_pictures", draw)
+    monkeypatch.setattr(learning, "Adam", Recorded)
+    arguments = ["--conv", "--backend", "reference", "--seconds", "3600", "--steps", "2"]
+    assert main(["demo", *arguments, "--output", str(tmp_path)]) == 0
+    assert drawn == [(64, 24, 0.25), (64, 24, 0.25), (1000, 24, 0.25)]
+    assert rates == [0.01]
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1), ("20", 20), ("0", None), ("-3", None)])
+def test_a_count_is_at_least_1(text, value):
+    if value is None:
+        with pytest.raises(ArgumentTypeError, match=f"^must be at least 1; got {text}$"):
+            COUNT(text)
+    else:
+        assert COUNT(text) == value
