@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
@@ -57,3 +58,12 @@ def test_a_file_of_bfloat16_needs_ml_dtypes(suffix, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ImportError, match=r"^bfloat16 needs the package ml_dtypes\. Install: pip"):
         RNNWeights.load(path)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("W", "D, G*H, I"), ("R", "D, G*H, H")])
+def test_arrays_of_onnx_have_three_dimensions(name, shape):
+    given = {"W": W, "R": R}
+    given[name] = given[name][0]
+    message = rf"^{name} must have shape \[{re.escape(shape)}\]; got \(16, [34]\)$"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.from_onnx(*given.values(), B, mode="lstm")
