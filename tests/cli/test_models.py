@@ -13,7 +13,7 @@ from dnnffi.cli import convdemo, learning, main, pictures
 from dnnffi.cli.charmodel import Alphabet, CharModel, write_on
 from dnnffi.cli.command import COUNT
 from dnnffi.cli.convmodel import ConvModel
-from dnnffi.cli.learning import Adam
+from dnnffi.cli.learning import Adam, clip_by_norm
 from dnnffi.cli.pictures import SHAPES, draw_pictures
 from dnnffi.cli.training import Progress, plot_losses
 
@@ -169,3 +169,12 @@ def test_a_count_is_at_least_1(text, value):
             COUNT(text)
     else:
         assert COUNT(text) == value
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_norm_is_that_of_all_gradients(count):
+    gradients = [np.full(4, 2.0) for _ in range(count)]
+    clip_by_norm(gradients, 1.0)
+    np.testing.assert_allclose(gradients, np.full((count, 4), 0.5 / sqrt(count)))
+    clip_by_norm(gradients, 2.0)
+    np.testing.assert_allclose(gradients, np.full((count, 4), 0.5 / sqrt(count)))

@@ -1,0 +1,40 @@
+"""Settings of a benchmark, by place and by argument."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dnnffi.bench import runner
+from dnnffi.bench.runner import QUICK, Settings
+from dnnffi.cli import bench, main
+
+
+@pytest.fixture
+def settings_of(tmp_path, monkeypatch):
+    """The settings in the record of a run that measures nothing."""
+    monkeypatch.setattr(runner.Runner, "rows", lambda self, shape, creators: [])
+
+    def settings_of(place, *arguments):
+        monkeypatch.setattr(bench, "_place", lambda asked: place)
+        monkeypatch.setattr(bench, "_peers", lambda *asked: ())
+        monkeypatch.setattr("dnnffi.cli.machine.machine", lambda place, peers: {"device": place})
+        path = tmp_path / "bench.json"
+        only = ["--shapes", "tiny", "--only", "tiny rnn"]
+        assert main(["bench", "rnn", *only, "--json", str(path), *arguments]) == 0
+        return json.loads(path.read_text(encoding="utf-8"))["settings"]
+
+    return settings_of
+
+
+@pytest.mark.parametrize(("arguments", "default"), [([], Settings()), (["--quick"], QUICK)])
+def test_a_cpu_is_warm_after_three_calls(arguments, default, settings_of):
+    assert settings_of("gpu", *arguments) == vars(default)
+    assert settings_of("cpu", *arguments) == vars(default) | {"warm_up": 3}
+
+
+@pytest.mark.parametrize("place", ["cpu", "gpu"])
+def test_arguments_replace_the_defaults(place, settings_of):
+    found = settings_of(place, "--rounds", "1", "--warm-up", "7")
+    assert found == vars(Settings()) | {"rounds": 1, "warm_up": 7}
