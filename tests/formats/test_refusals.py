@@ -67,3 +67,25 @@ def test_arrays_of_onnx_have_three_dimensions(name, shape):
     message = rf"^{name} must have shape \[{re.escape(shape)}\]; got \(16, [34]\)$"
     with pytest.raises(ValueError, match=message):
         RNNWeights.from_onnx(*given.values(), B, mode="lstm")
+
+
+class UniformAlone:
+    """A generator that draws from one distribution."""
+
+    def uniform(self, low, high, size):
+        return np.zeros(size)
+
+
+class NormalAlone:
+    """A generator that draws from the other distribution."""
+
+    def standard_normal(self, size):
+        return np.zeros(size)
+
+
+@pytest.mark.parametrize("rng", [UniformAlone(), NormalAlone(), 3])
+@pytest.mark.parametrize("like", ["torch", "keras"])
+def test_a_generator_draws_from_both_distributions(rng, like):
+    spec = RNNSpec(mode="gru", input_size=2, hidden_size=3)
+    with pytest.raises(TypeError, match=r"^rng must be "):
+        RNNWeights.random(spec, rng, like=like)
