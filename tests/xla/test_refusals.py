@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -246,3 +247,44 @@ def test_a_batch_that_maps_make_too_large_goes_to_lax(monkeypatch):
     with pytest.warns(PerformanceWarning, match="has no plan for"):
         found = mapped(None)
     assert_close(found, mapped("lax"))
+
+
+def calls_in(function, *arrays):
+    """Batch and number of problems of each handler call in the program of a function."""
+    text = jax.jit(function).lower(*arrays).as_text()
+    found = re.findall(r"batch\\22:(\d+),.*?problems\\22:(\d+),", text)
+    return [tuple(map(int, numbers)) for numbers in found]
+
+
+@pytest.mark.parametrize(
+    ("channels", "axes", "expected"),
+    [
+        (3, (0, None), [(6, 1)]),
+        (3, (None, 0), [(2, 1)] * 3),  # not all would begin at a multiple of 16 bytes
+        (4, (None, 0), [(2, 3)]),
+        (4, (0, 0), [(2, 3)]),
+    ],
+)
+def test_a_mapped_batch_is_one_larger_batch_and_mapped_weights_are_problems(
+    channels, axes, expected
+):
+    spec = dnnffi.ConvSpec(in_channels=channels, out_channels=channels, kernel=(3,))
+    problem = dnnffi.ConvProblem.of("forward", spec, (2, channels, 6))
+    one = convolution(problem, "reference")
+    arrays = [
+        array if axis is None else jnp.stack([array] * 3)
+        for array, axis in zip(one.arrays, axes, strict=True)
+    ]
+    assert calls_in(jax.vmap(one.function, axes), *arrays) == expected
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"), [((0, None, None), (12, 1)), ((0, 0, 0), (4, 3)), ((0, 0, None), (12, 1))]
+)
+def test_a_mapped_batch_of_a_network_is_one_larger_batch(axes, expected):
+    one = network(PROBLEM, "reference")
+    arrays = [
+        array if axis is None else jax.tree.map(lambda part: jnp.stack([part] * 3), array)
+        for array, axis in zip(one.arrays, axes, strict=True)
+    ]
+    assert calls_in(jax.vmap(one.function, axes), *arrays) == [expected]
