@@ -268,22 +268,24 @@ def interpreter_of(path: str) -> str:
 
 
 def first_tests(mutant: Mutant, record: executed_lines.Record) -> list[str]:
-    """Return the fastest tests that execute the line of a mutant, or else a line of its file.
+    """Return the fastest tests that execute the line of a mutant.
 
-    One test of each function comes before a second one of any, with other parameters.
+    If none executes it, as the line of a default value, those that execute the nearest line before
+    it come first, and then those of the file. One test of each function comes before a second one
+    of any, with other parameters.
     """
     lines = record.tests.get(mutant.path, {})
-    names = lines.get(mutant.line) or sorted({name for names in lines.values() for name in names})
-    ordered = sorted(names, key=lambda name: record.seconds[name])
+    near = set(lines.get(max((line for line in lines if line <= mutant.line), default=0), ()))
+    names = near if mutant.line in lines else {name for names in lines.values() for name in names}
     rank: Counter[str] = Counter()
-    ranks = {}
-    for name in ordered:
+    order = {}
+    for name in sorted(names, key=lambda name: (record.seconds[name], name)):
         function = name.partition("[")[0]
-        ranks[name] = rank[function]
+        order[name] = name not in near, rank[function]
         rank[function] += 1
     chosen: list[str] = []
     seconds = 0.0
-    for name in sorted(ordered, key=lambda name: ranks[name])[:MAX_FIRST_TESTS]:
+    for name in sorted(order, key=lambda name: order[name])[:MAX_FIRST_TESTS]:
         seconds += record.seconds[name]
         if chosen and seconds > MAX_SECONDS_OF_FIRST_TESTS:
             break

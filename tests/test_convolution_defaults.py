@@ -10,6 +10,7 @@ import pytest
 
 import dnnffi
 from dnnffi import ConvPlan, ConvSpec
+from dnnffi.convolution.backend import conv_backends
 
 RANDOM = np.random.default_rng(0)
 X, W, BIAS, Y = (
@@ -88,3 +89,12 @@ def test_a_plan_takes_what_shows_its_memory_and_nothing_else():
         np.testing.assert_array_equal(plan.run(Shown(), W), dnnffi.conv(X, W))
         with pytest.raises(TypeError, match=r"^x must be a NumPy or CuPy array, .*; got list$"):
             plan.run(X.tolist(), W)
+
+
+def test_the_newest_1024_plans_are_kept():
+    w = np.ones((1, 1, 1), np.float32)
+    for size in range(1, 1100):
+        dnnffi.conv(np.ones((1, 1, size), np.float32), w)
+    sizes = [plan.problem.sizes[0] for plan in conv_backends.of("reference").plans.values()]
+    dnnffi.clear_plans()
+    assert sorted(sizes) == list(range(76, 1100))

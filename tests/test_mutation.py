@@ -99,7 +99,8 @@ def test_the_fastest_tests_of_a_line_come_first_and_one_of_each_function():
         return mutation.first_tests(mutation.Mutant(PATH, line, "", ""), record)
 
     assert first(7) == ["t.py::a[1]", "t.py::b", "t.py::a[2]"]
-    assert first(9) == ["t.py::a[1]", "t.py::b", "t.py::c", "t.py::a[2]"]  # all of the file
+    assert first(6) == ["t.py::a[1]", "t.py::b", "t.py::c", "t.py::a[2]"]  # all of the file
+    assert first(9) == ["t.py::c", "t.py::a[1]", "t.py::b", "t.py::a[2]"]  # line 8 is the nearest
 
 
 def test_the_first_tests_are_few(monkeypatch):

@@ -89,3 +89,14 @@ def test_a_generator_draws_from_both_distributions(rng, like):
     spec = RNNSpec(mode="gru", input_size=2, hidden_size=3)
     with pytest.raises(TypeError, match=r"^rng must be "):
         RNNWeights.random(spec, rng, like=like)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [(0, r"kernel must have shape \[I, G\*H\]"), (1, r"recurrent_kernel must have shape \[H, G")],
+)
+def test_matrices_of_keras_have_two_dimensions(index, message):
+    arrays = [np.ones((3, 16)), np.ones((4, 16)), np.ones(16)]
+    arrays[index] = arrays[index][0]
+    with pytest.raises(ValueError, match=rf"^[^:]*: {message}.*; got \(16,\)$"):
+        RNNWeights.from_keras(arrays, "lstm")

@@ -15,6 +15,8 @@ from jax_programs import assert_close, convolution, network
 import dnnffi
 from dnnffi import jax as djax
 from dnnffi.errors import PerformanceWarning, UnsupportedError
+from dnnffi.jax import xla_ffi
+from dnnffi.jax._cdef import ffi
 from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.convolution import implementations as conv_implementations
 from dnnffi.jax.handlers import each
@@ -288,3 +290,20 @@ def test_a_mapped_batch_of_a_network_is_one_larger_batch(axes, expected):
         for array, axis in zip(one.arrays, axes, strict=True)
     ]
     assert calls_in(jax.vmap(one.function, axes), *arrays) == [expected]
+
+
+@pytest.mark.parametrize("capturable", [None, False, True])
+def test_xla_is_told_the_version_and_whether_it_may_capture(capturable):
+    name = f"dnnffi_test_capturable_{capturable}"
+    given = {} if capturable is None else {"capturable": capturable}
+    xla_ffi.register(name, lambda frame: None, platform="cpu", **given)
+    metadata = ffi.new("XLA_FFI_Metadata *")
+    metadata.traits = 77
+    extension = ffi.new("XLA_FFI_Metadata_Extension *")
+    extension.extension_base.type = 1
+    extension.metadata = metadata
+    frame = ffi.new("XLA_FFI_CallFrame *")
+    frame.extension_start = ffi.cast("XLA_FFI_Extension_Base *", extension)
+    assert xla_ffi._registered[name, "cpu"](frame) == ffi.NULL
+    assert metadata.traits == bool(capturable)
+    assert (metadata.api_version.major_version, metadata.api_version.minor_version) == (0, 1)
