@@ -8,6 +8,7 @@ import pytest
 
 from dnnffi.bench import runner
 from dnnffi.bench.runner import QUICK, Settings
+from dnnffi.bench.suites import SUITES
 from dnnffi.cli import bench, main
 
 
@@ -38,3 +39,9 @@ def test_a_cpu_is_warm_after_three_calls(arguments, default, settings_of):
 def test_arguments_replace_the_defaults(place, settings_of):
     found = settings_of(place, "--rounds", "1", "--warm-up", "7")
     assert found == vars(Settings()) | {"rounds": 1, "warm_up": 7}
+
+
+@pytest.mark.parametrize("place", ["cpu", "gpu"])
+def test_no_peer_is_measured_if_none_is_asked_for(place):
+    for suite in SUITES.values():
+        assert bench._peers(suite, ("none",), place) == ()

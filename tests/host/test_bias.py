@@ -180,3 +180,9 @@ def test_the_sum_is_made_on_the_device_of_the_array(on_host, device):
     found = conv_bias.backward_bias(dy)
     assert found.device_number == device
     assert found.tolist() == [48.0] * 5
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 6), (2, 5, 0)])
+def test_the_sum_of_nothing_is_0(on_host, shape):
+    found = conv_bias.backward_bias(on_host.memory.zeros(shape))
+    assert found.tolist() == [0.0] * 5

@@ -11,8 +11,9 @@ from stress.user_arrays import UserArray
 import dnnffi
 
 
-def test_a_device_array_needs_cupy_or_an_allocator(monkeypatch):
+@pytest.mark.parametrize("backend", [None, "reference", "cudnn"])
+def test_a_device_array_needs_cupy_or_an_allocator(backend, monkeypatch):
     user_arrays.install(monkeypatch)
     dy = UserArray(lambda nbytes: (ctypes.c_char * nbytes)(), (1, 2, 3), "f4")
     with pytest.raises(ImportError, match=r"^CuPy is needed .* unless options\['allocator'\]"):
-        dnnffi.conv_backward_bias(dy)
+        dnnffi.conv_backward_bias(dy, backend=backend)

@@ -91,11 +91,6 @@ class Host:
     def device(self) -> int:
         return 0
 
-    @contextmanager
-    def current(self) -> Iterator[Launch]:
-        """A launch to make executors with."""
-        yield self.borrow(0, 0)
-
     def borrow(self, device: int, stream: int) -> Launch:
         return Launch(StreamAt(0), 0)
 
