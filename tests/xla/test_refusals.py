@@ -307,3 +307,11 @@ def test_xla_is_told_the_version_and_whether_it_may_capture(capturable):
     assert xla_ffi._registered[name, "cpu"](frame) == ffi.NULL
     assert metadata.traits == bool(capturable)
     assert (metadata.api_version.major_version, metadata.api_version.minor_version) == (0, 1)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_dtype_of_the_first_array_is_looked_at_first(count):
+    one = network(PROBLEM, None)
+    arrays = [array.astype("int32") for array in djax.unpack(one.arrays[2], SPEC)][:count]
+    with pytest.raises(TypeError, match=r"^weights\[0\] must have one of the dtypes .*; got int32"):
+        djax.lstm(*one.arrays[:2], arrays)
