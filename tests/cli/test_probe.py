@@ -233,3 +233,10 @@ def test_the_demo_refuses_a_network_that_is_too_large(tmp_path, capsys):
     arguments = ["--backend", "reference", "--text", str(text), "--output", str(tmp_path)]
     assert main(["demo", *arguments, "--hidden", "3000000000"]) == 2
     assert "hidden_size" in capsys.readouterr().err
+
+
+def test_the_texts_of_a_table_begin_in_one_column(cupy, monkeypatch, capsys):
+    library = probe.Library("9.19.0", "/somewhere", "cuda-pathfinder")
+    monkeypatch.setattr(probe, "cudnn_library", lambda: library)
+    assert main(["info"]) == 0
+    assert "\n  path       /somewhere\n  found via  cuda-pathfinder\n" in capsys.readouterr().out
