@@ -20,7 +20,7 @@ from dnnffi.jax._cdef import ffi
 from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.convolution import implementations as conv_implementations
 from dnnffi.jax.handlers import each
-from dnnffi.jax.rnn import implementations
+from dnnffi.jax.rnn import implementations, tuning
 from dnnffi.jax.rnn.engine import ReferenceEngine
 from dnnffi.jax.rnn.handlers import ALIGNMENT, Handlers
 
@@ -315,3 +315,47 @@ def test_the_dtype_of_the_first_array_is_looked_at_first(count):
     arrays = [array.astype("int32") for array in djax.unpack(one.arrays[2], SPEC)][:count]
     with pytest.raises(TypeError, match=r"^weights\[0\] must have one of the dtypes .*; got int32"):
         djax.lstm(*one.arrays[:2], arrays)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_states_are_arrays_of_jax_or_numpy(mode):
+    spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4)
+    x, hx, flat = network(dnnffi.RNNProblem.dense(spec, 5, 4), None).arrays
+    function = getattr(djax, mode)
+    of_numpy = jax.tree.map(np.asarray, hx)
+    assert_close(function(x, of_numpy, flat, spec=spec), function(x, hx, flat, spec=spec), 0)
+    lists = (hx[0].tolist(), hx[1]) if mode == "lstm" else hx.tolist()
+    with pytest.raises(TypeError, match=r"^h_0 must be an array of JAX or NumPy; got list$"):
+        function(x, lists, flat, spec=spec)
+
+
+def test_what_cudnn_does_not_have_is_not_measured(monkeypatch):
+    class Engine:
+        def decide(self, problem):
+            raise UnsupportedError("cuDNN", "9.19.0", "cannot")
+
+    way = SimpleNamespace(handlers=SimpleNamespace(engine=Engine()))
+    monkeypatch.setitem(tuning.WAYS, "cudnn", way)
+    monkeypatch.setattr(tuning, "import_cupy", lambda: None)
+    monkeypatch.setattr(tuning, "rnn_backends", None)
+    with pytest.raises(UnsupportedError, match="cannot"):
+        djax.tune(SPEC, 4, 5)
+
+
+@pytest.mark.parametrize("operand", ["residual", "bias"])
+def test_mapped_convolutions_share_the_derivative_of_a_shared_operand(operand):
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 2, 6)), rng.standard_normal((3, 4, 2, 3))
+    shape = (2, 4, 4) if operand == "residual" else (4,)
+    value, tangent = rng.standard_normal((2, *shape))
+    x, w, value, tangent = (jnp.asarray(one, "float32") for one in (x, w, value, tangent))
+
+    def derivative(implementation):
+        def mapped(value):
+            return jax.vmap(
+                lambda w: djax.conv(x, w, **{operand: value}, implementation=implementation)
+            )(w)
+
+        return jax.jvp(mapped, (value,), (tangent,))
+
+    assert_close(derivative("reference"), derivative("lax"))
