@@ -98,3 +98,12 @@ def test_the_newest_1024_plans_are_kept():
     sizes = [plan.problem.sizes[0] for plan in conv_backends.of("reference").plans.values()]
     dnnffi.clear_plans()
     assert sorted(sizes) == list(range(76, 1100))
+
+
+def test_dtypes_that_are_equal_are_taken_together():
+    labelled = X.astype(np.dtype("f8", metadata={"unit": "volt"}))
+    assert labelled.dtype is not W.dtype
+    np.testing.assert_array_equal(dnnffi.conv(labelled, W), dnnffi.conv(X, W))
+    np.testing.assert_array_equal(
+        dnnffi.conv(X, W, residual=Y.astype(labelled.dtype)), dnnffi.conv(X, W, residual=Y)
+    )

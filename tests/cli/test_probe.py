@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import FrozenInstanceError, fields, replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -240,3 +241,22 @@ def test_the_texts_of_a_table_begin_in_one_column(cupy, monkeypatch, capsys):
     monkeypatch.setattr(probe, "cudnn_library", lambda: library)
     assert main(["info"]) == 0
     assert "\n  path       /somewhere\n  found via  cuda-pathfinder\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        probe.Package("a"),
+        probe.Library(),
+        probe.Device(0, "a", "9.0", 1),
+        probe.Devices(),
+        probe.Adapters("a"),
+        demo.SIZES["reference"],
+    ],
+    ids=lambda made: type(made).__name__,
+)
+def test_what_was_found_does_not_change(made):
+    assert {made} == {replace(made)}
+    for field in fields(made):
+        with pytest.raises(FrozenInstanceError):
+            setattr(made, field.name, None)

@@ -359,3 +359,14 @@ def test_mapped_convolutions_share_the_derivative_of_a_shared_operand(operand):
         return jax.jvp(mapped, (value,), (tangent,))
 
     assert_close(derivative("reference"), derivative("lax"))
+
+
+def test_nested_maps_of_weights_share_what_is_not_mapped():
+    one = network(PROBLEM, "reference")
+    x, hx, flat = one.arrays
+    weights = jnp.stack([jnp.stack([flat, -flat, 2 * flat]), jnp.stack([flat / 2, flat, flat])])
+    mapped = jax.vmap(jax.vmap(one.function, (None, None, 0)), (None, None, 0))
+    found = mapped(x, hx, weights)
+    for at in np.ndindex(2, 3):
+        part = jax.tree.map(lambda array, at=at: array[at], found)
+        assert_close(part, one.function(x, hx, weights[at]))
