@@ -631,3 +631,11 @@ def test_a_sparse_tensor_is_refused_by_name(layout):
     sparse = torch.eye(3).to_sparse(layout=getattr(torch, layout))
     with pytest.raises(TypeError, match=rf"^a must be a dense tensor, .* one of torch\.{layout}: "):
         dnnffi.matmul(sparse, torch.eye(3))
+
+
+@pytest.mark.parametrize("missing", ["h_0", "c_0"])
+def test_an_lstm_has_both_states_or_none(missing):
+    weights = list(torch.nn.LSTM(3, 4).parameters())
+    hx = tuple(None if name == missing else torch.zeros(1, 2, 4) for name in ("h_0", "c_0"))
+    with pytest.raises(TypeError, match=f"^{missing} must be an array; give hx=None for zero"):
+        dnnffi.torch.lstm(torch.zeros(5, 2, 3), hx, weights)
