@@ -241,7 +241,7 @@ OWN = "cudnn device 0, algorithm 'own' with an allocator"
 
 
 def of(place="reference device 0", states=b"\1" * 32):
-    """What `DropoutState.save` gives, with a part that it does not give."""
+    """A saved state of seed 7, with parts that `DropoutState.save` may not give."""
     return {"seed": 7, "place": place, "states": states}
 
 

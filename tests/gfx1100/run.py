@@ -14,9 +14,9 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import root
+from gfx1100 import root
 
 INSIDE = "/repository"
 PASSED_ON = ("HYPOTHESIS_PROFILE", "GFX1100_LOG", "GFX1100_DUMP", "PYTEST_ADDOPTS")

@@ -55,6 +55,14 @@ def test_functions_do_not_import_jax():
     assert python(code) == "False\n"
 
 
+def test_importing_dnnffi_imports_what_the_first_use_needs_and_no_more():
+    code = """
+import dnnffi, sys
+print(*sorted(name for name in sys.modules if name.partition(".")[0] in ("dnnffi", "numpy")))
+"""
+    assert python(code) == "dnnffi dnnffi.importing\n"
+
+
 def test_the_blocker_blocks():
     code = "import dnnffi\ntry:\n    dnnffi.lstm\nexcept ImportError as error:\n    print(error)"
     assert "is blocked" in python(BLOCKER + code)

@@ -91,7 +91,7 @@ def test_threads_make_plans_while_others_look_and_clear(calls):
 
 
 def on_plan(calls):
-    """What a thread does with a plan of a network, by name."""
+    """Calls on a plan of a network, by name."""
     zeros = calls.weights.like(calls.asarray(np.zeros(calls.weights.flat.shape)))
     return {
         "forward": calls.plan_forward,
