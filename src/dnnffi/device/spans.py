@@ -42,7 +42,7 @@ def written_span(name: str, array: AnyArray) -> Span:
     """
     check_writable(name, array)
     span = span_of(name, array)
-    if _overlaps_itself(array, span.nbytes):
+    if not array.flags.c_contiguous and _overlaps_itself(array, span.nbytes):
         raise ValueError(
             f"{name} must not overlap itself: it is written; it has shape {tuple(array.shape)} and "
             f"strides {tuple(array.strides)}"
