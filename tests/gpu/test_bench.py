@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bench_models import SHAPES, fitting, host, run
+from comparison import assert_near
 
 from dnnffi.bench import array_models, clocks, image_models, raw_models, relu
 from dnnffi.bench.images import ImageShape
@@ -51,10 +52,7 @@ def test_cupy_gives_what_numpy_gives(creator, name, dtype):
     found, expected = results(creator.create, shape, "gpu"), results(on_host.create, shape, "cpu")
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        scale = max(1.0, float(abs(other).max()))
-        np.testing.assert_allclose(
-            one.astype("float64"), other.astype("float64"), rtol=0, atol=limit * scale
-        )
+        assert_near(one, other, limit)
 
 
 def test_peak_memory_of_cupy_is_that_of_the_call(cupy):
@@ -96,7 +94,7 @@ def test_a_graph_of_torch_gives_what_torch_gives(training):
     )
     assert len(eager) == (3 + 3 + 8 if training else 3)
     for one, other in zip(eager, graph, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+        assert_near(one, other, 1e-3)
 
 
 IMAGES = {

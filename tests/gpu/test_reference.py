@@ -7,6 +7,7 @@ from typing import Any
 import conformance_conv
 import numpy as np
 import pytest
+from comparison import TOLERANCES, assert_near
 
 import dnnffi
 from dnnffi.reference.rnn import backward, dropout_masks, forward
@@ -60,13 +61,10 @@ def test_cupy_gives_what_numpy_gives(mode: str, layout: str, dtype: str) -> None
         found = [result.y, result.h_n, result.c_n, g.x, g.h_0, g.c_0, *g.weights]
         return [a for a in found if a is not None]
 
-    tolerance = {"float16": 4e-3, "float32": 5e-5, "float64": 1e-12}[dtype]
     for found, expected in zip(run(cupy.asarray), run(np.asarray), strict=True):
         assert isinstance(found, cupy.ndarray)
         assert found.dtype == dtype
-        expected = expected.astype(np.float64)
-        error = abs(cupy.asnumpy(found).astype(np.float64) - expected).max()
-        assert error <= tolerance * max(1.0, abs(expected).max())
+        assert_near(cupy.asnumpy(found), expected, TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize(

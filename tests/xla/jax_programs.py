@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
+import conformance
 import jax
 import jax.numpy as jnp
 import numpy as np
+from comparison import TOLERANCES, assert_near
 
 import dnnffi
 from dnnffi import jax as djax
@@ -25,8 +27,9 @@ from dnnffi.spec.problem import BATCH_MAJOR
 from dnnffi.testing import conv_inputs, conv_keywords
 from dnnffi.testing.rnn import inputs
 
+__all__ = ["TOLERANCES"]
+
 ITEMS = {6: 1, 10: 2, 11: 4, 12: 8, 16: 2}  # XLA_FFI_DataType: bytes of an element
-TOLERANCES = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-4, "float64": 1e-9}
 
 
 class Told:
@@ -176,14 +179,42 @@ def convolution(problem, implementation, *, seed=0, **more):
     )
 
 
+def training_step(case, implementation):
+    """A compiled function that gives all results of a case, as `conformance.Results`."""
+    problem, arrays = case.problem, conformance.arrays_of(case)
+    spec = problem.spec
+    function = partial(
+        getattr(djax, spec.mode),
+        num_layers=spec.num_layers,
+        bidirectional=spec.bidirectional,
+        batch_first=problem.layout == BATCH_MAJOR,
+        lengths=problem.lengths,
+        options=problem.options,
+        implementation=implementation,
+    )
+
+    def pair(h, c):
+        return (h, c) if spec.has_cell else h
+
+    @jax.jit
+    def step(given):
+        (y, last), pull = jax.vjp(
+            function, given.x, pair(given.h_0, given.c_0), list(given.weights)
+        )
+        dx, dhx, dweights = pull((given.dy, pair(given.dh_n, given.dc_n)))
+        h_n, c_n = last if spec.has_cell else (last, None)
+        dh_0, dc_0 = dhx if spec.has_cell else (dhx, None)
+        return conformance.Results(y, h_n, c_n, dx, dh_0, dc_0, dweights)
+
+    given = jax.tree.map(jnp.asarray, arrays)
+    return lambda: jax.tree.map(np.asarray, step(given))
+
+
 def assert_close(found, expected, tolerance=1e-5):
-    """The same tree of arrays, as far apart as ``tolerance`` of each array's largest element."""
+    """The same tree of arrays, each as near as `assert_near` says."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        one, other = (np.asarray(array).astype("float64") for array in (one, other))
-        assert one.shape == other.shape
-        scale = max(1.0, float(np.abs(other).max(initial=0)))
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * scale)
+        assert_near(one, other, tolerance)
 
 
 def in_two_threads(call, times):

@@ -49,7 +49,7 @@ def every(one):
 )
 def test_results_and_gradients_are_those_of_lax(problem):
     found, expected = both(problem)
-    tolerance = 4 * TOLERANCES[problem.spec.dtype]
+    tolerance = TOLERANCES[problem.spec.dtype]
     assert_close(found.function(*found.arrays), expected.function(*expected.arrays), tolerance)
     gradients = [jax.grad(one.loss, every(one))(*one.arrays) for one in (found, expected)]
     assert_close(*gradients, tolerance)

@@ -102,13 +102,49 @@ def test_what_a_handler_raises_is_an_error_of_the_program(error, code):
         jax.block_until_ready(call(name))
 
 
-def test_an_error_with_a_path_that_is_not_utf_8_is_an_error_of_the_program():
-    def fail(frame):
-        raise OSError(os.fsdecode(b"caf\xe9"))
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError
 
-    xla_ffi.register("dnnffi_test_undecodable", fail, platform="cpu")
-    with pytest.raises(RuntimeError, match=r"OSError: caf\\udce9"):
-        jax.block_until_ready(call("dnnffi_test_undecodable"))
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("\ud800"), r"ValueError: \ud800"),
+        (ValueError("x" * 10**6), "ValueError: xxx"),
+        (Silent(), "Silent"),
+    ],
+)
+def test_an_error_that_no_text_can_hold_is_no_success(error, words):
+    name = f"dnnffi_test_{len(repr(error))}_words"
+
+    def fail(frame):
+        raise error
+
+    xla_ffi.register(name, fail, platform="cpu")
+    with pytest.raises(RuntimeError) as caught:
+        jax.block_until_ready(call(name))
+    assert f"{name}: {words}" in str(caught.value)
+    assert len(str(caught.value)) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("operands", "results"),
+    [
+        ([], [Buffer("y", "float32", (2,))]),
+        ([Buffer("x", "float32", (2,))], []),
+        ([Buffer("x", "float32", (3,))], [Buffer("y", "float32", (2,))]),
+        ([Buffer("x", "float32", (1, 2))], [Buffer("y", "float32", (2,))]),
+        ([Buffer("x", "float32", (2,))], [Buffer("y", "float16", (2,))]),
+        ([Buffer("x", "uint8", (2,))], [Buffer("y", "float32", (2,))]),
+    ],
+)
+def test_addresses_are_of_the_buffers_that_are_expected(operands, results):
+    expected = Buffers(operands, results)
+    name = f"dnnffi_test_{abs(hash(tuple(operands + results)))}_buffers"
+    xla_ffi.register(name, expected.addresses, platform="cpu")
+    with pytest.raises(RuntimeError, match=f"{name}: ValueError: .*(must be|must have)"):
+        jax.block_until_ready(call(name))
 
 
 def test_a_name_is_registered_once():

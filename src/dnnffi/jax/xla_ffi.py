@@ -11,6 +11,7 @@ out by `Buffers.addresses`, which compares these with what the handler is going 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
@@ -207,7 +208,9 @@ def _wrong_attributes(attrs: Any) -> str:
 
 def _error(frame: Any, name: str, error: BaseException) -> Any:
     # The words may quote the program, which may have what UTF-8 cannot encode, and be long.
-    words = f"{name}: {type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARS]
+    words = f"{name}: {type(error).__name__}"
+    with suppress(Exception):  # of its own words, and raised here XLA would take it for a success
+        words = f"{words}: {error}"[:_MAX_MESSAGE_CHARS]
     text = ffi.new("char[]", words.encode(errors="backslashreplace"))
     arguments = ffi.new("XLA_FFI_Error_Create_Args *")
     arguments.struct_size = ffi.sizeof("XLA_FFI_Error_Create_Args")
