@@ -79,7 +79,7 @@ SETTINGS = {
     "jax_legacy_prng_key": "error",
 }
 CASES = [(name, setting) for name in ("reference", "standin") for setting in SETTINGS]
-# Of what JAX computes, the settings that forbid what JAX's own operations allow.
+# JAX itself computes these, so only the settings matter that forbid some of its operations.
 CASES += [
     (name, setting)
     for name in ("scan", "lax")

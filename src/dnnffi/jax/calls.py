@@ -17,7 +17,7 @@ WORKSPACE = "workspace"
 """The name of the last result: bytes that are scratch of a call."""
 
 ERRORS = (ValueError, TypeError, RecursionError)
-"""What reading a text raises; the last comes from JSON that is nested too deeply."""
+"""The exceptions of a wrong text; the last comes from JSON that is nested too deeply."""
 
 Kinds = Mapping[str, type | tuple[type, ...]]
 """Names of fields, and the classes that JSON gives them."""
