@@ -276,6 +276,49 @@ def test_a_tensor_that_is_written_to_before_backward_is_noticed(written):
 
 
 @needs_torch
+@pytest.mark.parametrize("written", ["x", "h_0", "weights[1]"])
+def test_a_tensor_that_is_written_to_before_backward_of_a_context_is_named(written):
+    module, x, h_0 = module_of("rnn_tanh"), draw(5, 2, 3).detach(), draw(1, 2, 4).detach()
+    weights = [p.detach() for p in module.parameters()]
+    y, _, ctx = dnnffi.rnn_tanh_forward(x, h_0, weights)
+    {"x": x, "h_0": h_0, "weights[1]": weights[1]}[written].zero_()
+    named = written.replace("[", r"\[")
+    with pytest.raises(dnnffi.ContextError, match=rf"^{named} was written to after the forward"):
+        ctx.backward(y)
+
+
+@needs_torch
+def test_what_backward_does_not_read_again_may_be_written_to():
+    module, x = module_of("rnn_tanh"), draw(5, 2, 3).detach()
+    weights = [p.detach() for p in module.parameters()]
+    y, _, ctx = dnnffi.rnn_tanh_forward(x, None, weights)
+    expected = ctx.backward(y, retain=True).x
+    x.zero_()
+    np.testing.assert_array_equal(ctx.backward(y, need="x").x, expected)
+    # A tensor with gaps is copied, and the copy is what backward reads.
+    x = draw(5, 2, 6).detach()[..., ::2]
+    y, _, ctx = dnnffi.rnn_tanh_forward(x, None, weights)
+    expected = ctx.backward(y, retain=True).weights[0]
+    x.zero_()
+    np.testing.assert_array_equal(ctx.backward(y).weights[0], expected)
+
+
+@needs_torch
+def test_a_context_does_not_keep_the_history_of_a_tensor():
+    module, x = module_of("rnn_tanh"), draw(5, 2, 3)
+    doubled = 2 * x
+    history = weakref.ref(doubled.grad_fn)
+    with torch.no_grad():
+        _, _, ctx = dnnffi.rnn_tanh_forward(
+            doubled, None, [p.detach() for p in module.parameters()]
+        )
+    del doubled
+    gc.collect()
+    assert history() is None
+    ctx.backward()
+
+
+@needs_torch
 def test_a_tensor_that_is_negated_lazily_keeps_its_sign():
     # As the imaginary part of a conjugate is, and what autograd gives back through one.
     module, x = module_of("gru"), draw(5, 2, 3).detach()
@@ -407,6 +450,7 @@ def test_a_compiled_function_computes_what_it_does_uncompiled(name, backend):
 
 
 @needs_torch
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of PyTorch's own code
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_training_step_has_the_gradients_of_torch_nn(backend):
     module, x = module_of("lstm", num_layers=2), draw(5, 2, 3)

@@ -63,9 +63,9 @@ def as_array(name: str, value: object) -> AnyArray:
         except (BufferError, RuntimeError, ValueError) as error:
             raise cannot_be_seen(name, error) from error
         if device_type == DLPACK_CPU:
-            plain = detached(name, value)
+            exported: Any = detached(name, value)
             try:
-                return np.from_dlpack(plain)
+                return np.from_dlpack(exported)
             except (BufferError, RuntimeError, ValueError) as error:
                 raise cannot_be_seen(name, error) from error
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):

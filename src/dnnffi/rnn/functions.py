@@ -18,7 +18,7 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap, wrapped
 from dnnffi.execution.known_calls import Signature
-from dnnffi.rnn import validate
+from dnnffi.rnn import unchanged, validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
 from dnnffi.rnn.call import CallArrays, initial_states, pair, problem_of
 from dnnffi.spec.checks import check_flag
@@ -48,12 +48,21 @@ _GRADIENTS = frozenset(Gradients._fields)
 
 
 class RNNContext(Generic[ArrayT]):
-    """What a training forward keeps for its backward."""
+    """State saved by a training forward pass for its backward pass.
 
-    def __init__(self, call: CallArrays, plan: Any, saved: Any) -> None:
+    Arrays are not copied: until `backward` has run, do not write to x, hx, the weights or y, which
+    it reads again. It reads x for the gradient of the weights only; h_n, c_n, lengths and
+    batch_sizes may change. A write to a tensor of PyTorch is noticed, a write to another array only
+    with ``options={"validate": True}``.
+    """
+
+    def __init__(
+        self, call: CallArrays, plan: Any, saved: Any, read: unchanged.Read = unchanged.NOTHING
+    ) -> None:
         self._call = call
         self._plan = plan
         self._saved = saved
+        self._read = read
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable(
@@ -83,7 +92,8 @@ class RNNContext(Generic[ArrayT]):
         Raises
         ------
         ContextError
-            The context was already used without ``retain``.
+            The context was already used without ``retain``, or an array that backward reads again
+            was written to after the forward pass, as far as that is noticed.
         TypeError, ValueError
             The error names the argument, the value received and the value expected.
         CudnnError, MiopenError
@@ -125,6 +135,7 @@ class RNNContext(Generic[ArrayT]):
                 "backward was already called and spent the reserve space; call it with "
                 "retain=True to be able to call it again"
             )
+        self._read.check(call, weights_needed="weights" in wanted)
         dx, dh_0, dc_0, dweights = plan.backward(
             self._saved, dy, dh_n, dc_n, weights_needed="weights" in wanted, retain=retain
         )
@@ -244,6 +255,7 @@ def _run_checked(
     """`_run` of a call that was not made before, or that has to be looked at closely."""
     mode, training, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend = call
     probability, state = dropout
+    given = unchanged.tensors_of(x, hx, weights) if training and "torch" in sys.modules else ()
     checked = rnn_options(options, mode)
     x = as_array("x", x)
     if found is None:
@@ -284,7 +296,12 @@ def _run_checked(
         validate.check_forward(arrays, plan.problem, results)
     elif signature is not None and native is weights._buffer:
         weights._known.add(signature, plan, (found, native))
-    return (*results, RNNContext(arrays, plan, saved) if training else None)
+    if not training:
+        return (*results, None)
+    read = unchanged.NOTHING
+    if given or checked.validate:
+        read = unchanged.Read.of(arrays, results[0], given, checksums=checked.validate)
+    return (*results, RNNContext(arrays, plan, saved, read))
 
 
 def _run_embedded(
@@ -310,7 +327,7 @@ class _EmbeddedContext(RNNContext[Any]):
     """The context of a call with an allocator, which backward uses too."""
 
     def __init__(self, context: RNNContext, embedding: Embedding, kind: str) -> None:
-        super().__init__(context._call, context._plan, context._saved)
+        super().__init__(context._call, context._plan, context._saved, context._read)
         self._embedding = embedding
         self._kind = kind
 
@@ -440,7 +457,8 @@ def lstm_forward(
 ) -> tuple[ArrayT, tuple[ArrayT, ArrayT], RNNContext[ArrayT]]:
     """LSTM training forward: ``y, (h_n, c_n), ctx``; ``ctx.backward`` gives the gradients.
 
-    As `lstm`, with two more arguments:
+    Do not write to x, hx, the weights or y until ``ctx.backward`` has run, which reads them again:
+    see `RNNContext`. As `lstm`, with two more arguments:
 
     Parameters
     ----------

@@ -127,8 +127,9 @@ class RNNPlan:
         """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
 
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
-        contiguous. For training what the backwards need is kept in the plan, until the next
-        forward. Stands on ``cudnnRNNForward``.
+        contiguous. For training what the backward passes need is kept in the plan, until the
+        next forward pass. They read x, hx, the weights and y again: do not write to these before
+        they have run, for no change is noticed. Stands on ``cudnnRNNForward``.
 
         Examples
         --------

@@ -1,0 +1,120 @@
+"""Arrays that backward reads again: whether they are as they were in the forward pass.
+
+A backward pass reads x, the states and weights that the forward pass was given, and y. PyTorch
+counts the writes to a tensor, so these are noticed in every call; in other arrays only checksums
+show a change, which ``options={"validate": True}`` computes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from dnnffi.device.arrays import address, is_external, to_host
+from dnnffi.device.interface import AnyArray
+from dnnffi.errors import ContextError
+from dnnffi.rnn.call import CallArrays
+from dnnffi.weights import RNNWeights
+
+
+class Seen(NamedTuple):
+    """A tensor of PyTorch and the number of writes to it up to the forward pass."""
+
+    name: str
+    tensor: Any
+    version: int
+
+
+class Read(NamedTuple):
+    """What backward reads again: tensors that were seen, and y with checksums of all arrays."""
+
+    tensors: Sequence[Seen]
+    y: AnyArray | None
+    checksums: Mapping[str, bytes]
+
+    @classmethod
+    def of(
+        cls, call: CallArrays, y: AnyArray, given: Iterable[tuple[str, Any]], *, checksums: bool
+    ) -> Read:
+        """Look at the arrays of a call: ``given`` by the caller, and as the call uses them."""
+        used = {"x": call.x, "h_0": call.h_0, "c_0": call.c_0}
+        tensors = _seen((*given, ("y", y)), used)
+        if not checksums:
+            return cls(tensors, None, {})
+        return cls(tensors, y, _checksums(_arrays_of(call, y)))
+
+    def check(self, call: CallArrays, *, weights_needed: bool) -> None:
+        """Raise `ContextError` for what was written to; x is read for the weights alone."""
+        for name, tensor, version in self.tensors:
+            if tensor._version != version and (weights_needed or name != "x"):
+                now = tensor._version
+                raise _written_to(name, f"version {version} of the tensor then, {now} now")
+        if self.y is None:
+            return
+        found = _checksums(_arrays_of(call, self.y))
+        for name, checksum in self.checksums.items():
+            if found[name] != checksum and (weights_needed or name != "x"):
+                raise _written_to(name, "its checksum is another one")
+
+
+NOTHING = Read((), None, {})
+"""For calls of which no change can be noticed."""
+
+
+def tensors_of(x: Any, hx: Any, weights: Any) -> list[tuple[str, Any]]:
+    """Return what a call was given, by name, as far as it may be tensors."""
+    if isinstance(weights, RNNWeights):
+        named = [("weights", weights.flat)]
+    elif isinstance(weights, Sequence):
+        named = [(f"weights[{index}]", one) for index, one in enumerate(weights)]
+    else:
+        named = []  # refused for that
+    states = hx if isinstance(hx, tuple | list) else (hx,)
+    return [("x", x), *zip(("h_0", "c_0"), states, strict=False), *named]
+
+
+def _seen(given: Iterable[tuple[str, Any]], used: Mapping[str, AnyArray | None]) -> list[Seen]:
+    """Return the tensors of PyTorch among ``given`` whose memory the call uses.
+
+    ``used`` has the arrays of the call under the same names, as far as they may be copies.
+    """
+    tensor_class = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor_class is None:
+        return []
+    found = []
+    for name, value in given:
+        tensor = value.owner if is_external(value.__class__) else value
+        if not isinstance(tensor, tensor_class) or tensor.is_inference():
+            continue
+        array = used.get(name)
+        if array is not None and address(array) != tensor.data_ptr():
+            continue  # copied
+        # A tensor with a history would keep it alive; detached, it has the same count.
+        kept = tensor if tensor.is_leaf else tensor.detach()
+        found.append(Seen(name, kept, tensor._version))
+    return found
+
+
+def _arrays_of(call: CallArrays, y: AnyArray) -> dict[str, AnyArray | None]:
+    """Return the arrays that backward reads, by name."""
+    weights = call.weights.arrays() if isinstance(call.weights, RNNWeights) else call.weights
+    named = {f"weights[{index}]": one for index, one in enumerate(weights)}
+    return {"x": call.x, "h_0": call.h_0, "c_0": call.c_0, "y": y, **named}
+
+
+def _checksums(arrays: Mapping[str, AnyArray | None]) -> dict[str, bytes]:
+    """Return a checksum of the elements of each array that is not None."""
+    return {
+        name: blake2b(to_host(array).tobytes(), digest_size=16).digest()
+        for name, array in arrays.items()
+        if array is not None and array.size
+    }
+
+
+def _written_to(name: str, reason: str) -> ContextError:
+    return ContextError(
+        f"{name} was written to after the forward pass ({reason}), and backward reads it again: "
+        f"call backward first, or give the forward pass a copy"
+    )
