@@ -305,14 +305,12 @@ def test_what_backward_does_not_read_again_may_be_written_to():
 
 @needs_torch
 def test_a_context_does_not_keep_the_history_of_a_tensor():
-    module, x = module_of("rnn_tanh"), draw(5, 2, 3)
-    doubled = 2 * x
-    history = weakref.ref(doubled.grad_fn)
+    module = module_of("rnn_tanh")
+    x = dnnffi.torch.conv(draw(5, 2, 3), torch.ones(2, 2, 1, dtype=torch.float64))
+    history = weakref.ref(x.grad_fn)
     with torch.no_grad():
-        _, _, ctx = dnnffi.rnn_tanh_forward(
-            doubled, None, [p.detach() for p in module.parameters()]
-        )
-    del doubled
+        _, _, ctx = dnnffi.rnn_tanh_forward(x, None, [p.detach() for p in module.parameters()])
+    del x
     gc.collect()
     assert history() is None
     ctx.backward()
