@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from dnnffi.bench import runner
 from dnnffi.bench.runner import QUICK, Settings
 from dnnffi.bench.suites import SUITES
-from dnnffi.cli import bench, main
+from dnnffi.cli import bench, demo, main
 
 
 @pytest.fixture
@@ -45,3 +46,24 @@ def test_arguments_replace_the_defaults(place, settings_of):
 def test_no_peer_is_measured_if_none_is_asked_for(place):
     for suite in SUITES.values():
         assert bench._peers(suite, ("none",), place) == ()
+
+
+@pytest.mark.parametrize("value", [None, "true"])
+def test_jax_takes_no_memory_before_it_is_used_unless_the_user_says_so(value, monkeypatch):
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.setenv(name, "")  # puts back what was there
+    if value is None:
+        monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv(name, value)
+    assert bench._peer_creators(SUITES["rnn"], ("none",), "cpu") == {}
+    assert os.environ[name] == (value or "false")
+
+
+@pytest.mark.parametrize(("command", "seed"), [("demo", "0"), ("bench rnn", "0"), ("demo", "7")])
+def test_a_seed_may_be_0(command, seed, monkeypatch):
+    asked = []
+    for module in (bench, demo):
+        monkeypatch.setattr(module, "run", lambda options: asked.append(options.seed) or 0)
+    assert main([*command.split(), "--seed", seed]) == 0
+    assert asked == [int(seed)]
