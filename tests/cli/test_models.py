@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from itertools import count
 from math import pi, sqrt
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.cli import convdemo, learning, main, pictures
+from dnnffi.cli import convdemo, demo, learning, main, pictures, training
 from dnnffi.cli.charmodel import Alphabet, CharModel, write_on
 from dnnffi.cli.command import COUNT
 from dnnffi.cli.convmodel import ConvModel
@@ -178,3 +180,27 @@ def test_the_norm_is_that_of_all_gradients(count):
     np.testing.assert_allclose(gradients, np.full((count, 4), 0.5 / sqrt(count)))
     clip_by_norm(gradients, 2.0)
     np.testing.assert_allclose(gradients, np.full((count, 4), 0.5 / sqrt(count)))
+
+
+@pytest.mark.parametrize("sizes", demo.SIZES.values(), ids=list(demo.SIZES))
+def test_the_demo_of_text_learns_at_a_usual_rate(sizes):
+    assert 1e-3 <= sizes.rate <= 1e-2
+
+
+@pytest.mark.parametrize("begin", [0.0, 1000.0])
+def test_progress_is_shown_whenever_the_clock_began(begin, monkeypatch):
+    now, shown = [begin], []
+
+    def losses():
+        for step in count(1):
+            now[0] += 0.15
+            yield float(step)
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(
+        "rich.progress.Progress.update",
+        lambda bar, task, **fields: shown.append((fields["loss"], fields["speed"])),
+    )
+    progress = training.follow(losses(), 3, "nats", "pictures", 3600.0, 4)
+    assert shown == [("1.00", "20"), ("2.00", "20"), ("2.50", "20")]
+    assert progress.seconds == pytest.approx(0.6)

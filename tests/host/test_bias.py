@@ -8,7 +8,9 @@ import pytest
 from dnnffi.backends.own.bias import BiasGradient, can_sum
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.graphs import recording
 from dnnffi.device.interface import Launch
+from dnnffi.errors import CaptureError
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -186,3 +188,12 @@ def test_the_sum_is_made_on_the_device_of_the_array(on_host, device):
 def test_the_sum_of_nothing_is_0(on_host, shape):
     found = conv_bias.backward_bias(on_host.memory.zeros(shape))
     assert found.tolist() == [0.0] * 5
+
+
+def test_nothing_is_allocated_for_a_sum_in_a_capture(on_host):
+    dy, stream = on_host.asarray(np.ones((2, 5, 6), "f4")), on_host.memory.new_stream()
+    on_host.memory.stream = stream
+    allocations = on_host.memory.allocations
+    with recording(stream), pytest.raises(CaptureError):
+        conv_bias.backward_bias(dy)
+    assert on_host.memory.allocations == allocations

@@ -370,3 +370,28 @@ def test_nested_maps_of_weights_share_what_is_not_mapped():
     for at in np.ndindex(2, 3):
         part = jax.tree.map(lambda array, at=at: array[at], found)
         assert_close(part, one.function(x, hx, weights[at]))
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_mapped_convolutions_have_the_derivative_of_each_bias(layout):
+    rng = np.random.default_rng(0)
+    shapes = (
+        ((2, 6, 5, 4), (3, 4, 3, 3, 4))
+        if layout == "channels_last"
+        else (
+            (2, 4, 6, 5),
+            (3, 4, 4, 3, 3),
+        )
+    )
+    x, w = (jnp.asarray(rng.standard_normal(shape), "float32") for shape in shapes)
+    bias, tangent = jnp.asarray(rng.standard_normal((2, 3, 4)), "float32")
+
+    def derivative(implementation):
+        def mapped(bias):
+            return jax.vmap(
+                lambda w, b: djax.conv(x, w, b, layout=layout, implementation=implementation)
+            )(w, bias)
+
+        return jax.jvp(mapped, (bias,), (tangent,))
+
+    assert_close(derivative("reference"), derivative("lax"))
