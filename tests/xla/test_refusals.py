@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tracemalloc
 from types import ModuleType, SimpleNamespace
 
 import jax
@@ -19,6 +20,9 @@ from dnnffi.jax import xla_ffi
 from dnnffi.jax._cdef import ffi
 from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.convolution import implementations as conv_implementations
+from dnnffi.jax.convolution.engine import ReferenceEngine as ConvReferenceEngine
+from dnnffi.jax.convolution.engine import ReferenceExecutor
+from dnnffi.jax.engine import VendorHandles, has_cupy
 from dnnffi.jax.handlers import each
 from dnnffi.jax.rnn import implementations, tuning
 from dnnffi.jax.rnn.engine import ReferenceEngine
@@ -395,3 +399,63 @@ def test_mapped_convolutions_have_the_derivative_of_each_bias(layout):
         return jax.jvp(mapped, (bias,), (tangent,))
 
     assert_close(derivative("reference"), derivative("lax"))
+
+
+def test_a_workspace_that_is_not_needed_has_no_address(monkeypatch):
+    seen, run = [], ReferenceExecutor.run
+
+    def recorded(self, launch, at):
+        seen.append(at.workspace)
+        run(self, launch, at)
+
+    monkeypatch.setattr(ReferenceExecutor, "run", recorded)
+    jax.clear_caches()
+    monkeypatch.setattr(conv_implementations.WAYS["reference"].handlers, "_prepared", {})
+    one = convolution(CONV, "reference")
+    jax.block_until_ready(one.function(*one.arrays))
+    assert seen == [0]
+
+
+def test_a_handle_is_set_to_its_stream_again_unless_a_call_succeeded_on_it(standin):
+    handles = VendorHandles(standin.library)
+
+    def borrowed(stream):
+        before = standin.calls("cudnnSetStream")
+        launch = handles.borrow(0, stream)
+        return launch, standin.calls("cudnnSetStream") - before
+
+    with handles.current():
+        pass
+    for failed, calls in ((False, 1), (False, 0), (True, 0), (False, 1)):
+        launch, found = borrowed(0)
+        assert found == calls
+        handles.give_back(launch, failed=failed)
+    launch, found = borrowed(16)
+    assert found == 1
+    handles.give_back(launch, failed=False)
+    for handle in handles._handles[0]:
+        handle.close()
+
+
+def test_memory_does_not_grow_with_the_number_of_addresses():
+    run = each(lambda launch, addresses: None, ("x",), ("y",), (16, 16), 1)
+    tracemalloc.start()
+    try:
+        for n in range(5000):
+            run(None, [1024 * n, 1024 * n + 512, 0])
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("engine", [ReferenceEngine(), ConvReferenceEngine()])
+def test_the_reference_is_device_0_and_has_one_candidate_without_a_name(engine):
+    launch = engine.borrow(0, 0)
+    assert (engine.device(), launch.device, launch.stream.ptr) == (0, 0, 0)
+    assert engine.decide(PROBLEM) == ""
+
+
+@pytest.mark.parametrize("with_cupy", [False, True])
+def test_cupy_is_there_if_it_can_be_imported(with_cupy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy") if with_cupy else None)
+    assert has_cupy() is with_cupy
