@@ -210,7 +210,7 @@ def training_step(case, implementation):
     return lambda: jax.tree.map(np.asarray, step(given))
 
 
-def assert_close(found, expected, tolerance=1e-5, *, terms=0.0):
+def assert_close(found, expected, tolerance=TOLERANCES["float32"], *, terms=0.0):
     """The same tree of arrays, each as near as `assert_near` says."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -72,10 +72,10 @@ def test_the_reference_in_a_handler_is_the_reference(problem):
 def test_a_flat_array_is_the_list_of_its_arrays(implementation):
     apart = network(PADDED, implementation, flat=False)
     flat = network(PADDED, implementation)
-    assert_close(flat.function(*flat.arrays), apart.function(*apart.arrays), 1e-6)
+    assert_close(flat.function(*flat.arrays), apart.function(*apart.arrays), 1e-5)
     gradient = jax.grad(flat.loss, 2)(*flat.arrays)
     assert_close(
-        djax.unpack(gradient, SPEC, layout="cudnn"), jax.grad(apart.loss, 2)(*apart.arrays), 1e-6
+        djax.unpack(gradient, SPEC, layout="cudnn"), jax.grad(apart.loss, 2)(*apart.arrays), 1e-5
     )
 
 
@@ -84,9 +84,9 @@ def test_no_states_are_zeros(implementation):
     one = network(PADDED, implementation)
     x, hx, weights = one.arrays
     zeros = jax.tree.map(jnp.zeros_like, hx)
-    assert_close(one.function(x, None, weights), one.function(x, zeros, weights), 1e-6)
+    assert_close(one.function(x, None, weights), one.function(x, zeros, weights), 1e-5)
     gradients = jax.grad(one.loss, (0, 2))
-    assert_close(gradients(x, None, weights), gradients(x, zeros, weights), 1e-6)
+    assert_close(gradients(x, None, weights), gradients(x, zeros, weights), 1e-5)
 
 
 @pytest.mark.parametrize("implementation", [None, "scan"])
@@ -94,9 +94,9 @@ def test_lengths_on_the_device_are_those_of_the_host(implementation):
     one = network(PADDED, "scan")
     on_device = network(PADDED, implementation, lengths=jnp.asarray(PADDED.lengths))
     gradients = [jax.jit(jax.grad(n.loss, (0, 1, 2)))(*n.arrays) for n in (on_device, one)]
-    assert_close(*gradients, 1e-6)
+    assert_close(*gradients, 1e-5)
     traced = jax.jit(lambda x, hx, w, lengths: one.function(x, hx, w, lengths=lengths))
-    assert_close(traced(*one.arrays, jnp.asarray(PADDED.lengths)), one.function(*one.arrays), 1e-6)
+    assert_close(traced(*one.arrays, jnp.asarray(PADDED.lengths)), one.function(*one.arrays), 1e-5)
 
 
 def test_the_scan_is_compiled_once_for_all_lengths(monkeypatch):
@@ -194,7 +194,7 @@ def test_a_mapped_key_drops_for_each_row_of_the_map():
     keys = jax.random.split(jax.random.key(0), 3)
     mapped = jax.vmap(lambda key: one.function(*one.arrays, key=key)[0])(keys)
     each = [one.function(*one.arrays, key=key)[0] for key in keys]
-    assert_close(mapped, jnp.stack(each), 1e-6)
+    assert_close(mapped, jnp.stack(each), 1e-5)
     assert float(abs(mapped[0] - mapped[1]).max()) > 0
 
 
