@@ -107,3 +107,12 @@ def test_dtypes_that_are_equal_are_taken_together():
     np.testing.assert_array_equal(
         dnnffi.conv(X, W, residual=Y.astype(labelled.dtype)), dnnffi.conv(X, W, residual=Y)
     )
+
+
+def test_a_closed_plan_does_nothing():
+    plan = ConvPlan(SPEC, X.shape, backend="reference")
+    for call in (lambda: plan.run(X, W), plan.autotune):
+        plan.close()
+        with pytest.raises(ValueError, match=r"^this plan is closed$"):
+            call()
+    assert plan.closed
