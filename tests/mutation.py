@@ -43,6 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src/dnnffi")
 _NETWORKS = (
     *("tests/test_functional_bad_input.py", "tests/test_weights.py"),
+    *("tests/test_network_defaults.py", "tests/test_dropout_place.py"),
     *("tests/host/test_rnn_calls.py", "tests/test_functional_reference.py", "tests/rnn"),
     *("tests/host/test_matrix.py", "tests/host/test_bad_input.py"),
     *("tests/host/test_plans.py", "tests/host/test_rnn.py", "tests/host/test_rnn_embedding.py"),
@@ -123,7 +124,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "testing": ("tests/spec/test_strategies.py", "tests/spec/test_conv_strategies.py"),
     "torch.py": ("tests/test_torch.py",),
     "typing.py": ("tests/spec/test_imports.py",),
-    "weights.py": ("tests/test_weights.py", "tests/spec/test_weights.py", *_NETWORKS),
+    "weights.py": (
+        *("tests/test_weights.py", "tests/formats", "tests/spec/test_weights.py", *_NETWORKS),
+    ),
 }
 """By the beginning of a path in the package, the tests that belong there, the fastest first."""
 
