@@ -164,3 +164,9 @@ def test_dropout_outside_0_to_1(dropout):
 def test_dropout_is_a_number(dropout):
     with pytest.raises(TypeError, match=r"^dropout must be a number; got"):
         check_dropout(dropout)
+
+
+@pytest.mark.parametrize(("rows", "end"), [(8, "1]"), (9, "1, ... 9 rows]")])
+def test_up_to_eight_lengths_are_in_the_text(rows, end):
+    problem = RNNProblem.dense(SPEC, 4, rows, lengths=(2,) * 7 + (1,) * (rows - 7))
+    assert f"lengths [2, 2, 2, 2, 2, 2, 2, {end}" in str(problem)
