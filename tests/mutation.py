@@ -113,7 +113,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "jax": (*_XLA, *_XLA_NETWORKS, *_XLA_CONVOLUTIONS),
     "jax/convolution": (*_XLA_CONVOLUTIONS, *_XLA),
     "jax/rnn": (*_XLA_NETWORKS, *_XLA),
-    "matrices.py": ("tests/test_matrices.py",),
+    "matrices.py": ("tests/test_matrices.py", "tests/test_matrices_on_a_device.py"),
     "plans.py": ("tests/execution", *_CONVOLUTIONS, *_NETWORKS),
     "reference": ("tests/reference", "tests/test_convolution.py", *_NETWORKS),
     "rnn": (*_NETWORKS, "tests/test_dropout.py", "tests/host/test_raw_models.py"),
