@@ -56,7 +56,7 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
     array([[ 3.],
            [12.]])
     """
-    if "torch" in sys.modules and is_compiling():
+    if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(matmul)(a, b, out=out, math=math)
     left, right = as_array("a", a), as_array("b", b)
     target = None if out is None else as_array("out", out)

@@ -1,4 +1,4 @@
-"""Arrays that backward reads again: a change is noticed with options={"validate": True}."""
+"""Arrays that the backward pass reads again: validation notices a change of them."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def conv_backward_bias(
     >>> dnnffi.conv_backward_bias(np.ones((2, 3, 4, 5))).tolist()
     [40.0, 40.0, 40.0]
     """
-    if "torch" in sys.modules and is_compiling():
+    if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(conv_backward_bias)(dy, backend=backend, options=options)
     if embeds(options):
         return _embedded(("dy",), (dy,), backend, options, _backward_bias)
@@ -373,7 +373,7 @@ _GEOMETRY = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}  # t
 
 def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
     """Find the plan, hand over."""
-    if "torch" in sys.modules and is_compiling():
+    if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(_run)(asked, arrays, options)
     if options is None:
         checked = DEFAULTS

@@ -92,8 +92,8 @@ class RNNContext(Generic[ArrayT]):
         Raises
         ------
         ContextError
-            The context was already used without ``retain``, or an array that backward reads again
-            was written to after the forward pass, as far as that is noticed.
+            The context was already used without ``retain``, or an array that it reads again was
+            written to after the forward pass, as far as that is noticed.
         TypeError, ValueError
             The error names the argument, the value received and the value expected.
         CudnnError, MiopenError
@@ -115,7 +115,7 @@ class RNNContext(Generic[ArrayT]):
         >>> ctx.backward(dhx=h_n, need="x").hx is None
         True
         """
-        if "torch" in sys.modules and is_compiling():
+        if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(RNNContext.backward)(self, dy, dhx, need=need, retain=retain)
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
@@ -174,7 +174,7 @@ def _run(
 
     ``found`` is the backend where it is known already.
     """
-    if "torch" in sys.modules and is_compiling():
+    if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(_run)(x, hx, weights, call, options, dropout, found)
     signature = None
     if weights.__class__ is RNNWeights and not dropout[0] and found is None:
@@ -339,7 +339,7 @@ class _EmbeddedContext(RNNContext[Any]):
         need: Iterable[GradientName] = ("x", "hx", "weights"),
         retain: bool = False,
     ) -> Gradients[ArrayT]:
-        if "torch" in sys.modules and is_compiling():
+        if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(_EmbeddedContext.backward)(self, dy, dhx, need=need, retain=retain)
         with using(*self._embedding):
             dy = wrapped(("dy",), dy, self._kind)

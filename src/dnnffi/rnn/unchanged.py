@@ -1,4 +1,4 @@
-"""Arrays that backward reads again: whether they are as they were in the forward pass.
+"""Arrays that the backward pass reads again: whether they are as in the forward pass.
 
 A backward pass reads x, the states and weights that the forward pass was given, and y. PyTorch
 counts the writes to a tensor, so these are noticed in every call; in other arrays only checksums
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What backward reads again: tensors that were seen, and y with checksums of all arrays."""
+    """The arrays that the backward pass reads again: tensors, and y with checksums of all."""
 
     tensors: Sequence[Seen]
     y: AnyArray | None
@@ -98,7 +98,7 @@ def _seen(given: Iterable[tuple[str, Any]], used: Mapping[str, AnyArray | None])
 
 
 def _arrays_of(call: CallArrays, y: AnyArray) -> dict[str, AnyArray | None]:
-    """Return the arrays that backward reads, by name."""
+    """Return the arrays that the backward pass reads, by name."""
     weights = call.weights.arrays() if isinstance(call.weights, RNNWeights) else call.weights
     named = {f"weights[{index}]": one for index, one in enumerate(weights)}
     return {"x": call.x, "h_0": call.h_0, "c_0": call.c_0, "y": y, **named}
