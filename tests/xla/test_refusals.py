@@ -459,3 +459,18 @@ def test_the_reference_is_device_0_and_has_one_candidate_without_a_name(engine):
 def test_cupy_is_there_if_it_can_be_imported(with_cupy, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy") if with_cupy else None)
     assert has_cupy() is with_cupy
+
+
+def test_a_network_that_cannot_be_made_is_refused_while_tracing(handlers_of):
+    assert handlers_of(lambda batch: True).decide(PROBLEM) == ""
+    with pytest.raises(UnsupportedError, match="takes no batch of 4"):
+        handlers_of(lambda batch: batch != 4).decide(PROBLEM)
+
+
+def test_rows_of_a_batch_with_lengths_are_not_divided(handlers_of):
+    problem = TRAINING._replace(lengths=(5, 4, 3, 2))
+    asked = []
+    handlers_of(lambda batch: asked.append(batch) or True).sizes(problem, "", 4)
+    assert set(asked) == {4}
+    handlers_of(lambda batch: asked.append(batch) or True).sizes(TRAINING, "", 3)
+    assert set(asked) == {4, 2}
