@@ -675,6 +675,7 @@ def test_a_sparse_tensor_is_refused_by_name(layout):
         dnnffi.matmul(sparse, torch.eye(3))
 
 
+@needs_torch
 @pytest.mark.parametrize("missing", ["h_0", "c_0"])
 def test_an_lstm_has_both_states_or_none(missing):
     weights = list(torch.nn.LSTM(3, 4).parameters())
