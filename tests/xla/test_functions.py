@@ -106,7 +106,8 @@ def test_the_scan_is_compiled_once_for_all_lengths(monkeypatch):
     x, hx, weights = network(PROBLEM, "scan").arrays
     jax.clear_caches()
     for length in (1, 2, 3):
-        djax.lstm(x, hx, weights, spec=SPEC, lengths=(length, 5, 1, 3), implementation="scan")
+        keywords = {"spec": SPEC, "layout": "cudnn", "lengths": (length, 5, 1, 3)}
+        djax.lstm(x, hx, weights, implementation="scan", **keywords)
     assert len(traced) == 1
 
 

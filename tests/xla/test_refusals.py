@@ -27,6 +27,7 @@ from dnnffi.jax.handlers import each
 from dnnffi.jax.rnn import implementations, tuning
 from dnnffi.jax.rnn.engine import ReferenceEngine
 from dnnffi.jax.rnn.handlers import ALIGNMENT, Handlers
+from dnnffi.jax.xla_ffi import Buffer, Buffers
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
 PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
@@ -95,7 +96,11 @@ def test_an_empty_batch_has_steps_and_may_have_lengths(implementation):
     def run(steps, lengths):
         x = jnp.zeros((steps, 0, 3))
         return djax.lstm(
-            x, None, weights, spec=SPEC, lengths=lengths, implementation=implementation
+            *(x, None, weights),
+            spec=SPEC,
+            layout="cudnn",
+            lengths=lengths,
+            implementation=implementation,
         )
 
     y, (h_n, c_n) = run(5, ())
@@ -106,10 +111,9 @@ def test_an_empty_batch_has_steps_and_may_have_lengths(implementation):
 
 def test_a_list_of_weights_must_be_that_of_the_spec():
     x, hx, flat = network(PROBLEM, None).arrays
-    arrays = djax.unpack(flat, SPEC)
-    assert_close(
-        djax.lstm(x, hx, arrays, spec=SPEC), djax.lstm(x, hx, flat, spec=SPEC), tolerance=0
-    )
+    arrays = djax.unpack(flat, SPEC, layout="cudnn")
+    found = djax.lstm(x, hx, arrays, spec=SPEC)
+    assert_close(found, djax.lstm(x, hx, flat, spec=SPEC, layout="cudnn"), tolerance=0)
     arrays[1] = arrays[1][:, 1:]
     with pytest.raises(ValueError, match=r"weight.*\(16, 3\)"):
         djax.lstm(x, hx, arrays, spec=SPEC)
@@ -192,13 +196,25 @@ def test_a_problem_of_inference_has_no_reserve_space(handlers_of):
     assert (sizes.workspace, sizes.reserve_row) == (1, 0)
 
 
+def buffers(problems, operands, results, shared=()):
+    """Arrays by name with their bytes for each problem; all problems have the ``shared`` ones."""
+
+    def listed(sizes):
+        return [
+            Buffer(name, "uint8", (1 if name in shared else problems, nbytes))
+            for name, nbytes in sizes.items()
+        ]
+
+    return Buffers(listed(operands), listed(results))
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_each_problem_has_its_place_in_the_arrays(count):
     called = []
     run = each(
         lambda launch, addresses: called.append(addresses),
-        *(("x", "w*"), ("y", "workspace"), (16, 32, 48, 64), count),
-        alignment=16,
+        buffers(count, {"x": 16, "w": 32}, {"y": 48, "workspace": 64}, shared=("w", "workspace")),
+        *(count, 16),
     )
     run(None, [1024, 2048, 4096, 8192, 0])
     assert called == [[1024 + 16 * n, 2048, 4096 + 48 * n, 8192, 0] for n in range(count)]
@@ -207,7 +223,8 @@ def test_each_problem_has_its_place_in_the_arrays(count):
 
 
 def test_results_and_operands_that_overlap_are_refused_up_to_the_last_byte():
-    run = each(lambda launch, addresses: None, ("x", "w*"), ("y",), (16, 32, 48), 3)
+    of_three = buffers(3, {"x": 16, "w": 32}, {"y": 48}, shared=("w",))
+    run = each(lambda launch, addresses: None, of_three, 3)
     run(None, [1000, 1048, 1080, 0])
     for x, w, y in ((1033, 2000, 1080), (2000, 1049, 1080), (1223, 2000, 1080)):
         with pytest.raises(RuntimeError, match="xla_gpu_enable_dynamic_slice_fusion=false"):
@@ -216,14 +233,14 @@ def test_results_and_operands_that_overlap_are_refused_up_to_the_last_byte():
 
 
 def test_problems_that_would_not_be_aligned_are_refused():
-    arguments = (lambda launch, addresses: None, ("x",), ("y",), (16, 24))
+    sizes = {"x": 16}, {"y": 24}
     with pytest.raises(RuntimeError, match=r"^y: 24 bytes a problem, no multiple of 16$"):
-        each(*arguments, 2, alignment=16)
-    each(*arguments, 1, alignment=16)
+        each(lambda launch, addresses: None, buffers(2, *sizes), 2, alignment=16)
+    each(lambda launch, addresses: None, buffers(1, *sizes), 1, alignment=16)
 
 
 def test_new_addresses_are_checked_however_many_there_were():
-    run = each(lambda launch, addresses: None, ("x",), ("y",), (16, 16), 1)
+    run = each(lambda launch, addresses: None, buffers(1, {"x": 16}, {"y": 16}), 1)
     for n in range(200):
         run(None, [1024 * n, 1024 * n + 512, 0])
     with pytest.raises(RuntimeError, match="xla_gpu"):
@@ -316,7 +333,8 @@ def test_xla_is_told_the_version_and_whether_it_may_capture(capturable):
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_dtype_of_the_first_array_is_looked_at_first(count):
     one = network(PROBLEM, None)
-    arrays = [array.astype("int32") for array in djax.unpack(one.arrays[2], SPEC)][:count]
+    arrays = djax.unpack(one.arrays[2], SPEC, layout="cudnn")[:count]
+    arrays = [array.astype("int32") for array in arrays]
     with pytest.raises(TypeError, match=r"^weights\[0\] must have one of the dtypes .*; got int32"):
         djax.lstm(*one.arrays[:2], arrays)
 
@@ -438,7 +456,7 @@ def test_a_handle_is_set_to_its_stream_again_unless_a_call_succeeded_on_it(stand
 
 
 def test_memory_does_not_grow_with_the_number_of_addresses():
-    run = each(lambda launch, addresses: None, ("x",), ("y",), (16, 16), 1)
+    run = each(lambda launch, addresses: None, buffers(1, {"x": 16}, {"y": 16}), 1)
     tracemalloc.start()
     try:
         for n in range(5000):
