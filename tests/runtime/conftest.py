@@ -40,7 +40,7 @@ def driver_path(compiler, tmp_path_factory):
 
 @pytest.fixture
 def standin(driver_path):
-    """What the driver was told, and how to let it fail."""
+    """The record of calls of the driver, and a function that lets one fail."""
     import cffi
 
     controls = cffi.FFI()

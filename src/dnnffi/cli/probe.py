@@ -97,7 +97,7 @@ def miopen_library() -> Library:
 
 
 def nvrtc_library() -> Library:
-    """libnvrtc, which compiles the kernels of our own, opened in this process if it is found."""
+    """libnvrtc, which compiles dnnffi's own kernels, opened in this process if it is found."""
     return _library(nvrtc.load_compiler)
 
 

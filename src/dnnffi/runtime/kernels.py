@@ -40,7 +40,7 @@ class Stream(Protocol):
 
 
 class _LaunchBuffers:
-    """What one call of ``cuLaunchKernelEx`` reads: its configuration, and the arguments.
+    """Buffers that one call of ``cuLaunchKernelEx`` reads: its configuration, and the arguments.
 
     The driver is given one pointer for each argument. (It also takes all arguments as one buffer,
     but not where a cooperative launch is captured: ``CUDA_ERROR_INVALID_VALUE``, driver 580.)

@@ -22,7 +22,7 @@ PLACES = (
 
 
 class Target(NamedTuple):
-    """What NVRTC compiles for: machine code of ``arch`` "sm_90", or PTX of "compute_90"."""
+    """A target of NVRTC: machine code of ``arch`` "sm_90", or PTX of "compute_90"."""
 
     arch: str
     is_ptx: bool
