@@ -38,7 +38,7 @@ def report() -> Iterator[str]:
     both = "RNNs and convolutions"
     libraries = [
         ("cuDNN", f"{both} on NVIDIA GPUs", probe.cudnn_library(), probe.INSTALL_CUDNN),
-        ("NVRTC", "dnnffi's own kernels on NVIDIA GPUs", probe.nvrtc_library(), probe.INSTALL_NVRTC),
+        ("NVRTC", "own kernels on NVIDIA GPUs", probe.nvrtc_library(), probe.INSTALL_NVRTC),
         ("MIOpen", f"{both} on AMD GPUs", probe.miopen_library(), probe.INSTALL_MIOPEN),
     ]
     devices = probe.devices(cupy)
