@@ -19,7 +19,8 @@ import os
 import threading
 
 MAX_FORK_WAIT_SECONDS = 60.0
-"""After this a fork goes on: an import that needs a lock of the forking thread would never end."""
+"""After this a fork goes on: an import that needs a lock of the forking thread would never end.
+The child may then wait for ever for the lock of a module."""
 
 import_lock = threading.RLock()
 
@@ -40,6 +41,7 @@ def _release_in_child() -> None:
         import_lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
-os.register_at_fork(
-    before=_wait_for_imports, after_in_parent=_release, after_in_child=_release_in_child
-)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(
+        before=_wait_for_imports, after_in_parent=_release, after_in_child=_release_in_child
+    )

@@ -6,6 +6,7 @@ Separate because tuning results (`dnnffi.execution.store`) and compiled kernels
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -37,13 +38,23 @@ def check_trusted(what: str, status: os.stat_result) -> None:
         raise PermissionError(f"{what} is not trusted: {reason}")
 
 
+def check_cache_folder(folder: Path) -> None:
+    """Raise ``PermissionError`` if another user could have written to a folder of the cache.
+
+    The folder that the user names, one above, counts too. The folders above that do not: who can
+    replace them can only put other files of this user or of root there.
+    """
+    for one in (folder.parent, folder):
+        check_trusted(f"the folder {one}", os.stat(one))
+
+
 def make_private_folder(path: Path) -> None:
     """Create a folder, and the folders above it that are missing, for this user alone (0700)."""
     try:
         path.mkdir(_PRIVATE_FOLDER)
     except FileExistsError:
         if not path.is_dir():
-            raise NotADirectoryError(20, "Not a directory", str(path)) from None
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
     except FileNotFoundError:
         make_private_folder(path.parent)
         path.mkdir(_PRIVATE_FOLDER, exist_ok=True)

@@ -82,10 +82,10 @@ def test_the_file_of_another_key_is_not_used(cache, folder):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no modes of files")
-@pytest.mark.parametrize("what", ["folder", "file"])
+@pytest.mark.parametrize("what", ["folder above", "folder", "file"])
 def test_what_others_may_write_is_not_used(cache, folder, what):
     cache.write(KEY, IMAGE)
-    path = folder if what == "folder" else only_file(folder)
+    path = {"folder above": folder.parent, "folder": folder, "file": only_file(folder)}[what]
     path.chmod(path.stat().st_mode | stat.S_IWOTH)
     with pytest.warns(PerformanceWarning, match="not trusted"):
         assert cache.read(KEY) is None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import warnings
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from typing import Any
 from dnnffi import files
 from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
 from dnnffi.errors import PerformanceWarning
-from dnnffi.ownership import check_trusted, make_private_folder
+from dnnffi.ownership import check_cache_folder, check_trusted, make_private_folder
 
 MOST_BYTES = 4 * 2**20
 """A larger file is none of ours: hundreds of candidates with their reasons are a tenth of it."""
@@ -57,7 +56,7 @@ class Store:
         if path is None:
             return None
         try:
-            _check_folders(path)
+            check_cache_folder(path.parent)
             data = files.read(path, MOST_BYTES, check=partial(check_trusted, "it"))
             content = files.parse_json(data)
             if content["key"] == key:
@@ -76,7 +75,7 @@ class Store:
             return
         try:
             make_private_folder(path.parent)
-            _check_folders(path)
+            check_cache_folder(path.parent)
             text = json.dumps({"key": key, "value": value}, indent=1)
             files.write(path, text.encode(), mode=0o600)
         except OSError as error:
@@ -98,13 +97,3 @@ class Store:
             return None
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
         return where / self._kind / f"{name}.json"
-
-
-def _check_folders(path: Path) -> None:
-    """Raise ``PermissionError`` if another user could have written to the folders of a result.
-
-    These are the folder of the kind and the one that the user names; a file above them cannot pass
-    for a result, because each file is checked as well.
-    """
-    for folder in (path.parent.parent, path.parent):
-        check_trusted(f"the folder {folder}", os.stat(folder))

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from dnnffi import files
 from dnnffi.errors import PerformanceWarning
-from dnnffi.ownership import check_trusted, make_private_folder
+from dnnffi.ownership import check_cache_folder, check_trusted, make_private_folder
 
 MAX_IMAGE_BYTES = 64 * 2**20
 """Upper bound on the code of one kernel; the largest of dnnffi's have about 1 MiB."""
@@ -68,7 +68,7 @@ class KernelCache:
             return None
         path = _path(folder, key)
         try:
-            check_trusted(f"the folder {folder}", os.stat(folder))
+            check_cache_folder(folder)
             content = files.read(path, MAX_IMAGE_BYTES, check=partial(check_trusted, str(path)))
         except FileNotFoundError:
             return None
@@ -92,7 +92,7 @@ class KernelCache:
         content = b"".join((_MAGIC, key.digest(), hashlib.sha256(image).digest(), image))
         try:
             make_private_folder(folder)
-            check_trusted(f"the folder {folder}", os.stat(folder))
+            check_cache_folder(folder)
             files.write(_path(folder, key), content, mode=0o600)
         except OSError as error:
             self._warn(f"compiled kernels cannot be kept: {error}")

@@ -101,9 +101,9 @@ class Kernel:
     ) -> None:
         """Enqueue the kernel on ``stream``: a grid of ``blocks`` of ``threads``.
 
-        ``arguments`` are addresses, integers and floats; each is passed as 64 bits, floats as
-        doubles. ``shared_mem`` is the dynamic shared memory of a block in bytes. The types of the
-        first launch are those of all. Calls ``cuLaunchKernelEx``; raises `CudaError`.
+        ``arguments`` are addresses, integers below 2**63 and floats; each is passed as 64 bits,
+        floats as doubles. The types of the first launch are those of all. ``shared_mem`` is the
+        dynamic shared memory of a block in bytes. Calls ``cuLaunchKernelEx``; raises `CudaError`.
         """
         # Another thread, or a signal handler, may launch in the middle of this: each takes its own.
         try:
@@ -123,9 +123,10 @@ class Kernel:
             self._driver.check(status, "cuLaunchKernelEx")
 
     def blocks_per_multiprocessor(self, threads: int, shared_bytes: int) -> int:
-        """Return how many blocks a multiprocessor has room for at the same time.
+        """Return how many blocks fit into a multiprocessor at the same time.
 
-        Blocks have ``threads`` threads and ``shared_bytes`` bytes of dynamic shared memory.
+        Blocks have ``threads`` threads and ``shared_bytes`` bytes of dynamic shared memory. The
+        device's primary context becomes current, as the CUDA runtime makes it.
         """
         self._driver.make_current(self._device)
         found = ffi.new("int *")
