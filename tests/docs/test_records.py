@@ -40,7 +40,6 @@ STALE = {
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "call_overhead.json": ONE_STEP,
     "first_call.json": ONE_STEP,
-    "gpu.json": ONE_STEP,
     "memcheck.json": ONE_STEP,
     "own_steps.json": ONE_STEP,
     "own_stress.json": ONE_STEP,
