@@ -11,8 +11,9 @@ dnnffi may be held where this one is taken.
 
 from __future__ import annotations
 
-# These two register fork hooks with locks of their own. Hooks that take a lock run in the reverse
-# order of their registration, and imports need these locks, so these modules come first.
+# concurrent.futures.thread and logging register fork hooks that take locks, and imports need these
+# locks. Hooks run in the reverse order of their registration, so both are imported before this
+# module registers its own.
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
 import os

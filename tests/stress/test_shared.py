@@ -133,8 +133,8 @@ def test_a_call_on_a_plan_in_the_middle_of_another_gives_errors_of_dnnffi(calls,
     for first in does:
         with prepared(calls, first) as plan:
             points = points_of(lambda: attempt(first, plan))  # noqa: B023
-        # The stand-in finds, as no GPU does, that a forward pass was enqueued where a backward
-        # pass was just about to be.
+        # A forward pass that begins inside another call of a plan is documented misuse. A GPU does
+        # not notice it; the stand-in does, so it is left out there.
         others = [name for name in does if calls.backend == "reference" or name != "forward"]
         cases += [(n, first, other) for n in range(1, points + 1) for other in others]
     for number, first, other in some(cases, 1500 if calls.backend == "reference" else 300):
