@@ -1,4 +1,4 @@
-"""How long do the first calls of a network take, with nothing compiled or measured before?
+"""Measure the first calls of a network, with nothing compiled or measured before.
 
     python benchmarks/first_call.py [--json FILE]
 

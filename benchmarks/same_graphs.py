@@ -1,4 +1,4 @@
-"""By how much do CUDA graphs of the same calls of cuDNN differ?
+"""Measure by how much CUDA graphs of the same calls of cuDNN differ.
 
     python benchmarks/same_graphs.py [--shape "gru f16 1 32 512 512 1 uni"] [--json FILE]
 

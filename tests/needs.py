@@ -1,4 +1,4 @@
-"""What tests need of the machine: a test without it fails, unless ``--without`` names it.
+"""Requirements of tests: a test without them fails, unless ``--without`` names them.
 
 `make test` installs what can be installed, so that nothing is left out there in silence.
 """

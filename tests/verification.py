@@ -1,4 +1,4 @@
-"""What a run of tests showed, for a record in docs/verification.
+"""Records of test runs for docs/verification.
 
 A ``conftest.py`` takes the hooks from here and calls `write` at the end of a run with ``--record``.
 """

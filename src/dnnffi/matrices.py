@@ -1,4 +1,4 @@
-"""How does a captured step multiply matrices? By cuBLASLt: CuPy's own products refuse a capture."""
+"""Matrix products of a captured step by cuBLASLt, since CuPy's own products refuse a capture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend an array goes to, with a CuPy that is a few lines."""
+"""Tests of the backend chosen for an array, with a CuPy that is a few lines."""
 
 from __future__ import annotations
 

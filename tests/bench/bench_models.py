@@ -1,4 +1,4 @@
-"""What the tests of models share: problems in float64, and results side by side."""
+"""Helpers of the tests of models: problems in float64, and comparisons of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which figure of benchmarks/same_graphs.py is of which graph."""
+"""Tests that each figure of benchmarks/same_graphs.py belongs to the right graph."""
 
 import itertools
 import runpy

@@ -1,4 +1,4 @@
-"""What counts as an array."""
+"""Tests of what counts as an array."""
 
 from __future__ import annotations
 

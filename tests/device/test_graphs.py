@@ -1,4 +1,4 @@
-"""What captured graphs need of Python."""
+"""Tests of what captured graphs need from Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a headless Chromium sees of the built pages: nothing leads nowhere, nothing is cut off.
+"""Tests of the built pages in headless Chromium: no dead links, nothing cut off.
 
 ``make test-docs`` builds the pages first. Where there is no Chromium, the tests fail.
 """

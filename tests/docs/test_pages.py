@@ -1,4 +1,4 @@
-"""What the pages say of the repository is there, and what they show is what the records hold."""
+"""Tests that what the pages say of the repository is true, and that they show the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made once and shared, bounded or not, and what is known while it lives."""
+"""Tests of caches of objects that are made once, bounded or not, and of weak references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as rounding, and what does not, by results that a test makes up."""
+"""Tests of what counts as rounding and what does not, with made-up results."""
 
 from __future__ import annotations
 

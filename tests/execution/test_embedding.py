@@ -1,4 +1,4 @@
-"""What the options say of embedding is taken out of them, or refused."""
+"""Tests of the options of embedding: taken out of the others, or refused."""
 
 from __future__ import annotations
 

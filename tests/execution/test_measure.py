@@ -1,4 +1,4 @@
-"""What candidates are measured on and compared by: numbers of any length, parts of them, times."""
+"""Tests of candidates' measurements: arrays of any length, parts of them, times."""
 
 from __future__ import annotations
 

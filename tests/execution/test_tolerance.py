@@ -1,4 +1,4 @@
-"""How far results may be apart: more where fewer bits were asked for, and little in all cases."""
+"""Tests of tolerances: larger where fewer bits were requested, and small in all cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What needs the folder of ``root.py`` is marked ``gfx1100``."""
+"""Mark tests that need the folder of ``root.py`` with ``gfx1100``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of convolutions on the real libMIOpen share: problems, and a list to inject."""
+"""Helpers of the convolution tests on the real libMIOpen: problems, and a list to inject."""
 
 from __future__ import annotations
 

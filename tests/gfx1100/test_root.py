@@ -1,4 +1,4 @@
-"""How the packages of the folder are found; this part needs nothing."""
+"""Tests of finding the packages of the folder; these tests need nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real libMIOpen answers to wrong calls, and what only the device beneath it notices.
+"""Answers of the real libMIOpen to wrong calls, and faults that only the device notices.
 
 Where it succeeds, the checks have to be in front of it.
 """

@@ -1,4 +1,4 @@
-"""What workspace, reserve space and results hold before a call of our kernels changes no bit."""
+"""Old contents of workspace, reserve space and results change no bit of own kernels' results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stand-in needs of the machine, and that tests without it do not pass in silence."""
+"""Tests of the stand-in's requirements, and that tests without it fail instead of being skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the wheel and the source distribution install, and does what they install work?
+"""Check that the wheel and the source distribution install, and that the installed package works.
 
     python tests/package/check.py [VERSION ...]
 

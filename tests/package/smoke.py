@@ -1,4 +1,4 @@
-"""Does an installed dnnffi work? Run by ``check.py`` with the interpreter of its environment.
+"""Smoke test of an installed dnnffi, run by ``check.py`` with its environment's interpreter.
 
 It knows neither the checkout nor pytest: what fails here fails for whoever installs the package.
 """

@@ -1,4 +1,4 @@
-"""What a plan tells of itself, word for word."""
+"""Tests of a plan's report, word for word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which candidate is picked, by an engine and a clock that do as the test says."""
+"""Tests of which candidate is picked, with a scripted engine and clock."""
 
 from __future__ import annotations
 

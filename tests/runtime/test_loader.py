@@ -1,4 +1,4 @@
-"""Where libraries are looked for, what an error says, and what libcudnn's loader makes of it.
+"""Tests of finding libraries, of the errors, and of what libcudnn's loader makes of them.
 
 The libcudnn here are a few lines of C; the real one is in test_descriptors.py.
 """

@@ -1,4 +1,4 @@
-"""What importing dnnffi brings in: nothing but Python for the spec, and no library of a vendor."""
+"""Importing dnnffi brings in only Python for the spec, and no library of a vendor."""
 
 from __future__ import annotations
 

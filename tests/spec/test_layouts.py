@@ -1,4 +1,4 @@
-"""How arrays lie in memory: layouts and strides, beside NumPy's."""
+"""Tests of memory layouts and strides, compared with NumPy's."""
 
 from __future__ import annotations
 

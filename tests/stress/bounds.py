@@ -1,4 +1,4 @@
-"""What hangs fails: bounds of a test in this process, and of what it does in a forked child."""
+"""Time limits of a test in this process, and of its work in a forked child."""
 
 from __future__ import annotations
 

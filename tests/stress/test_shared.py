@@ -1,4 +1,4 @@
-"""What all calls share, while others are made: the plans that are known, and the first calls."""
+"""Tests of shared state during concurrent calls: known plans, and first calls."""
 
 from __future__ import annotations
 

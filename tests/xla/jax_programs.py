@@ -1,4 +1,4 @@
-"""What the tests of JAX share: networks with their arrays, comparisons, cuDNN's stand-in."""
+"""Helpers of the JAX tests: networks with their arrays, comparisons, cuDNN's stand-in."""
 
 from __future__ import annotations
 

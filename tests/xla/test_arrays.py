@@ -1,4 +1,4 @@
-"""Where a call of JAX is going to run."""
+"""Tests of where a call of JAX is going to run."""
 
 from __future__ import annotations
 

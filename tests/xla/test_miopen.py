@@ -1,4 +1,4 @@
-"""What is MIOpen's in programs of JAX, without AMD's hardware: its weights, its names, its limits.
+"""Tests of MIOpen in JAX programs, without AMD's hardware: weights, names, limits.
 
 The reference reads weights in MIOpen's layout here, where MIOpen would.
 """

@@ -1,4 +1,4 @@
-"""What was measured of networks: what `tune` asks for, and where a program uses it."""
+"""Tests of measured networks: what `tune` is asked for, and where a program uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of XLA's interface lies where the header of the installed jaxlib says."""
+"""Tests that XLA's structures are read as the header of the installed jaxlib declares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a backend? A record of everything that the rest of dnnffi has to know of it."""
+"""The record that describes a backend to the rest of dnnffi."""
 
 from __future__ import annotations
 

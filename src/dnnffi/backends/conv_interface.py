@@ -1,4 +1,4 @@
-"""What can run a convolution? Executors on addresses, plans on arrays, and who makes plans."""
+"""Interfaces of convolutions: executors on addresses, plans on arrays, sources of plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backends are there, and which one does an array ask for? A new one is a line here."""
+"""The registry of backends, one line each, and the choice of a backend by an array."""
 
 from __future__ import annotations
 

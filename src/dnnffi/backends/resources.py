@@ -1,4 +1,4 @@
-"""What do all calls on a backend share? Its library, placement, workspaces, memory of graphs."""
+"""Resources that all calls on a backend share: library, placement, workspaces, memory of graphs."""
 
 from __future__ import annotations
 

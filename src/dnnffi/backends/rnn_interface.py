@@ -1,4 +1,4 @@
-"""What can run a recurrent network? Executors on addresses, and who offers them."""
+"""Interfaces of recurrent networks: executors on addresses, and sources of candidates."""
 
 from __future__ import annotations
 

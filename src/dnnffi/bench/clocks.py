@@ -1,4 +1,4 @@
-"""How time and memory are measured, for each library that computes.
+"""Clocks that measure time and memory, one for each library that computes.
 
 Every clock times a user's loop: some calls one behind the other, the device drained before and
 behind them. On a GPU the time is that between two events on the stream that the calls run on; the

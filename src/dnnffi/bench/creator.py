@@ -1,4 +1,4 @@
-"""What makes models, and on what problems it works."""
+"""Creators of models, and the limits of the problems that they accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is timed: a problem, and a model of it as a record of calls."""
+"""A benchmark's problem, and a model of it as a record of calls."""
 
 from __future__ import annotations
 

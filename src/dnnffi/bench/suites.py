@@ -1,4 +1,4 @@
-"""What ``python -m dnnffi bench`` can measure: problems, and the modules with models of them."""
+"""The suites of ``python -m dnnffi bench``: problems, and the modules with models of them."""
 
 from __future__ import annotations
 

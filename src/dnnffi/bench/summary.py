@@ -1,4 +1,4 @@
-"""What the rows of a run say together: ratios, geometric means, and the aims beside them.
+"""A summary of a run's rows: ratios, geometric means, and targets to compare them with.
 
 Works on the record as JSON has it, so that the documentation reads a committed one the same way.
 """

@@ -1,4 +1,4 @@
-"""What do the commands share? How they fail, read numbers, and limit threads."""
+"""Helpers of all commands: errors, arguments that are numbers, limits on threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo's models share: the loss, its gradient, and how parameters follow it.
+"""Training helpers of the demo's models: the loss, its gradient, an optimizer, clipping.
 
 NDArray code that runs on NumPy and CuPy alike.
 """

@@ -1,4 +1,4 @@
-"""What is present here: packages, the vendors' libraries, devices. Nothing raises."""
+"""Find the packages, vendor libraries and devices of this machine, without raising."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a backend do for convolutions? Its plans, by name or by what an array asks for."""
+"""The part of a backend that makes plans of convolutions, chosen by name or by an array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is the gradient of a bias summed on CuPy arrays on CUDA? By kernels of our own, kept."""
+"""Sum the gradient of a bias on CuPy arrays on CUDA, by own kernels that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs a convolution without a library? The reference, and zeros where there is no batch."""
+"""Plans of convolutions without a library: the reference, and zeros for an empty batch."""
 
 from __future__ import annotations
 

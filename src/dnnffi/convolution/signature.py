@@ -1,4 +1,4 @@
-"""What is a call of a convolution known by, and where are its arrays?"""
+"""The signature by which a call of a convolution is known, and the addresses of its arrays."""
 
 from __future__ import annotations
 

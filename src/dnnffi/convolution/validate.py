@@ -1,4 +1,4 @@
-"""``options={"validate": True}``: does the reference in float64 say the same of a convolution?"""
+"""Implement ``options={"validate": True}`` by comparing a convolution with a float64 reference."""
 
 from __future__ import annotations
 

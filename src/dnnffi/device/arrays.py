@@ -1,4 +1,4 @@
-"""What is an array? NumPy's, CuPy's, and whatever shows its memory by DLPack."""
+"""Recognize arrays: NumPy's, CuPy's, and those that export their memory by DLPack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does captured work run at the same time? On streams that fork from one and join it again."""
+"""Run captured work concurrently, on streams that fork from one and join it again."""
 
 from __future__ import annotations
 

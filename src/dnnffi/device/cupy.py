@@ -1,4 +1,4 @@
-"""What is device memory through CuPy? Its allocator, streams, graphs and kernels."""
+"""Device memory through CuPy: its allocator, streams, graphs and kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can only the CUDA driver do? Say in which capture a stream is, and allow work beside it."""
+"""Calls that only the CUDA driver has: identify a stream's capture, allow other work during it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which types of elements are there? Those of NumPy and ml_dtypes, and the devices of DLPack."""
+"""Element types of NumPy and ml_dtypes, and device types of DLPack."""
 
 from __future__ import annotations
 

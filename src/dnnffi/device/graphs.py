@@ -1,4 +1,4 @@
-"""What is a captured graph? One of a plan's operations, one of a user's step."""
+"""Captured graphs: of one operation of a plan, and of a user's step."""
 
 from __future__ import annotations
 

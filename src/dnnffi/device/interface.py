@@ -1,4 +1,4 @@
-"""What does dnnffi ask of a device? The protocols of arrays, memory, graphs and kernels."""
+"""Protocols that dnnffi requires of a device: arrays, memory, graphs and kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which memory does an argument take, and is what is written apart from the rest?"""
+"""Spans of memory that arguments occupy, and the check that outputs overlap nothing else."""
 
 from __future__ import annotations
 

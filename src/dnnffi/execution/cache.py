@@ -1,4 +1,4 @@
-"""What is made once and shared: safe between threads, signal handlers and forks, without locks.
+"""Objects made once and shared, safe between threads, signal handlers and forks, without locks.
 
 Each change is one step of a dictionary or a set, which nothing interrupts. Objects are made outside
 of any lock, because making one may take long, need another or be interrupted by a handler that

@@ -1,4 +1,4 @@
-"""Does the reference say the same? Results beside its own, as far as rounding lets them be.
+"""Compare results with the reference's, within what rounding allows.
 
 A result may be off by the tolerance of its dtype, relative to the largest magnitude of its array.
 That is far more than rounding makes of most arrays, but an array of few elements may be small as a

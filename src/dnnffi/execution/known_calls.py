@@ -1,4 +1,4 @@
-"""Was a call like this made before? Then its plan is known, and most checks are not needed."""
+"""Known calls: find the plan of a call like an earlier one, and skip most checks."""
 
 from __future__ import annotations
 

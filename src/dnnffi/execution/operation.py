@@ -1,4 +1,4 @@
-"""When does a call become a graph? One operation of a plan: replayed, captured, or run as it is."""
+"""One operation of a plan: replayed as a graph, captured, or run directly."""
 
 from __future__ import annotations
 

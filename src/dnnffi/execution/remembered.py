@@ -1,4 +1,4 @@
-"""Which arrays were seen before, and what was found out about them?"""
+"""Remember which arrays were seen before, and the facts that were found out about them."""
 
 from __future__ import annotations
 

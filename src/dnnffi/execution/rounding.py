@@ -1,4 +1,4 @@
-"""How far rounding alone may take a result: it is computed again, each operation with an error.
+"""Estimate how far rounding alone takes a result, by computing again with an error per operation.
 
 In the standard model of floating-point arithmetic an operation gives (a op b) (1 + d), where d is
 at most the unit roundoff. Here d is drawn at random. What many operations make of it, where they

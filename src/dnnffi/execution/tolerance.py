@@ -1,4 +1,4 @@
-"""How far results may be apart, for a dtype and the math that was asked for."""
+"""Tolerances of results, by dtype and by the math that was requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With which weights do frameworks begin? The usual random ones."""
+"""Initial weights: the usual random ones of the frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a call get as its arrays, and where is it going to run?"""
+"""Arguments of a call as JAX arrays, and the platform on which the call runs."""
 
 from __future__ import annotations
 

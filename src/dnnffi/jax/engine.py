@@ -1,4 +1,4 @@
-"""What does a handler launch with? A vendor's handles, lent to one call at a time, or the host."""
+"""Resources of a handler's launch: a vendor's handles, lent to one call at a time, or the host."""
 
 from __future__ import annotations
 

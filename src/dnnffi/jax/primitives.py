@@ -1,4 +1,4 @@
-"""How does JAX transform a call of a handler? What the primitives of all families share.
+"""Helpers of the primitives of all families: how JAX transforms a call of a handler.
 
 Arrays have an axis more in front, N: problems that lie one after the other. It is 1 until
 `jax.vmap` maps something that the batch does not have; an operand that all problems share has 1

@@ -1,4 +1,4 @@
-"""Which elements do dnnffi's own kernels drop? The same masks as theirs, in NumPy.
+"""The dropout masks of dnnffi's own kernels, in NumPy.
 
 The random numbers are those of Philox4x32-10: J. K. Salmon, M. A. Moraes, R. O. Dror and D. E.
 Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405. Each

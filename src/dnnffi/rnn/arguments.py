@@ -1,4 +1,4 @@
-"""Are these the arrays that an operation wants? The last check before their addresses go on."""
+"""The last check of an operation's arrays before their addresses are passed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a backend do for recurrent networks? Its plans, and the weights that they take."""
+"""The part of a backend that makes plans of recurrent networks, and the weights they accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a plan run into given arrays? With a reserve space of its own, and few checks."""
+"""A plan that writes into given arrays, with a reserve space of its own and few checks."""
 
 from __future__ import annotations
 

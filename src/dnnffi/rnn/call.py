@@ -1,4 +1,4 @@
-"""Are the arrays of a call as its problem wants them, and in what form do results go back?"""
+"""Check the arrays of a call against its problem, and convert results to the caller's form."""
 
 from __future__ import annotations
 

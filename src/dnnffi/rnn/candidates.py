@@ -1,4 +1,4 @@
-"""Who can run a problem? The candidates of several sources, and the one that knows the answer."""
+"""The candidates of a problem from several sources, and the oracle among them."""
 
 from __future__ import annotations
 

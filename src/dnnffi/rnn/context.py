@@ -1,4 +1,4 @@
-"""How far have the backwards of a training forward come? The one order that its space allows."""
+"""Progress of the backward passes of a training forward pass, in the order its space allows."""
 
 from __future__ import annotations
 

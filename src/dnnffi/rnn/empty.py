@@ -1,4 +1,4 @@
-"""What runs a problem without a batch? Nothing: results are empty, gradients of weights zeros."""
+"""The plan of a problem with an empty batch: empty results, and zero gradients of weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a caller who holds all buffers run a problem? Any backend's executor, on arrays."""
+"""Run any backend's executor on arrays, for a caller who holds all buffers."""
 
 from __future__ import annotations
 

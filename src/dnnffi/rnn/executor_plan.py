@@ -1,4 +1,4 @@
-"""How does a call reach an executor? A problem on one device: results, workspaces, graphs."""
+"""Run one problem on one device: allocate results, get a workspace, replay a graph or execute."""
 
 from __future__ import annotations
 

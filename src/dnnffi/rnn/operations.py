@@ -1,4 +1,4 @@
-"""How does an operation of a plan run? Replayed, captured and replayed, or by an executor."""
+"""The operations of a plan: replayed, captured and replayed, or run by an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which candidate runs, and why? In plain words."""
+"""A report in plain words of the candidate that runs, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs a problem? First by rule, then what was found before, or measured after some calls."""
+"""Choose who runs a problem: by rule at first, then by stored results or after measuring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a call with new addresses use a graph? Through arrays of its own, at a copy's price.
+"""Use a graph in calls with new addresses, by copying through arrays of the graph.
 
 For inference: the reserve space of training is larger than everything else together. Writing the
 addresses into the graph instead would touch thousands of nodes.

@@ -1,4 +1,4 @@
-"""Which candidate runs a problem fastest? Found by running each, on scratch data.
+"""Find the fastest candidate of a problem by running each on scratch data.
 
 A candidate counts only if its results agree with the oracle's, within the dtype's rounding. Times
 are those of a loop on the caller's stream, so that a candidate which keeps the host busy for longer

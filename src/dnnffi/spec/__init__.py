@@ -1,1 +1,1 @@
-"""What is asked of a backend: pure Python, no NumPy, CuPy or vendor library."""
+"""Specifications of what a backend runs: pure Python, no NumPy, CuPy or vendor library."""

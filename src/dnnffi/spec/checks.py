@@ -1,4 +1,4 @@
-"""What the specs share: argument checks, dtypes, options that are checked once."""
+"""Helpers of the specs: argument checks, dtypes, options that are checked once."""
 
 from __future__ import annotations
 

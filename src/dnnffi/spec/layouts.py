@@ -1,4 +1,4 @@
-"""How arrays lie in memory: their strides, in elements unless said otherwise."""
+"""Memory layouts of arrays: strides, in elements unless stated otherwise."""
 
 from __future__ import annotations
 

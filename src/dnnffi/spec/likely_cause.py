@@ -1,4 +1,4 @@
-"""Weights whose shapes do not fit: what did the caller probably give?"""
+"""The likely cause of an error: compare weights of wrong shapes with common mistakes."""
 
 from __future__ import annotations
 

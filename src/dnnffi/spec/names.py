@@ -1,4 +1,4 @@
-"""Which names may a caller give? The types of modes, dtypes, backends and what options hold."""
+"""Types of what a caller may pass: modes, dtypes, backends and option values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where every gate's matrix and bias lies in a flat weight buffer.
+"""Offsets of every gate's matrix and bias in a flat weight buffer.
 
 cuDNN's order was read from the library itself (``cudnnGetRNNWeightParams``, 9.19, on a GPU): for
 each layer and direction the input matrices gate by gate, the recurrent matrices gate by gate, then

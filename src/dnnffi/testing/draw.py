@@ -1,4 +1,4 @@
-"""What the strategies share."""
+"""Helpers of the strategies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which libcublasLt is taken, what it says of itself; the real one's descriptors, without a GPU."""
+"""Tests of loading libcublasLt and its version; descriptors of the real library, without a GPU."""
 
 from __future__ import annotations
 

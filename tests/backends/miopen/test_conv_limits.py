@@ -1,4 +1,4 @@
-"""What MIOpen has not is refused before the library is asked, in the words of the documentation."""
+"""Limits of MIOpen are refused before the library is asked, in the documentation's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How libMIOpen is found, what its versions and its statuses become.
+"""Tests of finding libMIOpen, its versions and its statuses.
 
 The libMIOpen here are a few lines of C; the real one is in test_descriptors.py.
 """

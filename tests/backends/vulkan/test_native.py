@@ -1,4 +1,4 @@
-"""What wgpu-py does not check for us: its C functions, which record commands and map buffers."""
+"""Tests of C functions that wgpu-py does not check: recording commands and mapping buffers."""
 
 from __future__ import annotations
 

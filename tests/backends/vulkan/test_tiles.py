@@ -1,4 +1,4 @@
-"""How work is divided: within what every adapter has, and no more splits than there is to sum."""
+"""Tests of tiles: within what every adapter has, and no more splits than there is to sum."""
 
 from __future__ import annotations
 

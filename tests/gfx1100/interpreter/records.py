@@ -1,4 +1,4 @@
-"""What the C core reads: instructions as records, the same structures as in ``core/wave.h``."""
+"""Instructions as records that the C core reads, the same structures as in ``core/wave.h``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which handle does a product use? One for each device, which all threads of the process share.
+"""The cuBLASLt handle of each device, shared by all threads of the process.
 
 Functions of cuBLAS "can be called from multiple host threads, even with the same handle"; NVIDIA
 warns of that only because settings of a handle and its end concern all of them (cuBLAS, "Thread

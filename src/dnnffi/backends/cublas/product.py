@@ -1,4 +1,4 @@
-"""How are matrices multiplied? By cublasLtMatmul, with algorithms that were chosen before.
+"""Matrix products by cublasLtMatmul, with algorithms that were chosen before.
 
 The library stores matrices by columns, we store them by rows: it reads ours transposed. So it
 is asked for the transposed result, which is the product of the other two in the opposite order.

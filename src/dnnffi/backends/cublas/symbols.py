@@ -1,4 +1,4 @@
-"""Which functions and enumerators of cuBLASLt are not in every supported version: none.
+"""Functions and enumerators of cuBLASLt that some supported version lacks: none.
 
 ``bindings/check_headers.py`` compares this table with the real headers.
 """

@@ -1,4 +1,4 @@
-"""Which of cuDNN's RNN algorithms a problem gets, and which it must not get.
+"""The rule that chooses one of cuDNN's RNN algorithms, and the algorithms known to be wrong.
 
 The rule for "auto" is PyTorch's for half precision: two heuristics, by sizes and by device. What
 the library was seen to refuse (9.19) is taken out: the persistent algorithms want two biases a gate

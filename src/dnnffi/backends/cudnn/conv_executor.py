@@ -1,4 +1,4 @@
-"""Which plans of cuDNN's run a convolution? A problem as a graph, and an executor of each plan.
+"""Executors of convolutions on cuDNN: a problem as a graph, and an executor for each plan.
 
 A transposed convolution is backward data of the ordinary one with the same weights, so each of its
 three operations is one of the ordinary three with ``x`` and ``y`` exchanged.

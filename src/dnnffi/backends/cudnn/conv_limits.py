@@ -1,4 +1,4 @@
-"""What cuDNN's convolutions do not have."""
+"""Limits of cuDNN's convolutions, as data."""
 
 from __future__ import annotations
 

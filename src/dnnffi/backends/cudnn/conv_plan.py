@@ -1,4 +1,4 @@
-"""How does a convolution on arrays reach cuDNN? Made ready, replayed, and by the next if one fails.
+"""Plans of convolutions on arrays, run by cuDNN; if one of its plans fails, the next one runs.
 
 Every thread has plans of cuDNN's of its own: cuDNN does not promise that threads may share one.
 """

@@ -1,4 +1,4 @@
-"""What is the backend "cudnn"?"""
+"""The record of the backend "cudnn"."""
 
 from __future__ import annotations
 

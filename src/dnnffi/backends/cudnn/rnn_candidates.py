@@ -1,4 +1,4 @@
-"""Which of cuDNN's algorithms are worth trying for a problem?"""
+"""The candidates that cuDNN offers for a recurrent problem: algorithms worth trying."""
 
 from __future__ import annotations
 

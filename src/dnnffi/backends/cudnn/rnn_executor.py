@@ -1,4 +1,4 @@
-"""How does cuDNN run a recurrent network? Descriptors made once, then one C call an operation."""
+"""The executor of recurrent networks on cuDNN: descriptors made once, one C call per operation."""
 
 from __future__ import annotations
 

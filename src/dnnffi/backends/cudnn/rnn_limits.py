@@ -1,4 +1,4 @@
-"""What do cuDNN's recurrent networks not have?"""
+"""Limits of cuDNN's recurrent networks, as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions and enumerators of cuDNN are not in every supported version.
+"""Functions and enumerators of cuDNN that some supported version lacks.
 
 ``bindings/check_headers.py`` holds this table against the real headers.
 """

@@ -1,4 +1,4 @@
-"""What sums the gradient of a bias that no array library sums? MIOpen."""
+"""The gradient of a bias by MIOpen, where no array library computes it."""
 
 from __future__ import annotations
 

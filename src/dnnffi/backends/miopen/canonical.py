@@ -1,4 +1,4 @@
-"""Which convolution does MIOpen compute for a problem? One in two or three dimensions.
+"""Rewrite a problem as the convolution in two or three dimensions that MIOpen computes.
 
 A transposed convolution exchanges forward and backward data of the ordinary one with the same
 weights; one spatial dimension gets another of size 1 in front, which moves nothing in memory.

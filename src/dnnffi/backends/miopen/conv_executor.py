@@ -1,4 +1,4 @@
-"""What runs a convolution on MIOpen? Solutions by their number, then what is added to y.
+"""The executor of convolutions on MIOpen: solutions by number, then bias, residual and ReLU.
 
 MIOpen names what it computes with in two ways. Find mode measures and answers with an algorithm and
 a size of workspace, but only the handle that has searched can run the algorithm (3.4.0: another one

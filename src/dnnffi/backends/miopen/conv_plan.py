@@ -1,4 +1,4 @@
-"""How does a convolution on arrays reach MIOpen? Made ready, and by the next solution if one fails.
+"""Plans of convolutions on arrays, run by MIOpen; if one solution fails, the next one runs.
 
 On arrays of CuPy for ROCm this was written by its documentation and not run.
 """

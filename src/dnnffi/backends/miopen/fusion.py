@@ -1,4 +1,4 @@
-"""How does MIOpen run a convolution, its bias and ReLU as one kernel? By a fusion plan."""
+"""Fusion plans: MIOpen runs a convolution, its bias and ReLU as one kernel."""
 
 from __future__ import annotations
 

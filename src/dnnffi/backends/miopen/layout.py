@@ -1,4 +1,4 @@
-"""What MIOpen itself says of the weight layout, in the form of `dnnffi.weight_layout`."""
+"""The weight layout that MIOpen itself reports, in the form of `dnnffi.weight_layout`."""
 
 from __future__ import annotations
 

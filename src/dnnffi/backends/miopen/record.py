@@ -1,4 +1,4 @@
-"""What is the backend "miopen"?"""
+"""The record of the backend "miopen"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does MIOpen run a recurrent network? Descriptors made once, then few C calls an operation."""
+"""The executor of recurrent networks on MIOpen: descriptors made once, few C calls each time."""
 
 from __future__ import annotations
 

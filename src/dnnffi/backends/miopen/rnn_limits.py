@@ -1,4 +1,4 @@
-"""What do MIOpen's recurrent networks not have (3.4.0)?"""
+"""Limits of MIOpen's recurrent networks (3.4.0), as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions of MIOpen are not in every supported version: so far none.
+"""Functions of MIOpen that some supported version lacks: none so far.
 
 ``bindings/check_headers.py`` holds this table against the real headers.
 """

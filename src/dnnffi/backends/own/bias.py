@@ -1,4 +1,4 @@
-"""What sums the gradient of a convolution's bias? Two kernels, of dy over all but its channels.
+"""Two kernels that sum the gradient of a convolution's bias, over all dimensions but the channels.
 
 Array code reads dy slowly where the channels are last, and costs the host a launch for each of its
 steps. Here are two launches, in both layouts.

@@ -1,4 +1,4 @@
-"""How is bias, residual and ReLU added to a convolution that was computed without?"""
+"""The kernel that adds bias, residual and ReLU to a convolution computed without them."""
 
 from __future__ import annotations
 

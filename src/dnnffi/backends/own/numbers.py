@@ -1,4 +1,4 @@
-"""How do kernels of our own read and write each dtype? By C that needs no header."""
+"""C code with which own kernels read and write each dtype, without any header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do random numbers of dropout on a device share? States in device memory, used in order."""
+"""Random number states of dropout in the memory of a device, used in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers have the names of enumerators? They are read from a vendor's generated module."""
+"""Values of enumerators by name, read from a vendor's generated module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which handle does a thread use? One for each library and device, set to the stream of a call."""
+"""Handles of a thread: one for each library and device, set to the stream of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is an open library of a vendor? Its functions, and its statuses as exceptions."""
+"""An open library of a vendor: its functions, and its statuses as exceptions."""
 
 from __future__ import annotations
 

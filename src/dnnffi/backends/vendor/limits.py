@@ -1,4 +1,4 @@
-"""What a backend does not have, as data: what its check goes through, and what the docs show."""
+"""Limits of a backend as data, for its check and for the documentation."""
 
 from __future__ import annotations
 

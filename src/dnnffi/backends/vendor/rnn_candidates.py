@@ -1,4 +1,4 @@
-"""Which algorithms does a vendor offer? The one that was named, or that of the executor's rule."""
+"""Algorithms that a vendor offers: the one that was named, or that of the executor's rule."""
 
 from __future__ import annotations
 

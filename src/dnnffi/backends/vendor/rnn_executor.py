@@ -1,4 +1,4 @@
-"""What do the vendors' RNN executors share? Ownership, sizes, and what is told of a refusal."""
+"""The base class of the vendors' RNN executors: ownership, sizes, messages of refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do large arrays get into mapped memory and out of it? In parts, on a few threads.
+"""Copies of large arrays to and from mapped memory, in parts, on a few threads.
 
 One thread copies fewer bytes a second than the memory takes.
 """

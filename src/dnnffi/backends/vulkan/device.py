@@ -1,4 +1,4 @@
-"""Which adapter computes, through wgpu? Its limits, pipelines, and what its errors mean."""
+"""Adapters and devices of wgpu: limits, pipelines, and the meaning of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the backend "vulkan" not have?"""
+"""Limits of the backend "vulkan", as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are commands recorded, and results waited for, at little cost? By wgpu's C functions.
+"""Record commands and wait for results at little cost, by wgpu's C functions.
 
 wgpu-py looks for an error behind each function, which takes longer than most of them do. Nothing is
 looked for here: a command that is not valid makes wgpu-py's ``finish`` fail, which does look.

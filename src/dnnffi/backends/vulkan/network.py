@@ -1,4 +1,4 @@
-"""How does a network run whose weights are on the device? In one command buffer, submitted once.
+"""A network whose weights are on the device, run in one command buffer that is submitted once.
 
 Buffers belong to one call at a time, which takes them and puts them back: threads need no lock.
 """

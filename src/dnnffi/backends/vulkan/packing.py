@@ -1,4 +1,4 @@
-"""How do weights lie on the device? As [K/4][columns][4], K filled up with zeros, and back."""
+"""Pack weights for the device, as [K/4][columns][4] with K padded by zeros, and unpack them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the backend "vulkan"?"""
+"""The record of the backend "vulkan"."""
 
 from __future__ import annotations
 

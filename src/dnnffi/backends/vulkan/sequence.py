@@ -1,4 +1,4 @@
-"""What does a sequence of T steps and B rows need on the device? Buffers, bindings, dispatches.
+"""Buffers, bindings and dispatches of a sequence of T steps and B rows.
 
 The state of a layer and direction goes back and forth between two buffers, a step reading one and
 writing the other. Where a buffer of all steps is larger than the adapter binds, the sequence is run

@@ -1,4 +1,4 @@
-"""What do the kernels compute? WGSL, generated from one source for all modes.
+"""The kernels in WGSL, generated from one source for all modes.
 
 A product of all inputs, a step of a recurrence, and a whole sequence in one workgroup. Sums are
 over vectors of four. Weights lie as [K/4][columns][4], so that neighbours read neighbours; those in

@@ -1,4 +1,4 @@
-"""How is the work divided among invocations? By the kind of adapter, the network and the batch."""
+"""Division of the work among invocations, by the kind of adapter, the network and the batch."""
 
 from __future__ import annotations
 

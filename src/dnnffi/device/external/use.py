@@ -1,4 +1,4 @@
-"""What do the thread's calls without CuPy allocate with, and which stream do they run on?"""
+"""The allocator and the stream of the thread's calls without CuPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the answer in JAX's own terms? ``lax.conv_general_dilated`` and its transpositions."""
+"""Convolutions in JAX itself: ``lax.conv_general_dilated`` and its transpositions."""
 
 from __future__ import annotations
 

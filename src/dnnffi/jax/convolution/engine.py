@@ -1,4 +1,4 @@
-"""Who computes a convolution for a handler? cuDNN's plans, or the reference on the host."""
+"""Engines that compute a convolution for a handler: cuDNN's plans, or the reference on the host."""
 
 from __future__ import annotations
 

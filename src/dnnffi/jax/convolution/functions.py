@@ -1,4 +1,4 @@
-"""What does a user of JAX call? A convolution as a function of JAX arrays."""
+"""The public convolution function on JAX arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which implementations of a convolution are there, and which one does a call get?"""
+"""The implementations of a convolution, and the choice of one for a call."""
 
 from __future__ import annotations
 

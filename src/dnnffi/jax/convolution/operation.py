@@ -1,4 +1,4 @@
-"""What is a convolution to JAX? A primitive over the handlers, and its rules.
+"""The JAX primitive of a convolution, over the handlers, and its rules.
 
 A problem is of one operation, and the three are each other's derivatives: without an epilogue each
 is linear in either operand, and transposed by one it is another. So there are derivatives of every

@@ -1,4 +1,4 @@
-"""Who computes for a handler? Executors on addresses: a vendor's, or the reference on the host."""
+"""Engines that compute for a handler: a vendor's executors on addresses, or the host reference."""
 
 from __future__ import annotations
 

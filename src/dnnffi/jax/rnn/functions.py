@@ -1,4 +1,4 @@
-"""What does a user of JAX call? Networks as functions of JAX arrays."""
+"""The public functions of recurrent networks on JAX arrays."""
 
 from __future__ import annotations
 

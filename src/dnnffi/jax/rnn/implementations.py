@@ -1,4 +1,4 @@
-"""Which implementations are there, and which one does a call get?"""
+"""The implementations of a recurrent network, and the choice of one for a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a network to JAX? Primitives over the handlers, and their rules for every transformation.
+"""The JAX primitives of a network, over the handlers, and their rules for every transformation.
 
 Arrays have an axis more in front, N: problems that lie one after the other. It is 1 until
 `jax.vmap` maps weights, or a gradient; an operand that all problems share has 1 there.

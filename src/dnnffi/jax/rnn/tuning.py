@@ -1,4 +1,4 @@
-"""Which of cuDNN's algorithms is fastest? Measured on request, and kept where plans keep it."""
+"""Measure on request which of cuDNN's algorithms is fastest, and store it where plans do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What buffers hold before a call changes no bit of the results: on the host, on a few networks."""
+"""Old contents of buffers change no bit of the results: on the host, on a few networks."""
 
 from __future__ import annotations
 

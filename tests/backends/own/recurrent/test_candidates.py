@@ -1,4 +1,4 @@
-"""Which of our kernels are offered, and what is said where none is."""
+"""Tests of which own kernels are offered, and of the message when none is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How layers are divided: the same sums as in the kernels' source; what is offered fits."""
+"""Tests of divisions: the same sums as in the kernels' source, and what is offered fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the rows of a problem are: tables against what they say."""
+"""Tests of the row tables against the positions that they describe."""
 
 from __future__ import annotations
 

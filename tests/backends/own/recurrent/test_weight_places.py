@@ -1,4 +1,4 @@
-"""Where the weights of a block are: each number of the matrices once, and zeros around them."""
+"""Tests of a block's weights: each number of the matrices once, and zeros around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do cuDNN's descriptors share?"""
+"""The base class of cuDNN's descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all backend descriptors share: made, set, finalized and read in one place."""
+"""The base class of backend descriptors: create, set, finalize and read one."""
 
 from __future__ import annotations
 

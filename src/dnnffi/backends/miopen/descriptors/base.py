@@ -1,4 +1,4 @@
-"""What do MIOpen's descriptors share?"""
+"""The base class of MIOpen's descriptors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What computes a depthwise convolution beside the vendor? Kernels of our own."""
+"""Own kernels for depthwise convolutions, alternatives to the vendor's."""

@@ -1,4 +1,4 @@
-"""Which inputs does an output of a depthwise convolution need? Along one dimension at a time.
+"""Inputs that an output of a depthwise convolution needs, along one dimension at a time.
 
 Forward and backward data are both gathers, so that nothing is added by several threads and the
 bits are the same in every run. A forward's output ``o`` needs the inputs

@@ -1,4 +1,4 @@
-"""What computes forward and backward data of a depthwise convolution? A kernel for each layout.
+"""Forward and backward data of a depthwise convolution, by one kernel for each layout.
 
 All that a problem fixes is a constant of the source, so that each has a kernel of its own. What
 follows the convolution of a forward is in it.

@@ -1,4 +1,4 @@
-"""How is a depthwise convolution computed where the channels of a position lie side by side?
+"""Source of the depthwise kernel for layouts in which the channels of a position are contiguous.
 
 A thread has some channels, and their weights in registers, of which it makes tile after tile of
 outputs. The threads of a warp have the channels beside, so that they read and write what lies

@@ -1,4 +1,4 @@
-"""How is a depthwise convolution computed where each channel is a plane of its own?
+"""Source of the depthwise kernel for layouts in which each channel is a contiguous plane.
 
 A block has some planes, or a band of the rows of one. It reads them once into shared memory, as
 floats, with zeros around, so that what follows asks for no border. Each thread has a tile of

@@ -1,4 +1,4 @@
-"""What of a depthwise convolution does one thread compute, and one block?"""
+"""The part of a depthwise convolution that one thread computes, and that of one block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computes the gradient of a depthwise convolution's weights beside the vendor? A kernel.
+"""A kernel for the weight gradient of a depthwise convolution, an alternative to the vendor's.
 
 One more candidate where candidates are measured. On an H200 it was the fastest for the layers of
 MobileNetV2 with a stride (`docs/convolution.md`).

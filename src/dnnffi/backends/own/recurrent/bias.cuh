@@ -1,4 +1,4 @@
-/* What sums the gradients of a layer's biases? The backward leaves sums over some rows, [SAVED,
+/* Sum the gradients of a layer's biases. The backward leaves sums over some rows, [SAVED,
    PADDED] each; here they are added up, always in the same order, so that every run gives the same
    bits. One kernel is for all cells and sizes: blocks have a column, of `gates` or, of a GRU, one
    more. */

@@ -1,4 +1,4 @@
-"""Which of our own kernels are worth trying for a problem? A few geometries, measured by the tuner.
+"""Candidates of the own recurrent kernels for a problem: a few geometries, measured by the tuner.
 
 The forwards are called "1", "2" and so on, the most promising first. For training, pairs with a
 backward: "2.1" has the second forward and the first backward. A problem of a single step has

@@ -1,4 +1,4 @@
-/* What does a cell compute in one step, and what is its derivative? Floats in, floats out: used by
+/* One step of a cell, and its derivative, with floats as inputs and outputs: used by
    the forward and the backward kernel, and compiled for the host by tests.
 
    `input` are the products of x with the input bias, `product` those of the state before the step

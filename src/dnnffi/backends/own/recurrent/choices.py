@@ -1,4 +1,4 @@
-"""Which geometries are worth measuring? A few, the most promising first."""
+"""The few geometries that are worth measuring, the most likely first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-/* How do the blocks of a group tell each other what they computed if the group is a CLUSTER? They
-   write it into each other's shared memory, which is nearer than L2 (compute capability 9.0).
+/* Exchange of results among the blocks of a group that is a CLUSTER. They
+   write them into each other's shared memory, which is nearer than L2 (compute capability 9.0).
 
    Every block stages two exchanges, which steps use in turn, and has an mbarrier for each. A word
    comes with its 16 bytes of the barrier's count (`st.async`); a phase of the barrier ends when all

@@ -1,4 +1,4 @@
-"""Which divisions of a layer does a device have room for?"""
+"""Divisions of a layer among blocks that fit on a device."""
 
 from __future__ import annotations
 

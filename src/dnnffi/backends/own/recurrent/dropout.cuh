@@ -1,4 +1,4 @@
-/* Which elements of a layer's y does the next layer read? A random number says, which follows from
+/* Dropout of elements of a layer's y, by a random number for each, which follows from
    the state's seed, how many masks it has drawn before, and the element's place in [T, B, units]: not
    from how rows are packed or a layer is divided. A backward draws the numbers of its forward again.
 

@@ -1,4 +1,4 @@
-"""How do our own kernels drop elements between layers? By random numbers that are drawn twice.
+"""Dropout between the layers of the own kernels: the same random numbers are drawn twice.
 
 Nothing but a seed and a number is kept: a forward writes them into its reserve space, and its
 backward draws the same masks from them again. `dnnffi.reference.dropout` draws them in NumPy.

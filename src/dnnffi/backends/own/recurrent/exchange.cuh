@@ -1,4 +1,4 @@
-/* How do the blocks of a group tell each other what they computed? In words that are their own
+/* Exchange of results among the blocks of a group, in words that are their own
    flags: no counter, no fence, no zeroing between launches.
 
    Every step a block needs what all blocks of its group computed in the step before. It lies in

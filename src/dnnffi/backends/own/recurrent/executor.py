@@ -1,4 +1,4 @@
-"""How do our own kernels run a recurrent network? Layer by layer, on the arrays of a call.
+"""The executor of recurrent networks on own kernels, layer by layer, on the arrays of a call.
 
 For each layer the products of x of all steps, then one kernel for all steps of both directions. A
 backward is a kernel for all steps, then the products that give dx; the gradients of the weights are

@@ -1,5 +1,5 @@
-/* How does a block multiply without tensor cores? These compute eight rows at once: in vain where there
-   are few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless
+/* Products of a block without tensor cores. Tensor cores compute eight rows at once, which is wasted on
+   few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless
    the group is a CLUSTER, with their recurrent weights as float32 in registers.
 
    PARTS consecutive threads have a unit: each of them multiplies some words of 4 of what is staged, by

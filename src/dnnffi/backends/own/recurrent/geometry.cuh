@@ -1,4 +1,4 @@
-/* How is a step divided among blocks, warps and threads? `geometry.py` decides, with the same
+/* Division of a step among blocks, warps and threads. `geometry.py` decides, with the same
    sums; its constants precede this file:
 
    HIDDEN, CELL, DTYPE, CLIP, TRAINING, BACKWARD, PACKED: the problem.

@@ -1,4 +1,4 @@
-"""How is a recurrent layer divided among blocks, warps and threads? Sizes alone.
+"""Sizes that divide a recurrent layer among blocks, warps and threads.
 
 The same sums as in ``geometry.cuh``, which says what the names mean. Nothing here queries a device.
 """

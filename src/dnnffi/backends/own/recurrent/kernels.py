@@ -1,4 +1,4 @@
-"""How does a kernel come from its sources? The constants of its geometry, then the parts."""
+"""Assemble and compile a kernel: the constants of its geometry, then the source files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do an executor's arrays lie? In the flat weights, the workspace and the reserve space."""
+"""Offsets of an executor's arrays in the flat weights, the workspace and the reserve space."""
 
 from __future__ import annotations
 

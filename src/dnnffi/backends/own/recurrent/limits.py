@@ -1,4 +1,4 @@
-"""What do our own recurrent kernels not have?"""
+"""Limits of the own recurrent kernels, as data."""
 
 from __future__ import annotations
 

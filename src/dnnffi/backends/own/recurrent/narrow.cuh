@@ -1,4 +1,4 @@
-/* How does a recurrent matrix in float32 become one of float16? Row by row, each multiplied by a power of
+/* Convert a recurrent matrix from float32 to float16, row by row, each multiplied by a power of
    two that brings its largest number to between 2^14 and 2^15.
 
    TF32, in which the products of float32 are computed otherwise, has as many bits of mantissa as float16

@@ -1,4 +1,4 @@
-"""What precedes the kernel of a forward in float32 whose recurrent products are of float16?
+"""Compute what a float32 forward kernel with recurrent products in float16 needs first.
 
 The recurrent matrices of its layer in float16, and how large the rows of h_0 are: see
 ``narrow.cuh``.

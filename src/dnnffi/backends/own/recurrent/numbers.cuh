@@ -1,4 +1,4 @@
-/* How are numbers stored, rounded and multiplied? By dtype: float16, bfloat16, or float32 with
+/* Storage, rounding and products of numbers, by dtype: float16, bfloat16, or float32 with
    products in TF32, of which a STRICT one takes three. FACTORS is the dtype of what is multiplied: of a
    NARROW kernel float16, where arrays are float32 (narrow.cuh). No header is needed, so that NVRTC
    compiles it everywhere. */

@@ -1,4 +1,4 @@
-"""How does a network run a single step, in inference? One kernel for each layer.
+"""The executor of networks with a single step, in inference: one kernel for each layer.
 
 With no other step the weights need not stay on the chip, and blocks have nothing to tell each
 other: see ``one_step.cuh``.

@@ -1,4 +1,4 @@
-"""How do rows of unequal length get to our kernels and back? Copied by tables on the device."""
+"""Copy rows of unequal length to the packed layout and back, by tables on the device."""
 
 from __future__ import annotations
 

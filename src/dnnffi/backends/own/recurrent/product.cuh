@@ -1,4 +1,4 @@
-/* How is the recurrent product of a step computed? Gates x rows, summed over what was exchanged:
+/* The recurrent product of a step: gates x rows, summed over what was exchanged:
    each warp takes the words of its part of k as they arrive. */
 
 constexpr int AT_ONCE = 8; /* words of a thread that are in flight at once */

@@ -1,4 +1,4 @@
-"""Which matrix products does a layer need beside its kernels? Of all steps at once, by cuBLASLt.
+"""Matrix products that a layer needs apart from its kernels: of all steps at once, by cuBLASLt.
 
 Gates lie side by side in the arrays of our own, each padded to whole octets of units. Where that
 makes a difference, the products of a layer are a batch, one for each gate.

@@ -1,4 +1,4 @@
-/* How do the blocks of a group work together in a step? What both kernels do there: send, gather,
+/* Functions of a step with which the blocks of a group work together in both kernels: send, gather,
    multiply, exchange shares. */
 
 /* A word of what is multiplied, from what a task has written into a stream of the ring. A NARROW kernel

@@ -1,4 +1,4 @@
-/* How do a step's inputs and results reach device memory? Through a ring in shared memory: what a
+/* Transfer of a step's inputs and results through a ring in shared memory: what a
    step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
    is waited for. A slot of the ring has a stream of words for each array.
 

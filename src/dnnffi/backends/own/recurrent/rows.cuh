@@ -1,4 +1,4 @@
-/* How do rows of unequal length become packed ones, and back? By a table of where each is. */
+/* Convert rows of unequal length to packed rows and back, by a table of their positions. */
 
 /* Packed row p is row where[p] of the caller's array; each has `pieces` pieces of type PIECE. */
 extern "C" __global__ void gather_rows(

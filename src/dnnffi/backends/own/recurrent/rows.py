@@ -1,4 +1,4 @@
-"""Where do the rows of a problem lie? In steps of equal size, or packed, the longest rows first.
+"""Row layouts of a problem: steps of equal size, or packed rows, the longest first.
 
 Kernels take two layouts: every row has all steps, at constant distances; or rows are packed, the
 longest first, by tables. Rows of unequal length that are not packed are copied into packed ones:

@@ -1,4 +1,4 @@
-/* Which cells does a thread compute in a step, and where do they lie in the ring? */
+/* The cells that a thread computes in a step, and their positions in the ring. */
 
 /* The cells of a thread in one of its warp's tasks: one unit, one or two rows. */
 struct Task

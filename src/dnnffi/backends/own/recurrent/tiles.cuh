@@ -1,4 +1,4 @@
-/* How is a tile multiplied? Factors that lie in words of 16 bytes become fragments of `mma`. */
+/* Products of a tile: factors stored in words of 16 bytes become fragments of `mma`. */
 
 /* The two fragments of a tile in a step of k. The k of a fragment may come in any order, as long as
    the other factor's come in the same: here each thread holds one word of two rows. */

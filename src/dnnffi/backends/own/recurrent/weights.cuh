@@ -1,4 +1,4 @@
-/* Where are the recurrent weights? Read once from the flat buffer, as cuDNN lays it out: a matrix
+/* The recurrent weights, read once from the flat buffer, as cuDNN lays it out: a matrix
    [HIDDEN, HIDDEN] per gate, one after the other. They become fragments of `mma`, which stay in
    registers, in shared memory, or, for what does not fit, in device memory in the order in which a
    warp reads them. A forward multiplies by rows of the matrices, a backward by their columns.

@@ -1,4 +1,4 @@
-"""What do the descriptors of all vendors share? Ownership, calls by name, comparison."""
+"""The base class of all vendors' descriptors: ownership, calls by name, comparison."""
 
 from __future__ import annotations
 

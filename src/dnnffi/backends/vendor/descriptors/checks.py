@@ -1,4 +1,4 @@
-"""Which arguments do all descriptors refuse? Each error names the argument."""
+"""Checks of arguments that all descriptors share; each error names the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the vendors' dropout descriptors share: arguments, their checks, ownership of the states."""
+"""Base of the vendors' dropout descriptors: arguments, their checks, ownership of the states."""
 
 from __future__ import annotations
 
