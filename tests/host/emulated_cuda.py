@@ -93,8 +93,11 @@ def functions(constants, parts, text, change=lambda source: source):
 
 
 def numbers_of(arguments):
-    """The arguments of a launch, 8 bytes each."""
-    return b"".join(struct.pack("d" if type(one) is float else "q", one) for one in arguments)
+    """The arguments of a launch: 8 bytes each, and a struct as the last one."""
+    return b"".join(
+        one if type(one) is bytes else struct.pack("d" if type(one) is float else "q", one)
+        for one in arguments
+    )
 
 
 class EmulatedKernel:

@@ -8,7 +8,7 @@ from emulated_cuda import EmulatedMemory
 
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.dropout import Generator
-from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor
+from dnnffi.backends.own.recurrent.executor import OwnNetwork
 from dnnffi.backends.own.recurrent.geometry import Geometry, of_whole_rows
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
@@ -65,10 +65,8 @@ class Network:
 
     def made(self, cublas, forward, backward):
         """The executor."""
-        return OwnRNNExecutor(
-            *(self.problem, self.launch, self.memory, cublas, "own", forward, backward),
-            self.generator,
-        )
+        self.network = OwnNetwork(self.problem, 0, self.memory, cublas, "own", forward, backward)
+        return self.network.bind(self.problem, self.launch, self.generator, is_exact=True)
 
     def array(self, values):
         return None if values is None else self.memory.array(values)
@@ -140,7 +138,7 @@ class Network:
         return self
 
     def __exit__(self, *raised):
-        self.executor.close()
+        self.network.close()
 
 
 def address(array):

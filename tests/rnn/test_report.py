@@ -11,6 +11,7 @@ from dnnffi.rnn.tuning import RouteChoice, Times
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.size_class import SizeClass
 
 PROBLEM = RNNProblem.dense(RNNSpec(mode="lstm", input_size=3, hidden_size=4), 5, 2)
 TIMES = {"cudnn standard": Times(1.25, 0.5), "cudnn persist_static": Times(2.0)}
@@ -18,8 +19,8 @@ CHOICE = RouteChoice("cudnn standard", "cudnn standard", TIMES, {"cudnn wide": "
 SIZES = "workspace 1,024 bytes, reserve 65,536 bytes\n2 graphs, 2,000 bytes"
 
 
-def report(problem=PROBLEM, choice=None, staged_bytes=0):
-    """Without its first line, which is the problem."""
+def report(problem=PROBLEM, choice=None, staged_bytes=0, borrowed=None):
+    """Without the problem and its class of sizes."""
     route = SimpleNamespace(
         main=SimpleNamespace(algorithm="standard"),
         replayed=None if choice is None else choice.replayed,
@@ -28,10 +29,11 @@ def report(problem=PROBLEM, choice=None, staged_bytes=0):
         reserve_bytes=65_536,
     )
     operations = SimpleNamespace(graph_count=2, graph_bytes=2000, staged_bytes=staged_bytes)
-    first, _, rest = report_of(
-        problem, SimpleNamespace(route=route, choice=choice), operations
-    ).partition("\n")
-    assert first == str(problem)
+    finder = SimpleNamespace(
+        route=route, choice=choice, borrowed=borrowed, sizes=SizeClass(2, 8, False)
+    )
+    first, second, rest = report_of(problem, finder, operations).split("\n", 2)
+    assert (first, second) == (str(problem), "class of sizes: up to 2 full rows of up to 8 steps")
     return rest
 
 
@@ -75,6 +77,14 @@ def test_a_problem_that_was_measured(source, training):
 def test_a_problem_that_is_replayed(staged, elsewhere):
     assert report(choice=CHOICE._replace(staged=staged)).splitlines()[1] == (
         "cudnn standard as a CUDA graph where the addresses of a call are known, " + elsewhere
+    )
+
+
+def test_a_problem_that_uses_what_another_class_chose():
+    other = SimpleNamespace(found=CHOICE, origin=SizeClass(8, 8, False))
+    assert report(borrowed=other).splitlines()[1] == (
+        "cudnn standard called directly, as measured for up to 8 full rows of up to 8 steps; "
+        "not measured yet for this class"
     )
 
 

@@ -510,11 +510,10 @@ OTHER_SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=5, num_layers=2, dty
     [
         TRAINING,
         PROBLEM._replace(spec=OTHER_SPEC),
-        PROBLEM._replace(steps=6),
+        PROBLEM._replace(steps=9),
         PROBLEM._replace(batch=3),
-        RNNProblem.dense(SPEC, 5, 2, batch_first=True),
+        PROBLEM._replace(options=RNNOptions(tune="now")),
         RNNProblem.dense(SPEC, 5, 2, lengths=[5, 4]),
-        RNNProblem.packed(SPEC, [2] * 5),
         PROBLEM._replace(options=RNNOptions(math="strict")),
         PROBLEM._replace(options=RNNOptions(algorithm="standard")),
         PROBLEM._replace(options=RNNOptions(clip=(-1.0, 1.0))),
@@ -531,11 +530,13 @@ def test_another_problem_is_not_known(folder, other):
 @pytest.mark.parametrize(
     "same",
     [
-        PROBLEM._replace(options=RNNOptions(tune="now")),
         PROBLEM._replace(options=RNNOptions(validate=True)),
         PROBLEM._replace(dropout=0.5),
+        PROBLEM._replace(steps=8),
+        RNNProblem.dense(SPEC, 5, 2, batch_first=True),
+        RNNProblem.packed(SPEC, [2] * 5),
     ],
-    ids=["tune", "validate", "dropout"],
+    ids=["validate", "dropout", "steps of the class", "layout", "packed"],
 )
 def test_what_does_not_change_the_work_does_not_matter(folder, same):
     here = tuner()
@@ -565,12 +566,21 @@ def test_packed_rows_of_one_length_are_not_those_of_several(folder):
     assert here.find(RNNProblem.packed(SPEC, [2, 2, 2, 2, 1]), 0) is None
 
 
-def test_rows_of_one_length_are_not_those_of_the_whole(folder):
+def test_rows_that_end_early_are_ragged_also_if_all_end_at_once(folder):
     here = tuner()
     measured = here.measure(RNNProblem.dense(SPEC, 5, 2, lengths=[3, 3]), 0)
-    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[4, 4]), 0) is measured
-    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[4, 3]), 0) is None
+    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[4, 3]), 0) is measured
     assert here.find(PROBLEM, 0) is None
+
+
+def test_what_is_measured_for_some_sizes_alone_serves_their_class_if_nothing_else_does(folder):
+    here, exact = tuner(), RNNOptions(tune="now")
+    measured = here.measure(PROBLEM._replace(options=exact), 0)
+    assert here.find(PROBLEM._replace(steps=8), 0) is measured
+    assert here.find(PROBLEM._replace(steps=8, options=exact), 0) is None
+    other = here.measure(PROBLEM._replace(steps=8, options=exact), 0)
+    assert other is not measured
+    assert here.find(PROBLEM, 0) is measured
 
 
 def test_what_another_version_knows_of_other_candidates_is_measured_anew(folder):

@@ -99,6 +99,20 @@ class AddressExecutor(Protocol):
         """Let go of everything native."""
 
 
+class PreparedNetwork(Protocol):
+    """A candidate that is ready for any sizes of one network."""
+
+    def bind(
+        self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
+    ) -> AddressExecutor:
+        """Return the executor of a problem of the network.
+
+        With ``is_exact`` everything is chosen for its sizes, which may take milliseconds; else
+        sizes that are new to the network cost microseconds, as far as the candidate can do that.
+        Raises `UnsupportedError` if the candidate is not for these sizes.
+        """
+
+
 class CandidateSource(Protocol):
     """Who offers ways to run a problem: a vendor's library, or kernels of our own."""
 
@@ -118,6 +132,14 @@ class CandidateSource(Protocol):
     def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
         """Why an algorithm need not be measured, by the times of the source's others; or empty."""
 
+    def network(
+        self, problem: RNNProblem, algorithm: str | None, launch: Launch
+    ) -> PreparedNetwork:
+        """Return an algorithm ready for all sizes of a network; compiled at the first call.
+
+        ``problem`` is one of its problems. `DnnffiError` if the problem is not for it.
+        """
+
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
     ) -> AddressExecutor:
@@ -125,6 +147,9 @@ class CandidateSource(Protocol):
 
         `DnnffiError` where the problem is not for it.
         """
+
+    def clear(self) -> None:
+        """Forget the networks that are ready; executors that exist keep theirs."""
 
     def generator(self, device: int, seed: int) -> Any:
         """The random numbers of dropout that its executors draw; see `dnnffi.dropout.Generator`."""

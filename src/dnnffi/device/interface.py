@@ -244,13 +244,13 @@ class Kernel(Protocol):
         self,
         blocks: tuple[int, ...],
         threads: tuple[int, ...],
-        arguments: tuple[float, ...],
+        arguments: tuple[float | bytes, ...],
         /,
         *,
         stream: Stream,
         shared_mem: int = 0,
     ) -> None:
-        """Enqueue it. ``arguments`` are addresses, integers and floats of 64 bits each."""
+        """Enqueue it. ``arguments`` are numbers of 64 bits each, and structs as their bytes."""
 
 
 class Graph(Protocol):

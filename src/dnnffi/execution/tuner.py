@@ -59,10 +59,14 @@ class Tuner(ABC, Generic[P, T]):
         """Measure now, and keep the result."""
         found = self._measured(problem, device)
         if found is not None:
-            key = self._key(problem, device)
-            self._known[json.dumps(key)] = found
-            self._store.write(key, found._asdict())
+            self._keep(problem, device, found)
         return found
+
+    def _keep(self, problem: P, device: int, found: T) -> None:
+        """Keep a result in this process and on disk."""
+        key = self._key(problem, device)
+        self._known[json.dumps(key)] = found
+        self._store.write(key, found._asdict())
 
     def clear(self) -> None:
         """Forget what is known in this process."""

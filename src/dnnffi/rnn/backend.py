@@ -25,6 +25,7 @@ from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.executor_plan import ExecutorPlan
+from dnnffi.rnn.network import Network
 from dnnffi.rnn.packed_plan import PackedPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
 from dnnffi.rnn.tuning import RNNTuner
@@ -140,12 +141,17 @@ class DeviceRNNBackend(RNNBackend):
         self.tuner: RNNTuner | None = None
         if record.tunes and not resources.external:
             self.tuner = RNNTuner(self.candidates, memory, resources.launch)
+        self.networks: PlanCache[Network] = PlanCache(MOST_PLANS)
         self._alive: Living[ExecutorPlan] = Living()
 
     def clear(self) -> None:
         super().clear()
         for plan in self._alive.snapshot():
             plan.forgotten = True
+        for network in self.networks.values():
+            network.forget()
+        self.networks.clear()
+        self.candidates.clear()
         self.resources.clear()
         if self.tuner is not None:
             self.tuner.clear()
@@ -174,9 +180,23 @@ class DeviceRNNBackend(RNNBackend):
             return RNNWeights.pack(weights, spec, backend=self.layout, out=flat)._buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
-        made = ExecutorPlan(problem, device, self.candidates, self.resources, generator, self.tuner)
+        network = self._network(problem, device)
+        made = ExecutorPlan(problem, device, network, self.resources, generator)
         self._alive.add(made)
         return made
+
+    def _network(self, problem: RNNProblem, device: int) -> Network:
+        """The network of a problem, which the plans of all of its sizes share."""
+        options = problem.options._replace(tune="auto", validate=False)
+        key = problem.spec, problem.training, problem.drops, options, device
+        found = self.networks.find(key)
+        if found is None:
+            record = self.resources.backend
+            record.check_network(problem, self.library)
+            found = self.networks.get(
+                key, lambda: Network(device, self.candidates, self.resources, self.tuner)
+            )
+        return found
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
         if not problem.batch:

@@ -45,6 +45,7 @@ class BufferPlan:
 
     def __init__(self, plan: ExecutorPlan) -> None:
         self.plan = plan
+        plan.finder.complete()
         self._memory = plan.memory
         self._training = plan.problem.training
         self._reserve: Array | None = None
@@ -65,8 +66,10 @@ class BufferPlan:
             with self._memory.use(plan.device):
                 return self.forward(x, h_0, c_0, weights, out)
         finder = plan.finder
-        if finder.countdown:
-            finder.count()
+        if finder.is_pending:
+            finder.advance()
+        elif finder.version != finder.network.version:
+            finder.update()
         if out is None:
             out = plan.empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource
+from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource, PreparedNetwork
 from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import RNNProblem
 
@@ -103,6 +103,16 @@ class CandidateSet:
             return source.make(problem, None, launch, generator)
         name, _, algorithm = candidate.partition(" ")
         return self._sources[name].make(problem, algorithm, launch, generator)
+
+    def clear(self) -> None:
+        """Forget the networks that are ready."""
+        for source in self._sources.values():
+            source.clear()
+
+    def network(self, problem: RNNProblem, candidate: str, launch: Launch) -> PreparedNetwork:
+        """Return a candidate that is ready for any sizes of the problem's network."""
+        name, _, algorithm = candidate.partition(" ")
+        return self._sources[name].network(problem, algorithm, launch)
 
 
 def _source(candidate: str) -> str:

@@ -16,12 +16,11 @@ from dnnffi.backends.rnn_interface import (
 from dnnffi.device.interface import Array, Stream
 from dnnffi.execution.fork import guard
 from dnnffi.rnn.arguments import Arguments
-from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.context import Context, Phase
+from dnnffi.rnn.network import Network
 from dnnffi.rnn.operations import Operations
 from dnnffi.rnn.report import report_of
 from dnnffi.rnn.route import Route, RouteFinder
-from dnnffi.rnn.tuning import RNNTuner
 from dnnffi.spec.problem import RNNProblem
 
 # By the class of tuples itself: a named tuple's own constructor is a function of Python.
@@ -41,20 +40,19 @@ class SavedForward(NamedTuple):
 class ExecutorPlan:
     """Forward and backward of one problem on one device.
 
-    Starts with the candidate that the rule picks. Once the problem is tuned, a call whose addresses
-    a graph knows replays it, and any other runs the candidate that is fastest without one.
+    Which candidate runs is decided for its class of sizes, in ``network``. Once the class is tuned,
+    a call whose addresses a graph knows replays it, and any other runs the candidate that is
+    fastest without one.
     """
 
     def __init__(
         self,
         problem: RNNProblem,
         device: int,
-        candidates: CandidateSet,
+        network: Network,
         resources: Resources,
         generator: Any = None,
-        tuner: RNNTuner | None = None,
     ) -> None:
-        resources.backend.check_network(problem, resources.library)
         self.problem = problem
         self.device = device
         self.closed = False
@@ -82,9 +80,7 @@ class ExecutorPlan:
             problem, device, resources, generator, lambda: self.finder.stop_replaying()
         )
         self._forward_graphs = self.operations.forward_graphs
-        self.finder = RouteFinder(
-            problem, device, candidates, resources, generator, tuner, self.operations.clear
-        )
+        self.finder = RouteFinder(problem, device, network, generator, self.operations.clear)
         self.arguments = Arguments(problem, memory, device, self.finder.route.direct.weight_size)
         guard(self)
         self.finder.begin()
@@ -183,8 +179,10 @@ class ExecutorPlan:
             with self.memory.use(self.device):
                 return self.forward(x, h_0, c_0, weights, weights_at)
         finder = self.finder
-        if finder.countdown:
-            finder.count()
+        if finder.is_pending:
+            finder.advance()
+        elif finder.version != finder.network.version:
+            finder.update()
         route = finder.route
         if weights_at is None:
             weights_at = self.arguments.weights(weights)

@@ -13,8 +13,14 @@ from dnnffi.spec.problem import RNNProblem
 def report_of(problem: RNNProblem, finder: RouteFinder, operations: Operations) -> str:
     """Algorithm and math, times of the candidates, sizes of buffers and graphs."""
     route, choice = finder.route, finder.choice
-    lines = [str(problem), f"algorithm {route.main.algorithm}, math {problem.options.math}"]
-    if choice is None:
+    lines = [str(problem), f"class of sizes: {finder.sizes}"]
+    lines.append(f"algorithm {route.main.algorithm}, math {problem.options.math}")
+    if choice is None and finder.borrowed is not None:
+        lines.append(
+            f"{finder.borrowed.found.direct} called directly, as measured for "
+            f"{finder.borrowed.origin}; not measured yet for this class"
+        )
+    elif choice is None:
         why = "tuning is off" if problem.options.tune == "off" else "not measured yet"
         lines.append(f"picked by the rule for {problem.options.algorithm!r}; {why}")
     else:

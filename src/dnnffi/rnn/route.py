@@ -1,22 +1,19 @@
-"""Choose who runs a problem: by rule at first, then by stored results or after measuring."""
+"""The executors that run one problem: by rule at first, then by what its class has measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dnnffi.backends.resources import Resources
-from dnnffi.backends.rnn_interface import AddressExecutor
+from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.device.graphs import refuse_in_capture
-from dnnffi.device.interface import Launch
-from dnnffi.execution.locks import Turn
+from dnnffi.errors import UnsupportedError
 from dnnffi.execution.measure import FAILURES
-from dnnffi.rnn.candidates import CandidateSet
-from dnnffi.rnn.tuning import RNNTuner, RouteChoice
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING, Choice, Network
+from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.problem import RNNProblem
 
-CALLS_BEFORE_TUNING = 8
-"""Calls of a problem that run by the rule before it is measured."""
+__all__ = ["CALLS_BEFORE_TUNING", "Route", "RouteFinder"]
 
 
 class Route(NamedTuple):
@@ -51,10 +48,11 @@ class Route(NamedTuple):
 
 
 class RouteFinder:
-    """The route of one plan: ``route`` now, the ``choice`` behind it, and when it is measured.
+    """The route of one plan, and when it changes.
 
-    ``countdown`` is how many calls are left until then; 0 where it is not to be measured. If the
-    plan is made while its stream is captured, stored results are looked for after the capture.
+    ``is_pending`` says that the next call is to call `advance`: the class is not measured yet, or
+    the route has no executor for replays yet. A call with sizes that were never seen binds the
+    candidate for plain launches alone; one that replays graphs is bound when the sizes come again.
     ``changed`` is told of every new route.
     """
 
@@ -62,95 +60,146 @@ class RouteFinder:
         self,
         problem: RNNProblem,
         device: int,
-        candidates: CandidateSet,
-        resources: Resources,
+        network: Network,
         generator: Any,
-        tuner: RNNTuner | None,
         changed: Callable[[], object],
     ) -> None:
         self._problem = problem
+        self._memory_use = network.memory.use
         self._device = device
-        self._candidates = candidates
-        self._memory = resources.memory
-        self._launch_on = resources.launch
+        self.network = network
         self._generator = generator
-        self._tuner = tuner if problem.options.tune != "off" else None
         self._changed = changed
-        self._turn = Turn()
-        self.choice: RouteChoice | None = None
-        self.countdown = 0
-        self._is_looked_up = False
-        with self._memory.use(device):
-            self.route = Route.of(candidates.make(problem, None, self._launch(), generator))
+        self._is_tuned = network.tuner is not None and problem.options.tune != "off"
+        self._class = network.class_of(problem)
+        self._used: Choice | None = None
+        refuse_in_capture(network.memory.current_stream().ptr)  # executors may allocate when made
+        self.route: Route = self._first_route()
+        self.version = network.version
+        self.is_pending = self._is_unmeasured or self._is_incomplete
 
-    def _launch(self) -> Launch:
-        stream = self._memory.current_stream()
-        refuse_in_capture(stream.ptr)  # executors may allocate when they are made
-        return self._launch_on(self._device, stream)
+    @property
+    def choice(self) -> RouteChoice | None:
+        """What was measured for the plan's class of sizes, if the plan uses it."""
+        used = self._used
+        return None if used is None or used is not self._class.choice else used.found
+
+    @property
+    def borrowed(self) -> Choice | None:
+        """The choice of another class that the plan uses until its own class is measured."""
+        return self._used if self._class.choice is None else None
+
+    @property
+    def sizes(self) -> object:
+        """The class of sizes."""
+        return self._class.sizes
+
+    @property
+    def calls_left(self) -> int:
+        """Calls of the class before it is measured."""
+        return self._class.calls_left
+
+    @property
+    def _is_unmeasured(self) -> bool:
+        return self._is_tuned and self._class.choice is None
+
+    @property
+    def _is_incomplete(self) -> bool:
+        return (
+            self._used is not None
+            and self._used.replayed is not None
+            and self.route.replayed is None
+            and not self._stopped
+        )
+
+    _stopped = False  # whether a capture has failed
 
     def begin(self) -> None:
-        """Take what was found before, or see to it that the problem is measured."""
-        if self._tuner is None or self._take_known(self._tuner):
-            return
-        if self._problem.options.tune == "auto":
-            self.countdown = CALLS_BEFORE_TUNING
-        elif not self.autotune():
-            self.countdown = 1  # inside the caller's capture: behind it, then
+        """Measure now if that is asked for."""
+        if self._problem.options.tune == "now" and self._is_unmeasured and not self.autotune():
+            self._class.calls_left = 1  # inside the caller's capture: behind it, then
 
-    def _take_known(self, tuner: RNNTuner) -> bool:
-        """Use the result of this process or of another; False if there is none, or in a capture."""
-        if tuner.is_capturing():
-            return False  # stored results are run and compared first
-        self._is_looked_up = True
-        known = tuner.find(self._problem, self._device)
-        if known is None:
-            return False
-        self.countdown = 0
-        self._apply(known)
-        return True
+    def advance(self) -> None:
+        """Count a call, measure the class if that is due, and complete the route."""
+        if self._is_unmeasured:
+            self.network.class_of(self._problem)  # what is on disk, if the first look was captured
+            if self._class.choice is None and self.network.is_due(self._class):
+                self.network.measure(self._class, self._problem)
+        self.update()
+        if self._is_incomplete:
+            self._complete()
+        self.is_pending = self._is_unmeasured
 
-    def count(self) -> None:
-        """Count a call; the last one measures, after the caller's capture if there is one."""
-        if not self._is_looked_up and self._tuner is not None and self._take_known(self._tuner):
-            return
-        if self.countdown > 1:
-            self.countdown -= 1
-        else:
-            self.autotune()
+    def update(self) -> None:
+        """Use the newest choice of the network."""
+        self.version = self.network.version
+        choice = self.network.choice_for(self._class) if self._is_tuned else None
+        if choice is not None and choice is not self._used:
+            self._use(choice)
 
     def autotune(self) -> bool:
-        """Measure the candidates and use the fastest. False where that cannot be done now."""
-        with self._turn.take() as mine:
-            if self._tuner is None or not mine:
-                return False
-            if self._memory.is_capturing(self._memory.current_stream()):
-                return False
-            self.countdown = 0
-            choice = self._tuner.measure(self._problem, self._device)
-            if choice is not None:
-                self._apply(choice)
-            return choice is not None
+        """Measure the candidates and use the fastest. False if that cannot be done now."""
+        if not self._is_tuned or not self.network.measure(self._class, self._problem):
+            return False
+        self.update()
+        return True
 
-    def _apply(self, choice: RouteChoice) -> None:
-        """Use what was measured; a candidate that cannot be made now is left out."""
+    def complete(self) -> None:
+        """Bind what replays graphs now: for a plan whose sizes are to come again."""
+        if self._is_incomplete:
+            self._complete()
+        self.is_pending = self._is_unmeasured
+
+    def _first_route(self) -> Route:
+        choice = self.network.choice_for(self._class) if self._is_tuned else None
+        with self._memory_use(self._device):
+            if choice is not None:
+                try:
+                    direct = self._bound(choice.direct, is_exact=False)
+                except UnsupportedError:  # not for these sizes
+                    pass
+                else:
+                    self._used = choice
+                    return Route.of(direct)
+            return Route.of(self.network.by_rule(self._problem, self._generator))
+
+    def _use(self, choice: Choice) -> None:
+        """Use a choice for all calls from now on; one that cannot be bound is left out."""
         try:
-            with self._memory.use(self._device):
-                executors = {
-                    name: self._candidates.make(
-                        self._problem, name, self._launch(), self._generator
-                    )
-                    for name in {choice.direct, choice.replayed}
-                    if name is not None
-                }
+            with self._memory_use(self._device):
+                direct = self._bound(choice.direct, is_exact=True)
+                replayed = None
+                if choice.replayed is choice.direct:
+                    replayed = direct
+                elif choice.replayed is not None:
+                    replayed = self._bound(choice.replayed, is_exact=True)
         except FAILURES:
             return
-        self.choice = choice
-        replayed = None if choice.replayed is None else executors[choice.replayed]
-        self.route = Route.of(executors[choice.direct], replayed, choice.staged)
+        self._used, self._stopped = choice, False
+        self.route = Route.of(direct, replayed, choice.found.staged)
         self._changed()
+
+    def _complete(self) -> None:
+        choice, direct = self._used, self.route.direct
+        assert choice is not None
+        assert choice.replayed is not None
+        try:
+            with self._memory_use(self._device):
+                replayed = self._bound(choice.replayed, is_exact=True)
+        except FAILURES:
+            self._stopped = True
+            return
+        self.route = Route.of(direct, replayed, choice.found.staged)
+        self._changed()
+
+    def _bound(self, candidate: PreparedNetwork, *, is_exact: bool) -> AddressExecutor:
+        return candidate.bind(
+            self._problem, self.network.launch(), self._generator, is_exact=is_exact
+        )
 
     def stop_replaying(self) -> None:
         """Go on without graphs: a capture has failed."""
+        self._stopped = True
         self.route = Route.of(self.route.direct)
         self._changed()
 

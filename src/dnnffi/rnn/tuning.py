@@ -31,6 +31,7 @@ from dnnffi.execution.tuner import MAX_CHECKED, Tuner
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.size_class import size_class
 
 BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
@@ -365,17 +366,35 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
         self._candidates = candidates
         self._launch_on = launch_on
 
+    def measure(
+        self, problem: RNNProblem, device: int, budget: float = BUDGET
+    ) -> RouteChoice | None:
+        """Measure now with ``budget`` seconds (see `tune`), and keep the result.
+
+        What is measured with the option tune="now" is the result of these sizes alone, and of their
+        class if that has none yet.
+        """
+        found = tune(
+            self._candidates, problem, device, self._memory, self._launch_on, budget=budget
+        )
+        if found is None:
+            return None
+        self._keep(problem, device, found)
+        in_class = problem._replace(options=problem.options._replace(tune="auto"))
+        if in_class != problem and self.find(in_class, device) is None:
+            self._keep(in_class, device, found)
+        return found
+
     def _measured(self, problem: RNNProblem, device: int) -> RouteChoice | None:
         return tune(self._candidates, problem, device, self._memory, self._launch_on)
 
     def _about(self, problem: RNNProblem) -> dict[str, Any]:
         spec = problem.spec
-        lengths = set(problem.row_lengths)
-        rows = "full" if lengths == {problem.steps} else "equal" if len(lengths) == 1 else "unequal"
+        is_exact = problem.options.tune == "now"
         return {
             "engine": self._candidates.version,
             "spec": {f.name: getattr(spec, f.name) for f in fields(spec) if f.init},
-            "sequences": [problem.layout, problem.steps, problem.batch, rows],
+            "sizes": [*size_class(problem), *((problem.steps, problem.batch) if is_exact else ())],
             "training": problem.training,
             "drops": problem.drops,
             "options": [

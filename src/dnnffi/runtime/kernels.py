@@ -1,7 +1,8 @@
 """Kernels of dnnffi: from their source to a function of a device, and the launch of one.
 
-A kernel takes numbers of 64 bits: addresses, integers and floats. What a launch hands to the driver
-is kept and filled again, so that 30 arguments cost the host little more than two.
+A kernel takes numbers of 64 bits (addresses, integers and floats) and structs by value, given as
+bytes. What a launch hands to the driver is kept and filled again, so that 30 arguments cost the
+host little more than two.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from struct import Struct
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dnnffi.cache_folder import cache_folder
 from dnnffi.errors import UnsupportedError
@@ -39,6 +40,38 @@ class Stream(Protocol):
         """Its address; 0 is the default stream."""
 
 
+Argument = int | float | bytes
+"""An argument of a kernel: an address or integer below 2**63, a float, or a struct as its bytes."""
+
+
+class _ArgumentLayout(NamedTuple):
+    """Packs the arguments of a kernel; ``words`` has the first 64-bit word of each."""
+
+    packer: Struct
+    words: tuple[int, ...]
+
+    @classmethod
+    def of(cls, arguments: tuple[Argument, ...]) -> _ArgumentLayout:
+        """Return the layout of arguments with the types and sizes of these.
+
+        Raises ``ValueError`` for a struct whose size is not a multiple of 8 bytes.
+        """
+        formats, words, word = ["<"], [], 0
+        for argument in arguments:
+            words.append(word)
+            if isinstance(argument, bytes):
+                if len(argument) % 8:
+                    raise ValueError(
+                        f"a struct must have a multiple of 8 bytes; got {len(argument)}: pad it"
+                    )
+                formats.append(f"{len(argument)}s")
+                word += len(argument) // 8
+            else:
+                formats.append("d" if isinstance(argument, float) else "q")
+                word += 1
+        return cls(Struct("".join(formats)), tuple(words))
+
+
 class _LaunchBuffers:
     """Buffers that one call of ``cuLaunchKernelEx`` reads: its configuration, and the arguments.
 
@@ -48,12 +81,11 @@ class _LaunchBuffers:
 
     __slots__ = ("_packed", "_packer", "_view", "config", "pointers")
 
-    def __init__(self, packer: Struct, is_cooperative: bool) -> None:
-        count = packer.size // 8
-        self._packer = packer
-        self._packed = ffi.new("uint64_t[]", count)
+    def __init__(self, layout: _ArgumentLayout, is_cooperative: bool) -> None:
+        self._packer = layout.packer
+        self._packed = ffi.new("uint64_t[]", layout.packer.size // 8)
         self._view = ffi.buffer(self._packed)
-        self.pointers = ffi.new("void *[]", [self._packed + n for n in range(count)])
+        self.pointers = ffi.new("void *[]", [self._packed + word for word in layout.words])
         self.config = ffi.new("CUlaunchConfig *")
         if is_cooperative:
             self.config.attrs, self.config.numAttrs = _COOPERATIVE, 1
@@ -64,7 +96,7 @@ class _LaunchBuffers:
         threads: tuple[int, ...],
         shared_bytes: int,
         stream: int,
-        arguments: tuple[int | float, ...],
+        arguments: tuple[Argument, ...],
     ) -> None:
         self._packer.pack_into(self._view, 0, *arguments)
         config = self.config
@@ -86,14 +118,14 @@ class Kernel:
         self._device = device
         self._function = function
         self._is_cooperative = is_cooperative
-        self._packer: Struct | None = None  # of the arguments
+        self._layout: _ArgumentLayout | None = None  # known from the first launch
         self._unused: list[_LaunchBuffers] = []  # as many as were ever needed at the same time
 
     def __call__(
         self,
         blocks: tuple[int, ...],
         threads: tuple[int, ...],
-        arguments: tuple[int | float, ...],
+        arguments: tuple[Argument, ...],
         /,
         *,
         stream: Stream,
@@ -101,18 +133,18 @@ class Kernel:
     ) -> None:
         """Enqueue the kernel on ``stream``: a grid of ``blocks`` of ``threads``.
 
-        ``arguments`` are addresses, integers below 2**63 and floats; each is passed as 64 bits,
-        floats as doubles. The types of the first launch are those of all. ``shared_mem`` is the
-        dynamic shared memory of a block in bytes. Calls ``cuLaunchKernelEx``; raises `CudaError`.
+        ``arguments`` are addresses, integers below 2**63 and floats, each passed as 64 bits (floats
+        as doubles), and structs as bytes. The types and sizes of the first launch are those of all.
+        ``shared_mem`` is the dynamic shared memory of a block in bytes. Calls ``cuLaunchKernelEx``;
+        raises `CudaError`.
         """
         # Another thread, or a signal handler, may launch in the middle of this: each takes its own.
         try:
             buffers = self._unused.pop()
         except IndexError:
-            if self._packer is None:
-                types = "".join("d" if isinstance(one, float) else "q" for one in arguments)
-                self._packer = Struct(f"<{types}")
-            buffers = _LaunchBuffers(self._packer, self._is_cooperative)
+            if self._layout is None:
+                self._layout = _ArgumentLayout.of(arguments)
+            buffers = _LaunchBuffers(self._layout, self._is_cooperative)
         buffers.fill(blocks, threads, shared_mem, stream.ptr, arguments)
         status = self._launch(buffers.config, self._function, buffers.pointers, ffi.NULL)
         if status == _INVALID_CONTEXT:  # in a thread where nothing has used the device yet

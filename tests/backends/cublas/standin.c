@@ -114,6 +114,8 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(
     CHECK(layout && layout->mark == LIVE && value);
     if (attribute == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && size == 4)
         return layout->batch = *(const int32_t *)value, 0;
+    if (attribute == CUBLASLT_MATRIX_LAYOUT_COLS && size == 8)
+        return layout->columns = *(const uint64_t *)value, 0;
     CHECK(attribute == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && size == 8);
     return layout->stride = *(const int64_t *)value, 0;
 }

@@ -13,6 +13,7 @@ void *memcpy(void *, const void *, unsigned long);
 }
 
 #define __global__
+#define __grid_constant__
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)

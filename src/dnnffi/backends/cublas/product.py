@@ -1,4 +1,4 @@
-"""Matrix products by cublasLtMatmul, with algorithms that were chosen before.
+"""Matrix products by cublasLtMatmul, with algorithms that are chosen before the calls.
 
 The library stores matrices by columns, we store them by rows: it reads ours transposed. So it
 is asked for the transposed result, which is the product of the other two in the opposite order.
@@ -6,6 +6,7 @@ is asked for the transposed result, which is the product of the other two in the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from dnnffi.backends.vendor.enumerators import named
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
+from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import INT64_MAX, ITEM_SIZES, check_choice, check_flag, check_range
 from dnnffi.spec.options import MATHS
 
@@ -31,29 +33,37 @@ WORKSPACE_LIMIT = 32 << 20
 ALIGNMENT = 16
 """Bytes: the longest that one instruction reads."""
 
+MAX_CHOSEN = 64
+"""Numbers of rows for which a `RowsProduct` keeps algorithms."""
+
 _OPERATIONS = tuple(_named(plain="CUBLAS_OP_N", transposed="CUBLAS_OP_T").values())
 _IN_FLOAT = ffi.integer_const("CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE")
 
 _ONE, _ZERO = ffi.new("float *", 1), ffi.new("float *", 0)
+_ROWS = ffi.integer_const("CUBLASLT_MATRIX_LAYOUT_COLS")  # the library's columns are our rows
 
 
 class Matrix(NamedTuple):
     """Rows of elements in memory, or a batch of such matrices. The address comes with the call.
 
-    rows, columns : what lies in memory
+    rows, columns : what lies in memory; rows is None where each call brings it (`RowsProduct`)
     leading : elements from a row to the next; None where rows follow each other without gaps
     batch_stride : elements from a matrix of the batch to the next; 0 where it is the same one
     transposed : whether the product takes it transposed
     """
 
-    rows: int
+    rows: int | None
     columns: int
     leading: int | None = None
     batch_stride: int = 0
     transposed: bool = False
 
+    def with_rows(self, rows: int) -> Matrix:
+        """The same with ``rows`` rows, if each call brings them."""
+        return self._replace(rows=rows) if self.rows is None else self
+
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[Any, Any]:
         """Rows and columns as the product takes them."""
         size = self.rows, self.columns
         return size[::-1] if self.transposed else size
@@ -110,41 +120,14 @@ class MatrixProduct:
         batch: int = 1,
         workspace_limit: int = WORKSPACE_LIMIT,
     ) -> None:
-        self._arguments: Any = None
-        self._owned: list[Resource] = []
-        dtype = check_choice("dtype", dtype, DATA_TYPES)
-        math = check_choice("math", math, MATHS)
-        batch = check_range("batch", batch, 1)
         limit = check_range("workspace_limit", workspace_limit, 0, INT64_MAX)
-        a, b, c = a.checked("a"), b.checked("b"), c.checked("c")
-        if c.transposed or (*a.shape, *b.shape) != (c.rows, a.shape[1], a.shape[1], c.columns):
-            raise ValueError(f"a b must have the shape of c, which is as it lies; got {a} {b}, {c}")
-        if batch > 1 and not c.batch_stride:
-            raise ValueError("c.batch_stride must be at least 1 where there is a batch; got 0")
-        self._library, self._device, self._dtype = library, device, dtype
-        self._words = f"{c} = {a} {b} in {dtype}, batch {batch}, math {math}"
-        handle = handle_of(library, device).pointer
+        self._descriptors = _Descriptors(library, device, (a, b, c), dtype, math, batch)
         try:
-            compute = _TF32 if dtype == "float32" and math != "strict" else _FLOAT
-            operation = self._own("MatmulDesc", compute, DATA_TYPES["float32"])
-            # The other way round: see above.
-            for side, matrix in (("A", b), ("B", a)):
-                operation.set(
-                    f"CUBLASLT_MATMUL_DESC_TRANS{side}", "int32_t", _OPERATIONS[matrix.transposed]
-                )
-            a_layout, b_layout, c_layout = (self._layout(one, batch) for one in (a, b, c))
-            layouts = tuple(one.pointer for one in (b_layout, a_layout, c_layout, c_layout))
-            self._chosen = [
-                self._choose(handle, (operation.pointer, *layouts), alignment, limit)
-                for alignment in (ITEM_SIZES[dtype], ALIGNMENT)
-            ]
+            self._algorithms = self._descriptors.choose(limit)
         except BaseException:
             self.close()
             raise
-        self.workspace_bytes: int = max(found.workspaceSize for found in self._chosen)
-        self._matmul = library.lib.cublasLtMatmul
-        algorithms = (ffi.addressof(found[0], "algo") for found in self._chosen)
-        self._arguments = operation.pointer, *layouts[:3], *algorithms
+        self.workspace_bytes = self._algorithms.workspace_bytes
 
     def run(
         self, launch: Launch, a: int, b: int, c: int, workspace: int, *, accumulate: bool = False
@@ -156,11 +139,177 @@ class MatrixProduct:
         ``workspace_bytes`` is 0. With ``accumulate`` the product is added to what C holds, without
         C is not read. Raises `CublasError`, or `DnnffiError` in a forked process.
         """
-        operation, b_layout, a_layout, c_layout, any_address, aligned = (
-            self._arguments or self._is_closed()
-        )
+        self._descriptors.run(launch, self._algorithms, (a, b, c), workspace, accumulate)
+
+    def close(self) -> None:
+        """Destroy the descriptors. A second call does nothing."""
+        self._descriptors.close()
+
+    def __str__(self) -> str:
+        return str(self._descriptors)
+
+
+class Algorithms(NamedTuple):
+    """Algorithms of a product (``cublasLtMatmulAlgo_t *``), and the workspace that they need.
+
+    ``aligned`` is for addresses that are multiples of 16 bytes, ``any_address`` for others.
+    ``results`` are the results of the heuristic, which own both.
+    """
+
+    any_address: Any
+    aligned: Any
+    workspace_bytes: int
+    results: tuple[Any, ...]
+
+
+class RowsProduct:
+    """Products as of `MatrixProduct` whose number of rows is an argument of each call.
+
+    A matrix with ``rows`` None has that number of rows. Algorithms are chosen by `choose` for a
+    number of rows, and run with any smaller one too. A call sets the rows of descriptors that no
+    other thread uses at the time; the library reads them before the call returns.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        device: int,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix,
+        dtype: str,
+        *,
+        math: str = "default",
+        batch: int = 1,
+    ) -> None:
+        self._matrices = a, b, c
+        self._rest = dtype, math, batch
+        self._library, self._device = library, device
+        self._chosen: dict[int, Algorithms] = {}
+        self._unused: list[_Descriptors] = []  # as many as were ever used at the same time
+
+    def choose(self, rows: int) -> Algorithms:
+        """Return the algorithms for up to ``rows`` rows; the library is asked once for each number.
+
+        Raises as `MatrixProduct`.
+        """
+        found = self._chosen.get(rows)
+        if found is None:
+            descriptors = self._take(rows)
+            found = self._chosen.setdefault(rows, descriptors.choose(WORKSPACE_LIMIT))
+            self._unused.append(descriptors)
+            keep_newest(self._chosen, MAX_CHOSEN)
+        return found
+
+    def run(
+        self,
+        launch: Launch,
+        rows: int,
+        algorithms: Algorithms,
+        addresses: tuple[int, int, int],
+        workspace: int,
+        *,
+        accumulate: bool = False,
+    ) -> None:
+        """Enqueue the product of ``rows`` rows; ``addresses`` of A, B and C. Else as there."""
+        descriptors = self._take(rows)
+        try:
+            descriptors.run(launch, algorithms, addresses, workspace, accumulate)
+        except UnsupportedError:  # by the algorithms for more rows
+            algorithms = descriptors.choose(algorithms.workspace_bytes)
+            descriptors.run(launch, algorithms, addresses, workspace, accumulate)
+        self._unused.append(descriptors)
+
+    def _take(self, rows: int) -> _Descriptors:
+        """Return descriptors of ``rows`` rows that are the caller's alone."""
+        try:
+            descriptors = self._unused.pop()
+        except IndexError:
+            of_rows = tuple(one.with_rows(rows) for one in self._matrices)
+            varying = [one.rows is None for one in self._matrices]
+            return _Descriptors(self._library, self._device, of_rows, *self._rest, varying)
+        if descriptors.rows != rows:
+            descriptors.set_rows(rows)
+        return descriptors
+
+    def close(self) -> None:
+        """Destroy the descriptors. A second call does nothing."""
+        while self._unused:
+            self._unused.pop().close()
+
+
+class _Descriptors:
+    """The descriptors of one product: of the operation, and of the layouts of A, B and C.
+
+    ``varying`` says which matrices have the number of rows that `set_rows` sets.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        device: int,
+        matrices: tuple[Matrix, ...],
+        dtype: str,
+        math: str,
+        batch: int,
+        varying: Iterable[bool] = (),
+    ) -> None:
+        self._arguments: Any = None
+        self._owned: list[Resource] = []
+        dtype = check_choice("dtype", dtype, DATA_TYPES)
+        math = check_choice("math", math, MATHS)
+        batch = check_range("batch", batch, 1)
+        a, b, c = (one.checked(name) for name, one in zip("abc", matrices, strict=True))
+        if c.transposed or (*a.shape, *b.shape) != (c.rows, a.shape[1], a.shape[1], c.columns):
+            raise ValueError(f"a b must have the shape of c, which is as it lies; got {a} {b}, {c}")
+        if batch > 1 and not c.batch_stride:
+            raise ValueError("c.batch_stride must be at least 1 where there is a batch; got 0")
+        self._library, self._device, self._dtype = library, device, dtype
+        self._words = f"{c} = {a} {b} in {dtype}, batch {batch}, math {math}"
+        self._matmul = library.lib.cublasLtMatmul
+        self._set_layout = library.lib.cublasLtMatrixLayoutSetAttribute
+        self.rows: int | None = None
+        self._rows = ffi.new("uint64_t *")
+        handle_of(library, device)  # refuses in a forked process before anything is made
+        try:
+            compute = _TF32 if dtype == "float32" and math != "strict" else _FLOAT
+            operation = self._own("MatmulDesc", compute, DATA_TYPES["float32"])
+            # The other way round: see above.
+            for side, matrix in (("A", b), ("B", a)):
+                operation.set(
+                    f"CUBLASLT_MATMUL_DESC_TRANS{side}", "int32_t", _OPERATIONS[matrix.transposed]
+                )
+            layouts = [self._layout(one, batch).pointer for one in (a, b, c)]
+        except BaseException:
+            self.close()
+            raise
+        pairs = zip(layouts, varying, strict=False)
+        self._varying = [layout for layout, varies in pairs if varies]
+        a_layout, b_layout, c_layout = layouts
+        self._arguments = operation.pointer, b_layout, a_layout, c_layout
+
+    def set_rows(self, rows: int) -> None:
+        """Set the number of rows of the matrices in which it varies."""
+        self._rows[0] = rows
+        for layout in self._varying:
+            status = self._set_layout(layout, _ROWS, self._rows, 8)
+            if status:
+                raise self._library.error(status, "cublasLtMatrixLayoutSetAttribute", self)
+        self.rows = rows
+
+    def run(
+        self,
+        launch: Launch,
+        algorithms: Algorithms,
+        addresses: tuple[int, int, int],
+        workspace: int,
+        accumulate: bool,
+    ) -> None:
+        operation, b_layout, a_layout, c_layout = self._arguments or self._is_closed()
         library, device = self._library, self._device
+        a, b, c = addresses
         handle = library.handles.find(device) or handle_of(library, device)
+        any_address, aligned, workspace_bytes, _ = algorithms
         status = self._matmul(
             handle.pointer,
             operation,
@@ -176,14 +325,23 @@ class MatrixProduct:
             c_layout,
             any_address if (a | b | c) % ALIGNMENT else aligned,
             workspace,
-            self.workspace_bytes,
+            workspace_bytes,
             launch.stream.ptr,
         )
         if status:
             raise library.error(status, "cublasLtMatmul", self)
 
+    def choose(self, workspace_limit: int) -> Algorithms:
+        """Return what the library's heuristic chooses for addresses with and without alignment."""
+        results = tuple(
+            self._choose(alignment, workspace_limit)
+            for alignment in (ITEM_SIZES[self._dtype], ALIGNMENT)
+        )
+        any_address, aligned = (ffi.addressof(found[0], "algo") for found in results)
+        workspace_bytes = max(found.workspaceSize for found in results)
+        return Algorithms(any_address, aligned, workspace_bytes, results)
+
     def close(self) -> None:
-        """Destroy the descriptors. A second call does nothing."""
         self._arguments = None
         for resource in self._owned:
             resource.close()
@@ -194,7 +352,7 @@ class MatrixProduct:
     def _is_closed(self) -> Any:
         raise ValueError("this MatrixProduct is closed")
 
-    def _own(self, kind: str, *arguments: int) -> _Descriptor:
+    def _own(self, kind: str, *arguments: Any) -> _Descriptor:
         made = _Descriptor(self._library, kind, *arguments, problem=self)
         self._owned.append(made)
         return made
@@ -208,12 +366,14 @@ class MatrixProduct:
             made.set(stride, "int64_t", matrix.batch_stride)
         return made
 
-    def _choose(self, handle: Any, descriptors: tuple[int, ...], alignment: int, limit: int) -> Any:
-        """The result of the heuristic for addresses of ``alignment`` bytes.
+    def _choose(self, alignment: int, limit: int) -> Any:
+        """Return the result of the heuristic for addresses of ``alignment`` bytes.
 
         Only of the addresses: it knows the gaps between rows and matrices from the layouts.
         """
+        operation, b_layout, a_layout, c_layout = self._arguments
         library, name = self._library, "CUBLASLT_MATMUL_PREF"
+        handle = handle_of(library, self._device).pointer
         found, count = ffi.new("cublasLtMatmulHeuristicResult_t *"), ffi.new("int *")
         with _Descriptor(library, "MatmulPreference", problem=self) as preference:
             preference.set(f"{name}_MAX_WORKSPACE_BYTES", "uint64_t", limit)
@@ -221,7 +381,8 @@ class MatrixProduct:
                 preference.set(f"{name}_MIN_ALIGNMENT_{side}_BYTES", "uint32_t", alignment)
             if ITEM_SIZES[self._dtype] == 2:  # parts of a sum are not to be rounded to 16 bits
                 preference.set(f"{name}_REDUCTION_SCHEME_MASK", "uint32_t", _IN_FLOAT)
-            arguments = handle, *descriptors, preference.pointer, 1, found, count
+            layouts = b_layout, a_layout, c_layout, c_layout
+            arguments = handle, operation, *layouts, preference.pointer, 1, found, count
             library.call("cublasLtMatmulAlgoGetHeuristic", *arguments, problem=self)
         if not count[0] or found.state:
             raise UnsupportedError(

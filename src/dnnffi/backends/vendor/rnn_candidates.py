@@ -39,6 +39,9 @@ class VendorCandidates:
     def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
         return ""
 
+    def network(self, problem: RNNProblem, algorithm: str | None, launch: Launch) -> VendorNetwork:
+        return VendorNetwork(self, algorithm)
+
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
     ) -> AddressExecutor:
@@ -46,5 +49,22 @@ class VendorCandidates:
             problem = problem._replace(options=problem.options._replace(algorithm=algorithm))
         return self._executor(problem, launch, self._library, generator)
 
+    def clear(self) -> None:
+        """Nothing is kept."""
+
     def generator(self, device: int, seed: int) -> Generator:
         return self._generator(self._library, device, seed)
+
+
+class VendorNetwork:
+    """An algorithm of a vendor, of which an executor is made for every problem."""
+
+    def __init__(self, candidates: VendorCandidates, algorithm: str | None) -> None:
+        self._candidates = candidates
+        self._algorithm = algorithm
+
+    def bind(
+        self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
+    ) -> AddressExecutor:
+        """Return a new executor; it refuses as `VendorCandidates.make` does."""
+        return self._candidates.make(problem, self._algorithm, launch, generator)

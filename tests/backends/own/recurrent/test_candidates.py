@@ -63,7 +63,9 @@ def memory():
 @pytest.fixture
 def own(memory, cublas, monkeypatch):
     monkeypatch.setattr(cublas_library, "load", lambda: cublas)
-    return OwnCandidates(memory)
+    made = OwnCandidates(memory)
+    yield made
+    made.clear()
 
 
 def launch(memory):
@@ -248,11 +250,18 @@ def made(monkeypatch):
     """What executors were asked for: (name, forward, backward)."""
     asked = []
 
-    def executor(problem, launch, memory, library, algorithm, forward, backward, generator):
-        asked.append((algorithm, forward, backward))
-        return asked[-1]
+    class Network:
+        def __init__(self, problem, device, memory, library, algorithm, forward, backward):
+            self.made = algorithm, forward, backward
+            asked.append(self.made)
 
-    monkeypatch.setattr(candidates, "OwnRNNExecutor", executor)
+        def check(self, problem):
+            pass
+
+        def bind(self, problem, launch, generator, *, is_exact):
+            return self.made
+
+    monkeypatch.setattr(candidates, "OwnNetwork", Network)
     monkeypatch.setattr(candidates, "compile_kernel", lambda geometry, memory: None)
     return asked
 
@@ -329,9 +338,9 @@ def test_each_name_is_another_pair_of_kernels(own, memory, made, training):
 
 
 def test_who_names_none_gets_the_first(own, memory, made):
-    own.make(PROBLEM, None, launch(memory))
-    own.make(PROBLEM, "1.1", launch(memory))
-    assert made[0] == made[1]
+    found = [own.make(PROBLEM, name, launch(memory)) for name in (None, "1.1")]
+    assert found[0] == found[1]
+    assert len(made) == 1  # prepared once
 
 
 @pytest.mark.parametrize(
@@ -508,13 +517,11 @@ def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch
         own.make(problem, "1", launch(memory))
     # Who names none gets the first that fits.
     with closing(own.make(problem, None, launch(memory))) as executor:
-        assert executor._forward_kernel.geometry == own._pairs(problem)[1][0]
+        assert executor._network.forward_kernel.geometry == own._pairs(problem)[1][0]
 
 
 def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
     monkeypatch.setattr(choices, "_MOST", 1)
     executor = own.make(PROBLEM, "1.1", launch(memory))
-    assert (executor.problem, executor.algorithm, executor.closed) == (PROBLEM, "own", False)
-    executor.close()
-    assert executor.closed
+    assert (executor.problem, executor.algorithm) == (PROBLEM, "own")

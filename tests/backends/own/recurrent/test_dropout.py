@@ -12,10 +12,10 @@ from conformance import Case, problem_of
 from emulated_cuda import EmulatedKernel, EmulatedMemory, functions
 from emulated_network import Network, address, geometry, kind_of
 
-from dnnffi.backends.cublas.product import MatrixProduct
+from dnnffi.backends.cublas.product import RowsProduct
 from dnnffi.backends.own.recurrent import kernels
-from dnnffi.backends.own.recurrent.dropout import Dropout, Generator
-from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
+from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.backends.rnn_interface import ForwardAddresses
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
@@ -82,14 +82,16 @@ def dropped(problem, values, seed=LARGE_SEED, drawn=0, layer=0):
     launch = Launch(memory.current_stream(), 0)
     generator = Generator(memory, 0, seed)
     generator.restore(np.array([seed, drawn], np.uint64).view(np.uint8))
-    rows = rows_of(problem)
-    tables = [] if rows.tables is None else [memory.constant(t) for t in rows.tables[:3]]
-    at = (tables[0].data.ptr, tables[2].data.ptr) if tables else (0, 0)
-    made = Dropout(problem, rows, at, generator, memory)
+    layout = row_layout(problem)
+    at = 0, 0
+    if layout.tables is not None:
+        entries = memory.constant(layout.tables.entries)
+        at = layout.tables.addresses(entries.data.ptr)[::2]
+    made = DropoutKernels(problem.spec.dtype, memory).bind(problem, layout, generator)
     taken = memory.zeros((16,), np.uint8)
     made.take(launch, taken.data.ptr)
     array = memory.array(values)
-    made.drop(launch, array.data.ptr, array.data.ptr, taken.data.ptr, layer)
+    made.drop(launch, array.data.ptr, array.data.ptr, taken.data.ptr, at, layer)
     memory.check_margins()
     assert generator.save().view(np.uint64).tolist() == [
         seed,
@@ -243,7 +245,7 @@ def test_a_replayed_forward_moves_the_state_on(cublas, monkeypatch):
         with monkeypatch.context() as patch:  # everything that a forward enqueues
             for owner, name in (
                 (EmulatedKernel, "__call__"),
-                (MatrixProduct, "run"),
+                (RowsProduct, "run"),
                 (EmulatedMemory, "clear"),
                 (EmulatedMemory, "copy"),
             ):

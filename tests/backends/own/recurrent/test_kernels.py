@@ -474,13 +474,14 @@ def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
         with setup.network(cublas, problem) as network:
             executor = network.executor
             sizes[bias] = executor.reserve_bytes
-            run = executor._backward_kernel.run
+            compiled = network.network.backward_kernel
+            run = compiled.kernel
 
-            def noted(launch, arguments, bounds, bias=bias, run=run):
+            def noted(blocks, threads, arguments, bias=bias, run=run, **where):
                 passed[bias] = arguments[12]
-                run(launch, arguments, bounds)
+                run(blocks, threads, arguments, **where)
 
-            executor._backward_kernel.run = noted
+            compiled.kernel = noted
             network.results(conformance.arrays_of(conformance.Case(problem, True, 0)))
     assert sizes[False] < sizes[True]
     assert passed[False] == 0 != passed[True]
@@ -519,7 +520,7 @@ def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, number, 
     problem = RNNProblem.dense(spec, 5, 3, training=True)
     arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
     with setup.network(cublas, problem) as network:
-        getattr(network.executor, f"_{kernel}_kernel")._kernel.absent = 1
+        getattr(network.network, f"{kernel}_kernel").kernel.absent = 1
         found = network.results(arrays)
     units = setup.backward["units"] if kernel == "backward" else 8
     assert np.isnan(np.asarray(getattr(found, result), "f4")[..., :units]).all()
@@ -531,11 +532,11 @@ def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
     problem = RNNProblem.dense(spec, 2, 17, training=True)  # three groups of three blocks each way
     launches = []
     with setup.network(cublas, problem, room=8) as network:
-        kernel = network.executor._forward_kernel
-        kernel._kernel = lambda grid, threads, arguments, **_: launches.append(
+        kernel = network.network.forward_kernel
+        kernel.kernel = lambda grid, threads, arguments, **_: launches.append(
             (grid, threads, arguments[-4:])
         )
-        kernel.run(network.launch, (), (-1.0, 1.0))
+        kernel.bind(17, 2, 2).run(network.launch, (), (-1.0, 1.0))
     rest = (128,), 3, (-1.0, 1.0)
     assert launches == [((6,), rest[0], (rest[1], first, *rest[2])) for first in (0, 2, 4)]
 

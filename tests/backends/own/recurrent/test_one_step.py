@@ -14,14 +14,19 @@ from dnnffi.backends.own.recurrent.one_step import OneStep, division, is_one_ste
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.size_class import size_class
 
 
 class OneStepNetwork(Network):
     """A problem of one step on a device of four multiprocessors."""
 
     def made(self, *_):
-        way = OneStep.of(self.problem, kind_of(self.problem), 4)
-        return way.executor(self.problem, self.launch, self.memory, "own", None)
+        problem, max_rows = self.problem, size_class(self.problem).max_rows
+        way = OneStep.of(problem, kind_of(problem), max_rows, 4)
+        return way.network(problem, 0, self.memory, "own").bind(problem, self.launch)
+
+    def __exit__(self, *raised):
+        self.executor.close()
 
 
 def results(problem, arrays, offset=0):
@@ -32,7 +37,7 @@ def results(problem, arrays, offset=0):
 
 def check(spec, batch, *, states=True, options=None, offset=0, seed=0, bound=None):
     problem = RNNProblem.dense(spec, 1, batch, training=False, options=options or RNNOptions())
-    assert is_one_step(problem)
+    assert is_one_step(problem, size_class(problem))
     case = conformance.Case(problem, states, seed)
     arrays = conformance.arrays_of(case)
     found, expected = results(problem, arrays, offset), conformance.expected(case, arrays)
@@ -120,7 +125,7 @@ ONE = RNNProblem.dense(SPEC, 1, 6, training=False)
     ],
 )
 def test_which_problems_they_run(problem, fits):
-    assert is_one_step(problem) is fits
+    assert is_one_step(problem, size_class(problem)) is fits
 
 
 @given(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import permutations, product
 from typing import Any, NamedTuple
 
@@ -22,22 +23,27 @@ from dnnffi.backends.own.recurrent.choices import (
     whole_rows,
 )
 from dnnffi.backends.own.recurrent.dropout import Generator
-from dnnffi.backends.own.recurrent.executor import OwnRNNExecutor, kernels_beside
+from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import SourceAndName, compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
-from dnnffi.backends.own.recurrent.one_step import OneStep, is_one_step
-from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.own.recurrent.one_step import OneStep, OneStepNetwork, is_one_step
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import DnnffiError, UnsupportedError
+from dnnffi.execution.cache import PlanCache
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.size_class import SizeClass, size_class
 
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
 
-_VERSION = 14
+MAX_NETWORKS = 128
+"""Compiled networks that are kept; kernels themselves are kept for the process."""
+
+_VERSION = 15
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -57,16 +63,11 @@ class _Pair(NamedTuple):
         if self.backward is not None:
             yield self.backward
 
-    def executor(
-        self,
-        problem: RNNProblem,
-        launch: Launch,
-        memory: MemoryWithGraphs,
-        algorithm: str,
-        generator: Any,
-    ) -> OwnRNNExecutor:
-        """The executor; it refuses as `OwnRNNExecutor` does."""
-        return OwnRNNExecutor(problem, launch, memory, cublas.load(), algorithm, *self, generator)
+    def network(
+        self, problem: RNNProblem, device: int, memory: MemoryWithGraphs, algorithm: str
+    ) -> OwnNetwork:
+        """Return the compiled network; it refuses as `OwnNetwork` does."""
+        return OwnNetwork(problem, device, memory, cublas.load(), algorithm, *self)
 
 
 class OwnCandidates:
@@ -77,6 +78,8 @@ class OwnCandidates:
 
     def __init__(self, memory: Any) -> None:
         self._memory: MemoryWithGraphs = memory
+        self._ways: PlanCache[list[tuple[str, _Pair | OneStep]]] = PlanCache(MAX_NETWORKS)
+        self._networks: PlanCache[OwnNetwork | OneStepNetwork] = PlanCache(MAX_NETWORKS)
         self.version = f"kernels {_VERSION}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
@@ -119,22 +122,36 @@ class OwnCandidates:
                     return f"its {phase} took longer than that of {self.name} {other}"
         return ""
 
-    def make(
-        self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
-    ) -> AddressExecutor:
+    def network(
+        self, problem: RNNProblem, algorithm: str | None, launch: Launch
+    ) -> OwnNetwork | OneStepNetwork:
+        """Return a candidate that is ready for any sizes of the problem's network.
+
+        It is compiled at the first call. None stands for the first candidate that fits.
+        """
         if reason := self._why_not(problem):
             raise UnsupportedError("dnnffi", "", reason)
-        named = self._named(problem)
+        named, device = self._named(problem), launch.device
         ways = [way for name, way in named if algorithm is None or name == algorithm]
         refused = UnsupportedError(
             "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
         )
         for way in ways:
+            key = problem.spec, problem.options.math, problem.drops, way, device
+            make = partial(way.network, problem, device, self._memory, OWN)
             try:
-                return way.executor(problem, launch, self._memory, OWN, generator)
+                made = self._networks.get(key, make)
+                made.check(problem)
+                return made
             except UnsupportedError as error:  # as where others have a part of the device
                 refused = error
         raise refused
+
+    def make(
+        self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
+    ) -> AddressExecutor:
+        network = self.network(problem, algorithm, launch)
+        return network.bind(problem, launch, generator, is_exact=True)
 
     def generator(self, device: int, seed: int) -> Generator:
         with self._memory.use(device):
@@ -143,6 +160,10 @@ class OwnCandidates:
             raise UnsupportedError("dnnffi", "", reason)
         return Generator(self._memory, device, seed)
 
+    def clear(self) -> None:
+        self._networks.clear()
+        self._ways.clear()
+
     def _why_not(self, problem: RNNProblem) -> str:
         """Why our kernels do not take a problem; empty where they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
@@ -150,11 +171,19 @@ class OwnCandidates:
     def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair | OneStep]]:
         """Those of `_pairs` that the problem can have. Its names are the same without dropout.
 
-        Nothing can be dropped between layers that run at once. A problem of one step has one way.
+        They are those of its class of sizes. Nothing can be dropped between layers that run at
+        once. A problem of one step has one way.
         """
-        if is_one_step(problem):
-            chip = self._chip()
-            return [("step", OneStep.of(problem, kind_of(problem), chip.multiprocessors))]
+        sizes, chip = size_class(problem), self._chip()
+        key = problem.spec, problem.training, problem.drops, kind_of(problem), sizes, chip
+        return self._ways.get(key, lambda: self._new_named(problem, sizes, chip))
+
+    def _new_named(
+        self, problem: RNNProblem, sizes: SizeClass, chip: Chip
+    ) -> list[tuple[str, _Pair | OneStep]]:
+        if is_one_step(problem, sizes):
+            of_step = OneStep.of(problem, kind_of(problem), sizes.max_rows, chip.multiprocessors)
+            return [("step", of_step)]
         forwards: dict[Geometry, int] = {}
         backwards: dict[Geometry, int] = {}
         named: list[tuple[str, _Pair | OneStep]] = []
@@ -169,11 +198,11 @@ class OwnCandidates:
 
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
         """Geometries of the forward and, for training, of the backward; whatever is dropped."""
-        kind, chip = kind_of(problem), self._chip()
-        forwards = _ways(problem, kind, chip)
+        kind, chip, sizes = kind_of(problem), self._chip(), size_class(problem)
+        forwards = _ways(problem.spec, kind, sizes, chip)
         if not problem.training:
             return [_Pair(one, None) for way in forwards for one in way]
-        backwards = _ways(problem, kind._replace(backward=True), chip)
+        backwards = _ways(problem.spec, kind._replace(backward=True), sizes, chip)
         pairs: list[_Pair] = []
         for number, mine in enumerate(forwards):
             others = backwards[number]
@@ -196,7 +225,7 @@ def kind_of(problem: RNNProblem) -> Kind:
     spec, options = problem.spec, problem.options
     return Kind(
         *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
-        packed=rows_of(problem).tables is not None,
+        packed=size_class(problem).is_ragged,
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
         strict=spec.dtype == "float32" and options.math == "strict",
     )
@@ -208,14 +237,14 @@ def _parts(pair: str, number: int) -> tuple[str, str]:
     return both[number], both[1 - number]
 
 
-def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, ...]]:
+def _ways(spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip) -> list[tuple[Geometry, ...]]:
     """Geometries by what a launch has and how its blocks exchange words.
 
     First not at all, or in clusters without tensor cores. Then all layers at once, of a network of
     one direction, and one layer; in clusters, then through device memory. Where a way is expected
     to be the fastest, a few of those behind it are enough.
     """
-    spec, batch = problem.spec, problem.batch
+    batch = sizes.max_rows
     where = batch, spec.num_directions, chip
     choose = backward_choices if kind.backward else forward_choices
     rows, clusters = whole_rows(kind, *where), clustered(kind, *where)
@@ -229,7 +258,7 @@ def _ways(problem: RNNProblem, kind: Kind, chip: Chip) -> list[tuple[Geometry, .
     if spec.num_layers == 1 or spec.bidirectional:
         return [rows, clusters, alone]
     together = clustered(kind._replace(layers=spec.num_layers), *where)
-    at_once = layers_at_once(kind, batch, max(problem.row_lengths), spec.num_layers, chip)
+    at_once = layers_at_once(kind, batch, sizes.max_steps, spec.num_layers, chip)
     if together or at_once:
         clusters, alone = clusters[:1], alone[:2]
     return [rows, together, at_once, clusters, alone]

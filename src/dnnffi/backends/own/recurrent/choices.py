@@ -47,8 +47,9 @@ _ROW_THREADS, _MOST_ROW_THREADS = 160, 512
 _MOST_ROW_PRODUCTS = 66_000
 """Of a block without tensor cores, in a step."""
 
-_MOST_EXCHANGED = 32_000_000
-"""Bytes that layers exchange which run at once: their words are all kept."""
+_MOST_EXCHANGED = 64_000_000
+"""Bytes that layers exchange which run at once, in the longest sequences of a class of sizes: their
+words are all kept."""
 
 _CHUNKS = 1, 2, 3, 4, 6, 8, 11
 _WIDE_THREADS = 256

@@ -10,7 +10,7 @@ import numpy as np
 
 from dnnffi import dropout
 from dnnffi.backends.own.recurrent.kernels import dropout_kernels
-from dnnffi.backends.own.recurrent.rows import Rows
+from dnnffi.backends.own.recurrent.rows import RowLayout
 from dnnffi.backends.vendor.dropout import StatesInOrder
 from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
 from dnnffi.reference.dropout import dropped_below
@@ -41,22 +41,32 @@ class Generator(StatesInOrder):
         return Launch(stream, self.device)
 
 
-class Dropout:
-    """The kernels of a problem that drops.
+class DropoutKernels:
+    """The compiled kernels of networks of one dtype that drop."""
 
-    ``tables`` are the addresses of packed rows' offsets and order, 0 where rows are not packed.
+    def __init__(self, dtype: str, memory: MemoryWithGraphs) -> None:
+        self.take, self.drop = (memory.kernel(*one) for one in dropout_kernels(dtype))
+
+    def bind(self, problem: RNNProblem, layout: RowLayout, generator: Generator) -> Dropout:
+        """Return the dropout of a problem."""
+        return Dropout(self, problem, layout, generator)
+
+
+class Dropout:
+    """Dropout between the layers of one problem.
+
+    ``tables`` of its calls are the addresses of step offsets and caller rows, 0 for dense rows.
     """
 
     def __init__(
         self,
+        kernels: DropoutKernels,
         problem: RNNProblem,
-        rows: Rows,
-        tables: tuple[int, int],
+        layout: RowLayout,
         generator: Generator,
-        memory: MemoryWithGraphs,
     ) -> None:
         spec = problem.spec
-        self._take, self._drop = (memory.kernel(*one) for one in dropout_kernels(spec.dtype))
+        self._take, self._drop = kernels.take, kernels.drop
         self._state = generator.address
         self._masks = spec.num_layers - 1
         units = spec.hidden_size * spec.num_directions
@@ -65,11 +75,11 @@ class Dropout:
         self._threads = (threads,)
         self._blocks = (
             -(-groups // threads),
-            min(rows.batch, _MOST_BLOCKS),
-            min(rows.steps, _MOST_BLOCKS),
+            min(layout.batch, _MOST_BLOCKS),
+            min(layout.steps, _MOST_BLOCKS),
         )
-        self._tables = tables
-        self._sizes = rows.steps, rows.batch, rows.step_stride, rows.row_stride, units
+        strides = layout.step_stride, layout.row_stride
+        self._sizes = layout.steps, layout.batch, *strides, units
         scale = 0.0 if problem.dropout == 1 else 1 / (1 - problem.dropout)
         self._rule = dropped_below(problem.dropout), scale
 
@@ -77,7 +87,15 @@ class Dropout:
         """Keep the state in ``taken`` for the masks of one forward, and move it on."""
         self._take((1,), (1,), (self._state, taken, self._masks), stream=launch.stream)
 
-    def drop(self, launch: Launch, source: int, target: int, taken: int, layer: int) -> None:
+    def drop(
+        self,
+        launch: Launch,
+        source: int,
+        target: int,
+        taken: int,
+        tables: tuple[int, int],
+        layer: int,
+    ) -> None:
         """``source``, of the shape of a layer's y, by the mask of that layer's y."""
-        arguments = source, target, taken, *self._tables, layer, *self._sizes, *self._rule
+        arguments = source, target, taken, *tables, layer, *self._sizes, *self._rule
         self._drop(self._blocks, self._threads, arguments, stream=launch.stream)

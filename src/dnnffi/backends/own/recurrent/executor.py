@@ -1,11 +1,14 @@
-"""The executor of recurrent networks on own kernels, layer by layer, on the arrays of a call.
+"""Execution of a recurrent network by our own kernels, layer by layer, on the arrays of a call.
 
 For each layer the products of x of all steps, then one kernel for all steps of both directions. A
-backward is a kernel for all steps, then the products that give dx; the gradients of the weights are
-products again, which need not wait for each other. Where one kernel has all layers at once, only
-the first layer has products of x, and of dx. Nothing is kept between calls: what kernels exchange
-lies in the workspace and is cleared by every call, so streams, threads, graphs and launches that
-failed share no state.
+backward pass is a kernel for all steps, then the products that give dx; the gradients of the
+weights are products again, which need not wait for each other. If one kernel has all layers at
+once, only the first layer has products of x, and of dx. Nothing is kept between calls: what kernels
+exchange is stored in the workspace and cleared by every call, so streams, threads, graphs and
+launches that failed share no state.
+
+`OwnNetwork` has what is made once for a network; `OwnNetwork.bind` adds the sizes of a batch, which
+takes arithmetic alone.
 """
 
 from __future__ import annotations
@@ -13,27 +16,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.dropout import STATE_BYTES, Dropout, Generator
+from dnnffi.backends.own.recurrent.dropout import (
+    STATE_BYTES,
+    DropoutKernels,
+    Generator,
+)
 from dnnffi.backends.own.recurrent.geometry import Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
+    LayerLaunches,
     SourceAndName,
     bias_kernel,
     dropout_kernels,
     narrow_kernel,
     row_kernels,
+    table_kernel,
 )
 from dnnffi.backends.own.recurrent.layout import (
-    ArraySizes,
     Buffer,
     LayerArrays,
     LayerWeights,
     layer_weights,
 )
-from dnnffi.backends.own.recurrent.narrow import NarrowMatrices
+from dnnffi.backends.own.recurrent.narrow import NarrowKernel, NarrowMatrices
 from dnnffi.backends.own.recurrent.packing import Packing
-from dnnffi.backends.own.recurrent.products import Products
-from dnnffi.backends.own.recurrent.rows import rows_of
+from dnnffi.backends.own.recurrent.products import BoundProducts, Products
+from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
@@ -41,6 +49,7 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
@@ -55,138 +64,191 @@ class _Room(NamedTuple):
     exchange_bytes: int
     streamed: int
 
+    @classmethod
+    def of(cls, launches: LayerLaunches, workspace: Buffer) -> _Room:
+        """Return new parts of a workspace."""
+        exchange = workspace.add(launches.exchange_bytes)
+        return cls(exchange, launches.exchange_bytes, workspace.add(launches.streamed_bytes))
+
     def addresses(self, workspace: int) -> tuple[int, int]:
         """Of what groups exchange, and of the weights that they stream."""
         return workspace + self.exchange, workspace + self.streamed
 
 
-class _Distances(NamedTuple):
-    """Elements from one layer's or direction's to the next: arrays of our own, matrices, biases."""
+class OwnNetwork:
+    """A network on our own kernels, on one device, ready for any sizes.
 
-    arrays: int
-    matrices: int
-    biases: int
+    ``problem`` is one of its problems; its batch, steps and lengths do not matter, but whether rows
+    have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` are the
+    geometries of the kernels, the latter None for inference. Raises `UnsupportedError` if a kernel
+    cannot be compiled or does not fit on the device, and `CublasError`.
+    """
+
+    def __init__(
+        self,
+        problem: RNNProblem,
+        device: int,
+        memory: MemoryWithGraphs,
+        library: Any,
+        algorithm: str,
+        forward: Geometry,
+        backward: Geometry | None,
+    ) -> None:
+        self.device, self.memory, self.algorithm = device, memory, algorithm
+        self.kind = kind = forward.kind
+        self.spec = spec = problem.spec
+        self.item_bytes = ITEM_SIZES[spec.dtype]
+        self.weight_size: int = weight_layout(spec, "cudnn").size
+        self.weights = layer_weights(spec)
+        self.packing = Packing(self.item_bytes, memory) if kind.packed else None
+        self.forward_kernel = LayerKernel(forward, memory)
+        self.backward_kernel = None
+        self.bias_kernel = None
+        if backward is not None:
+            self.backward_kernel = LayerKernel(backward, memory)
+            if spec.bias:
+                self.bias_kernel = memory.kernel(*bias_kernel(spec.dtype))
+        self.narrow = NarrowKernel(kind, spec.num_directions, memory) if kind.narrow else None
+        self.dropout = DropoutKernels(spec.dtype, memory) if problem.drops else None
+        self.position_bytes = kind.padded * self.item_bytes
+        """Bytes of the units of one position in arrays of the kernels."""
+        columns = kind.saved if kind.training else kind.gates
+        self.gate_bytes = columns * self.position_bytes
+        self.output_bytes = spec.hidden_size * spec.num_directions * self.item_bytes
+        self.input_bytes = spec.input_size * self.item_bytes
+        self.products: dict[int, Products] = {}
+        try:
+            for inputs in dict.fromkeys(map(spec.layer_input_size, range(spec.num_layers))):
+                self.products[inputs] = Products(
+                    library, device, kind, inputs, problem.options.math
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self, problem: RNNProblem) -> None:
+        """Raise `UnsupportedError` if the rows of a problem do not fit on the device."""
+        sizes = problem.batch, self.spec.num_directions, problem.steps
+        for kernel in (self.forward_kernel, self.backward_kernel):
+            if kernel is not None:
+                kernel.bind(*sizes)
+
+    def bind(
+        self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
+    ) -> OwnRNNExecutor:
+        """Return the executor of a problem of this network, with any sizes.
+
+        ``generator`` has the random numbers of dropout. With ``is_exact`` the algorithms of matrix
+        products are chosen for these sizes, which asks cuBLASLt; else for the next power of two.
+        Raises `UnsupportedError` if the sizes do not fit on the device, ``ValueError`` and
+        ``TypeError`` for a generator.
+        """
+        return OwnRNNExecutor(self, problem, generator, is_exact)
+
+    def close(self) -> None:
+        """Release everything native. A second call does nothing."""
+        while self.products:
+            self.products.popitem()[1].close()
 
 
 def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[SourceAndName]:
-    """The kernels that an executor launches beside those of its geometries."""
-    spec, tables = problem.spec, rows_of(problem).tables
+    """The kernels of an `OwnNetwork` that have no geometry."""
+    spec = problem.spec
     found = []
     if problem.training and spec.bias:
         found.append(bias_kernel(spec.dtype))
     if forward.kind.narrow:
         found.append(narrow_kernel())
-    if tables is not None and tables.where is not None:
-        found += row_kernels(ITEM_SIZES[spec.dtype]).values()
+    if forward.kind.packed:
+        found += [table_kernel(), *row_kernels(ITEM_SIZES[spec.dtype]).values()]
     if problem.drops:
         found += dropout_kernels(spec.dtype)
     return found
 
 
 class OwnRNNExecutor(AddressExecutor):
-    """One problem on kernels of our own.
-
-    ``library`` is the libcublasLt; ``forward`` and ``backward`` are the geometries of the kernels,
-    the latter None in inference; ``generator`` has the random numbers of dropout. Raises
-    `UnsupportedError` where a kernel does not fit on the device, `CublasError`, ``ValueError`` and
-    ``TypeError`` for a generator, and what CuPy raises where a kernel cannot be compiled.
-    """
+    """One problem of an `OwnNetwork`: offsets of its arrays, and launches."""
 
     def __init__(
-        self,
-        problem: RNNProblem,
-        launch: Launch,
-        memory: MemoryWithGraphs,
-        library: Any,
-        algorithm: str,
-        forward: Geometry,
-        backward: Geometry | None,
-        generator: Any = None,
+        self, network: OwnNetwork, problem: RNNProblem, generator: Any, is_exact: bool
     ) -> None:
-        self.problem, self.device, self.algorithm = problem, launch.device, algorithm
-        self._memory = memory
-        self._kind = kind = forward.kind
-        self._rows = rows = rows_of(problem)
+        self.problem, self.device, self.algorithm = problem, network.device, network.algorithm
+        self._network, self._memory = network, network.memory
+        self._kind = network.kind
+        self._weights = network.weights
+        self.weight_size = network.weight_size
+        self._layout = layout = row_layout(problem)
+        if (layout.tables is not None) != self._kind.packed:
+            rows = "full" if self._kind.packed else "ragged"
+            raise UnsupportedError("dnnffi", "", f"these kernels are not for {rows} rows")
+        self._copies = layout.caller_strides is not None
         spec = problem.spec
-        self._size = ITEM_SIZES[spec.dtype]
-        self._directions = spec.num_directions
-        self.weight_size: int = weight_layout(spec, "cudnn").size
-        self._packing = None if rows.tables is None else Packing(rows.tables, self._size, memory)
-        self._copies = self._packing is not None and self._packing.copies
-        of_layers = memory, rows.batch, spec.num_directions
-        self._forward_kernel = LayerKernel(forward, *of_layers)
-        self._backward_kernel = None
-        if backward is not None:
-            self._backward_kernel = LayerKernel(backward, *of_layers)
-            if spec.bias:
-                self._bias_kernel = memory.kernel(*bias_kernel(spec.dtype))
+        self._directions = directions = spec.num_directions
+        sizes = layout.batch, directions, layout.steps
+        self._forward_launches = network.forward_kernel.bind(*sizes)
+        self._backward_launches = None
+        if network.backward_kernel is not None:
+            self._backward_launches = network.backward_kernel.bind(*sizes)
         low, high = problem.options.clip or (0.0, 0.0)
         self._bounds = float(low), float(high)
-        self._places = (
-            *(self._packing.addresses if self._packing else (0, 0, 0)),
-            *(rows.steps, rows.batch, rows.step_stride, rows.row_stride, rows.positions),
-            self._directions,
-        )
-        self.generator = self._checked(generator) if problem.drops else None
-        self._dropout = None
-        if self.generator is not None:
-            tables = self._places[0], self._places[2]
-            self._dropout = Dropout(problem, rows, tables, self.generator, memory)
-        self._weights = layer_weights(spec)
-        self._sizes = ArraySizes.of(spec, kind, rows.positions)
-        self._products: dict[int, Products] = {}
-        try:
-            for inputs in {spec.layer_input_size(layer) for layer in range(spec.num_layers)}:
-                self._products[inputs] = Products(
-                    library, self.device, kind, rows.positions, inputs, problem.options.math
-                )
-        except BaseException:
-            self.close()
-            raise
+        strides = layout.step_stride, layout.row_stride
+        self._sizes = layout.steps, layout.batch, *strides, layout.positions, directions
+        self.generator = self._dropout = None
+        if problem.drops:
+            self.generator = self._checked(generator)
+            assert network.dropout is not None
+            self._dropout = network.dropout.bind(problem, layout, self.generator)
+        self._positions = positions = layout.positions
+        max_positions = positions if is_exact else 1 << (positions - 1).bit_length()
+        self._products = {
+            inputs: products.bind(max_positions) for inputs, products in network.products.items()
+        }
+        self._gate_bytes = positions * network.gate_bytes  # of one direction
+        self._state_bytes = positions * network.position_bytes  # of one direction
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """The parts of workspaces and of the reserve space."""
-        spec, kind, sizes = self.problem.spec, self._kind, self._sizes
+        """Lay out the parts of workspaces and of the reserve space."""
+        network, layout, kind = self._network, self._layout, self._kind
+        num_layers, directions = self.problem.spec.num_layers, self._directions
+        output_bytes = self._positions * network.output_bytes
+        input_bytes = self._positions * network.input_bytes if self._copies else 0
         product_bytes = max(products.workspace_bytes for products in self._products.values())
         workspace, reserve = Buffer(), Buffer()
         workspace.add(product_bytes)  # at its beginning
-        self._forward_room = self._room(workspace, self._forward_kernel)
+        self._forward_room = _Room.of(self._forward_launches, workspace)
         self._narrow: NarrowMatrices | None = None
-        if kind.narrow:
-            self._narrow = NarrowMatrices(
-                kind, self._rows.batch, self._directions, self._memory, workspace
-            )
+        if network.narrow is not None:
+            self._narrow = network.narrow.bind(layout.batch, workspace)
         kept = reserve if kind.training else workspace
-        self._packed_x = kept.add(sizes.x if self._copies else 0)
-        self._taken = kept.add(STATE_BYTES if self._dropout is not None else 0)
+        self._tables = kept.add(0 if layout.tables is None else layout.tables.entries.nbytes)
+        self._packed_x = kept.add(input_bytes)
+        self._taken = kept.add(0 if self._dropout is None else STATE_BYTES)
         if kind.training:
-            self._arrays = [self._saved(reserve, layer) for layer in range(spec.num_layers)]
-        else:
-            gates = workspace.add(self._directions * sizes.gates)
-            own_ys = self._own_ys if kind.layers == 1 else int(self._copies)
-            ys = [workspace.add(sizes.y) for _ in range(min(2, own_ys))] or [0]
             self._arrays = [
-                LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(spec.num_layers)
+                self._saved(reserve, layer, output_bytes) for layer in range(num_layers)
             ]
-        self._forward_distances = self._distances(kind)
-        if self._narrow is not None:
-            between = self._narrow.stride
-            self._forward_distances = [
-                one._replace(matrices=between) for one in self._forward_distances
+        else:
+            gates = workspace.add(directions * self._gate_bytes)
+            own_ys = self._own_ys if kind.layers == 1 else int(self._copies)
+            ys = [workspace.add(output_bytes) for _ in range(min(2, own_ys))] or [0]
+            self._arrays = [
+                LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(num_layers)
             ]
+        narrow_stride = None if network.narrow is None else network.narrow.stride
+        self._forward_strides = self._strides(kind, narrow_stride)
         self.reserve_bytes = reserve.nbytes
         needed = workspace.nbytes
-        if self._backward_kernel is not None:
+        if self._backward_launches is not None:
             workspace = Buffer()
             workspace.add(product_bytes)
-            self._backward_room = self._room(workspace, self._backward_kernel)
-            of_backward = self._backward_kernel.geometry.kind
-            self._backward_distances = self._distances(of_backward)
+            self._backward_room = _Room.of(self._backward_launches, workspace)
+            of_backward = self._backward_launches.kernel.geometry.kind
+            self._backward_strides = self._strides(of_backward)
             # A layer's dx takes the place of its dy, which its kernel has read by then.
-            needs_dy = self._copies or spec.num_layers > of_backward.layers
-            self._dy = workspace.add(sizes.y if needs_dy else 0)
-            self._packed_dx = workspace.add(sizes.x if self._copies else 0)
+            needs_dy = self._copies or num_layers > of_backward.layers
+            self._dy = workspace.add(output_bytes if needs_dy else 0)
+            self._packed_dx = workspace.add(input_bytes)
             padded = max(products.padded_bytes for products in self._products.values())
             self._padded = workspace.add(padded)
             needed = max(needed, workspace.nbytes)
@@ -213,43 +275,65 @@ class OwnRNNExecutor(AddressExecutor):
             )
         return generator
 
-    def _room(self, workspace: Buffer, kernel: LayerKernel) -> _Room:
-        geometry = kernel.geometry
-        nbytes = kernel.groups_at_once * geometry.exchange_bytes(self._rows.steps)
-        streamed = kernel.groups_at_once * geometry.group_blocks * geometry.streamed_bytes
-        return _Room(workspace.add(nbytes), nbytes, workspace.add(streamed))
-
     @property
     def _own_ys(self) -> int:
         """Layers whose y is not the caller's array."""
         return self.problem.spec.num_layers - 1 + self._copies
 
-    def _saved(self, reserve: Buffer, layer: int) -> LayerArrays:
+    def _saved(self, reserve: Buffer, layer: int, output_bytes: int) -> LayerArrays:
         """The parts of the reserve space of one layer."""
-        assert self._backward_kernel is not None
-        kind, sizes, directions = self._kind, self._sizes, self._directions
-        geometry = self._backward_kernel.geometry
-        self._bias_parts = geometry.groups(self._rows.batch) * geometry.bias_parts
+        launches = self._backward_launches
+        assert launches is not None
+        kind, directions = self._kind, self._directions
+        self._bias_parts = launches.groups * launches.kernel.bias_parts
         bias_bytes = directions * self._bias_parts * kind.saved * kind.padded * 4
         arrays = LayerArrays(
-            reserve.add(directions * sizes.gates),
-            reserve.add(directions * sizes.state if kind.mode == "lstm" else 0),
-            reserve.add(directions * sizes.state),
+            reserve.add(directions * self._gate_bytes),
+            reserve.add(directions * self._state_bytes if kind.mode == "lstm" else 0),
+            reserve.add(directions * self._state_bytes),
             reserve.add(bias_bytes if self.problem.spec.bias else 0),
-            y := reserve.add(sizes.y if layer < self._own_ys else 0),
+            y := reserve.add(output_bytes if layer < self._own_ys else 0),
             dropped=y,
         )
         if self._dropout is not None and kind.plain and layer < self.problem.spec.num_layers - 1:
-            arrays = arrays._replace(dropped=reserve.add(sizes.y))
+            arrays = arrays._replace(dropped=reserve.add(output_bytes))
         return arrays
 
+    def _strides(self, kind: Kind, narrow_stride: int | None = None) -> list[tuple[int, int, int]]:
+        """Elements between the arrays, matrices and biases that a kernel reads of each layer.
+
+        From layer to layer if a kernel has all; else from direction to direction.
+        """
+        size = self._network.item_bytes
+        if kind.layers > 1:
+            first, second = self._weights[:2]
+            between = self._arrays[1].gates - self._arrays[0].gates
+            matrices, biases = second.w_hh - first.w_hh, second.b_ih - first.b_ih
+            return [(between // size, matrices // size, biases // size)]
+        return [
+            (
+                0,
+                weights.matrix_stride // size if narrow_stride is None else narrow_stride,
+                weights.bias_stride // size,
+            )
+            for weights in self._weights
+        ]
+
+    def _table_addresses(self, kept: int) -> tuple[int, int, int]:
+        """The addresses of the tables of packed rows; zeros for dense rows."""
+        tables = self._layout.tables
+        return (0, 0, 0) if tables is None else tables.addresses(kept + self._tables)
+
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        spec, kind = self.problem.spec, self._kind
+        spec, kind, network = self.problem.spec, self._kind, self._network
         kept = at.reserve if kind.training else at.workspace
-        x = at.x
-        if self._packing is not None and self._copies:
-            x = kept + self._packed_x
-            self._packing.gather(launch, at.x, x, spec.input_size)
+        x, layout = at.x, self._layout
+        tables = self._table_addresses(kept)
+        if network.packing is not None and layout.tables is not None:
+            network.packing.store(launch, layout.tables, tables[0])
+            if self._copies:
+                x = kept + self._packed_x
+                network.packing.gather(launch, layout, tables[0], at.x, x, spec.input_size)
         if self._dropout is not None:
             self._dropout.take(launch, kept + self._taken)
         for layer in range(0, spec.num_layers, kind.layers):
@@ -258,7 +342,8 @@ class OwnRNNExecutor(AddressExecutor):
                 self._arrays[layer],
                 layer + kind.layers - 1,
             )
-            gates, distances = kept + arrays.gates, self._forward_distances[layer]
+            gates = kept + arrays.gates
+            between_layers, between_matrices, between_biases = self._forward_strides[layer]
             self._prepare(launch, layer, x, gates, at)
             y = kept + self._arrays[last].y if last < self._own_ys else at.y
             matrices = at.weights + weights.w_hh, 0, 0
@@ -270,24 +355,27 @@ class OwnRNNExecutor(AddressExecutor):
                 kept + arrays.h_before,
                 y,
                 kept + arrays.y if kind.training else 0,
-                distances.arrays,
+                between_layers,
                 *matrices,
                 at.weights + weights.b_ih if spec.bias else 0,
                 at.weights + weights.b_hh if spec.bias else 0,
                 *(self._state(array, layer) for array in (at.h_0, at.c_0, at.h_n, at.c_n)),
                 *self._forward_room.addresses(at.workspace),
-                *self._places,
-                distances.matrices,
-                distances.biases,
+                *tables,
+                *self._sizes,
+                between_matrices,
+                between_biases,
             )
-            self._forward_kernel.run(launch, arguments, self._bounds)
+            self._forward_launches.run(launch, arguments, self._bounds)
             x = y
             if self._dropout is not None and layer < spec.num_layers - 1:
                 x = kept + arrays.dropped
-                self._dropout.drop(launch, y, x, kept + self._taken, layer)
-        if self._packing is not None and self._copies:
+                of_rows = tables[0], tables[2]
+                self._dropout.drop(launch, y, x, kept + self._taken, of_rows, layer)
+        if network.packing is not None and self._copies:
             width = spec.hidden_size * self._directions
-            self._packing.scatter(launch, x, at.y, width, self._positions)
+            steps = self.problem.steps
+            network.packing.scatter(launch, layout, tables[0], x, at.y, width, steps)
 
     def _prepare(
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
@@ -300,8 +388,8 @@ class OwnRNNExecutor(AddressExecutor):
         def of_x(launch: Launch) -> None:
             for direction in range(self._directions):
                 w_ih = at.weights + weights.w_ih + direction * stride
-                to = gates + direction * self._sizes.gates
-                products.of_x(launch, x, w_ih, to, at.workspace)
+                to = gates + direction * self._gate_bytes
+                products.of_x(launch, self._positions, x, w_ih, to, at.workspace)
 
         def of_h(launch: Launch) -> None:
             if layer == 0:
@@ -318,51 +406,58 @@ class OwnRNNExecutor(AddressExecutor):
             self._memory.at_once(launch, [of_x, of_h])
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        spec = self.problem.spec
-        assert self._backward_kernel is not None
+        spec, network, layout = self.problem.spec, self._network, self._layout
+        launches = self._backward_launches
+        assert launches is not None
         self._clear(launch, at.workspace, self._backward_room)
+        tables = self._table_addresses(at.reserve)
         dy = at.dy
-        if self._packing is not None and self._copies:
+        if network.packing is not None and self._copies:
             dy = at.workspace + self._dy
-            self._packing.gather(launch, at.dy, dy, spec.hidden_size * self._directions)
-        kind = self._backward_kernel.geometry.kind
-        for layer in reversed(range(0, spec.num_layers, kind.layers)):
-            weights, arrays, last = (
-                self._weights[layer],
-                self._arrays[layer],
-                layer + kind.layers - 1,
-            )
-            gates, distances = at.reserve + arrays.gates, self._backward_distances[layer]
+            width = spec.hidden_size * self._directions
+            network.packing.gather(launch, layout, tables[0], at.dy, dy, width)
+        layers = launches.kernel.layers
+        for layer in reversed(range(0, spec.num_layers, layers)):
+            weights, arrays, last = self._weights[layer], self._arrays[layer], layer + layers - 1
+            gates = at.reserve + arrays.gates
+            between_layers, between_matrices, _ = self._backward_strides[layer]
             arguments = (
                 gates,
                 at.reserve + arrays.c_before,
                 at.reserve + arrays.h_before,
                 at.reserve + self._arrays[last].y if last < self._own_ys else at.y,
                 at.reserve + arrays.y,
-                distances.arrays,
+                between_layers,
                 dy,
                 at.weights + weights.w_hh,
                 *(self._state(array, layer) for array in (at.dh_n, at.dc_n, at.dh_0, at.dc_0)),
                 at.reserve + arrays.bias_sums if spec.bias else 0,
                 *self._backward_room.addresses(at.workspace),
-                *self._places,
-                distances.matrices,
+                *tables,
+                *self._sizes,
+                between_matrices,
             )
-            self._backward_kernel.run(launch, arguments, self._bounds)
+            launches.run(launch, arguments, self._bounds)
             dx = at.workspace + self._dy
             if layer == 0:
                 dx = at.workspace + self._packed_dx if self._copies else at.dx
             products = self._products[spec.layer_input_size(layer)]
             for direction in range(self._directions):
                 w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
-                of_gates = gates + direction * self._sizes.gates
+                of_gates = gates + direction * self._gate_bytes
                 where = of_gates, w_ih, dx, at.workspace + self._padded
-                products.dx(launch, self._memory, where, at.workspace, accumulate=direction > 0)
+                products.dx(
+                    *(launch, self._memory, self._positions, where, at.workspace),
+                    accumulate=direction > 0,
+                )
             if self._dropout is not None and layer > 0:
-                self._dropout.drop(launch, dx, dx, at.reserve + self._taken, layer - 1)
+                of_rows = tables[0], tables[2]
+                taken = at.reserve + self._taken
+                self._dropout.drop(launch, dx, dx, taken, of_rows, layer - 1)
             dy = dx
-        if self._packing is not None and self._copies:
-            self._packing.scatter(launch, dy, at.dx, spec.input_size, self._positions)
+        if network.packing is not None and self._copies:
+            steps = self.problem.steps
+            network.packing.scatter(launch, layout, tables[0], dy, at.dx, spec.input_size, steps)
 
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
@@ -375,16 +470,16 @@ class OwnRNNExecutor(AddressExecutor):
                 weights = self._weights[layer]
                 dw_ih = at.dweights + weights.w_ih + direction * weights.matrix_stride
                 where = gates, xs[layer], dw_ih
-                products.dw_ih(launch, where, at.workspace, accumulate=accumulate)
+                products.dw_ih(launch, self._positions, where, at.workspace, accumulate=accumulate)
 
         def of_h(launch: Launch) -> None:
             workspace = at.workspace + self._beside
             for layer, direction, gates, products in self._gradients(at.reserve):
                 weights, arrays = self._weights[layer], self._arrays[layer]
-                h_before = at.reserve + arrays.h_before + direction * self._sizes.state
+                h_before = at.reserve + arrays.h_before + direction * self._state_bytes
                 dw_hh = at.dweights + weights.w_hh + direction * weights.matrix_stride
                 where = gates, h_before, dw_hh
-                products.dw_hh(launch, where, workspace, accumulate=accumulate)
+                products.dw_hh(launch, self._positions, where, workspace, accumulate=accumulate)
 
         def of_biases(launch: Launch) -> None:
             for weights, arrays in zip(self._weights, self._arrays, strict=True):
@@ -393,12 +488,12 @@ class OwnRNNExecutor(AddressExecutor):
         works = [of_x, of_h, of_biases] if self.problem.spec.bias else [of_x, of_h]
         self._memory.at_once(launch, works)
 
-    def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, Products]]:
+    def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, BoundProducts]]:
         """Of each layer and direction: the address of the gates' gradients, and the products."""
         for layer, arrays in enumerate(self._arrays):
             products = self._products[self.problem.spec.layer_input_size(layer)]
             for direction in range(self._directions):
-                gates = reserve + arrays.gates + direction * self._sizes.gates
+                gates = reserve + arrays.gates + direction * self._gate_bytes
                 yield layer, direction, gates, products
 
     def _bias_gradients(
@@ -410,7 +505,8 @@ class OwnRNNExecutor(AddressExecutor):
         accumulate: bool,
     ) -> None:
         """Of both directions of a layer."""
-        self._bias_kernel(
+        assert self._network.bias_kernel is not None
+        self._network.bias_kernel(
             (-(-self._kind.hidden // _THREADS), self._kind.saved, self._directions),
             (_THREADS,),
             (
@@ -418,7 +514,7 @@ class OwnRNNExecutor(AddressExecutor):
                 at.dweights + weights.b_ih,
                 at.dweights + weights.b_hh,
                 *(self._bias_parts, self._kind.hidden, self._kind.padded, self._kind.gates),
-                weights.bias_stride // self._size,
+                weights.bias_stride // self._network.item_bytes,
                 int(accumulate),
             ),
             stream=launch.stream,
@@ -429,32 +525,10 @@ class OwnRNNExecutor(AddressExecutor):
         if room.exchange_bytes:
             self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
 
-    def _distances(self, kind: Kind) -> list[_Distances]:
-        """From layer to layer where a kernel has all; else of each layer its directions'."""
-        first = self._weights[0]
-        found = [(0, weights.matrix_stride, weights.bias_stride) for weights in self._weights]
-        if kind.layers > 1:
-            second = self._weights[1]
-            between = self._arrays[1].gates - self._arrays[0].gates
-            found = [(between, second.w_hh - first.w_hh, second.b_ih - first.b_ih)]
-        return [_Distances(*(nbytes // self._size for nbytes in one)) for one in found]
-
     def _state(self, array: int, layer: int) -> int:
         """A layer's part of the states of all layers, 0 where there are none."""
-        hidden = self._kind.hidden
-        return array and array + layer * self._directions * self._rows.batch * hidden * self._size
-
-    @property
-    def _positions(self) -> int:
-        """Of the caller's array, where rows are not packed."""
-        return self.problem.steps * self.problem.batch
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return not self._products
+        layer_bytes = self._layout.batch * self._network.output_bytes
+        return array and array + layer * layer_bytes
 
     def close(self) -> None:
-        """Release everything native. A second call does nothing."""
-        while self._products:
-            self._products.popitem()[1].close()
+        """Nothing native is held: the network keeps it for all sizes."""

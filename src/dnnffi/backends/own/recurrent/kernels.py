@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent.geometry import DTYPES, WORD_BYTES, Geometry
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
@@ -44,13 +45,22 @@ def narrow_kernel() -> SourceAndName:
     return _constants(dtypes) + "\n".join(map(_text, ("numbers", "narrow"))), "narrow_rows"
 
 
-def row_kernels(size: int) -> dict[tuple[str, int], SourceAndName]:
-    """What copies rows of elements of ``size`` bytes: by what it does, and bytes of a piece."""
+def row_kernels(item_bytes: int) -> dict[tuple[str, int], SourceAndName]:
+    """Return what copies rows of elements of ``item_bytes`` bytes: by direction and piece bytes."""
     return {
-        (what, nbytes): (f"#define PIECE {_PIECES[nbytes]}\n{_text('rows')}", f"{what}_rows")
-        for nbytes in (WORD_BYTES, size)
+        (what, nbytes): (_rows(nbytes), f"{what}_rows")
+        for nbytes in (WORD_BYTES, item_bytes)
         for what in ("gather", "scatter")
     }
+
+
+def table_kernel() -> SourceAndName:
+    """Return what stores tables of rows."""
+    return _rows(WORD_BYTES), "store_entries"
+
+
+def _rows(piece_bytes: int) -> str:
+    return f"#define PIECE {_PIECES[piece_bytes]}\n{_text('rows')}"
 
 
 def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:
@@ -88,45 +98,81 @@ def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
 
 
 class LayerKernel:
-    """A compiled geometry: runs all groups of a layer, as many at once as the device has room for.
+    """A compiled geometry, ready for any number of rows and steps.
 
-    ``groups_at_once`` is how many: all of them where the kernel has several layers. Raises
-    `UnsupportedError` where there is no compiler, or no room for even one group, or then for all.
+    ``max_blocks`` is how many of its blocks the device runs at the same time. Raises
+    `UnsupportedError` if there is no compiler, or if not even one group fits on the device.
     """
 
-    def __init__(
-        self, geometry: Geometry, memory: MemoryWithGraphs, batch: int, directions: int
-    ) -> None:
+    def __init__(self, geometry: Geometry, memory: MemoryWithGraphs) -> None:
         self.geometry = geometry
-        self._kernel = compile_kernel(geometry, memory)
-        self._threads = (geometry.threads,)
-        self._shared_bytes = geometry.shared_bytes
-        room = memory.blocks_at_once(self._kernel, geometry.threads, self._shared_bytes)
-        self._groups = geometry.groups(batch)
-        groups = self._groups * directions
-        # What layers exchange is cleared once, for one launch.
-        needed = geometry.group_blocks * (groups if geometry.kind.layers > 1 else 1)
-        if room < needed:
+        self.kernel = compile_kernel(geometry, memory)
+        self.threads = (geometry.threads,)
+        self.shared_bytes = geometry.shared_bytes
+        self.group_rows, self.group_blocks = geometry.group_rows, geometry.group_blocks
+        self.bias_parts = geometry.bias_parts  # of a group
+        self.layers = geometry.kind.layers
+        self._exchange_bytes = None if self.layers > 1 else geometry.exchange_bytes(1)
+        self._streamed_bytes = self.group_blocks * geometry.streamed_bytes
+        self.max_blocks = memory.blocks_at_once(self.kernel, geometry.threads, self.shared_bytes)
+        self._check_room(self.group_blocks)
+
+    def bind(self, batch: int, directions: int, steps: int) -> LayerLaunches:
+        """Return the launches for a number of rows and steps.
+
+        Raises `UnsupportedError` if the kernel has several layers and not all groups fit on the
+        device at the same time: what layers exchange is cleared once, for one launch.
+        """
+        groups = -(-batch // self.group_rows)
+        in_all = groups * directions
+        if self.layers > 1:
+            self._check_room(in_all * self.group_blocks)
+        most = min(in_all, self.max_blocks // self.group_blocks)
+        exchange_bytes = self._exchange_bytes
+        if exchange_bytes is None:
+            exchange_bytes = self.geometry.exchange_bytes(steps)
+        launches = [
+            ((min(most, in_all - first) * self.group_blocks,), first)
+            for first in range(0, in_all, most)
+        ]
+        return LayerLaunches(
+            self, groups, launches, most * exchange_bytes, most * self._streamed_bytes
+        )
+
+    def _check_room(self, needed: int) -> None:
+        if self.max_blocks < needed:
             raise UnsupportedError(
                 "dnnffi",
                 "",
-                f"our own kernels need {needed} blocks of {geometry.threads} threads and "
-                f"{self._shared_bytes} bytes of shared memory at once, which this device has no "
+                f"our own kernels need {needed} blocks of {self.geometry.threads} threads and "
+                f"{self.shared_bytes} bytes of shared memory at once, which this device has no "
                 f"room for",
             )
-        self.groups_at_once = most = min(groups, room // geometry.group_blocks)
-        self._launches = [
-            ((min(most, groups - first) * geometry.group_blocks,), first)
-            for first in range(0, groups, most)
-        ]
+
+
+class LayerLaunches(NamedTuple):
+    """The launches of a `LayerKernel` for a number of rows: as many groups at once as fit.
+
+    groups : of one direction
+    launches : blocks of the grid, and the first group of each launch
+    exchange_bytes : of device memory through which the groups of a launch exchange
+    streamed_bytes : of device memory for weights that they read in every step
+    """
+
+    kernel: LayerKernel
+    groups: int
+    launches: list[tuple[tuple[int], int]]
+    exchange_bytes: int
+    streamed_bytes: int
 
     def run(self, launch: Launch, arguments: tuple[int, ...], bounds: tuple[float, float]) -> None:
         """Enqueue all groups."""
-        for blocks, first in self._launches:
-            self._kernel(
+        kernel = self.kernel
+        for blocks, first in self.launches:
+            kernel.kernel(
                 blocks,
-                self._threads,
-                (*arguments, self._groups, first, *bounds),
+                kernel.threads,
+                (*arguments, self.groups, first, *bounds),
                 stream=launch.stream,
-                shared_mem=self._shared_bytes,
+                shared_mem=kernel.shared_bytes,
             )

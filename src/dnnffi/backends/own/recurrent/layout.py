@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import Kind
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
@@ -71,23 +70,3 @@ class LayerArrays(NamedTuple):
     bias_sums: int = 0
     y: int = 0
     dropped: int = 0
-
-
-class ArraySizes(NamedTuple):
-    """Bytes of the arrays of one layer: of one direction, except for y, x and dx."""
-
-    gates: int
-    state: int
-    y: int
-    x: int
-
-    @classmethod
-    def of(cls, spec: RNNSpec, kind: Kind, positions: int) -> ArraySizes:
-        """Those of a problem with ``positions`` positions."""
-        size = ITEM_SIZES[spec.dtype]
-        state = positions * kind.padded * size
-        columns = kind.saved if kind.training else kind.gates
-        width = spec.hidden_size * spec.num_directions
-        return cls(
-            columns * state, state, positions * width * size, positions * spec.input_size * size
-        )

@@ -1,10 +1,12 @@
-"""Compute what a float32 forward kernel with recurrent products in float16 needs first.
+"""Conversion of recurrent matrices to float16, for forward passes in float32 that multiply float16.
 
-The recurrent matrices of its layer in float16, and how large the rows of h_0 are: see
-``narrow.cuh``.
+It precedes the kernel of a layer, together with the search for the largest element of each row of
+h_0: see ``narrow.cuh``.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent.geometry import Kind
 from dnnffi.backends.own.recurrent.kernels import narrow_kernel
@@ -12,44 +14,64 @@ from dnnffi.backends.own.recurrent.layout import Buffer
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 
-_WARPS = 8  # of a block, each of which has a row
+_WARPS = 8  # of a block, each of which converts a row
 
 
-class NarrowMatrices:
-    """Those of one layer at a time, of all directions, in a part of a workspace.
+class NarrowKernel:
+    """The compiled kernel, for layers of one kind; ready for any number of rows.
 
-    ``batch`` rows have a state. Raises what CuPy raises where the kernel cannot be compiled.
+    Raises `UnsupportedError` if it cannot be compiled.
     """
 
-    def __init__(
-        self, kind: Kind, batch: int, directions: int, memory: MemoryWithGraphs, workspace: Buffer
-    ) -> None:
-        self._kind, self._directions, self._batch = kind, directions, batch
-        self._rows = kind.gates * kind.hidden
-        self._size = ITEM_SIZES[kind.dtype]
-        self._kernel = memory.kernel(*narrow_kernel())
-        self._matrices = workspace.add(directions * self.stride * ITEM_SIZES[kind.factors])
-        self._scales = workspace.add(directions * self._rows * self._size)
-        self._of_states = workspace.add(directions * batch * self._size)
-
-    @property
-    def stride(self) -> int:
+    def __init__(self, kind: Kind, directions: int, memory: MemoryWithGraphs) -> None:
+        self.kind, self.directions = kind, directions
+        self.rows = kind.gates * kind.hidden
+        self.item_bytes = ITEM_SIZES[kind.dtype]
+        self.stride = self.rows * kind.padded
         """Elements from the matrices of one direction to those of the next."""
-        return self._rows * self._kind.padded
+        self.kernel = memory.kernel(*narrow_kernel())
+
+    def bind(self, batch: int, workspace: Buffer) -> NarrowMatrices:
+        """Return the matrices of one layer at a time, in new parts of a workspace."""
+        return NarrowMatrices(
+            self,
+            batch,
+            workspace.add(self.directions * self.stride * ITEM_SIZES[self.kind.factors]),
+            workspace.add(self.directions * self.rows * self.item_bytes),
+            workspace.add(self.directions * batch * self.item_bytes),
+        )
+
+
+class NarrowMatrices(NamedTuple):
+    """Matrices of one layer, of all directions, at offsets (in bytes) in a workspace.
+
+    matrices : float16 [directions, gates * hidden, padded]
+    scales : float32 [directions, gates * hidden], what the rows of the matrices were divided by
+    state_scales : float32 [directions, batch], the same of the rows of h_0
+    """
+
+    narrow_kernel: NarrowKernel
+    batch: int
+    matrices: int
+    scales: int
+    state_scales: int
 
     def addresses(self, workspace: int, h_0: int) -> tuple[int, int, int]:
-        """Of the matrices, of what their rows were divided by, and the same of those of h_0."""
-        of_states = workspace + self._of_states if h_0 else 0
-        return workspace + self._matrices, workspace + self._scales, of_states
+        """Return the addresses of matrices, scales and scales of states; 0 without h_0."""
+        of_states = workspace + self.state_scales if h_0 else 0
+        return workspace + self.matrices, workspace + self.scales, of_states
 
     def narrow(self, launch: Launch, w_hh: int, matrix_stride: int, workspace: int) -> None:
         """Enqueue the conversion; ``matrix_stride`` bytes lie between two directions' matrices."""
-        to = workspace + self._matrices, workspace + self._scales
-        self._run(launch, w_hh, to, self._rows, self._directions, matrix_stride // self._size)
+        kernel = self.narrow_kernel
+        to = workspace + self.matrices, workspace + self.scales
+        stride = matrix_stride // kernel.item_bytes
+        self._run(launch, w_hh, to, kernel.rows, kernel.directions, stride)
 
     def measure(self, launch: Launch, h_0: int, workspace: int) -> None:
         """Enqueue the search for the largest of each row of h_0, the layer's states."""
-        self._run(launch, h_0, (0, workspace + self._of_states), self._directions * self._batch)
+        rows = self.narrow_kernel.directions * self.batch
+        self._run(launch, h_0, (0, workspace + self.state_scales), rows)
 
     def _run(
         self,
@@ -60,6 +82,9 @@ class NarrowMatrices:
         directions: int = 1,
         stride: int = 0,
     ) -> None:
-        sizes = rows, directions, self._kind.hidden, self._kind.padded, stride
+        kind = self.narrow_kernel.kind
+        sizes = rows, directions, kind.hidden, kind.padded, stride
         blocks = -(-rows * directions // _WARPS)
-        self._kernel((blocks,), (32 * _WARPS,), (source, *targets, *sizes), stream=launch.stream)
+        self.narrow_kernel.kernel(
+            (blocks,), (32 * _WARPS,), (source, *targets, *sizes), stream=launch.stream
+        )

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from dnnffi.backends.own.recurrent.geometry import CELLS, DTYPES, WORD_BYTES, Kind
 from dnnffi.backends.own.recurrent.kernels import SourceAndName, one_step_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer, layer_weights
-from dnnffi.backends.own.recurrent.rows import rows_of
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
@@ -20,8 +19,10 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.size_class import SizeClass
 from dnnffi.spec.weights import weight_layout
 
 _MOST_ROWS = 64
@@ -31,14 +32,10 @@ _WARPS = 8
 _ROWS = 8, 16, 32
 
 
-def is_one_step(problem: RNNProblem) -> bool:
-    """Whether these kernels run the problem."""
-    return (
-        not problem.training
-        and problem.batch <= _MOST_ROWS
-        and max(problem.row_lengths) == 1
-        and rows_of(problem).tables is None
-    )
+def is_one_step(problem: RNNProblem, sizes: SizeClass) -> bool:
+    """Whether these kernels run the problems of a class of sizes."""
+    is_full_step = sizes.max_steps == 1 and not sizes.is_ragged
+    return is_full_step and not problem.training and sizes.max_rows <= _MOST_ROWS
 
 
 class Division(NamedTuple):
@@ -104,110 +101,117 @@ def division(
 
 
 class OneStep(NamedTuple):
-    """A way to run a problem: its layers' divisions, by the size of their input."""
+    """A way to run a problem: the divisions of its layers, one for each size of an input."""
 
-    divisions: dict[int, Division]
+    divisions: tuple[Division, ...]
 
     @classmethod
-    def of(cls, problem: RNNProblem, kind: Kind, multiprocessors: int) -> OneStep:
-        """That of a problem of one step."""
+    def of(cls, problem: RNNProblem, kind: Kind, max_rows: int, multiprocessors: int) -> OneStep:
+        """Return that of a network, for up to ``max_rows`` rows."""
         spec = problem.spec
-        where = problem.batch, spec.num_directions, multiprocessors
+        where = max_rows, spec.num_directions, multiprocessors
         sizes = map(spec.layer_input_size, range(spec.num_layers))
-        return cls({inputs: division(kind, inputs, *where) for inputs in dict.fromkeys(sizes)})
+        return cls(tuple(division(kind, inputs, *where) for inputs in dict.fromkeys(sizes)))
 
     def kernels(self, problem: RNNProblem) -> Iterator[SourceAndName]:
-        """What the executor launches."""
-        for one in self.divisions.values():
+        """Yield what the executor launches."""
+        for one in self.divisions:
             yield one.kernel()
 
-    def executor(
-        self,
-        problem: RNNProblem,
-        launch: Launch,
-        memory: MemoryWithGraphs,
-        algorithm: str,
-        generator: Any,
-    ) -> OneStepExecutor:
-        """The executor; nothing is drawn in an inference."""
-        return OneStepExecutor(problem, launch, memory, algorithm, self.divisions)
+    def network(
+        self, problem: RNNProblem, device: int, memory: MemoryWithGraphs, algorithm: str
+    ) -> OneStepNetwork:
+        """Return the compiled network."""
+        return OneStepNetwork(problem, device, memory, algorithm, self.divisions)
 
 
 class _Layer(NamedTuple):
-    """What is the same in every call: offsets in bytes, strides in elements.
+    """What is the same for all batches: offsets in bytes, strides in elements.
 
-    ``biases`` is None without them, ``y`` of the last layer, whose is the caller's.
+    ``biases`` is None without them.
     """
 
     kernel: Kernel
-    blocks: tuple[int]
-    threads: tuple[int]
-    shared_bytes: int
+    division: Division
     matrices: tuple[int, int]
     biases: tuple[int, int] | None
     strides: tuple[int, int]
-    states: int
-    y: int | None
 
 
-class OneStepExecutor(AddressExecutor):
-    """A problem of one step on these kernels.
+class OneStepNetwork:
+    """A network on these kernels, ready for any number of rows.
 
-    Raises what CuPy raises where one cannot be compiled.
+    Raises `UnsupportedError` if a kernel cannot be compiled.
     """
-
-    reserve_bytes = 0
-    generator = None
 
     def __init__(
         self,
         problem: RNNProblem,
-        launch: Launch,
+        device: int,
         memory: MemoryWithGraphs,
         algorithm: str,
-        divisions: dict[int, Division],
+        divisions: tuple[Division, ...],
     ) -> None:
-        self.problem, self.device, self.algorithm = problem, launch.device, algorithm
-        spec = problem.spec
+        self.device, self.algorithm = device, algorithm
+        self.spec = spec = problem.spec
         self.weight_size: int = weight_layout(spec, "cudnn").size
-        low, high = problem.options.clip or (0.0, 0.0)
-        self._sizes = problem.batch, spec.num_directions
-        self._bounds = float(low), float(high)
-        size, room = ITEM_SIZES[spec.dtype], Buffer()
-        nbytes = problem.batch * spec.num_directions * spec.hidden_size * size
-        ys = [room.add(nbytes) for _ in range(min(2, spec.num_layers - 1))]
-        self.workspace_bytes = self.least_workspace_bytes = room.nbytes
-        kernels = {inputs: memory.kernel(*one.kernel()) for inputs, one in divisions.items()}
-        self._layers = []
+        size = ITEM_SIZES[spec.dtype]
+        self.row_bytes = spec.num_directions * spec.hidden_size * size
+        by_inputs = {one.inputs: (memory.kernel(*one.kernel()), one) for one in divisions}
+        self.layers = []
         for layer, weights in enumerate(layer_weights(spec)):
-            inputs, last = spec.layer_input_size(layer), layer == spec.num_layers - 1
-            one = divisions[inputs]
-            self._layers.append(
+            self.layers.append(
                 _Layer(
-                    kernels[inputs],
-                    (one.blocks(*self._sizes),),
-                    (one.threads,),
-                    one.shared_bytes,
+                    *by_inputs[spec.layer_input_size(layer)],
                     matrices=(weights.w_ih, weights.w_hh),
                     biases=(weights.b_ih, weights.b_hh) if spec.bias else None,
                     strides=(weights.matrix_stride // size, weights.bias_stride // size),
-                    states=layer * nbytes,
-                    y=None if last else ys[layer % 2],
                 )
             )
 
+    def check(self, problem: RNNProblem) -> None:
+        """All numbers of rows fit."""
+
+    def bind(
+        self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
+    ) -> OneStepExecutor:
+        """Return the executor of a problem of one step; nothing is drawn in an inference."""
+        if problem.steps != 1 or problem.batch > _MOST_ROWS:
+            raise UnsupportedError("dnnffi", "", f"this kernel is for one step; got {problem}")
+        return OneStepExecutor(self, problem)
+
+
+class OneStepExecutor(AddressExecutor):
+    """A problem of one step on these kernels."""
+
+    reserve_bytes = 0
+    generator = None
+
+    def __init__(self, network: OneStepNetwork, problem: RNNProblem) -> None:
+        self.problem, self.device, self.algorithm = problem, network.device, network.algorithm
+        self.weight_size = network.weight_size
+        self._layers = network.layers
+        spec = problem.spec
+        low, high = problem.options.clip or (0.0, 0.0)
+        self._sizes = problem.batch, spec.num_directions
+        self._bounds = float(low), float(high)
+        self._state_bytes = problem.batch * network.row_bytes  # of a layer
+        room = Buffer()
+        self._ys = [room.add(self._state_bytes) for _ in range(min(2, spec.num_layers - 1))]
+        self.workspace_bytes = self.least_workspace_bytes = room.nbytes
+
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        x, weights = at.x, at.weights
-        for layer in self._layers:
-            y = at.y if layer.y is None else at.workspace + layer.y
+        x, weights, last = at.x, at.weights, len(self._layers) - 1
+        for number, layer in enumerate(self._layers):
+            y = at.y if number == last else at.workspace + self._ys[number % 2]
             w_ih, w_hh = layer.matrices
             biases = 0, 0
             if layer.biases is not None:
                 biases = weights + layer.biases[0], weights + layer.biases[1]
-            states = layer.states
+            states, division = number * self._state_bytes, layer.division
             layer.kernel(
-                layer.blocks,
-                layer.threads,
+                (division.blocks(*self._sizes),),
+                (division.threads,),
                 (
                     *(x, weights + w_ih, weights + w_hh, *biases),
                     at.h_0 and at.h_0 + states,
@@ -220,7 +224,7 @@ class OneStepExecutor(AddressExecutor):
                     *self._bounds,
                 ),
                 stream=launch.stream,
-                shared_mem=layer.shared_bytes,
+                shared_mem=division.shared_bytes,
             )
             x = y
 

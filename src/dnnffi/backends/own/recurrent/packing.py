@@ -1,56 +1,105 @@
-"""Copy rows of unequal length to the packed layout and back, by tables on the device."""
+"""Kernels that pack rows of unequal length and unpack them, by tables on the device."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from dnnffi.backends.own.recurrent.geometry import WORD_BYTES
-from dnnffi.backends.own.recurrent.kernels import row_kernels
-from dnnffi.backends.own.recurrent.rows import Tables
-from dnnffi.device.interface import Array, Kernel, Launch, MemoryWithGraphs
+from dnnffi.backends.own.recurrent.kernels import row_kernels, table_kernel
+from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
+from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
 _THREADS = 256
-_MOST_BLOCKS = 2**16
+_MAX_BLOCKS = 2**16
+
+ENTRIES_PER_LAUNCH = 960
+"""Entries of `Tables` that one launch stores: its arguments may have 4096 bytes."""
 
 
 class Packing:
-    """The tables of packed rows on the device, and what copies rows into packed ones and back.
+    """Stores tables, and copies padded rows of elements of ``item_bytes`` bytes to packed ones."""
 
-    ``addresses`` are those of the tables that kernels read: offsets, lengths, order.
-    ``copies`` says whether the caller's arrays have to be copied: they are not packed.
-    """
-
-    def __init__(self, tables: Tables, size: int, memory: MemoryWithGraphs) -> None:
-        self._memory = memory
-        self._size = size
-        arrays = [memory.constant(table) for table in tables[:3]]
-        self.addresses = tuple(array.data.ptr for array in arrays)
-        self._kept: list[Array] = arrays
-        self.copies = tables.where is not None
-        if tables.where is None:
-            return
-        self._count = tables.where.size
-        self._kept.append(memory.constant(tables.where))
-        self._where = self._kept[-1].data.ptr
+    def __init__(self, item_bytes: int, memory: MemoryWithGraphs) -> None:
+        self._item_bytes = item_bytes
+        self._store = memory.kernel(*table_kernel())
         self._kernels: dict[tuple[str, int], Kernel] = {
-            copies: memory.kernel(*kernel) for copies, kernel in row_kernels(size).items()
+            copies: memory.kernel(*kernel) for copies, kernel in row_kernels(item_bytes).items()
         }
 
-    def gather(self, launch: Launch, source: int, packed: int, width: int) -> None:
-        """Rows of ``width`` elements from the caller's array to packed ones."""
-        self._move("gather", launch, source, packed, width)
+    def store(self, launch: Launch, tables: Tables, target: int) -> None:
+        """Enqueue the storing of ``tables`` at address ``target``."""
+        entries = tables.entries
+        for first in range(0, entries.size, ENTRIES_PER_LAUNCH):
+            part = entries[first : first + ENTRIES_PER_LAUNCH]
+            head = np.array((target + INDEX_BYTES * first, part.size), np.int64).tobytes()
+            values = part.tobytes().ljust(ENTRIES_PER_LAUNCH * INDEX_BYTES, b"\0")
+            self._store((1,), (_THREADS,), (head + values,), stream=launch.stream)
 
-    def scatter(self, launch: Launch, packed: int, target: int, width: int, positions: int) -> None:
-        """The other way, into an array of ``positions``; zeros past the ends of rows."""
-        self._memory.clear(target, positions * width * self._size, launch.stream)
-        self._move("scatter", launch, packed, target, width)
-
-    def _move(self, what: str, launch: Launch, source: int, target: int, width: int) -> None:
-        nbytes = width * self._size
-        aligned = (source | target | nbytes) % WORD_BYTES == 0
-        piece = WORD_BYTES if aligned else self._size
-        count = self._count * nbytes // piece
-        self._kernels[what, piece](
-            (min(-(-count // _THREADS), _MOST_BLOCKS),),
+    def gather(
+        self,
+        launch: Launch,
+        layout: RowLayout,
+        tables_at: int,
+        padded: int,
+        packed: int,
+        width: int,
+    ) -> None:
+        """Enqueue the copy of rows of ``width`` elements from the caller's array to packed ones."""
+        tables, strides = layout.tables, layout.caller_strides
+        assert tables is not None
+        assert strides is not None
+        step_offsets, _, caller_rows = tables.addresses(tables_at)
+        kernel, pieces = self._kernel("gather", padded, packed, width)
+        kernel(
+            _blocks(layout.steps * layout.batch),
             (_THREADS,),
-            (source, target, self._where, self._count, nbytes // piece),
+            (
+                padded,
+                packed,
+                step_offsets,
+                caller_rows,
+                layout.steps,
+                layout.batch,
+                *strides,
+                pieces,
+            ),
             stream=launch.stream,
         )
+
+    def scatter(
+        self,
+        launch: Launch,
+        layout: RowLayout,
+        tables_at: int,
+        packed: int,
+        padded: int,
+        width: int,
+        steps: int,
+    ) -> None:
+        """Enqueue the inverse copy, into all ``steps`` of the caller's array.
+
+        Past the ends of rows it writes zeros.
+        """
+        tables, strides = layout.tables, layout.caller_strides
+        assert tables is not None
+        assert strides is not None
+        kernel, pieces = self._kernel("scatter", packed, padded, width)
+        at = tables.addresses(tables_at)
+        kernel(
+            _blocks(steps * layout.batch),
+            (_THREADS,),
+            (packed, padded, *at, steps, layout.batch, *strides, pieces),
+            stream=launch.stream,
+        )
+
+    def _kernel(self, what: str, source: int, target: int, width: int) -> tuple[Kernel, int]:
+        """Return the kernel with the widest pieces that fit, and the pieces of a row."""
+        row_bytes = width * self._item_bytes
+        is_aligned = (source | target | row_bytes) % WORD_BYTES == 0
+        piece_bytes = WORD_BYTES if is_aligned else self._item_bytes
+        return self._kernels[what, piece_bytes], row_bytes // piece_bytes
+
+
+def _blocks(rows: int) -> tuple[int]:
+    """Return the blocks of a grid with a warp for each row, up to a limit."""
+    return (min(-(-rows * 32 // _THREADS), _MAX_BLOCKS),)

@@ -1,71 +1,76 @@
-"""Matrix products that a layer needs apart from its kernels: of all steps at once, by cuBLASLt.
+"""The matrix products of a layer outside its kernels: of all steps at once, by cuBLASLt.
 
-Gates lie side by side in the arrays of our own, each padded to whole octets of units. Where that
-makes a difference, the products of a layer are a batch, one for each gate.
+Gates are stored side by side in the arrays of the kernels, each padded to whole octets of units. If
+that makes a difference, the products of a layer are a batch, one for each gate.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dnnffi.backends.cublas.product import Matrix, MatrixProduct
+from dnnffi.backends.cublas.product import MAX_CHOSEN, Algorithms, Matrix, RowsProduct
 from dnnffi.backends.own.recurrent.geometry import Kind
 from dnnffi.device.interface import Launch, Memory
+from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
 
 
 class Products:
-    """The products of layers with ``inputs`` inputs, each of one direction, on addresses.
+    """Products of layers with ``inputs`` inputs, each of one direction, on addresses.
 
-    ``workspace_bytes`` is what each of them needs at most, and ``dw_hh_workspace_bytes`` what the
-    gradients of the recurrent weights do. Raises as `MatrixProduct`.
+    They are ready for any number of positions: `bind` chooses their algorithms. Raises as
+    `RowsProduct`.
     """
 
-    def __init__(
-        self, library: Any, device: int, kind: Kind, positions: int, inputs: int, math: str
-    ) -> None:
-        self._kind = kind
-        self._positions = positions
-        self._inputs = inputs
+    def __init__(self, library: Any, device: int, kind: Kind, inputs: int, math: str) -> None:
+        self._kind, self._inputs = kind, inputs
         self._width = (kind.saved if kind.training else kind.gates) * kind.padded
-        self._made: list[MatrixProduct] = []
+        self._row_bytes = inputs * ITEM_SIZES[kind.dtype]
 
-        def product(a: Matrix, b: Matrix, c: Matrix, batch: int) -> MatrixProduct:
-            made = MatrixProduct(library, device, a, b, c, kind.dtype, math=math, batch=batch)
-            self._made.append(made)
-            return made
+        def product(a: Matrix, b: Matrix, c: Matrix, batch: int) -> RowsProduct:
+            return RowsProduct(library, device, a, b, c, kind.dtype, math=math, batch=batch)
 
-        self.dw_hh_workspace_bytes = 0
-        x = Matrix(positions, inputs)
-        try:
-            gates, batch = self._gates(kind.gates, transposed=False)
-            matrices = self._matrices(kind.gates, inputs)._replace(transposed=True)
-            self._of_x = product(x, matrices, gates, batch)
-            if kind.training:
-                gates = Matrix(positions, kind.gates * kind.padded, leading=self._width)
-                self._dx = product(gates, Matrix(kind.gates * kind.padded, inputs), x, 1)
-                self._dw_ih = product(*self._gradients(kind.gates, x))
-                h = Matrix(positions, kind.hidden, leading=kind.padded)
-                self._dw_hh = product(*self._gradients(2 if kind.mode == "gru" else kind.gates, h))
-                of_h = [self._dw_hh]
-                if kind.mode == "gru":
-                    self._dw_hh_n = product(*self._gradients(1, h))
-                    of_h.append(self._dw_hh_n)
-                self.dw_hh_workspace_bytes = max(made.workspace_bytes for made in of_h)
-        except BaseException:
-            self.close()
-            raise
-        self.workspace_bytes = max(made.workspace_bytes for made in self._made)
+        x, h = Matrix(None, inputs), Matrix(None, kind.hidden, leading=kind.padded)
+        gates, batch = self._gates(kind.gates, transposed=False)
+        matrices = self._matrices(kind.gates, inputs)._replace(transposed=True)
+        self._of_x = product(x, matrices, gates, batch)
+        self._training: dict[str, RowsProduct] = {}
+        if kind.training:
+            width = kind.gates * kind.padded
+            gates = Matrix(None, width, leading=self._width)
+            of_h = 2 if kind.mode == "gru" else kind.gates
+            self._training = {
+                "dx": product(gates, Matrix(width, inputs), x, 1),
+                "dw_ih": product(*self._gradients(kind.gates, x)),
+                "dw_hh": product(*self._gradients(of_h, h)),
+            }
+            if kind.mode == "gru":  # n's product of h has a column of its own, the last
+                self._training["dw_hh_n"] = product(*self._gradients(1, h))
+        self._bound: dict[int, BoundProducts] = {}
+
+    def bind(self, max_positions: int) -> BoundProducts:
+        """Return the products with algorithms for up to ``max_positions`` positions."""
+        found = self._bound.get(max_positions)
+        if found is None:
+            of_training = {
+                name: (product, product.choose(max_positions))
+                for name, product in self._training.items()
+            }
+            of_x = self._of_x, self._of_x.choose(max_positions)
+            made = BoundProducts(self._kind, self._row_bytes, of_x, of_training)
+            found = self._bound.setdefault(max_positions, made)
+            keep_newest(self._bound, MAX_CHOSEN)
+        return found
 
     def _gates(self, count: int, *, transposed: bool) -> tuple[Matrix, int]:
         """The first gates of all positions, and the batch that they form."""
-        kind, positions, width = self._kind, self._positions, self._width
+        kind, width = self._kind, self._width
         if kind.padded == kind.hidden:
-            return Matrix(positions, count * kind.hidden, width, transposed=transposed), 1
-        return Matrix(positions, kind.hidden, width, kind.padded, transposed), count
+            return Matrix(None, count * kind.hidden, width, transposed=transposed), 1
+        return Matrix(None, kind.hidden, width, kind.padded, transposed), count
 
     def _matrices(self, gates: int, columns: int) -> Matrix:
-        """The matrices of ``gates`` gates, as they lie in the flat weights."""
+        """The matrices of ``gates`` gates, as the flat weights have them."""
         kind = self._kind
         if kind.padded == kind.hidden:
             return Matrix(gates * kind.hidden, columns)
@@ -76,64 +81,102 @@ class Products:
         of_gates, batch = self._gates(gates, transposed=True)
         return of_gates, factor, self._matrices(gates, factor.columns), batch
 
-    def of_x(self, launch: Launch, x: int, w_ih: int, gates: int, workspace: int) -> None:
+    def close(self) -> None:
+        """Release the products. A second call does nothing."""
+        for product in (self._of_x, *self._training.values()):
+            product.close()
+
+
+_Chosen = tuple[RowsProduct, Algorithms]
+
+
+class BoundProducts:
+    """The products of `Products` with algorithms for a number of positions.
+
+    ``workspace_bytes`` is what each of them needs at most, and ``dw_hh_workspace_bytes`` what the
+    gradients of the recurrent weights need. ``padded_bytes`` is the size of the padded matrices, 0
+    if nothing has to be padded.
+    """
+
+    def __init__(
+        self, kind: Kind, row_bytes: int, of_x: _Chosen, of_training: dict[str, _Chosen]
+    ) -> None:
+        self._kind, self._row_bytes = kind, row_bytes
+        self._of_x = of_x
+        self._of_training = of_training
+        needed = {name: chosen.workspace_bytes for name, (_, chosen) in of_training.items()}
+        self.workspace_bytes: int = max(of_x[1].workspace_bytes, *needed.values(), 0)
+        of_h = [nbytes for name, nbytes in needed.items() if name.startswith("dw_hh")]
+        self.dw_hh_workspace_bytes = max(of_h, default=0)
+        is_padded = kind.padded != kind.hidden
+        self.padded_bytes = kind.gates * kind.padded * row_bytes if is_padded else 0
+
+    def of_x(
+        self, launch: Launch, positions: int, x: int, w_ih: int, gates: int, workspace: int
+    ) -> None:
         """Fill the gates with the products of x."""
-        self._of_x.run(launch, x, w_ih, gates, workspace)
+        product, chosen = self._of_x
+        product.run(launch, positions, chosen, (x, w_ih, gates), workspace)
 
     def dx(
         self,
         launch: Launch,
         memory: Memory,
+        positions: int,
         at: tuple[int, int, int, int],
         workspace: int,
         *,
         accumulate: bool,
     ) -> None:
-        """dx from (gradients of the gates, w_ih, dx, room for padded matrices)."""
+        """Fill dx: ``at`` has the addresses of the gradients of the gates, w_ih, dx, and padding.
+
+        The last is that of ``padded_bytes`` bytes for padded matrices.
+        """
         gates, w_ih, dx, padded = at
         kind = self._kind
-        if kind.padded != kind.hidden:
+        if self.padded_bytes:
             # The matrices of all gates with as many rows as the gradients have columns.
-            row = self._inputs * ITEM_SIZES[kind.dtype]
             memory.clear(padded, self.padded_bytes, launch.stream)
             for gate in range(kind.gates):
-                source = w_ih + gate * kind.hidden * row
-                target = padded + gate * kind.padded * row
-                memory.copy(target, source, kind.hidden * row, launch.stream)
+                source = w_ih + gate * kind.hidden * self._row_bytes
+                target = padded + gate * kind.padded * self._row_bytes
+                memory.copy(target, source, kind.hidden * self._row_bytes, launch.stream)
             w_ih = padded
-        self._dx.run(launch, gates, w_ih, dx, workspace, accumulate=accumulate)
-
-    @property
-    def padded_bytes(self) -> int:
-        """Bytes of the padded matrices, 0 where nothing has to be padded."""
-        kind = self._kind
-        if kind.padded == kind.hidden:
-            return 0
-        return kind.gates * kind.padded * self._inputs * ITEM_SIZES[kind.dtype]
+        product, chosen = self._of_training["dx"]
+        product.run(launch, positions, chosen, (gates, w_ih, dx), workspace, accumulate=accumulate)
 
     def dw_ih(
-        self, launch: Launch, at: tuple[int, int, int], workspace: int, *, accumulate: bool
+        self,
+        launch: Launch,
+        positions: int,
+        at: tuple[int, int, int],
+        workspace: int,
+        *,
+        accumulate: bool,
     ) -> None:
-        """(gradients of the gates, x) to dw_ih; ``at`` has these three addresses."""
-        self._dw_ih.run(launch, *at, workspace, accumulate=accumulate)
+        """Fill dw_ih: ``at`` has the addresses of the gradients of the gates, x and dw_ih."""
+        product, chosen = self._of_training["dw_ih"]
+        product.run(launch, positions, chosen, at, workspace, accumulate=accumulate)
 
     def dw_hh(
-        self, launch: Launch, at: tuple[int, int, int], workspace: int, *, accumulate: bool
+        self,
+        launch: Launch,
+        positions: int,
+        at: tuple[int, int, int],
+        workspace: int,
+        *,
+        accumulate: bool,
     ) -> None:
-        """(gradients of the gates, h before each step) to dw_hh.
+        """Fill dw_hh: ``at`` has the gradients of the gates, h before each step, and dw_hh.
 
-        ``workspace`` has ``dw_hh_workspace_bytes``: it may run beside `dw_ih`.
+        ``workspace`` has ``dw_hh_workspace_bytes``: it may run at the same time as `dw_ih`.
         """
-        gates, h_before, dw_hh = at
-        self._dw_hh.run(launch, gates, h_before, dw_hh, workspace, accumulate=accumulate)
+        product, chosen = self._of_training["dw_hh"]
+        product.run(launch, positions, chosen, at, workspace, accumulate=accumulate)
         kind = self._kind
-        if kind.mode == "gru":  # n's product of h has a column of its own, the last
+        if kind.mode == "gru":
+            gates, h_before, dw_hh = at
             size = ITEM_SIZES[kind.dtype]
-            gates += 3 * kind.padded * size
-            dw_hh += 2 * kind.hidden**2 * size
-            self._dw_hh_n.run(launch, gates, h_before, dw_hh, workspace, accumulate=accumulate)
-
-    def close(self) -> None:
-        """Release the products. A second call does nothing."""
-        while self._made:
-            self._made.pop().close()
+            at = gates + 3 * kind.padded * size, h_before, dw_hh + 2 * kind.hidden**2 * size
+            product, chosen = self._of_training["dw_hh_n"]
+            product.run(launch, positions, chosen, at, workspace, accumulate=accumulate)

@@ -1,9 +1,10 @@
-"""Row layouts of a problem: steps of equal size, or packed rows, the longest first.
+"""Row layout of a batch: where each row of each step is stored.
 
-Kernels take two layouts: every row has all steps, at constant distances; or rows are packed, the
-longest first, by tables. Rows of unequal length that are not packed are copied into packed ones:
-then no product computes what is not there, a group of rows ends with its longest, and what lies
-past a row's end is not read.
+Kernels accept two layouts. In the dense layout every row has all steps, at constant strides. In the
+packed layout rows are sorted by decreasing length and stored step by step without padding. Rows of
+unequal length that are not packed yet are copied into packed ones: no product is then computed for
+padding, a group of rows stops after its longest row, and what is stored past a row's end is not
+read.
 """
 
 from __future__ import annotations
@@ -13,56 +14,74 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
-from dnnffi.spec.sequences import lengths_to_batch_sizes
 
-Table = np.ndarray[Any, np.dtype[np.int32]]
+INDEX_BYTES = 4
+"""Bytes of an entry of `Tables`, an int32."""
 
 
 class Tables(NamedTuple):
-    """Of packed rows: the first position of each step, the steps of each row, its number.
+    """Index tables of packed rows, as kernels read them: int32 entries, one table after the other.
 
-    The number is the caller's. ``where`` is each packed row's place in the caller's array, or None
-    where that is packed already.
+    step_offsets [steps + 1] : first position of each step; the last entry is the number of
+        positions
+    lengths [batch] : steps of each packed row, in decreasing order
+    caller_rows [batch] : index of each packed row in the caller's batch
     """
 
-    offsets: Table
-    lengths: Table
-    order: Table
-    where: Table | None
+    entries: np.ndarray[Any, np.dtype[np.int32]]
+    steps: int
+    batch: int
+
+    def addresses(self, start: int) -> tuple[int, int, int]:
+        """Return the address of each table if the first is stored at ``start``."""
+        lengths = start + INDEX_BYTES * (self.steps + 1)
+        return start, lengths, lengths + INDEX_BYTES * self.batch
 
 
-class Rows(NamedTuple):
-    """``positions`` are all rows of all steps. The strides count positions."""
+class RowLayout(NamedTuple):
+    """Sizes and strides of a batch, as kernels see it; strides and positions count rows of a step.
+
+    ``steps`` are those of the longest row, ``positions`` the rows of all steps together.
+    ``caller_strides`` are the strides of a step and of a row in the caller's padded array, None if
+    kernels read that array itself. ``tables`` is None for the dense layout.
+    """
 
     steps: int
     batch: int
     positions: int
     step_stride: int
     row_stride: int
-    tables: Tables | None
+    tables: Tables | None = None
+    caller_strides: tuple[int, int] | None = None
 
 
-def rows_of(problem: RNNProblem) -> Rows:
-    """The rows of a problem, as kernels see them."""
-    batch = problem.batch
-    lengths = problem.row_lengths
-    steps = max(lengths)
-    if min(lengths) == steps and (problem.lengths is None or problem.layout == PACKED):
-        strides = (1, steps) if problem.layout == BATCH_MAJOR else (batch, 1)
-        return Rows(steps, batch, steps * batch, *strides, None)
-    order = sorted(range(batch), key=lambda row: -lengths[row])  # stable: packed rows stay
-    sizes = lengths_to_batch_sizes(sorted(lengths, reverse=True))
-    offsets = np.zeros(steps + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    where = None
-    if problem.layout != PACKED:
-        row = np.concatenate([np.array(order[:size], np.int32) for size in sizes])
-        step = np.repeat(np.arange(steps, dtype=np.int32), sizes)
-        where = row * problem.steps + step if problem.layout == BATCH_MAJOR else step * batch + row
-    tables = Tables(
-        offsets,
-        np.array([lengths[row] for row in order], np.int32),
-        np.array(order, np.int32),
-        where,
-    )
-    return Rows(steps, batch, sum(lengths), 0, 0, tables)
+def row_layout(problem: RNNProblem) -> RowLayout:
+    """Return the layout of a problem with at least one row.
+
+    Examples
+    --------
+    >>> from dnnffi.spec.rnn import RNNSpec
+    >>> spec = RNNSpec(mode="gru", input_size=1, hidden_size=1)
+    >>> layout = row_layout(RNNProblem.dense(spec, steps=4, batch=2, lengths=[1, 3]))
+    >>> layout.positions, layout.tables.entries.tolist()
+    (4, [0, 2, 3, 4, 3, 1, 1, 0])
+    """
+    steps, batch, lengths = problem.steps, problem.batch, problem.lengths
+    is_packed = problem.layout == PACKED
+    strides = (1, steps) if problem.layout == BATCH_MAJOR else (batch, 1)
+    if lengths is None or (is_packed and lengths[0] == lengths[-1]):
+        return RowLayout(steps, batch, steps * batch, *strides)
+    of_rows = np.array(lengths, np.int32)
+    caller_rows = np.argsort(-of_rows, kind="stable")  # packed rows stay where they are
+    of_rows = of_rows[caller_rows]
+    longest = int(of_rows[0])
+    entries = np.empty(longest + 1 + 2 * batch, np.int32)
+    # A step has the rows that are longer than its index.
+    rows_of_step = batch - np.searchsorted(of_rows[::-1], np.arange(longest), side="right")
+    entries[0] = 0
+    np.cumsum(rows_of_step, out=entries[1 : longest + 1])
+    entries[longest + 1 : longest + 1 + batch] = of_rows
+    entries[longest + 1 + batch :] = caller_rows
+    tables = Tables(entries, longest, batch)
+    positions = int(entries[longest])
+    return RowLayout(longest, batch, positions, 0, 0, tables, None if is_packed else strides)

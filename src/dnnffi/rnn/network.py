@@ -1,0 +1,159 @@
+"""A network on one device: what the calls of all its sizes share.
+
+A network is prepared once; sizes belong to a call. Sizes form classes (`dnnffi.spec.size_class`).
+A class is measured once its calls are frequent, on a call whose sizes were seen, and serves all of
+its sizes from then on. Until then it uses what the nearest measured class chose, and before any
+class was measured the rule of the vendor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
+from dnnffi.device.interface import Launch
+from dnnffi.execution.cache import Once
+from dnnffi.execution.locks import Turn
+from dnnffi.execution.measure import FAILURES
+from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.tuning import BUDGET, RNNTuner, RouteChoice
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.size_class import SizeClass, size_class
+
+CALLS_BEFORE_TUNING = 8
+"""Calls of a network, and then of each of its classes, that run before the class is measured."""
+
+FIRST_BUDGET, LATER_BUDGET = 0.2, 0.1
+"""Seconds of measuring for the first class of a network, and for each other one."""
+
+
+class Choice:
+    """The candidates that run a class: what was measured, and the candidates themselves.
+
+    ``origin`` is the class that was measured, another one for a choice that is borrowed.
+    """
+
+    def __init__(
+        self, found: RouteChoice, networks: dict[str, PreparedNetwork], origin: object
+    ) -> None:
+        self.found = found
+        self.direct = networks[found.direct]
+        self.replayed = None if found.replayed is None else networks[found.replayed]
+        self.origin = origin
+
+
+class Class:
+    """One class of sizes of a network. ``calls_left`` is how many calls come before measuring it.
+
+    ``choice`` is None until it is measured, here or by another process.
+    """
+
+    def __init__(self, sizes: SizeClass, calls_left: int) -> None:
+        self.sizes = sizes
+        self.calls_left = calls_left
+        self.is_looked_up = False
+        self.choice: Choice | None = None
+
+
+class Network:
+    """Choices by class for one network on one device.
+
+    The key of a network is everything of a problem but its sizes. ``version`` grows with each new
+    choice, so that plans notice it.
+    """
+
+    def __init__(
+        self, device: int, candidates: CandidateSet, resources: Any, tuner: RNNTuner | None
+    ) -> None:
+        self._device = device
+        self._candidates = candidates
+        self.memory = resources.memory
+        self._launch_on = resources.launch
+        self.tuner = tuner
+        self._turn = Turn()
+        self._classes: Once[Hashable, Class] = Once()
+        self._calls_left = CALLS_BEFORE_TUNING
+        self.version = 0
+
+    def class_of(self, problem: RNNProblem) -> Class:
+        """Return the class of a problem, with what another process has measured for it.
+
+        With the option tune="now" a problem is a class of its own: it is to be measured as it is.
+        """
+        sizes = size_class(problem)
+        key: Hashable = sizes
+        if problem.options.tune == "now":
+            key = sizes, problem.steps, problem.batch
+        found = self._classes.find(key)
+        if found is None:
+            found = self._classes.get(key, lambda: Class(sizes, CALLS_BEFORE_TUNING))
+        if not found.is_looked_up and self.tuner is not None and problem.options.tune != "off":
+            self._look_up(self.tuner, found, problem)
+        return found
+
+    def _look_up(self, tuner: RNNTuner, found: Class, problem: RNNProblem) -> None:
+        """Use what this or another process has measured for a class, unless in a capture."""
+        if tuner.is_capturing():
+            return  # stored results are run and compared first
+        found.is_looked_up = True
+        known = tuner.find(problem, self._device)
+        if known is not None:
+            self._apply(found, problem, known)
+
+    def is_due(self, found: Class) -> bool:
+        """Count a call of a class that is not measured; return whether it is to be measured now."""
+        found.calls_left -= 1
+        self._calls_left -= 1
+        return found.calls_left <= 0 or (self._calls_left <= 0 and self.version == 0)
+
+    def measure(self, found: Class, problem: RNNProblem) -> bool:
+        """Measure the candidates of a class on scratch data. False if that cannot be done now."""
+        with self._turn.take() as mine:
+            if self.tuner is None or not mine or self.tuner.is_capturing():
+                return False
+            found.calls_left = CALLS_BEFORE_TUNING << 10  # what fails is not tried in every call
+            budget = LATER_BUDGET if self.version else FIRST_BUDGET
+            if problem.options.tune == "now":
+                budget = BUDGET
+            choice = self.tuner.measure(problem, self._device, budget)
+            return choice is not None and self._apply(found, problem, choice)
+
+    def choice_for(self, found: Class) -> Choice | None:
+        """Return the choice of a class, or that of the nearest measured class of its kind."""
+        if found.choice is not None:
+            return found.choice
+        others = [
+            one
+            for one in self._classes.values()
+            if one.choice is not None and one.sizes.is_ragged == found.sizes.is_ragged
+        ]
+        nearest = min(others, key=lambda one: found.sizes.distance(one.sizes), default=None)
+        return None if nearest is None else nearest.choice
+
+    def launch(self) -> Launch:
+        """Return a launch on the current stream of the network's device, which is current."""
+        launch: Launch = self._launch_on(self._device, self.memory.current_stream())
+        return launch
+
+    def by_rule(self, problem: RNNProblem, generator: Any) -> AddressExecutor:
+        """Return the executor that the vendor's rule picks."""
+        return self._candidates.make(problem, None, self.launch(), generator)
+
+    def _apply(self, found: Class, problem: RNNProblem, known: RouteChoice) -> bool:
+        """Use what was measured, unless one of its candidates cannot be made now."""
+        try:
+            with self.memory.use(self._device):
+                launch = self.launch()
+                networks = {
+                    name: self._candidates.network(problem, name, launch) for name in known.used
+                }
+        except FAILURES:
+            return False
+        found.choice = Choice(known, networks, found.sizes)
+        self.version += 1
+        return True
+
+    def forget(self) -> None:
+        """Forget what was measured in this process."""
+        self._classes.clear()

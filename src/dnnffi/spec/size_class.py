@@ -1,0 +1,74 @@
+"""Classes of sizes: numbers of rows and steps that are prepared and measured together.
+
+A network is called with many sizes. What is measured for one of them serves all of its class, so
+that a process measures a few classes and not each size. Within a class the number of groups of
+eight rows differs by at most an eighth, and the number of steps by a factor of at most four.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dnnffi.spec.problem import PACKED, RNNProblem
+
+
+class SizeClass(NamedTuple):
+    """Upper bounds of a class, and whether its rows have unequal lengths.
+
+    ``is_ragged`` is also true for rows of equal length that end before the last step of the array.
+    """
+
+    max_rows: int
+    max_steps: int
+    is_ragged: bool
+
+    def distance(self, other: SizeClass) -> tuple[bool, bool, float]:
+        """Order other classes by how well their choice serves this one, the best first.
+
+        The same raggedness comes first, then classes with at least as many rows, then the nearest.
+        """
+        rows = self.max_rows / other.max_rows
+        steps = self.max_steps / other.max_steps
+        far = max(rows, 1 / rows) ** 2 * max(steps, 1 / steps)
+        return self.is_ragged != other.is_ragged, rows > 1, far
+
+    def __str__(self) -> str:
+        kind = "ragged" if self.is_ragged else "full"
+        return f"up to {self.max_rows} {kind} rows of up to {self.max_steps} steps"
+
+
+def max_rows(batch: int) -> int:
+    """Return the upper bound on rows of the class of ``batch`` rows.
+
+    1, 2, 4, 8, multiples of 8 up to 64, then eight bounds between two powers of two.
+
+    >>> [max_rows(batch) for batch in (1, 3, 9, 64, 65, 129, 1000)]
+    [1, 4, 16, 64, 80, 160, 1024]
+    """
+    if batch <= 8:
+        return 1 << (batch - 1).bit_length()
+    step = max(8, 1 << (batch - 1).bit_length() - 3)
+    return -(-batch // step) * step
+
+
+def max_steps(steps: int) -> int:
+    """Return the upper bound on steps of the class of ``steps`` steps: 1, 8, 32, 128, 512, ...
+
+    >>> [max_steps(steps) for steps in (1, 2, 8, 9, 100, 200)]
+    [1, 8, 8, 32, 128, 512]
+    """
+    if steps == 1:
+        return 1
+    exponent = max(3, (steps - 1).bit_length())
+    return 1 << exponent + (exponent + 1) % 2
+
+
+def size_class(problem: RNNProblem) -> SizeClass:
+    """Return the class of a problem with at least one row."""
+    lengths = problem.lengths
+    longest, is_ragged = problem.steps, lengths is not None
+    if lengths is not None:
+        longest = max(lengths)
+        if problem.layout == PACKED:
+            is_ragged = min(lengths) != longest
+    return SizeClass(max_rows(problem.batch), max_steps(longest), is_ragged)
