@@ -73,6 +73,7 @@ class RouteFinder:
         self._is_tuned = network.tuner is not None and problem.options.tune != "off"
         self._class = network.class_of(problem)
         self._used: Choice | None = None
+        self._calls = 0
         refuse_in_capture(network.memory.current_stream().ptr)  # executors may allocate when made
         self.route: Route = self._first_route()
         self.version = network.version
@@ -126,9 +127,10 @@ class RouteFinder:
             if self._class.choice is None and self.network.is_due(self._class):
                 self.network.measure(self._class, self._problem)
         self.update()
-        if self._is_incomplete:
+        self._calls += 1
+        if self._calls > 1 and self._is_incomplete:
             self._complete()
-        self.is_pending = self._is_unmeasured
+        self.is_pending = self._is_unmeasured or self._is_incomplete
 
     def update(self) -> None:
         """Use the newest choice of the network."""
@@ -148,7 +150,7 @@ class RouteFinder:
         """Bind what replays graphs now: for a plan whose sizes are to come again."""
         if self._is_incomplete:
             self._complete()
-        self.is_pending = self._is_unmeasured
+        self.is_pending = self._is_unmeasured or self._is_incomplete
 
     def _first_route(self) -> Route:
         choice = self.network.choice_for(self._class) if self._is_tuned else None
