@@ -588,13 +588,19 @@ def test_uses_of_a_state_on_two_streams_are_ordered():
     assert same(found, expected)
 
 
-def test_who_names_no_algorithm_drops_by_cudnn():
+def test_without_a_named_algorithm_our_kernels_drop_and_cudnn_is_only_compared_with():
     state = dnnffi.DropoutState(3)
     given = {"training": True, "dropout": 0.4, "dropout_state": state}
     with dnnffi.RNNPlan(SPEC, 5, 6, options={"tune": "now"}, **given) as plan:
-        assert "  own " not in plan.report()
-    with pytest.raises(ValueError, match="dropout_state belongs to cudnn device 0"):
-        dropping(SPEC, state)
+        assert plan._buffers.plan.finder.choice.direct.startswith("own ")
+        assert "cudnn standard: draws other random numbers" in plan.report()
+    dropping(SPEC, state)
+    with dnnffi.RNNPlan(SPEC, 5, 6, options={"algorithm": "standard"}, training=True, dropout=0.4):
+        pass
+    with pytest.raises(
+        ValueError, match="dropout_state belongs to cudnn device 0, algorithm 'own'"
+    ):
+        dnnffi.RNNPlan(SPEC, 5, 6, options={"algorithm": "standard"}, **given)
 
 
 @pytest.mark.parametrize(

@@ -438,24 +438,25 @@ def test_a_dropout_state_stays_with_its_algorithms_random_numbers(host, monkeypa
     given, own = functional_arguments(host), {"algorithm": "own"}
     of_cudnn, of_own = DropoutState(5), DropoutState(5)
     call(given, dropout=0.5, dropout_state=of_cudnn, options={"algorithm": "persist_static"})
-    call(given, dropout=0.5, dropout_state=of_cudnn)
+    standard = {"algorithm": "standard"}
+    call(given, dropout=0.5, dropout_state=of_cudnn, options=standard)
     words = "^dropout_state belongs to {} and cannot be used on {}; make one for each$"
     places = "cudnn device 0", "cudnn device 0, algorithm 'own'"
     with pytest.raises(ValueError, match=words.format(*places)):
         call(given, dropout=0.5, dropout_state=of_cudnn, options=own)
-    host.rnn.generator(of_own, 0, "own")
+    host.rnn.generator(of_own, 0, SPEC, "own")
     with pytest.raises(ValueError, match=words.format(*reversed(places))):
-        call(given, dropout=0.5, dropout_state=of_own)
+        call(given, dropout=0.5, dropout_state=of_own, options=standard)
 
 
 def test_each_algorithms_random_numbers_have_a_state_of_their_own(host, monkeypatch):
     monkeypatch.setattr(candidates, "why_not_here", lambda memory: "")
     monkeypatch.setattr(host.memory, "constant", host.memory.array, raising=False)
-    by_function(functional_arguments(host), dropout=0.5)
-    found = [host.rnn.generator(None, 0, name) for name in ("auto", "standard", "own", "own")]
-    assert [type(one) for one in found] == [Generator] * 2 + [OwnGenerator] * 2
-    assert found[0] is found[1]
-    assert found[2] is found[3]
+    by_function(functional_arguments(host))
+    names = "auto", "standard", "own", "own"
+    found = [host.rnn.generator(None, 0, SPEC, name) for name in names]
+    assert [type(one) for one in found] == [OwnGenerator, Generator, OwnGenerator, OwnGenerator]
+    assert found[0] is found[2] is found[3]
 
 
 def test_a_dropout_state_stays_where_it_was_used(host):

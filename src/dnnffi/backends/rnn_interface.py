@@ -123,6 +123,9 @@ class CandidateSource(Protocol):
     costly: frozenset[str]
     """The algorithms whose executors take seconds to make."""
 
+    def has(self, spec: RNNSpec) -> bool:
+        """Return whether the source can run a network on the current device, apart from sizes."""
+
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         """The algorithms worth trying, the most promising first."""
 

@@ -85,12 +85,14 @@ class RNNBackend:
         """A new plan for a caller that keeps it with its buffers."""
         return ReferenceBufferPlan(self.prepare(problem, device, generator))
 
-    def generator(self, state: DropoutState | None, device: int, algorithm: str) -> Any:
+    def generator(
+        self, state: DropoutState | None, device: int, spec: RNNSpec, algorithm: str
+    ) -> Any:
         """The random numbers of ``state``, or of this device's own where it is None."""
-        place = self._where(device, algorithm)
+        place = self._where(device, spec, algorithm)
         if state is None:
             state = self._default_states.get(place, lambda: DropoutState(secrets.randbits(63)))
-        return state.generator(place, lambda seed: self._seeded(seed, device, algorithm))
+        return state.generator(place, lambda seed: self._seeded(seed, device, spec, algorithm))
 
     def separate(self, packed: RNNWeights) -> list[AnyArray]:
         """The weights in ``packed``, a result, as separate arrays."""
@@ -113,11 +115,11 @@ class RNNBackend:
     def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
         return EmptyRNNPlan(problem)
 
-    def _where(self, device: int, algorithm: str) -> str:
+    def _where(self, device: int, spec: RNNSpec, algorithm: str) -> str:
         """Where a `DropoutState` stays."""
         return f"{self.name} device {device}"
 
-    def _seeded(self, seed: int, device: int, algorithm: str) -> Any:
+    def _seeded(self, seed: int, device: int, spec: RNNSpec, algorithm: str) -> Any:
         return HostGenerator(seed)
 
 
@@ -212,19 +214,22 @@ class DeviceRNNBackend(RNNBackend):
         return [array.owner for array in arrays]
 
     def copied_bytes(self) -> int:
-        return sum(plan.operations.staged_bytes for plan in self._alive.snapshot())
+        return sum(plan.staged_bytes for plan in self._alive.snapshot())
 
     def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
         return EmptyRNNPlan(problem, self.memory, device, self.layout)
 
-    def _where(self, device: int, algorithm: str) -> str:
-        source = self.candidates.source(algorithm).name
+    def _where(self, device: int, spec: RNNSpec, algorithm: str) -> str:
+        with self.memory.use(device):
+            source = self.candidates.drawer(spec, algorithm).name
         of_source = "" if source == self.name else f", algorithm {source!r}"
         with_allocator = " with an allocator" if self.resources.external else ""
-        return f"{super()._where(device, algorithm)}{of_source}{with_allocator}"
+        return f"{super()._where(device, spec, algorithm)}{of_source}{with_allocator}"
 
-    def _seeded(self, seed: int, device: int, algorithm: str) -> Any:
-        return self.candidates.source(algorithm).generator(device, seed)
+    def _seeded(self, seed: int, device: int, spec: RNNSpec, algorithm: str) -> Any:
+        with self.memory.use(device):
+            source = self.candidates.drawer(spec, algorithm)
+        return source.generator(device, seed)
 
 
 class PackedRNNBackend(RNNBackend):

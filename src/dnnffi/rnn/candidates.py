@@ -8,6 +8,7 @@ from typing import Any
 from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource, PreparedNetwork
 from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
 
 _PROMISING = 4
 """Candidates of other sources that are measured before the vendor's."""
@@ -42,8 +43,30 @@ class CandidateSet:
         return CandidateSet(self._vendor)
 
     def source(self, algorithm: str) -> CandidateSource:
-        """Who runs a problem that was not measured, and whose random numbers drop."""
+        """Return the source that an algorithm names, the vendor for all others."""
         return self._sources.get(algorithm, self._vendor)
+
+    def drawer(self, spec: RNNSpec, algorithm: str) -> CandidateSource:
+        """Return the source whose random numbers drop, and which runs networks that drop.
+
+        Sources draw different numbers, and results must not depend on which candidate is fastest.
+        So unless an algorithm is named, it is the first source other than the vendor that has the
+        network.
+        """
+        if algorithm == "auto":
+            for source in self._sources.values():
+                if source is not self._vendor and source.has(spec):
+                    return source
+        return self.source(algorithm)
+
+    def _first(self, problem: RNNProblem) -> CandidateSource:
+        """Return the source that runs a problem that was not measured."""
+        algorithm = problem.options.algorithm
+        return self.drawer(problem.spec, algorithm) if problem.drops else self.source(algorithm)
+
+    def by_rule(self, problem: RNNProblem, launch: Launch, generator: Any) -> AddressExecutor:
+        """Return the executor of a problem that was not measured."""
+        return self._first(problem).make(problem, None, launch, generator)
 
     def oracle(self, problem: RNNProblem) -> str:
         """The candidate whose results are right."""
@@ -56,7 +79,7 @@ class CandidateSet:
         There may not be time for all: the most promising of the other sources come before the rest
         of the vendor's, the others behind.
         """
-        first = self._sources.get(problem.options.algorithm, self._vendor)
+        first = self._first(problem)
         found = _named(first, problem)
         if first is self._vendor:
             others = [one for one in self._sources.values() if one is not first]

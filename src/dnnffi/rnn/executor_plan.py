@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dnnffi.backends.resources import Resources
@@ -13,12 +14,13 @@ from dnnffi.backends.rnn_interface import (
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
-from dnnffi.device.interface import Array, Stream
+from dnnffi.backends.vendor.handle import launch_on
+from dnnffi.device.interface import Array, Graph, Launch, Stream
 from dnnffi.execution.fork import guard
 from dnnffi.rnn.arguments import Arguments
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import Network
-from dnnffi.rnn.operations import Operations
+from dnnffi.rnn.operations import Operations, run_backward, run_forward
 from dnnffi.rnn.report import report_of
 from dnnffi.rnn.route import Route, RouteFinder
 from dnnffi.spec.problem import RNNProblem
@@ -27,6 +29,13 @@ from dnnffi.spec.problem import RNNProblem
 _forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(
     tuple.__new__, ForwardAddresses
 )
+
+CAPTURED_AT = 4
+"""Calls of a function on the same addresses before it is captured: a capture takes the host as long
+as tens of calls, and sizes of a stream come again rarely. The plan of a caller captures the second.
+"""
+
+_NO_GRAPHS: Mapping[ForwardAddresses, Graph] = MappingProxyType({})
 
 
 class SavedForward(NamedTuple):
@@ -62,6 +71,7 @@ class ExecutorPlan:
         self.current_stream: Callable[[], Stream] = memory.current_stream
         self.is_capturing: Callable[[Stream], bool] = memory.is_capturing
         self._empty = memory.empty
+        self._launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
         self._stream_workspace = resources.workspaces.get
         self._dtype = memory.dtype(problem.spec.dtype)
         self._item = self._dtype.itemsize
@@ -76,14 +86,44 @@ class ExecutorPlan:
             self.states = memory.pairs(self.h_shape, self.c_shape, self._dtype)
         self.has_cell = problem.spec.has_cell
         self._training = problem.training
-        self.operations = Operations(
-            problem, device, resources, generator, lambda: self.finder.stop_replaying()
-        )
-        self._forward_graphs = self.operations.forward_graphs
-        self.finder = RouteFinder(problem, device, network, generator, self.operations.clear)
-        self.arguments = Arguments(problem, memory, device, self.finder.route.direct.weight_size)
+        self._resources, self._generator = resources, generator
+        self.captured_at = CAPTURED_AT
+        self._operations: Operations | None = None
+        self._arguments: Arguments | None = None
+        self._forward_graphs: Mapping[ForwardAddresses, Graph] = _NO_GRAPHS
+        self.finder = RouteFinder(problem, device, network, generator, self._route_changed)
+        self._weight_size = self.finder.route.direct.weight_size
         guard(self)
         self.finder.begin()
+
+    @property
+    def operations(self) -> Operations:
+        """What replays graphs, made when sizes come again: most sizes of a stream never do."""
+        found = self._operations
+        if found is None:
+            found = Operations(
+                *(self.problem, self.device, self._resources, self._generator),
+                lambda: self.finder.stop_replaying(),
+                self.captured_at,
+            )
+            # Of two threads that are here at once, both take what the first one made.
+            found = vars(self).setdefault("_made_operations", found)
+            self._operations, self._forward_graphs = found, found.forward_graphs
+        return found
+
+    @property
+    def arguments(self) -> Arguments:
+        """Checks of the arrays of a caller that keeps them."""
+        found = self._arguments
+        if found is None:
+            found = self._arguments = Arguments(
+                self.problem, self.memory, self.device, self._weight_size
+            )
+        return found
+
+    def _route_changed(self) -> None:
+        if self._operations is not None:
+            self._operations.clear()
 
     def autotune(self) -> bool:
         """Measure the candidates and use the fastest. False where that cannot be done now."""
@@ -185,13 +225,16 @@ class ExecutorPlan:
             finder.update()
         route = finder.route
         if weights_at is None:
-            weights_at = self.arguments.weights(weights)
+            if weights.size == self._weight_size and self.takes(weights, weights.shape):
+                weights_at = weights.data.ptr
+            else:
+                weights_at = self.arguments.weights(weights)  # raises with the reason
         stream = self.current_stream()
         captured = stream.ptr != 0 and self.is_capturing(stream)
         reserve = self._empty((route.reserve_bytes,), self._bytes) if self._training else None
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
-        if route.replayed is None or captured:
+        if captured:  # the caller's graph outlives the call
             workspace = self._empty((route.workspace_bytes,), self._bytes)
         else:
             workspace = self._stream_workspace(self.device, stream.ptr, route.workspace_bytes)
@@ -208,8 +251,17 @@ class ExecutorPlan:
                 0 if reserve is None else reserve.data.ptr,
             )
         )
-        if reserve is not None:
+        if route.replayed is None:
+            executor = route.direct
+            if executor.generator is None:
+                executor.forward(self._launch(stream), at)
+            else:
+                run_forward(executor, self._launch(stream), at)
+            if reserve is None:
+                return y, h_n, c_n, None
+        elif reserve is not None:
             executor = self.operations.forward(route, at, stream, captured)
+        if reserve is not None:
             context = Context(executor, at.reserve, reserve, Phase.FORWARD)
             return y, h_n, c_n, SavedForward((x, h_0, c_0, weights, y), at, context)
         graph = None if captured else self._forward_graphs.get(at)
@@ -246,8 +298,7 @@ class ExecutorPlan:
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
         route, at = self.finder.route, saved.at
-        own = route.replayed is not None and not captured
-        workspace = self.backward_workspace(route, executor, stream, own)
+        workspace = self.backward_workspace(route, executor, stream, not captured)
         data = BackwardDataAddresses(
             at.y,
             at.h_0,
@@ -267,7 +318,10 @@ class ExecutorPlan:
             weights = BackwardWeightsAddresses(
                 at.x, at.h_0, at.y, dweights.data.ptr, workspace.data.ptr, context.reserve
             )
-        self.operations.backward(route, context, data, weights, stream, captured)
+        if executor is route.replayed:
+            self.operations.backward(route, context, data, weights, stream, captured)
+        else:
+            run_backward(context, self._launch(stream), data, weights)
         return dx, dh_0, dc_0, dweights
 
     def _copied(self, context: Context, stream: Stream) -> Context:
@@ -288,6 +342,11 @@ class ExecutorPlan:
             "reserve_bytes": route.reserve_bytes,
         }
 
+    @property
+    def staged_bytes(self) -> int:
+        """Device memory that is held for copies."""
+        return 0 if self._operations is None else self._operations.staged_bytes
+
     def report(self) -> str:
         """Which candidate runs, and why, in plain words."""
         return report_of(self.problem, self.finder, self.operations)
@@ -295,5 +354,5 @@ class ExecutorPlan:
     def close(self) -> None:
         """Let go of graphs and descriptors. A second call does nothing."""
         self.closed = True
-        self.operations.clear()
+        self._route_changed()
         self.finder.close()

@@ -271,7 +271,7 @@ def _run_checked(
     generator = None
     if probability and spec.num_layers > 1:
         if 0 not in x.shape:  # the library makes it
-            generator = found.generator(state, device, checked.algorithm)
+            generator = found.generator(state, device, spec, checked.algorithm)
     elif probability:
         warn_of_dropout()
     rest = batch_first, lengths, batch_sizes, checked, training, probability

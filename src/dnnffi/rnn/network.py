@@ -138,7 +138,7 @@ class Network:
 
     def by_rule(self, problem: RNNProblem, generator: Any) -> AddressExecutor:
         """Return the executor that the vendor's rule picks."""
-        return self._candidates.make(problem, None, self.launch(), generator)
+        return self._candidates.by_rule(problem, self.launch(), generator)
 
     def _apply(self, found: Class, problem: RNNProblem, known: RouteChoice) -> bool:
         """Use what was measured, unless one of its candidates cannot be made now."""

@@ -30,7 +30,7 @@ class Operations:
 
     ``stream`` is the caller's, and ``captured`` whether the caller is capturing it: then calls are
     recorded into the caller's graph, which has to own what they use. ``failed`` is told of a
-    capture that fails.
+    capture that fails. A call is captured when its addresses come for the ``captured_at``-th time.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Operations:
         resources: Resources,
         generator: Any,
         failed: Callable[[], object],
+        captured_at: int,
     ) -> None:
         self._problem = problem
         self._memory = resources.memory
@@ -49,7 +50,7 @@ class Operations:
         self._launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
 
         def operation() -> Operation:
-            return Operation(self._memory, self._launch, resources.graphs, failed)
+            return Operation(self._memory, self._launch, resources.graphs, failed, captured_at)
 
         self._all = tuple(operation() for _ in range(4))
         self._forward, self._data, self._weights, self._both = self._all
@@ -87,11 +88,7 @@ class Operations:
         if executor.least_workspace_bytes > route.workspace_bytes:
             workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
             at = at._replace(workspace=workspace.data.ptr)
-        launch = self._launch(stream)
-        if self._generator is None:
-            executor.forward(launch, at)
-        else:
-            self._generator.in_order(launch, lambda: executor.forward(launch, at))
+        run_forward(executor, self._launch(stream), at)
         return executor
 
     def _run_staged(self, executor: AddressExecutor, at: ForwardAddresses, stream: Stream) -> bool:
@@ -137,12 +134,7 @@ class Operations:
         executor = context.executor
 
         def call(launch: Launch) -> None:
-            if data is not None and weights is not None:
-                executor.backward(launch, data, weights, accumulate)
-            elif data is not None:
-                executor.backward_data(launch, data)
-            elif weights is not None:
-                executor.backward_weights(launch, weights, accumulate)
+            _backward(executor, launch, data, weights, accumulate)
 
         operation = self._both
         if data is None:
@@ -183,3 +175,40 @@ class Operations:
         """Device memory that is held for copies."""
         staging = self._staging  # once: another thread may drop it
         return 0 if staging is None else staging[0].nbytes
+
+
+def run_forward(executor: AddressExecutor, launch: Launch, at: ForwardAddresses) -> None:
+    """Run a forward pass without a graph."""
+    generator = executor.generator
+    if generator is None:
+        executor.forward(launch, at)
+    else:
+        generator.in_order(launch, lambda: executor.forward(launch, at))
+
+
+def run_backward(
+    context: Context,
+    launch: Launch,
+    data: BackwardDataAddresses | None,
+    weights: BackwardWeightsAddresses | None,
+    accumulate: bool = False,
+) -> None:
+    """Run backward data and backward weights, or one of them, without a graph."""
+    context.take(Phase.DATA if data is None else Phase.FORWARD)
+    _backward(context.executor, launch, data, weights, accumulate)
+    context.reach(Phase.DATA if weights is None else Phase.SPENT)
+
+
+def _backward(
+    executor: AddressExecutor,
+    launch: Launch,
+    data: BackwardDataAddresses | None,
+    weights: BackwardWeightsAddresses | None,
+    accumulate: bool,
+) -> None:
+    if data is not None and weights is not None:
+        executor.backward(launch, data, weights, accumulate)
+    elif data is not None:
+        executor.backward_data(launch, data)
+    elif weights is not None:
+        executor.backward_weights(launch, weights, accumulate)

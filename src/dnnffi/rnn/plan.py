@@ -99,7 +99,7 @@ class RNNPlan:
         generator = None
         if problem.drops and problem.batch:
             generator = self._backend.generator(
-                dropout_state, self._device, problem.options.algorithm
+                dropout_state, self._device, spec, problem.options.algorithm
             )
         elif problem.dropout and not problem.drops:
             warn_of_dropout()

@@ -36,6 +36,9 @@ from dnnffi.spec.size_class import size_class
 BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
 
+OTHER_NUMBERS = "draws other random numbers for dropout, so it is only compared with"
+"""The reason for which the oracle is not a candidate of a network that drops."""
+
 LaunchOn = Callable[[int, Stream], Launch]
 OnLaunch = Callable[[Launch], object]
 
@@ -96,7 +99,8 @@ def tune(
     refused: dict[str, str] = {}
     trial: Trial | None
     oracle = candidates.oracle(problem)
-    names = list(dict.fromkeys((oracle, *candidates.offers(problem))))
+    offers = candidates.offers(problem)
+    names = list(dict.fromkeys((oracle, *offers)))
     measured = problem._replace(dropout=0.0)
     end = clock() + budget
     expected: HostArrays = []
@@ -135,7 +139,10 @@ def tune(
             fastest[name] = min(t for t in taken if t is not None)
             if not expected:
                 expected, end = found, clock() + budget
-    return choose(times, refused)
+    if oracle not in offers:
+        del times[oracle]
+        refused[oracle] = OTHER_NUMBERS
+    return choose(times, refused) if times else None
 
 
 def check(
@@ -407,7 +414,8 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
     def _read(self, value: Any, problem: RNNProblem) -> RouteChoice | None:
         times = {name: _times(*three) for name, three in value["times"].items()}
         refused = {name: str(reason) for name, reason in value["refused"].items()}
-        if {*times, *refused} != set(self._candidates.offers(problem)) or not times:
+        names = {self._candidates.oracle(problem), *self._candidates.offers(problem)}
+        if {*times, *refused} != names or not times:
             return None  # of a version with other candidates
         if not _can_be_staged(problem):
             times = {name: taken._replace(staged=None) for name, taken in times.items()}

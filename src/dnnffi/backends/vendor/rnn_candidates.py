@@ -10,6 +10,7 @@ from dnnffi.backends.vendor.dropout import Generator
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
 
 
 class VendorCandidates:
@@ -29,6 +30,9 @@ class VendorCandidates:
         self._executor = executor
         self._generator = generator
         self._library = library
+
+    def has(self, spec: RNNSpec) -> bool:
+        return True  # what else it refuses, only the library can tell
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         return (problem.options.algorithm,)

@@ -143,9 +143,6 @@ def test_who_asks_for_an_algorithm_of_the_vendors_is_offered_none(own):
 LIMITED = {
     "got float64": with_spec(PROBLEM, dtype="float64"),
     "no projection; got proj_size 3": with_spec(PROBLEM, proj_size=3),
-    "drop only where algorithm 'own' is named; got dropout 0.5, algorithm 'auto'": with_spec(
-        ANY, num_layers=2
-    )._replace(dropout=0.5),
     r"at most 2147483647 rows of all steps; got 1048576 \* 4096": PROBLEM._replace(
         steps=2**20, batch=2**12
     ),
@@ -176,6 +173,7 @@ def test_every_limit_is_told():
         with_options(PROBLEM, math="strict"),
         PROBLEM._replace(dropout=0.5),
         with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
+        with_spec(ANY, num_layers=2)._replace(dropout=0.5),
         with_spec(ANY, num_layers=2)._replace(dropout=0.5, training=False),
         ANY._replace(dropout=0.5),
         PROBLEM._replace(steps=2**20, batch=2**11 - 1),

@@ -82,6 +82,9 @@ class OwnCandidates:
         self._networks: PlanCache[OwnNetwork | OneStepNetwork] = PlanCache(MAX_NETWORKS)
         self.version = f"kernels {_VERSION}"
 
+    def has(self, spec: RNNSpec) -> bool:
+        return not self._why_not(RNNProblem.dense(spec, 1, 1))
+
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):
             return ()
@@ -266,7 +269,7 @@ def _ways(spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip) -> list[tuple
 
 def why_not_here(memory: Any) -> str:
     """Why our kernels cannot run on the current device; empty where they can."""
-    if memory.kind != "cuda" or not hasattr(memory, "kernel"):
+    if memory.kind != "cuda" or not hasattr(memory, "blocks_at_once"):
         return "our own kernels run on CuPy arrays on CUDA only"
     major, minor, _ = memory.architecture(memory.current_device())
     if (major, minor) < _OLDEST:

@@ -19,12 +19,6 @@ LIMITS: Limits[RNNProblem] = (
         "use standard",
     ),
     Limit(
-        lambda problem: problem.drops and problem.options.algorithm != "own",
-        "our own kernels draw other random numbers than a vendor's, and drop only where algorithm "
-        "'own' is named; got dropout {asked.dropout}, algorithm '{asked.options.algorithm}'",
-        "name own",
-    ),
-    Limit(
         lambda problem: problem.steps * problem.batch > _MOST_POSITIONS,
         f"our own kernels take at most {_MOST_POSITIONS} rows of all steps; got "
         "{asked.steps} * {asked.batch}",
