@@ -36,7 +36,7 @@ from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
-MOST_PLANS = 128
+MOST_PLANS = 512
 """Plans kept by each backend. One holds a few descriptors and no device memory."""
 
 

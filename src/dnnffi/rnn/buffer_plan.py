@@ -45,7 +45,6 @@ class BufferPlan:
 
     def __init__(self, plan: ExecutorPlan) -> None:
         self.plan = plan
-        plan.captured_at = 2
         plan.finder.complete()
         self._memory = plan.memory
         self._training = plan.problem.training

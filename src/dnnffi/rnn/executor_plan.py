@@ -30,11 +30,6 @@ _forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(
     tuple.__new__, ForwardAddresses
 )
 
-CAPTURED_AT = 4
-"""Calls of a function on the same addresses before it is captured: a capture takes the host as long
-as tens of calls, and sizes of a stream come again rarely. The plan of a caller captures the second.
-"""
-
 _NO_GRAPHS: Mapping[ForwardAddresses, Graph] = MappingProxyType({})
 
 
@@ -87,7 +82,6 @@ class ExecutorPlan:
         self.has_cell = problem.spec.has_cell
         self._training = problem.training
         self._resources, self._generator = resources, generator
-        self.captured_at = CAPTURED_AT
         self._operations: Operations | None = None
         self._arguments: Arguments | None = None
         self._forward_graphs: Mapping[ForwardAddresses, Graph] = _NO_GRAPHS
@@ -104,7 +98,6 @@ class ExecutorPlan:
             found = Operations(
                 *(self.problem, self.device, self._resources, self._generator),
                 lambda: self.finder.stop_replaying(),
-                self.captured_at,
             )
             # Of two threads that are here at once, both take what the first one made.
             found = vars(self).setdefault("_made_operations", found)

@@ -30,7 +30,7 @@ class Operations:
 
     ``stream`` is the caller's, and ``captured`` whether the caller is capturing it: then calls are
     recorded into the caller's graph, which has to own what they use. ``failed`` is told of a
-    capture that fails. A call is captured when its addresses come for the ``captured_at``-th time.
+    capture that fails.
     """
 
     def __init__(
@@ -40,7 +40,6 @@ class Operations:
         resources: Resources,
         generator: Any,
         failed: Callable[[], object],
-        captured_at: int,
     ) -> None:
         self._problem = problem
         self._memory = resources.memory
@@ -50,7 +49,7 @@ class Operations:
         self._launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
 
         def operation() -> Operation:
-            return Operation(self._memory, self._launch, resources.graphs, failed, captured_at)
+            return Operation(self._memory, self._launch, resources.graphs, failed)
 
         self._all = tuple(operation() for _ in range(4))
         self._forward, self._data, self._weights, self._both = self._all

@@ -15,6 +15,11 @@ from dnnffi.spec.problem import RNNProblem
 
 __all__ = ["CALLS_BEFORE_TUNING", "Route", "RouteFinder"]
 
+CAPTURE_MS = 1.0
+"""About how many milliseconds a capture takes on the host."""
+
+MAX_CALLS_BEFORE_CAPTURE = 32
+
 
 class Route(NamedTuple):
     """Who runs a problem. A call takes it once: another thread may tune in the middle.
@@ -52,7 +57,8 @@ class RouteFinder:
 
     ``is_pending`` says that the next call is to call `advance`: the class is not measured yet, or
     the route has no executor for replays yet. A call with sizes that were never seen binds the
-    candidate for plain launches alone; one that replays graphs is bound when the sizes come again.
+    candidate for plain launches alone; one that replays graphs is bound when the sizes have come
+    often enough.
     ``changed`` is told of every new route.
     """
 
@@ -101,6 +107,20 @@ class RouteFinder:
         return self._class.calls_left
 
     @property
+    def calls_before_capture(self) -> int:
+        """Calls of the plan after which captures are worth their time.
+
+        A capture costs about `CAPTURE_MS`; each replay gains what was measured. Sizes of a stream
+        come again rarely.
+        """
+        choice = None if self._used is None else self._used.found
+        if choice is None or choice.replayed is None or not choice.times:
+            return 2
+        direct = choice.times[choice.direct].direct or 0.0
+        gain = direct - (choice.times[choice.replayed].replayed or 0.0)
+        return min(max(2, round(CAPTURE_MS / max(gain, 1e-3))), MAX_CALLS_BEFORE_CAPTURE)
+
+    @property
     def _is_unmeasured(self) -> bool:
         return self._is_tuned and self._class.choice is None
 
@@ -128,7 +148,7 @@ class RouteFinder:
                 self.network.measure(self._class, self._problem)
         self.update()
         self._calls += 1
-        if self._calls > 1 and self._is_incomplete:
+        if self._is_incomplete and self._calls >= self.calls_before_capture:
             self._complete()
         self.is_pending = self._is_unmeasured or self._is_incomplete
 

@@ -12,6 +12,9 @@ MOST_ENTRIES = 2**24
 """Steps, and rows of a batch, that a problem may have: lists have an entry for each of them."""
 
 
+_INTEGER = {int}
+
+
 def as_integers(name: str, values: object) -> tuple[int, ...]:
     """``values`` as a tuple of Python integers.
 
@@ -20,8 +23,10 @@ def as_integers(name: str, values: object) -> tuple[int, ...]:
     arrays and matrices, floats and booleans among the entries. Raises ``ValueError`` for more than
     16,777,216 entries.
     """
-    if type(values) is tuple and all(type(value) is int for value in values):
-        return values
+    if (type(values) is tuple or type(values) is list) and set(map(type, values)) <= _INTEGER:
+        if len(values) > MOST_ENTRIES:
+            raise ValueError(f"{name} must have at most {MOST_ENTRIES} entries")
+        return tuple(values)
     # NumPy's arrays without dimensions have __iter__ too.
     if not is_ordered(values) or getattr(values, "shape", None) == () or is_peculiar(type(values)):
         raise TypeError(f"{name} must be a sequence of integers; got {type(values).__name__}")
@@ -51,9 +56,9 @@ def check_lengths(lengths: object, steps: int, batch: int) -> tuple[int, ...]:
             f"lengths must have one entry for each of the {batch} rows of the batch; "
             f"got {len(checked)}"
         )
-    for row, length in enumerate(checked):
-        if not 1 <= length <= steps:
-            raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {shown(length)}")
+    if checked and not 1 <= min(checked) <= max(checked) <= steps:
+        row = next(row for row, length in enumerate(checked) if not 1 <= length <= steps)
+        raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {shown(checked[row])}")
     return checked
 
 

@@ -22,7 +22,9 @@ def own(cublas, monkeypatch):
     memory = EmulatedMemory(room=6)
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
     monkeypatch.setattr(cublas_library, "load", lambda: cublas)
-    return OwnCandidates(memory)
+    found = OwnCandidates(memory)
+    yield found
+    found.clear()
 
 
 @pytest.mark.parametrize(

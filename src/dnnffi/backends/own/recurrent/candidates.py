@@ -140,7 +140,8 @@ class OwnCandidates:
             "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
         )
         for way in ways:
-            key = problem.spec, problem.options.math, problem.drops, way, device
+            options = problem.options
+            key = problem.spec, options.math, options.clip, problem.drops, way, device
             make = partial(way.network, problem, device, self._memory, OWN)
             try:
                 made = self._networks.get(key, make)

@@ -14,6 +14,7 @@ takes arithmetic alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.dropout import (
@@ -21,7 +22,7 @@ from dnnffi.backends.own.recurrent.dropout import (
     DropoutKernels,
     Generator,
 )
-from dnnffi.backends.own.recurrent.geometry import Geometry, Kind
+from dnnffi.backends.own.recurrent.geometry import Geometry
 from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
     LayerLaunches,
@@ -98,6 +99,8 @@ class OwnNetwork:
         self.kind = kind = forward.kind
         self.spec = spec = problem.spec
         self.item_bytes = ITEM_SIZES[spec.dtype]
+        low, high = problem.options.clip or (0.0, 0.0)
+        self.bounds = float(low), float(high)
         self.weight_size: int = weight_layout(spec, "cudnn").size
         self.weights = layer_weights(spec)
         self.packing = Packing(self.item_bytes, memory) if kind.packed else None
@@ -110,10 +113,22 @@ class OwnNetwork:
                 self.bias_kernel = memory.kernel(*bias_kernel(spec.dtype))
         self.narrow = NarrowKernel(kind, spec.num_directions, memory) if kind.narrow else None
         self.dropout = DropoutKernels(spec.dtype, memory) if problem.drops else None
+        # What follows is the same for all sizes, and not to be computed anew for each.
         self.position_bytes = kind.padded * self.item_bytes
         """Bytes of the units of one position in arrays of the kernels."""
         columns = kind.saved if kind.training else kind.gates
         self.gate_bytes = columns * self.position_bytes
+        self.is_packed, self.is_training = kind.packed, kind.training
+        self.layers_at_once = kind.layers
+        self.has_saved_cell = kind.mode == "lstm"
+        self.keeps_dropped = kind.plain
+        self.bias_part_bytes = spec.num_directions * kind.saved * kind.padded * 4
+        self.layer_inputs = [spec.layer_input_size(layer) for layer in range(spec.num_layers)]
+        size = self.item_bytes
+        self.strides = [
+            (0, one.matrix_stride // size, one.bias_stride // size) for one in self.weights
+        ]
+        """Elements between the arrays, matrices and biases of two directions, for each layer."""
         self.output_bytes = spec.hidden_size * spec.num_directions * self.item_bytes
         self.input_bytes = spec.input_size * self.item_bytes
         self.products: dict[int, Products] = {}
@@ -178,86 +193,122 @@ class OwnRNNExecutor(AddressExecutor):
         self._weights = network.weights
         self.weight_size = network.weight_size
         self._layout = layout = row_layout(problem)
-        if (layout.tables is not None) != self._kind.packed:
-            rows = "full" if self._kind.packed else "ragged"
+        if (layout.tables is not None) != network.is_packed:
+            rows = "full" if network.is_packed else "ragged"
             raise UnsupportedError("dnnffi", "", f"these kernels are not for {rows} rows")
         self._copies = layout.caller_strides is not None
         spec = problem.spec
         self._directions = directions = spec.num_directions
+        self._num_own_ys = spec.num_layers - 1 + self._copies
+        """Layers whose y is not the caller's array."""
         sizes = layout.batch, directions, layout.steps
         self._forward_launches = network.forward_kernel.bind(*sizes)
         self._backward_launches = None
         if network.backward_kernel is not None:
             self._backward_launches = network.backward_kernel.bind(*sizes)
-        low, high = problem.options.clip or (0.0, 0.0)
-        self._bounds = float(low), float(high)
-        strides = layout.step_stride, layout.row_stride
-        self._sizes = layout.steps, layout.batch, *strides, layout.positions, directions
+        self._bounds = network.bounds
+        self._positions = positions = layout.positions
+        self._sizes = (
+            *(layout.steps, layout.batch, layout.step_stride, layout.row_stride),
+            *(positions, directions),
+        )
         self.generator = self._dropout = None
-        if problem.drops:
+        if problem.dropout and problem.drops:
             self.generator = self._checked(generator)
             assert network.dropout is not None
             self._dropout = network.dropout.bind(problem, layout, self.generator)
-        self._positions = positions = layout.positions
         max_positions = positions if is_exact else 1 << (positions - 1).bit_length()
         self._products = {
             inputs: products.bind(max_positions) for inputs, products in network.products.items()
         }
         self._gate_bytes = positions * network.gate_bytes  # of one direction
         self._state_bytes = positions * network.position_bytes  # of one direction
+        self._layer_state_bytes = layout.batch * network.output_bytes  # of h_0, of one layer
         self._lay_out()
 
     def _lay_out(self) -> None:
         """Lay out the parts of workspaces and of the reserve space."""
-        network, layout, kind = self._network, self._layout, self._kind
-        num_layers, directions = self.problem.spec.num_layers, self._directions
+        network, layout, products = self._network, self._layout, self._products.values()
+        num_layers, directions = len(self._weights), self._directions
         output_bytes = self._positions * network.output_bytes
         input_bytes = self._positions * network.input_bytes if self._copies else 0
-        product_bytes = max(products.workspace_bytes for products in self._products.values())
+        product_bytes = max([one.workspace_bytes for one in products])
         workspace, reserve = Buffer(), Buffer()
         workspace.add(product_bytes)  # at its beginning
         self._forward_room = _Room.of(self._forward_launches, workspace)
         self._narrow: NarrowMatrices | None = None
         if network.narrow is not None:
             self._narrow = network.narrow.bind(layout.batch, workspace)
-        kept = reserve if kind.training else workspace
-        self._tables = kept.add(0 if layout.tables is None else layout.tables.entries.nbytes)
-        self._packed_x = kept.add(input_bytes)
-        self._taken = kept.add(0 if self._dropout is None else STATE_BYTES)
-        if kind.training:
-            self._arrays = [
-                self._saved(reserve, layer, output_bytes) for layer in range(num_layers)
-            ]
+        kept = reserve if network.is_training else workspace
+        self._tables = self._packed_x = self._taken = 0
+        if layout.tables is not None:
+            self._tables = kept.add(layout.tables.entries.nbytes)
+            self._packed_x = kept.add(input_bytes)
+        if self._dropout is not None:
+            self._taken = kept.add(STATE_BYTES)
+        if self._backward_launches is not None:
+            self._arrays = self._saved(reserve, self._backward_launches, output_bytes)
         else:
             gates = workspace.add(directions * self._gate_bytes)
-            own_ys = self._own_ys if kind.layers == 1 else int(self._copies)
+            own_ys = self._num_own_ys if network.layers_at_once == 1 else int(self._copies)
             ys = [workspace.add(output_bytes) for _ in range(min(2, own_ys))] or [0]
             self._arrays = [
                 LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(num_layers)
             ]
-        narrow_stride = None if network.narrow is None else network.narrow.stride
-        self._forward_strides = self._strides(kind, narrow_stride)
+        self._forward_strides = self._strides(network.layers_at_once)
         self.reserve_bytes = reserve.nbytes
         needed = workspace.nbytes
         if self._backward_launches is not None:
             workspace = Buffer()
             workspace.add(product_bytes)
             self._backward_room = _Room.of(self._backward_launches, workspace)
-            of_backward = self._backward_launches.kernel.geometry.kind
-            self._backward_strides = self._strides(of_backward)
+            layers = self._backward_launches.kernel.layers
+            self._backward_strides = self._strides(layers)
             # A layer's dx takes the place of its dy, which its kernel has read by then.
-            needs_dy = self._copies or num_layers > of_backward.layers
+            needs_dy = self._copies or num_layers > layers
             self._dy = workspace.add(output_bytes if needs_dy else 0)
             self._packed_dx = workspace.add(input_bytes)
-            padded = max(products.padded_bytes for products in self._products.values())
-            self._padded = workspace.add(padded)
+            self._padded = workspace.add(max([one.padded_bytes for one in products]))
             needed = max(needed, workspace.nbytes)
             workspace = Buffer()
             workspace.add(product_bytes)
-            of_h = max(products.dw_hh_workspace_bytes for products in self._products.values())
-            self._beside = workspace.add(of_h)
+            self._beside = workspace.add(max([one.dw_hh_workspace_bytes for one in products]))
             needed = max(needed, workspace.nbytes)
         self.workspace_bytes = self.least_workspace_bytes = needed
+
+    def _saved(
+        self, reserve: Buffer, launches: LayerLaunches, output_bytes: int
+    ) -> list[LayerArrays]:
+        """The parts of the reserve space of each layer."""
+        network, directions = self._network, self._directions
+        self._bias_parts = launches.groups * launches.kernel.bias_parts
+        bias_bytes = network.bias_part_bytes * self._bias_parts if network.spec.bias else 0
+        gate_bytes, state_bytes = directions * self._gate_bytes, directions * self._state_bytes
+        cell_bytes = state_bytes if network.has_saved_cell else 0
+        num_layers = len(self._weights)
+        found = []
+        for layer in range(num_layers):
+            gates, c_before = reserve.add(gate_bytes), reserve.add(cell_bytes)
+            h_before, bias_sums = reserve.add(state_bytes), reserve.add(bias_bytes)
+            y = dropped = reserve.add(output_bytes if layer < self._num_own_ys else 0)
+            if self._dropout is not None and network.keeps_dropped and layer < num_layers - 1:
+                dropped = reserve.add(output_bytes)
+            found.append(LayerArrays(gates, c_before, h_before, bias_sums, y, dropped))
+        return found
+
+    def _strides(self, layers: int) -> list[tuple[int, int, int]]:
+        """Elements between the arrays, matrices and biases that a kernel reads of each layer.
+
+        From layer to layer if a kernel has several; else from direction to direction.
+        """
+        network = self._network
+        if layers == 1:
+            return network.strides
+        first, second = self._weights[:2]
+        between = self._arrays[1].gates - self._arrays[0].gates
+        size = network.item_bytes
+        matrices, biases = second.w_hh - first.w_hh, second.b_ih - first.b_ih
+        return [(between // size, matrices // size, biases // size)]
 
     def _checked(self, generator: Any) -> Generator:
         """The generator of a problem that drops; ``ValueError``, ``TypeError`` for another."""
@@ -275,92 +326,50 @@ class OwnRNNExecutor(AddressExecutor):
             )
         return generator
 
-    @property
-    def _own_ys(self) -> int:
-        """Layers whose y is not the caller's array."""
-        return self.problem.spec.num_layers - 1 + self._copies
-
-    def _saved(self, reserve: Buffer, layer: int, output_bytes: int) -> LayerArrays:
-        """The parts of the reserve space of one layer."""
-        launches = self._backward_launches
-        assert launches is not None
-        kind, directions = self._kind, self._directions
-        self._bias_parts = launches.groups * launches.kernel.bias_parts
-        bias_bytes = directions * self._bias_parts * kind.saved * kind.padded * 4
-        arrays = LayerArrays(
-            reserve.add(directions * self._gate_bytes),
-            reserve.add(directions * self._state_bytes if kind.mode == "lstm" else 0),
-            reserve.add(directions * self._state_bytes),
-            reserve.add(bias_bytes if self.problem.spec.bias else 0),
-            y := reserve.add(output_bytes if layer < self._own_ys else 0),
-            dropped=y,
-        )
-        if self._dropout is not None and kind.plain and layer < self.problem.spec.num_layers - 1:
-            arrays = arrays._replace(dropped=reserve.add(output_bytes))
-        return arrays
-
-    def _strides(self, kind: Kind, narrow_stride: int | None = None) -> list[tuple[int, int, int]]:
-        """Elements between the arrays, matrices and biases that a kernel reads of each layer.
-
-        From layer to layer if a kernel has all; else from direction to direction.
-        """
-        size = self._network.item_bytes
-        if kind.layers > 1:
-            first, second = self._weights[:2]
-            between = self._arrays[1].gates - self._arrays[0].gates
-            matrices, biases = second.w_hh - first.w_hh, second.b_ih - first.b_ih
-            return [(between // size, matrices // size, biases // size)]
-        return [
-            (
-                0,
-                weights.matrix_stride // size if narrow_stride is None else narrow_stride,
-                weights.bias_stride // size,
-            )
-            for weights in self._weights
-        ]
-
     def _table_addresses(self, kept: int) -> tuple[int, int, int]:
         """The addresses of the tables of packed rows; zeros for dense rows."""
         tables = self._layout.tables
         return (0, 0, 0) if tables is None else tables.addresses(kept + self._tables)
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        spec, kind, network = self.problem.spec, self._kind, self._network
-        kept = at.reserve if kind.training else at.workspace
-        x, layout = at.x, self._layout
+        network = self._network
+        kept = at.reserve if network.is_training else at.workspace
+        x, layout, weights_at = at.x, self._layout, at.weights
         tables = self._table_addresses(kept)
         if network.packing is not None and layout.tables is not None:
             network.packing.store(launch, layout.tables, tables[0])
             if self._copies:
-                x = kept + self._packed_x
-                network.packing.gather(launch, layout, tables[0], at.x, x, spec.input_size)
+                x, width = kept + self._packed_x, network.spec.input_size
+                network.packing.gather(launch, layout, tables[0], at.x, x, width)
         if self._dropout is not None:
             self._dropout.take(launch, kept + self._taken)
-        for layer in range(0, spec.num_layers, kind.layers):
-            weights, arrays, last = (
-                self._weights[layer],
-                self._arrays[layer],
-                layer + kind.layers - 1,
-            )
-            gates = kept + arrays.gates
+        has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
+        room = self._forward_room.addresses(at.workspace)
+        for layer in range(0, last_layer, layers):
+            weights, arrays, last = self._weights[layer], self._arrays[layer], layer + layers - 1
+            gates, state = kept + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, between_biases = self._forward_strides[layer]
             self._prepare(launch, layer, x, gates, at)
-            y = kept + self._arrays[last].y if last < self._own_ys else at.y
-            matrices = at.weights + weights.w_hh, 0, 0
+            y = kept + self._arrays[last].y if last < self._num_own_ys else at.y
+            matrices = weights_at + weights.w_hh, 0, 0
             if self._narrow is not None:
                 matrices = self._narrow.addresses(at.workspace, at.h_0)
+                between_matrices = self._narrow.narrow_kernel.stride
             arguments = (
                 gates,
                 kept + arrays.c_before,
                 kept + arrays.h_before,
                 y,
-                kept + arrays.y if kind.training else 0,
+                kept + arrays.y if network.is_training else 0,
                 between_layers,
                 *matrices,
-                at.weights + weights.b_ih if spec.bias else 0,
-                at.weights + weights.b_hh if spec.bias else 0,
-                *(self._state(array, layer) for array in (at.h_0, at.c_0, at.h_n, at.c_n)),
-                *self._forward_room.addresses(at.workspace),
+                weights_at + weights.b_ih if has_bias else 0,
+                weights_at + weights.b_hh if has_bias else 0,
+                at.h_0 and at.h_0 + state,
+                at.c_0 and at.c_0 + state,
+                at.h_n and at.h_n + state,
+                at.c_n and at.c_n + state,
+                *room,
                 *tables,
                 *self._sizes,
                 between_matrices,
@@ -368,46 +377,51 @@ class OwnRNNExecutor(AddressExecutor):
             )
             self._forward_launches.run(launch, arguments, self._bounds)
             x = y
-            if self._dropout is not None and layer < spec.num_layers - 1:
+            if self._dropout is not None and layer < last_layer - 1:
                 x = kept + arrays.dropped
                 of_rows = tables[0], tables[2]
                 self._dropout.drop(launch, y, x, kept + self._taken, of_rows, layer)
         if network.packing is not None and self._copies:
-            width = spec.hidden_size * self._directions
+            width = network.spec.hidden_size * self._directions
             steps = self.problem.steps
             network.packing.scatter(launch, layout, tables[0], x, at.y, width, steps)
 
     def _prepare(
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
     ) -> None:
-        """Enqueue what precedes the kernel of a layer of a forward."""
-        weights, narrow = self._weights[layer], self._narrow
-        w_hh, stride = at.weights + weights.w_hh, weights.matrix_stride
-        products = self._products[self.problem.spec.layer_input_size(layer)]
+        """Enqueue what precedes the kernel of a layer of a forward pass."""
+        if self._narrow is not None and self._memory.is_capturing(launch.stream):
+            of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
+            self._memory.at_once(launch, [of_x, partial(self._prepare_h, layer=layer, at=at)])
+        else:  # a branch takes longer than to clear
+            self._multiply_x(launch, layer, x, gates, at)
+            self._prepare_h(launch, layer, at)
 
-        def of_x(launch: Launch) -> None:
-            for direction in range(self._directions):
-                w_ih = at.weights + weights.w_ih + direction * stride
-                to = gates + direction * self._gate_bytes
-                products.of_x(launch, self._positions, x, w_ih, to, at.workspace)
+    def _multiply_x(
+        self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
+    ) -> None:
+        """Enqueue the products of x that fill the gates of a layer."""
+        weights, products = self._weights[layer], self._products[self._network.layer_inputs[layer]]
+        for direction in range(self._directions):
+            w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
+            to = gates + direction * self._gate_bytes
+            products.of_x(launch, self._positions, x, w_ih, to, at.workspace)
 
-        def of_h(launch: Launch) -> None:
-            if layer == 0:
-                self._clear(launch, at.workspace, self._forward_room)
-            if narrow is not None:
-                narrow.narrow(launch, w_hh, stride, at.workspace)
-                if h_0 := self._state(at.h_0, layer):
-                    narrow.measure(launch, h_0, at.workspace)
-
-        if narrow is None:  # a branch takes longer than to clear
-            of_x(launch)
-            of_h(launch)
-        else:
-            self._memory.at_once(launch, [of_x, of_h])
+    def _prepare_h(self, launch: Launch, layer: int, at: ForwardAddresses) -> None:
+        """Enqueue what the recurrence of a layer reads besides the gates."""
+        narrow, weights = self._narrow, self._weights[layer]
+        if layer == 0:
+            self._clear(launch, at.workspace, self._forward_room)
+        if narrow is not None:
+            w_hh = at.weights + weights.w_hh
+            narrow.narrow(launch, w_hh, weights.matrix_stride, at.workspace)
+            if at.h_0:
+                h_0 = at.h_0 + layer * self._layer_state_bytes
+                narrow.measure(launch, h_0, at.workspace)
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        spec, network, layout = self.problem.spec, self._network, self._layout
-        launches = self._backward_launches
+        network, layout = self._network, self._layout
+        spec, launches = network.spec, self._backward_launches
         assert launches is not None
         self._clear(launch, at.workspace, self._backward_room)
         tables = self._table_addresses(at.reserve)
@@ -419,18 +433,21 @@ class OwnRNNExecutor(AddressExecutor):
         layers = launches.kernel.layers
         for layer in reversed(range(0, spec.num_layers, layers)):
             weights, arrays, last = self._weights[layer], self._arrays[layer], layer + layers - 1
-            gates = at.reserve + arrays.gates
+            gates, state = at.reserve + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, _ = self._backward_strides[layer]
             arguments = (
                 gates,
                 at.reserve + arrays.c_before,
                 at.reserve + arrays.h_before,
-                at.reserve + self._arrays[last].y if last < self._own_ys else at.y,
+                at.reserve + self._arrays[last].y if last < self._num_own_ys else at.y,
                 at.reserve + arrays.y,
                 between_layers,
                 dy,
                 at.weights + weights.w_hh,
-                *(self._state(array, layer) for array in (at.dh_n, at.dc_n, at.dh_0, at.dc_0)),
+                at.dh_n and at.dh_n + state,
+                at.dc_n and at.dc_n + state,
+                at.dh_0 and at.dh_0 + state,
+                at.dc_0 and at.dc_0 + state,
                 at.reserve + arrays.bias_sums if spec.bias else 0,
                 *self._backward_room.addresses(at.workspace),
                 *tables,
@@ -441,7 +458,7 @@ class OwnRNNExecutor(AddressExecutor):
             dx = at.workspace + self._dy
             if layer == 0:
                 dx = at.workspace + self._packed_dx if self._copies else at.dx
-            products = self._products[spec.layer_input_size(layer)]
+            products = self._products[network.layer_inputs[layer]]
             for direction in range(self._directions):
                 w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
                 of_gates = gates + direction * self._gate_bytes
@@ -491,7 +508,7 @@ class OwnRNNExecutor(AddressExecutor):
     def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, BoundProducts]]:
         """Of each layer and direction: the address of the gates' gradients, and the products."""
         for layer, arrays in enumerate(self._arrays):
-            products = self._products[self.problem.spec.layer_input_size(layer)]
+            products = self._products[self._network.layer_inputs[layer]]
             for direction in range(self._directions):
                 gates = reserve + arrays.gates + direction * self._gate_bytes
                 yield layer, direction, gates, products
@@ -524,11 +541,6 @@ class OwnRNNExecutor(AddressExecutor):
         """Clear what groups exchange."""
         if room.exchange_bytes:
             self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
-
-    def _state(self, array: int, layer: int) -> int:
-        """A layer's part of the states of all layers, 0 where there are none."""
-        layer_bytes = self._layout.batch * self._network.output_bytes
-        return array and array + layer * layer_bytes
 
     def close(self) -> None:
         """Nothing native is held: the network keeps it for all sizes."""

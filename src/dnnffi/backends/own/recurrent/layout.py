@@ -14,13 +14,15 @@ _ALIGNMENT = 256
 class Buffer:
     """A buffer whose parts are laid out one after the other; ``nbytes`` is its size so far."""
 
+    __slots__ = ("nbytes",)
+
     def __init__(self) -> None:
         self.nbytes = 0
 
     def add(self, nbytes: int) -> int:
         """The offset of a new part."""
         at = self.nbytes
-        self.nbytes += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.nbytes = at + (nbytes + _ALIGNMENT - 1 & -_ALIGNMENT)
         return at
 
 

@@ -71,17 +71,17 @@ def row_layout(problem: RNNProblem) -> RowLayout:
     strides = (1, steps) if problem.layout == BATCH_MAJOR else (batch, 1)
     if lengths is None or (is_packed and lengths[0] == lengths[-1]):
         return RowLayout(steps, batch, steps * batch, *strides)
-    of_rows = np.array(lengths, np.int32)
-    caller_rows = np.argsort(-of_rows, kind="stable")  # packed rows stay where they are
-    of_rows = of_rows[caller_rows]
-    longest = int(of_rows[0])
-    entries = np.empty(longest + 1 + 2 * batch, np.int32)
-    # A step has the rows that are longer than its index.
-    rows_of_step = batch - np.searchsorted(of_rows[::-1], np.arange(longest), side="right")
-    entries[0] = 0
-    np.cumsum(rows_of_step, out=entries[1 : longest + 1])
-    entries[longest + 1 : longest + 1 + batch] = of_rows
-    entries[longest + 1 + batch :] = caller_rows
+    longest, positions = max(lengths), sum(lengths)
+    entries = np.zeros(longest + 1 + 2 * batch, np.int32)
+    step_offsets = entries[: longest + 1]
+    of_rows, caller_rows = entries[longest + 1 :].reshape(2, batch)
+    row_lengths = np.array(lengths, np.int32)
+    caller_rows[:] = (-row_lengths).argsort(kind="stable")  # packed rows stay where they are
+    row_lengths.take(caller_rows, out=of_rows)
+    # A step has the rows that have not ended before it.
+    np.bincount(row_lengths).cumsum(out=step_offsets)
+    np.subtract(batch, step_offsets, out=step_offsets)
+    step_offsets[1:] = step_offsets[:-1].cumsum()
+    step_offsets[0] = 0
     tables = Tables(entries, longest, batch)
-    positions = int(entries[longest])
     return RowLayout(longest, batch, positions, 0, 0, tables, None if is_packed else strides)
