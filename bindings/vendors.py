@@ -123,9 +123,19 @@ VENDORS: dict[str, Vendor] = {
         ),
         Vendor(
             name="cuda",
-            topics=("driver.h",),
-            addresses={"stream_ptr": "CUstream", "function_ptr": "CUfunction"},
+            topics=("driver.h", "memory.h", "stream.h"),
+            addresses={
+                "dev_ptr": "CUdeviceptr",
+                "context_ptr": "CUcontext",
+                "function_ptr": "CUfunction",
+                "stream_ptr": "CUstream",
+                "event_ptr": "CUevent",
+                "graph_ptr": "CUgraph",
+                "graph_exec_ptr": "CUgraphExec",
+            },
             include="cuda.h",
+            # Declares the functions of older versions too, which every driver has.
+            defines=("__CUDA_API_VERSION_INTERNAL",),
             wheels=(
                 Wheel("nvidia-cuda-runtime-cu12", "12.0.107"),
                 Wheel("nvidia-cuda-runtime-cu12", "12.9.79"),

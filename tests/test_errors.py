@@ -10,7 +10,7 @@ from multiprocessing import get_context
 import pytest
 
 import dnnffi
-from dnnffi.device.external.runtime import RuntimeCallError
+from dnnffi.runtime.hip import RuntimeCallError
 
 ERRORS = [
     dnnffi.DnnffiError("text", 1),
@@ -23,7 +23,7 @@ ERRORS = [
     dnnffi.CaptureError("in a capture"),
     dnnffi.ContextError("in another order"),
     dnnffi.ValidationError({"y": (1.0, 0.5)}),
-    RuntimeCallError("cudaMemcpy", 1, "invalid argument"),
+    RuntimeCallError("hipMemcpyAsync", 1, "hipErrorInvalidValue"),
 ]
 
 

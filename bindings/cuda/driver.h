@@ -1,8 +1,13 @@
 /* libcuda, CUDA's driver: errors, devices, contexts, modules and the launch of a kernel. */
 
-/* Only success and a missing context are told apart; cuGetErrorName knows the others. */
+/* The statuses that are told apart; cuGetErrorName knows the others. */
 typedef int CUresult;
-enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_CONTEXT = 201 };
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_NOT_READY = 600
+};
 
 CUresult cuGetErrorName(CUresult error, const char **pStr);
 CUresult cuGetErrorString(CUresult error, const char **pStr);
@@ -23,13 +28,16 @@ enum {
 };
 typedef int CUdevice_attribute;
 
+CUresult cuDeviceGetCount(int *count);
 CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuDeviceGetName(char *name, int len, CUdevice dev);
 CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev);
 
-typedef struct CUctx_st *CUcontext;
-
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev);
-CUresult cuCtxSetCurrent(CUcontext ctx);
+/* A context by its address; 0 where a thread has none. */
+CUresult cuDevicePrimaryCtxRetain(context_ptr *pctx, CUdevice dev);
+CUresult cuCtxGetCurrent(context_ptr *pctx);
+CUresult cuCtxSetCurrent(context_ptr ctx);
+CUresult cuCtxGetDevice(CUdevice *device);
 
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;

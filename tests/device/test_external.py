@@ -149,7 +149,7 @@ class Interface:
 def waited(monkeypatch):
     """The streams that were waited for, on a runtime that does nothing."""
     streams = []
-    monkeypatch.setattr(array_module, "runtime", lambda kind: Runtime())
+    monkeypatch.setattr(array_module, "device_runtime", lambda kind: Runtime())
     monkeypatch.setattr(array_module, "_wait_for", lambda found, stream: streams.append(stream))
     return streams
 

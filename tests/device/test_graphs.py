@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from types import SimpleNamespace
 
 import pytest
 
-from dnnffi.device.cupy import CupyMemory
 from dnnffi.device.graphs import (
     recording,
     refuse_beside_capture,
@@ -102,72 +100,6 @@ def test_a_capture_in_a_capture_is_refused_and_the_first_goes_on():
             pass
         with pytest.raises(CaptureError):
             refuse_in_capture(32)
-
-
-class Streams:
-    """As much of CuPy as a capture needs: streams, of which one is current."""
-
-    def __init__(self):
-        self.entered = [StreamAt(0)]
-        self.ended = []
-        outer = self
-
-        class Stream:
-            ptr, device_id = 32, 0
-
-            def __init__(self, non_blocking):
-                assert non_blocking
-
-            def __enter__(self):
-                outer.entered.append(self)
-
-            def __exit__(self, *exception):
-                outer.entered.pop()
-
-            def begin_capture(self, mode):
-                outer.ended.append(False)
-
-            def end_capture(self):
-                outer.ended[-1] = True
-                return SimpleNamespace(upload=lambda stream: None)
-
-            def synchronize(self):
-                pass
-
-        runtime = SimpleNamespace(
-            is_hip=False,
-            getDevice=lambda: 0,
-            memGetInfo=lambda: (0, 0),
-            memsetAsync=None,
-            streamCaptureModeThreadLocal=1,
-            streamIsCapturing=lambda at: self.ended[-1:] == [False],
-            CUDARuntimeError=RuntimeError,
-        )
-        cuda = SimpleNamespace(
-            runtime=runtime,
-            Stream=Stream,
-            Memory=lambda size: SimpleNamespace(ptr=0),
-            get_current_stream=lambda: self.entered[-1],
-        )
-        self.cupy = SimpleNamespace(cuda=cuda, ndarray=None, zeros=None)
-
-
-def test_cupys_memory_refuses_who_asks_for_its_stream_in_a_capture(monkeypatch):
-    streams = Streams()
-    monkeypatch.setattr("dnnffi.device.cupy.import_cupy", lambda: streams.cupy)
-    memory, asked = CupyMemory(), []
-
-    def record(stream):
-        with pytest.raises(CaptureError):
-            memory.is_capturing(memory.current_stream())
-        with pytest.raises(CaptureError):
-            memory.capture(asked.append)
-        asked.append(stream.ptr)
-
-    memory.capture(record)
-    assert asked == [32]
-    assert streams.ended == [True]
-    assert not memory.is_capturing(memory.current_stream())
 
 
 def test_other_threads_are_not_refused():

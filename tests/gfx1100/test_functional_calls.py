@@ -14,7 +14,6 @@ from gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemory
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.miopen.dropout import Generator, mixed
-from dnnffi.device.external.runtime import RuntimeCallError
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import (
     ContextError,
@@ -25,6 +24,7 @@ from dnnffi.errors import (
 )
 from dnnffi.foreign import DeviceArray
 from dnnffi.rnn.executor_plan import ExecutorPlan
+from dnnffi.runtime.hip import RuntimeCallError
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)

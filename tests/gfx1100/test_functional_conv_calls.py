@@ -34,9 +34,9 @@ from dnnffi.backends.miopen.conv_limits import FUSION
 from dnnffi.backends.miopen.conv_plan import MiopenConvPlan
 from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.backends.vendor.limits import limit_of
-from dnnffi.device.external.runtime import RuntimeCallError
 from dnnffi.errors import DnnffiError, MiopenError, UnsupportedError
 from dnnffi.foreign import using
+from dnnffi.runtime.hip import RuntimeCallError
 
 UNKNOWN_ERROR, NOT_IMPLEMENTED, UNSUPPORTED = 7, 6, 8
 LAUNCH_FAILED = 719

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -12,8 +13,8 @@ from stress.user_arrays import UserArray
 
 import dnnffi
 from dnnffi import RNNSpec, RNNWeights
-from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.device.external import DeviceArray
+from dnnffi.rnn.route import CALLS_BEFORE_TUNING
 
 STEPS, BATCH = 5, 2
 SPECS = {
@@ -23,8 +24,8 @@ SPECS = {
 
 
 @pytest.fixture(autouse=True)
-def arrays_of_users(monkeypatch):
-    user_arrays.install(monkeypatch)
+def runtime(monkeypatch):
+    return user_arrays.install(monkeypatch)
 
 
 class User:
@@ -56,8 +57,7 @@ def user(host):
     made = User(host)
     yield made
     made.made.clear()  # pytest keeps it for longer than the stand-in
-    dnnffi.clear_plans()
-    close_handles(host.library.without_cupy())
+    user_arrays.forget(host.library)
 
 
 def of_mode(mode, states):
@@ -183,3 +183,119 @@ def test_arrays_that_say_where_they_are_name_the_backend(user):
     expected = partial(dnnffi.gru, backend="cudnn")(x, states[0], weights, options=options)[0]
     found = dnnffi.gru(x, states[0], weights, options=options)[0]
     np.testing.assert_array_equal(np.array(found), np.array(expected))
+
+
+class Loop:
+    """A training step on the same arrays, with an allocator that gives out the same memory again.
+
+    ``count`` is how often the allocator was called.
+    """
+
+    def __init__(self, user):
+        self._user = user
+        self._arguments = (*user.arguments("lstm"), user.random((STEPS, BATCH, 4), 4))
+        self._kept = {}
+        self.count = 0
+
+    def step(self):
+        self._given = Counter()
+        x, states, weights, dy = self._arguments
+        keywords = {"backend": "cudnn", "options": {"allocator": self._allocate}}
+        *results, ctx = dnnffi.lstm_forward(x, tuple(states), weights, **keywords)
+        gradients = ctx.backward(dy)
+        arrays = flat([results, gradients.x, gradients.hx, gradients.weights.flat])
+        return [np.array(array) for array in arrays]
+
+    def _allocate(self, *wanted):
+        self.count += 1
+        kept, number = self._kept.setdefault(wanted, []), self._given[wanted]
+        self._given[wanted] += 1
+        if number == len(kept):
+            kept.append(self._user(*wanted))
+        return kept[number]
+
+    def drop(self):
+        self._kept.clear()
+        self._arguments = ()
+
+
+@pytest.fixture
+def loop(user):
+    made = Loop(user)
+    yield made
+    made.drop()  # pytest keeps it for longer than the stand-in
+
+
+def the_plan():
+    (plan,) = dnnffi.cached_plans()
+    return plan
+
+
+def test_a_loop_is_measured_and_replayed(loop, host):
+    expected = loop.step()
+    for _ in range(CALLS_BEFORE_TUNING + 4):
+        for one, other in zip(loop.step(), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+    plan = the_plan()
+    assert plan.finder.choice.replayed is not None
+    assert plan.operations.graph_count == 2  # forward pass, backward pass
+    calls = host.calls("cudnnRNNForward"), sum(graph.launches for graph in graphs_of(plan))
+    loop.step()
+    assert sum(graph.launches for graph in graphs_of(plan)) == calls[1] + 2
+    assert host.calls("cudnnRNNForward") == calls[0] + 1  # made by the graph of the stand-in
+
+
+def graphs_of(plan):
+    return [graph for one in plan.operations._all for graph in one.graphs.values()]
+
+
+def test_the_allocator_makes_results_and_no_arrays_for_measuring(loop):
+    counts = []
+    for _ in range(CALLS_BEFORE_TUNING + 4):
+        before = loop.count
+        loop.step()
+        counts.append(loop.count - before)
+    assert the_plan().finder.choice is not None
+    # The workspace is kept by stream as soon as graphs are replayed: one array less.
+    assert set(counts[: CALLS_BEFORE_TUNING - 1]) == {counts[0]}
+    assert max(counts) == counts[0]
+
+
+def test_a_call_runs_although_there_is_no_memory_to_measure_on(loop, runtime):
+    def allocate(nbytes):
+        raise MemoryError("the device is full")
+
+    runtime.allocate = allocate
+    expected = loop.step()
+    for _ in range(CALLS_BEFORE_TUNING + 1):
+        for one, other in zip(loop.step(), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert the_plan().finder.choice is None
+
+
+def test_memory_for_measuring_is_given_back(loop, host):
+    for _ in range(CALLS_BEFORE_TUNING - 1):
+        loop.step()
+    before = host.control.standin_registered()
+    for _ in range(4):
+        loop.step()
+    assert the_plan().finder.choice is not None
+    # The word of the null stream.
+    assert host.control.standin_registered() == before + 1
+
+
+def test_calls_in_a_capture_of_the_users_are_measured_after_it(user, host):
+    x, states, weights = user.arguments("gru")
+    options = {"allocator": user, "stream": 0x70}
+
+    def call():
+        return dnnffi.gru(x, states[0], weights, backend="cudnn", options=options)
+
+    host.memory.capture_number = 7
+    for _ in range(2 * CALLS_BEFORE_TUNING):
+        call()
+    assert the_plan().finder.choice is None
+    host.memory.capture_number = 0
+    for _ in range(CALLS_BEFORE_TUNING):
+        call()
+    assert the_plan().finder.choice is not None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from dnnffi.device.interface import StreamAt
-from dnnffi.errors import CudaError, UnsupportedError
+from dnnffi.errors import CudaError, LibraryNotFoundError, UnsupportedError
+from dnnffi.runtime import kernels as kernels_module
 from dnnffi.runtime.kernel_cache import KernelCache
 from dnnffi.runtime.kernels import Kernels
 
@@ -23,7 +25,7 @@ def launch(kernel, arguments=(1, 2.5, -3), **keywords):
 
 def test_a_launch_hands_over_sizes_stream_and_arguments(kernels, standin):
     launch(kernels.get(SOURCE, "scale", 1), shared_mem=256)
-    told = standin.standin_launch
+    told = standin.launch
     assert (list(told.grid), list(told.block)) == ([4, 5, 1], [32, 1, 1])
     assert (told.shared_bytes, told.stream, told.device) == (256, 0x7000, 1)
     assert not told.is_cooperative
@@ -32,14 +34,14 @@ def test_a_launch_hands_over_sizes_stream_and_arguments(kernels, standin):
 
 def test_a_cooperative_kernel_says_so(kernels, standin):
     launch(kernels.get(SOURCE, "scale", 0, cooperative=True))
-    assert standin.standin_launch.is_cooperative == 1
+    assert standin.launch.is_cooperative == 1
 
 
 def test_an_integer_in_the_place_of_a_float_is_passed_as_a_float(kernels, standin):
     kernel = kernels.get(SOURCE, "scale", 0)
     launch(kernel)
     launch(kernel, (1, 4, -3))
-    assert bytes(standin.standin_launch.arguments)[8:16] == struct.pack("<d", 4.0)
+    assert bytes(standin.launch.arguments)[8:16] == struct.pack("<d", 4.0)
 
 
 def test_a_thread_without_a_context_gets_that_of_the_kernels_device(kernels, standin):
@@ -47,19 +49,19 @@ def test_a_thread_without_a_context_gets_that_of_the_kernels_device(kernels, sta
     thread = threading.Thread(target=launch, args=(kernel,))
     thread.start()
     thread.join()
-    assert (standin.standin_launches, standin.standin_launch.device) == (1, 1)
+    assert (standin.launches, standin.launch.device) == (1, 1)
 
 
 def test_a_launch_that_fails_raises_the_drivers_status(kernels, standin):
     kernel = kernels.get(SOURCE, "scale", 0)
-    standin.standin_fail(b"cuLaunchKernelEx", 700)
+    standin.fail("cuLaunchKernelEx", 700)
     with pytest.raises(CudaError, match=r"cuLaunchKernelEx returned CUDA_ERROR_OTHER \(700\)"):
         launch(kernel)
 
 
 def test_launches_of_threads_do_not_mix_their_arguments(kernels, standin):
     kernel = kernels.get(SOURCE, "scale", 0)
-    standin.standin_num_arguments = 2
+    standin.lib.standin_num_arguments = 2
     kernel((1,), (1,), (0, 0.0), stream=STREAM)
 
     def many(number):
@@ -68,7 +70,7 @@ def test_launches_of_threads_do_not_mix_their_arguments(kernels, standin):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(many, range(4)))
-    integer, real = struct.unpack("<qd", bytes(standin.standin_launch.arguments)[:16])
+    integer, real = struct.unpack("<qd", bytes(standin.launch.arguments)[:16])
     assert integer == real
 
 
@@ -88,15 +90,87 @@ def test_another_process_finds_the_code_on_disk(kernels, driver, compiler_of_tes
 
 def test_shared_memory_beyond_the_default_is_asked_for(kernels, standin):
     kernels.get(SOURCE, "scale", 0, shared_bytes=48 * 1024)
-    assert standin.standin_shared_bytes == 0
+    assert standin.shared_bytes == 0
     kernels.get(SOURCE, "scale", 0, shared_bytes=100_000)
-    assert standin.standin_shared_bytes == 100_000
+    assert standin.shared_bytes == 100_000
 
 
-def test_occupancy_in_a_thread_without_a_context(kernels, standin):
-    kernel = kernels.get(SOURCE, "scale", 0)
-    standin.standin_drop_context()
+def test_occupancy_is_asked_in_the_kernels_context_which_does_not_stay_current(kernels, standin):
+    kernel = kernels.get(SOURCE, "scale", 1)
+    assert standin.context_device() == -1
     assert kernel.blocks_per_multiprocessor(512, 2 << 16) == 2
+    assert standin.context_device() == -1
+
+
+def test_a_kernel_for_another_device_leaves_the_current_one(kernels, driver, standin):
+    driver.make_current(0)
+    kernels.get(SOURCE, "scale", 1, shared_bytes=100_000)
+    assert standin.context_device() == 0
+
+
+def test_threads_that_ask_for_the_same_kernel_first_load_it_once(
+    kernels, compiler_of_tests, standin
+):
+    # Nobody compiles until everybody has asked, or would have compiled.
+    everybody = threading.Barrier(4, timeout=1)
+
+    def wait():
+        with suppress(threading.BrokenBarrierError):
+            everybody.wait()
+
+    compiler_of_tests.before = wait
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: kernels.get(SOURCE, "scale", 0), range(4)))
+    assert len(set(found)) == 1
+    assert (len(compiler_of_tests.compiled), standin.calls("cuModuleLoadData")) == (1, 1)
+
+
+def test_a_signal_handler_gets_the_kernel_that_its_thread_is_loading(kernels, compiler_of_tests):
+    of_handler = []
+
+    def interrupt():
+        compiler_of_tests.before = lambda: None
+        of_handler.append(kernels.get(SOURCE, "scale", 0))
+
+    compiler_of_tests.before = interrupt
+    assert [kernels.get(SOURCE, "scale", 0)] == of_handler
+
+
+def test_a_kernel_that_did_not_load_is_loaded_by_the_next_call(kernels, standin):
+    standin.fail("cuModuleLoadData", 2)
+    with pytest.raises(CudaError, match="cuModuleLoadData"):
+        kernels.get(SOURCE, "scale", 0)
+    launch(kernels.get(SOURCE, "scale", 0))
+    assert standin.launches == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (
+            LibraryNotFoundError("NVRTC", ["here"], "pip install it"),
+            "need NVRTC, which was not found. Install: pip install it",
+        ),
+        (
+            UnsupportedError("NVRTC", "14.0", "the driver supports CUDA 13"),
+            "cannot be compiled: NVRTC 14.0: the driver supports CUDA 13",
+        ),
+        (None, ""),
+    ],
+)
+def test_why_a_process_compiles_no_kernels_is_asked_once(monkeypatch, error, problem):
+    asked = []
+
+    def find():
+        asked.append(1)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(kernels_module, "process_kernels", find)
+    kernels_module.kernel_problem.cache_clear()
+    assert [kernels_module.kernel_problem() for _ in range(2)] == [problem, problem]
+    assert len(asked) == 1
+    kernels_module.kernel_problem.cache_clear()
 
 
 def test_a_compiler_of_a_newer_cuda_than_the_drivers_is_refused(driver, compiler_of_tests):

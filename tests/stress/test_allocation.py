@@ -11,7 +11,6 @@ from stress.calls import CONV, X_SHAPE, Calls, assert_equal, in_a_thread, on_hos
 from stress.user_arrays import UserArray
 
 import dnnffi
-from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.device.external import device_array
 from dnnffi.device.external.use import current_allocator
 
@@ -137,8 +136,7 @@ def check(host, faulty, calls, operation, error, some):
 
     def begin_anew():
         faulty.fail()
-        dnnffi.clear_plans()
-        close_handles(host.library.without_cupy())
+        user_arrays.forget(host.library)
         host.forget_plans()
         return host.live(), host.control.standin_registered()
 

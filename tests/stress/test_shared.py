@@ -16,7 +16,7 @@ from stress.user_arrays import UserArray
 
 import dnnffi
 from dnnffi.backends.cudnn.dropout import Generator
-from dnnffi.backends.vendor.handle import close_handles, current_launch
+from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.device.external import device_array
 from dnnffi.errors import CaptureError, ContextError
 from dnnffi.rnn.arguments import Arguments
@@ -244,8 +244,7 @@ def test_a_first_call_with_an_allocator_in_the_middle_of_another(standin_path, m
 
 
 def forget_external(host):
-    dnnffi.clear_plans()
-    close_handles(host.library.without_cupy())
+    user_arrays.forget(host.library)
 
 
 def test_a_generator_has_one_descriptor_for_a_probability(host):

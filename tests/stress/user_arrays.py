@@ -3,47 +3,147 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
+from host_memory import HostGraph
 
-from dnnffi.device.external import array, memory
-from dnnffi.device.external.runtime import Runtime
-
-_INTEGERS = {
-    "GetDevice": 0,
-    "GetDeviceCount": 1,
-    "DeviceGetAttribute": 9,
-    "EventCreateWithFlags": 1,
-}
+import dnnffi
+from dnnffi.backends.cudnn import library
+from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.device import memory
+from dnnffi.device.external import array
+from dnnffi.runtime.cuda.driver import DeviceAttributes
 
 
-class HostRuntime(Runtime):
-    """The calls that arrays without CuPy make, on host memory, where all runs at once."""
+class HostRuntime:
+    """The runtime of a device on host memory, where everything runs at once.
+
+    Captures, allocations and the clock are those of the stand-in library's own `HostMemory`.
+    """
+
+    kind = "cuda"
 
     def __init__(self):
-        self.kind = "cuda"
+        self.streams = itertools.count(0x1000, 16)
+        self.captured_on = set()
 
-    def function(self, name):
-        return lambda *arguments: self.call(name, *arguments)
+    @property
+    def memory(self):
+        return library.loaded().memory
 
-    def call(self, name, *arguments):
-        values = [getattr(one, "value", one) for one in arguments]
-        if name == "MemcpyAsync":
-            ctypes.memmove(values[0], values[1], values[2])
-        elif name == "MemsetAsync":
-            ctypes.memset(values[0], values[1], values[2])
-        elif name in _INTEGERS:
-            arguments[0]._obj.value = _INTEGERS[name]
+    def current_device(self):
+        return 0
+
+    def device_count(self):
+        return 1
+
+    def use(self, device):
+        return nullcontext()
+
+    def attributes(self, device):
+        return DeviceAttributes((9, 0), 132, 227 << 10, 50 << 20)
+
+    def device_name(self, device):
+        return self.memory.device_name(device)
+
+    def allocate(self, nbytes):
+        raw = self.memory.empty((nbytes,), np.uint8)
+        return SimpleNamespace(ptr=raw.data.ptr, device=0, owner=raw)
+
+    def free_bytes(self):
+        return 0
+
+    def pinned(self, nbytes):
+        return np.zeros(nbytes, np.uint8)
+
+    def write(self, target, source, nbytes):
+        ctypes.memmove(target, source, nbytes)
+
+    def copy(self, target, source, nbytes, stream):
+        self.enqueue(ctypes.memmove, target, source, nbytes)
+
+    def clear(self, address, nbytes, stream):
+        self.enqueue(ctypes.memset, address, 0, nbytes)
+
+    def enqueue(self, function, *arguments):
+        if self.captured_on:
+            self.memory.recording.append((lambda *given: function(*given) and 0, arguments))
         else:
-            assert name in ("StreamSynchronize", "EventRecord", "StreamWaitEvent", "EventDestroy")
+            function(*arguments)
+
+    def synchronize(self, stream):
+        assert stream not in self.captured_on
+
+    def new_stream(self):
+        return SimpleNamespace(ptr=next(self.streams), device=0)
+
+    def new_event(self, timed=False):
+        return SimpleNamespace(at=None)
+
+    def record(self, event, stream):
+        event.at = self.memory.milliseconds
+
+    def wait(self, stream, event):
+        pass
+
+    def wait_on_host(self, event):
+        pass
+
+    def is_done(self, event):
+        return True
+
+    def milliseconds(self, start, end):
+        return end.at - start.at
+
+    def beside_capture(self):
+        return nullcontext()
+
+    def is_capturing(self, stream):
+        return stream in self.captured_on or bool(self.memory.capture_number)
+
+    def capture_id(self, stream):
+        return self.memory.capture_number
+
+    def begin_capture(self, stream, *, relaxed=False):
+        assert self.memory.recording is None
+        self.captured_on.add(stream)
+        self.memory.recording = []
+
+    def abandon_capture(self, stream):
+        self.captured_on.discard(stream)
+        self.memory.recording = None
+
+    def end_capture(self, stream):
+        host = self.memory
+        calls = host.recording
+        self.abandon_capture(stream)
+        if host.fail_capture is not None:
+            raise host.fail_capture()
+        return HostGraph(host, calls)
+
+    def upload(self, graph, stream):
+        pass
 
 
 def install(monkeypatch):
-    """Let dnnffi use it for the length of a test."""
+    """Let dnnffi use it for the length of a test, and return it."""
     found = HostRuntime()
     for module in (array, memory):
-        monkeypatch.setattr(module, "runtime", lambda kind: found)
+        monkeypatch.setattr(module, "device_runtime", lambda kind: found)
     monkeypatch.setattr(array, "kind_in_process", lambda: "cuda")
+    monkeypatch.setattr(memory, "kernel_problem", lambda: "are not tested here")
+    return found
+
+
+def forget(library):
+    """Let go of what a library keeps for calls on arrays of users."""
+    dnnffi.clear_plans()
+    external = library.without_cupy()
+    close_handles(external)
+    external.memory._null_streams.clear()
 
 
 class UserArray:

@@ -135,21 +135,26 @@ def test_results_of_handlers_have_a_strong_type(case):
     assert not any(array.weak_type for array in jax.tree.leaves(gradients))
 
 
+def test_networks_on_cudnn_use_what_was_measured_without_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    backend = SimpleNamespace(library="library", tuner="tuner")
+    backends = SimpleNamespace(external={"cudnn": backend}.__getitem__)
+    monkeypatch.setattr(implementations, "rnn_backends", backends)
+    monkeypatch.setattr(implementations, "VendorEngine", lambda record, *given: given)
+    assert implementations._cudnn() == ("library", "tuner")
+
+
 @pytest.mark.parametrize("with_cupy", [False, True])
-@pytest.mark.parametrize("family", [implementations, conv_implementations])
-def test_cudnn_in_jax_uses_what_was_measured_if_cupy_is_installed(family, with_cupy, monkeypatch):
+def test_convolutions_on_cudnn_use_what_was_measured_if_cupy_is_installed(with_cupy, monkeypatch):
+    family = conv_implementations
     library = SimpleNamespace(without_cupy=lambda: "without CuPy")
     record = SimpleNamespace(load=lambda: library)
-    measured = SimpleNamespace(tuner="tuner", source=SimpleNamespace(tuner="tuner"))
+    measured = SimpleNamespace(source=SimpleNamespace(tuner="tuner"))
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy") if with_cupy else None)
     monkeypatch.setattr(family, "named", lambda name: record)
-    for name in ("VendorEngine", "CudnnEngine"):
-        monkeypatch.setattr(family, name, lambda *given: given, raising=False)
-    for name in ("rnn_backends", "conv_backends"):
-        backends = SimpleNamespace(of=lambda name: measured)
-        monkeypatch.setattr(family, name, backends, raising=False)
-    given = [one for one in family._cudnn() if one is not record]
-    assert given == ([library, "tuner"] if with_cupy else ["without CuPy"])
+    monkeypatch.setattr(family, "CudnnEngine", lambda *given: given)
+    monkeypatch.setattr(family, "conv_backends", SimpleNamespace(of=lambda name: measured))
+    assert family._cudnn() == ((library, "tuner") if with_cupy else ("without CuPy",))
 
 
 def test_a_reserve_space_that_no_forward_pass_filled_is_refused():
@@ -358,7 +363,6 @@ def test_what_cudnn_does_not_have_is_not_measured(monkeypatch):
 
     way = SimpleNamespace(handlers=SimpleNamespace(engine=Engine()))
     monkeypatch.setitem(tuning.WAYS, "cudnn", way)
-    monkeypatch.setattr(tuning, "import_cupy", lambda: None)
     monkeypatch.setattr(tuning, "rnn_backends", None)
     with pytest.raises(UnsupportedError, match="cannot"):
         djax.tune(SPEC, 4, 5)

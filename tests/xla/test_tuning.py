@@ -50,10 +50,10 @@ def test_tune_measures_the_problem_that_was_asked_for(monkeypatch, arguments, ke
         measured.append((problem, device))
 
     way = SimpleNamespace(handlers=SimpleNamespace(engine=Engine()))
-    tuner = SimpleNamespace(tuner=SimpleNamespace(measure=measure))
+    backend = SimpleNamespace(tuner=SimpleNamespace(measure=measure))
     monkeypatch.setitem(tuning.WAYS, "cudnn", way)
-    monkeypatch.setattr(tuning, "rnn_backends", SimpleNamespace(of=lambda name: tuner))
-    monkeypatch.setattr(tuning, "import_cupy", lambda: None)
+    backends = SimpleNamespace(external={"cudnn": backend}.__getitem__)
+    monkeypatch.setattr(tuning, "rnn_backends", backends)
     assert djax.tune(SPEC, *arguments, **keywords) == "own 1"
     assert measured == [(problem, 3)]
 

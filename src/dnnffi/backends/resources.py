@@ -31,7 +31,7 @@ class Resources:
         self.backend = backend
         self.external = external
         self.library = library
-        # Without CuPy it has no graphs, and is asked for none.
+        # A library of ROCm is asked for no graphs.
         self.memory: MemoryWithGraphs = library.memory  # type: ignore[assignment]
         # One process has CuPy for one of the vendors.
         self.ndarray: Any = self.memory.ndarray if self.memory.kind == library.kind else _Nothing
@@ -147,6 +147,10 @@ class Backends(Generic[R, D]):
                 else:  # of CuPy, whose text is its own
                     error.add_note(advice)
             raise
+
+    def external(self, name: str) -> D:
+        """Return that of the backend of this name on the arrays of `dnnffi.device.external`."""
+        return self._on(named(name), external=True)
 
     def for_call(self, name: object, x: Array) -> R | D:
         """That of a call: of the backend that is named, or the one that the array asks for."""

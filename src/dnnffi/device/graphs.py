@@ -1,4 +1,4 @@
-"""Captured graphs: of one operation of a plan, and of a user's step."""
+"""Captured graphs, of a plan's operations and of a user's step, and what a capture excludes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class NullStream:
 
 
 class CudaGraph:
-    """A CUDA graph that CuPy captured."""
+    """A captured graph of the runtime, with the memory that it holds."""
 
     def __init__(self, graph: Any, null: NullStream, nbytes: int) -> None:
         self._graph = graph
@@ -129,14 +129,17 @@ class CudaGraph:
         self.launches += 1
         if not stream.ptr and self._row != self._null.row:
             self._row = self._null.lengthen()
-        self._graph.launch(stream)
+        self._graph.launch(stream.ptr)
 
 
 class StepGraph:
     """A captured step: `launch` runs it again. Keeps alive what the step refers to."""
 
-    def __init__(self, graph: Any, result: Any, kept: object) -> None:
+    def __init__(
+        self, graph: Any, current_stream: Callable[[], Stream], result: Any, kept: object
+    ) -> None:
         self._graph = graph
+        self._current_stream = current_stream
         self._kept = kept
         self.result = result
 
@@ -147,7 +150,7 @@ class StepGraph:
         """
         if self._graph is None:
             raise ValueError("the plan of this graph is closed")
-        self._graph.launch()
+        self._graph.launch(self._current_stream().ptr)
         return self.result
 
     def close(self) -> None:

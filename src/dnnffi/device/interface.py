@@ -1,4 +1,4 @@
-"""Protocols that dnnffi requires of a device: arrays, memory, graphs and kernels."""
+"""Protocols of a device: arrays, memory, graphs and kernels."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Launch(NamedTuple):
 
 
 class Memory(Protocol):
-    """What a vendor room needs to know of the memory that its library computes on."""
+    """Device memory with the arrays of one library, as calls of a vendor's library use it."""
 
     kind: str  # "cuda" or "rocm"
     ndarray: Any
@@ -181,14 +181,27 @@ class Memory(Protocol):
     def is_capturing(self, stream: Stream) -> bool:
         """Whether a graph is being captured on ``stream``."""
 
+    def beside_capture(self) -> AbstractContextManager[None]:
+        """A context in which a thread that captures a stream may allocate and make objects.
+
+        They are not in the graph. CUDA else refuses, and ends the capture.
+        """
+
 
 class MemoryWithGraphs(Memory, Protocol):
-    """What tuning, replaying and convolutions need besides."""
+    """Device memory with the capabilities of CUDA: kernels, captures, times.
+
+    `dnnffi.device.memory.DeviceMemory` has them for the arrays of every library. On ROCm they
+    raise `UnsupportedError`.
+    """
 
     def empty_strided(
         self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
     ) -> Array:
         """A new array with strides (in bytes) that leave no gaps."""
+
+    def kernel_problem(self) -> str:
+        """Return why no kernel can be compiled, to follow "our own kernels"; empty if one can."""
 
     def kernel(
         self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
@@ -211,6 +224,12 @@ class MemoryWithGraphs(Memory, Protocol):
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """A new array of these values, which is filled when this returns."""
 
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Pinned memory of the host as an array of bytes: copies of it do not wait for the host."""
+
+    def is_done(self, event: Any) -> bool:
+        """Whether the work before ``event`` is done, without waiting."""
+
     def capture(self, record: Callable[[Stream], object]) -> Graph:
         """What ``record(stream)`` enqueues on a stream of its own, as a graph; nothing of it runs.
 
@@ -224,17 +243,17 @@ class MemoryWithGraphs(Memory, Protocol):
         ``launch``, and before what will be.
         """
 
-    def capture_step(self, step: Callable[[], Any]) -> Any:
-        """What ``step()`` enqueues on the current stream, with the memory that it allocates."""
-
     def elapsed(self, calls: Callable[[], object]) -> float:
         """Milliseconds that the current stream takes for ``calls()``. Waits for it."""
 
     def scratch(self) -> AbstractContextManager[Any]:
-        """A context whose allocations go back to the driver at its end."""
+        """A context whose allocations go back to the driver at its end.
+
+        The user's allocator makes none of them. At the end the current stream has been waited for.
+        """
 
     def device_name(self, device: int) -> str:
-        """The device, driver and array library that measured times belong to."""
+        """The name of the device and the version of its driver, to which measured times belong."""
 
 
 class Kernel(Protocol):

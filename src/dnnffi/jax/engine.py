@@ -1,21 +1,20 @@
-"""Resources of a handler's launch: a vendor's handles, lent to one call at a time, or the host."""
+"""Launches of handlers: with a vendor's handles, lent to one call at a time, or on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.cupy import import_cupy
-from dnnffi.device.driver import beside_capture
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.jax._cdef import ffi
 
 
 def has_cupy() -> bool:
-    """Whether CuPy can be imported: with it there are our own kernels, and what was measured."""
+    """Whether CuPy can be imported: with it convolutions run as they were measured."""
     try:
         import_cupy()
     except ImportError:
@@ -24,7 +23,7 @@ def has_cupy() -> bool:
 
 
 class Lender(Protocol):
-    """Lends what a call launches with."""
+    """Lends launches to calls."""
 
     def device(self) -> int:
         """The current device of the calling thread."""
@@ -37,6 +36,9 @@ class Lender(Protocol):
 
     def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
         """Copy memory, in the order of the launch's stream."""
+
+    def beside_capture(self) -> AbstractContextManager[None]:
+        """A context in which objects may be made while XLA captures the thread's stream."""
 
 
 class VendorHandles:
@@ -68,7 +70,7 @@ class VendorHandles:
         try:
             handle = handles.pop()
         except IndexError:
-            with beside_capture():
+            with self.beside_capture():
                 handle = Handle(self._library, device)
         launch = handle.launch
         if launch is None or launch.stream.ptr != stream:
@@ -83,6 +85,9 @@ class VendorHandles:
 
     def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
         self._memory.copy(target, source, nbytes, launch.stream)
+
+    def beside_capture(self) -> AbstractContextManager[None]:
+        return self._memory.beside_capture()
 
 
 class Host:
@@ -99,6 +104,9 @@ class Host:
 
     def copy(self, launch: Launch, target: int, source: int, nbytes: int) -> None:
         memory_at(target, nbytes)[:] = memory_at(source, nbytes)[:]
+
+    def beside_capture(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def memory_at(address: int, nbytes: int) -> Any:

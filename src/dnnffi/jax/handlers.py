@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dnnffi.device.driver import beside_capture
 from dnnffi.device.graphs import uncollected
 from dnnffi.device.interface import Launch
 from dnnffi.device.spans import Span, check_apart
@@ -106,7 +105,7 @@ class Handlers:
             if prepared is None:
                 call, buffers = self._understood(kind, frame.attribute)
                 addresses = buffers.addresses(frame)
-                with beside_capture():
+                with engine.beside_capture():
                     run = self._prepare(kind, call, buffers)
                 known[key] = Prepared(buffers, run)
             else:

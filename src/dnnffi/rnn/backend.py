@@ -126,8 +126,8 @@ class RNNBackend:
 class DeviceRNNBackend(RNNBackend):
     """A backend with a library, on one kind of arrays.
 
-    Those of CuPy, or, without CuPy, of `dnnffi.device.external` within its `using`. On CuPy's the
-    candidates are measured, and replayed as CUDA graphs, where the backend does so.
+    Those of CuPy, or those of `dnnffi.device.external` within its `using`. The candidates are
+    measured, and replayed as CUDA graphs, if the backend does so.
     """
 
     def __init__(self, record: Backend, resources: Resources) -> None:
@@ -141,7 +141,7 @@ class DeviceRNNBackend(RNNBackend):
         assert record.candidates is not None
         self.candidates = CandidateSet(*record.candidates(resources.library))
         self.tuner: RNNTuner | None = None
-        if record.tunes and not resources.external:
+        if record.tunes:
             self.tuner = RNNTuner(self.candidates, memory, resources.launch)
         self.networks: PlanCache[Network] = PlanCache(MOST_PLANS)
         self._alive: Living[ExecutorPlan] = Living()

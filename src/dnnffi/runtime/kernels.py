@@ -7,13 +7,15 @@ host little more than two.
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, Protocol
 
 from dnnffi.cache_folder import cache_folder
-from dnnffi.errors import UnsupportedError
+from dnnffi.errors import CudaError, LibraryNotFoundError, UnsupportedError
 from dnnffi.runtime.cuda._cdef import ffi
 from dnnffi.runtime.cuda.driver import Driver, load_driver
 from dnnffi.runtime.kernel_cache import KernelCache, KernelKey
@@ -157,21 +159,21 @@ class Kernel:
     def blocks_per_multiprocessor(self, threads: int, shared_bytes: int) -> int:
         """Return how many blocks fit into a multiprocessor at the same time.
 
-        Blocks have ``threads`` threads and ``shared_bytes`` bytes of dynamic shared memory. The
-        device's primary context becomes current, as the CUDA runtime makes it.
+        Blocks have ``threads`` threads and ``shared_bytes`` bytes of dynamic shared memory.
         """
-        self._driver.make_current(self._device)
         found = ffi.new("int *")
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        status = getattr(self._driver.lib, name)(found, self._function, threads, shared_bytes)
-        self._driver.check(status, name)
+        with self._driver.primary(self._device):
+            self._driver.call(name, found, self._function, threads, shared_bytes)
         return int(found[0])
 
     def allow_shared_bytes(self, nbytes: int) -> None:
         """Let launches ask for up to ``nbytes`` bytes of dynamic shared memory for a block."""
         attribute = ffi.integer_const("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES")
-        status = self._driver.lib.cuFuncSetAttribute(self._function, attribute, nbytes)
-        self._driver.check(status, "cuFuncSetAttribute")
+        self._driver.call("cuFuncSetAttribute", self._function, attribute, nbytes)
+
+
+_Key = tuple[str, str, int, bool, int]
 
 
 class Kernels:
@@ -191,7 +193,9 @@ class Kernels:
         self._driver = driver
         self._compiler = compiler
         self._cache = cache
-        self._loaded: dict[tuple[str, str, int, bool, int], Kernel] = {}
+        self._loaded: dict[_Key, Kernel] = {}
+        # By process too: a forked child would wait for a thread that it does not have.
+        self._locks: dict[tuple[int, _Key], threading.RLock] = {}
 
     def get(
         self,
@@ -204,24 +208,30 @@ class Kernels:
     ) -> Kernel:
         """Return the function ``name`` of a CUDA source, ready to be launched on ``device``.
 
-        ``shared_bytes`` is the most dynamic shared memory that a launch will ask for a block. The
-        device's primary context becomes current. Raises `CompileError` or `CudaError`.
+        ``shared_bytes`` is the most dynamic shared memory that a launch will ask for a block. A
+        thread waits for another one that loads the same kernel. Raises `CompileError` or
+        `CudaError`.
         """
         key = source, name, device, cooperative, shared_bytes
         kernel = self._loaded.get(key)
-        if kernel is None:
-            kernel = self._loaded.setdefault(key, self._load(*key))
+        if kernel is not None:
+            return kernel
+        # A signal handler may ask for the kernel that its thread is loading: it loads it too.
+        with self._locks.setdefault((os.getpid(), key), threading.RLock()):
+            kernel = self._loaded.get(key)
+            if kernel is None:
+                kernel = self._loaded.setdefault(key, self._load(*key))
         return kernel
 
     def _load(
         self, source: str, name: str, device: int, cooperative: bool, shared_bytes: int
     ) -> Kernel:
         image = self._image(source, name, device)
-        self._driver.make_current(device)
-        function = self._driver.load_function(image, name)
-        kernel = Kernel(self._driver, device, function, cooperative)
-        if shared_bytes > DEFAULT_SHARED_BYTES:
-            kernel.allow_shared_bytes(shared_bytes)
+        with self._driver.primary(device):
+            function = self._driver.load_function(image, name)
+            kernel = Kernel(self._driver, device, function, cooperative)
+            if shared_bytes > DEFAULT_SHARED_BYTES:
+                kernel.allow_shared_bytes(shared_bytes)
         return kernel
 
     def _image(self, source: str, name: str, device: int) -> bytes:
@@ -242,6 +252,21 @@ def process_kernels() -> Kernels:
     Raises `LibraryNotFoundError` without one of them.
     """
     return Kernels(load_driver(), nvrtc.load_compiler(), KernelCache(kernel_folder))
+
+
+@cache
+def kernel_problem() -> str:
+    """Return why this process can compile no kernels, to follow "our own kernels"; else "".
+
+    Asked once: a library that is installed later is found by the next process.
+    """
+    try:
+        process_kernels()
+    except LibraryNotFoundError as error:
+        return f"need {error.library}, which was not found. Install: {error.install}"
+    except (CudaError, UnsupportedError) as error:
+        return f"cannot be compiled: {error}"
+    return ""
 
 
 def kernel_folder() -> Path | None:

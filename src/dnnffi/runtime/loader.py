@@ -51,43 +51,33 @@ def load(
     A fork waits until this returns, see `import_lock`: finding a library imports packages. Raises
     `LibraryNotFoundError` with every candidate tried and why it was not taken.
     """
-    with import_lock:
-        return _load(library, places, open_library, required_symbol, install)
-
-
-def _load(
-    library: str,
-    places: tuple[Place, ...],
-    open_library: Callable[[str], Any],
-    required_symbol: str,
-    install: str,
-) -> Loaded:
     searched = []
-    for place in places:
-        try:
-            candidates = list(place.candidates())
-        except LookupError as reason:
-            searched.append(f"{place.found_via}: {reason.args[0]}")
-            continue
-        for candidate in candidates:
+    with import_lock:
+        for place in places:
             try:
-                # The dynamic loader waits for the writer of a FIFO.
-                if os.sep in candidate and os.path.exists(candidate):
-                    files.check_regular(candidate)
-                lib = open_library(candidate)
-            except (OSError, ValueError) as error:  # ValueError: cffi takes names in UTF-8 only
-                searched.append(f"{place.found_via}: {candidate} ({error})")
+                candidates = list(place.candidates())
+            except LookupError as reason:
+                searched.append(f"{place.found_via}: {reason.args[0]}")
                 continue
-            if not has_symbol(lib, required_symbol):
-                searched.append(
-                    f"{place.found_via}: {candidate} (not {library}: no {required_symbol})"
-                )
-                continue
-            return Loaded(lib, loaded_path(candidate), place.found_via)
-        if not candidates:
-            searched.append(f"{place.found_via}: nothing there")
-        elif place.decisive:
-            break
+            for candidate in candidates:
+                try:
+                    # The dynamic loader waits for the writer of a FIFO.
+                    if os.sep in candidate and os.path.exists(candidate):
+                        files.check_regular(candidate)
+                    lib = open_library(candidate)
+                except (OSError, ValueError) as error:  # ValueError: cffi takes names in UTF-8 only
+                    searched.append(f"{place.found_via}: {candidate} ({error})")
+                    continue
+                if not has_symbol(lib, required_symbol):
+                    searched.append(
+                        f"{place.found_via}: {candidate} (not {library}: no {required_symbol})"
+                    )
+                    continue
+                return Loaded(lib, loaded_path(candidate), place.found_via)
+            if not candidates:
+                searched.append(f"{place.found_via}: nothing there")
+            elif place.decisive:
+                break
     raise LibraryNotFoundError(library, searched, install)
 
 

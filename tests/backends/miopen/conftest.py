@@ -8,8 +8,9 @@ import pytest
 
 from dnnffi.backends.miopen.library import load
 from dnnffi.backends.vendor.handle import Handle
-from dnnffi.device.external.runtime import RuntimeCallError, runtime
 from dnnffi.errors import LibraryNotFoundError
+from dnnffi.runtime.devices import device_runtime
+from dnnffi.runtime.hip import RuntimeCallError
 
 MUST_RUN = "GFX1100" in os.environ
 """Said by ``tests/gfx1100/run.py``."""
@@ -30,7 +31,7 @@ def library():
 def device(library):
     """A device; skips where the HIP runtime sees none."""
     try:
-        count = runtime("rocm").device_count()
+        count = device_runtime("rocm").device_count()
     except (LibraryNotFoundError, RuntimeCallError):
         count = 0
     if not count and not MUST_RUN:

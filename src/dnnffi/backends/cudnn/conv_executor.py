@@ -198,9 +198,8 @@ class ConvExecutors:
         self._library = library
         self.problem = problem
         self._device = launch.device
-        # CuPy's, but for programs of JAX without CuPy: then there are no kernels of our own.
         self._memory = cast("MemoryWithGraphs", library.memory)
-        self._compiles = hasattr(library.memory, "kernel")
+        self._compiles = not self._memory.kernel_problem()
         self._handle: Handle = launch.owner
         self._to_measure = to_measure
         options = problem.options
@@ -223,7 +222,7 @@ class ConvExecutors:
         yield from map(self._own, own)
         for fused in (True, False) if self.problem.epilogue else (False,):
             if self.problem.epilogue and not fused and not self._compiles:
-                self.refused.append(Refusal("a kernel more", None, "without CuPy there is none"))
+                self.refused.append(Refusal("a kernel more", None, "no kernels can be compiled"))
                 continue
             try:
                 graph = self._graph(fused)
@@ -263,7 +262,7 @@ class ConvExecutors:
                 raise ValueError(f"{choice} is not for {self.problem}")
             return self._own(choice)
         if self.problem.epilogue and not choice.fused and not self._compiles:
-            raise ValueError(f"{choice} needs CuPy")
+            raise ValueError(f"{choice} needs a kernel of dnnffi, and none can be compiled")
         graph = self._graph(choice.fused and bool(self.problem.epilogue))
         if not 0 <= choice.engine < graph.graph.read("engine_count"):
             raise ValueError(f"there is no {choice} for {self.problem}")

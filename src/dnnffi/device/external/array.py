@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_ROCM, dtype_object
-from dnnffi.device.external.runtime import Event, kind_in_process, runtime
 from dnnffi.device.external.use import current_allocator, current_stream
 from dnnffi.device.tracked import detached
 from dnnffi.errors import not_picklable
+from dnnffi.runtime.devices import DeviceRuntime, device_runtime, kind_in_process
 from dnnffi.spec.checks import check_integer
 from dnnffi.spec.layouts import contiguous_strides
 
@@ -131,7 +131,7 @@ class DeviceArray:
         """Write zeros."""
         if value:
             raise ValueError(f"a DeviceArray is filled with 0 only; got {value}")
-        self._runtime().zero(self.data.ptr, self.nbytes, current_stream())
+        self._runtime().clear(self.data.ptr, self.nbytes, current_stream())
 
     def copy(self) -> DeviceArray:
         """The same in new memory, of the allocator that is in use."""
@@ -151,8 +151,8 @@ class DeviceArray:
         """Copy from the host."""
         self[...] = values
 
-    def _runtime(self) -> Any:
-        return runtime(self.kind or kind_in_process())
+    def _runtime(self) -> DeviceRuntime:
+        return device_runtime(self.kind or kind_in_process())
 
     def __repr__(self) -> str:
         return (
@@ -202,7 +202,7 @@ def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) ->
         raise TypeError(f"{what} must have dtype {dtype}; it has {array.dtype}")
     if kind is not None and array.kind not in (None, kind):
         raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
-    current = runtime(kind).current_device() if kind else array.data.device_id
+    current = device_runtime(kind).current_device() if kind else array.data.device_id
     if array.data.device_id != current:
         raise ValueError(
             f"{what} must be on the current device, {current}; it is on {array.data.device_id}"
@@ -302,18 +302,18 @@ def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
             f"the stream of {name} must be None or from 1; its __cuda_array_interface__ has "
             f"{producer}"
         )
-    found = runtime(kind or kind_in_process())
+    found = device_runtime(kind or kind_in_process())
     _wait_for(found, producer)
     device = found.current_device()
     return DeviceArray(value, kind, device, address, shape, dtype, writeable=not read_only)
 
 
-def _wait_for(found: Any, producer: int | None) -> None:
+def _wait_for(found: DeviceRuntime, producer: int | None) -> None:
     """Let the current stream wait for what the producer named as its own."""
     stream = current_stream()
     if producer is None or producer == stream or (producer == 1 and stream == 0):
         return
-    event = Event(found)
+    event = found.new_event()
     found.record(event, 0 if producer == 1 else producer)
     found.wait(stream, event)
 

@@ -1,37 +1,36 @@
-"""Memory of a user's allocator, with the interface of CuPy's."""
+"""Device memory with the arrays of any library: results are made by the user's allocator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from dnnffi.device.driver import capture_id
-from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.external.array import DeviceArray, allocated
-from dnnffi.device.external.runtime import Event, Runtime, runtime
-from dnnffi.device.external.use import current_stream
-from dnnffi.device.interface import Architecture, Array, Stream, StreamAt
+from dnnffi.device.external.use import current_stream, on_stream
+from dnnffi.device.interface import Array, Stream, StreamAt
+from dnnffi.device.memory import DeviceMemory
+from dnnffi.runtime.cuda.runtime import OwnStream
 
 
-class ExternalMemory:
-    """`Memory` over the allocator and stream of `using`, on CUDA or ROCm."""
+class ExternalMemory(DeviceMemory):
+    """Device memory with the allocator and the stream of `using`, on CUDA or ROCm.
+
+    `constant` and everything within `scratch` is memory of the runtime: the user's allocator makes
+    results, workspaces and reserve spaces alone.
+    """
 
     ndarray: Any = DeviceArray
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self._runtime: Runtime = runtime(kind)
-
-    def current_device(self) -> int:
-        return self._runtime.current_device()
-
-    def empty(self, shape: Any, dtype: np.dtype[Any]) -> DeviceArray:
+    def empty(self, shape: Any, dtype: Any) -> DeviceArray:
+        if getattr(self._local, "is_scratch", False):
+            return self._own(shape, dtype)
         return allocated(tuple(shape), np.dtype(dtype), self.kind)
 
-    def zeros(self, shape: Any, dtype: np.dtype[Any]) -> DeviceArray:
+    def zeros(self, shape: Any, dtype: Any) -> DeviceArray:
         array = self.empty(shape, dtype)
         array.fill(0)
         return array
@@ -41,39 +40,30 @@ class ExternalMemory:
     ) -> Callable[[], tuple[Array, Array]]:
         return lambda: (self.empty(shape, dtype), self.empty(other, dtype))
 
-    def clear(self, address: int, nbytes: int, stream: Stream) -> None:
-        self._runtime.zero(address, nbytes, stream.ptr)
-
-    def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
-        self._runtime.copy(target, source, nbytes, stream.ptr)
+    def constant(self, values: np.ndarray[Any, Any]) -> Array:
+        values = np.ascontiguousarray(values)
+        array = self._own(values.shape, values.dtype)
+        self._cuda.write(array.data.ptr, values.ctypes.data, values.nbytes)
+        return array
 
     def current_stream(self) -> Stream:
         return StreamAt(current_stream())
 
-    def device_count(self) -> int:
-        return self._runtime.device_count()
+    @contextmanager
+    def scratch(self) -> Iterator[None]:
+        before = getattr(self._local, "is_scratch", False)
+        self._local.is_scratch = True
+        try:
+            yield
+        finally:
+            self._local.is_scratch = before
+            self._cuda.synchronize(current_stream())
 
-    def use(self, device: int) -> AbstractContextManager[Any]:
-        return self._runtime.use(device)
+    def _own(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+        """A new array in memory of the runtime."""
+        dtype = np.dtype(dtype)
+        buffer = self._cuda.allocate(prod(shape) * dtype.itemsize)
+        return DeviceArray(buffer, self.kind, buffer.device, buffer.ptr, tuple(shape), dtype)
 
-    def dtype(self, name: str) -> np.dtype[Any]:
-        return dtype_object(name)
-
-    def architecture(self, device: int) -> Architecture:
-        return Architecture(*self._runtime.architecture(device))
-
-    def new_event(self) -> Any:
-        return Event(self._runtime)
-
-    def record(self, event: Any, stream: Stream) -> None:
-        self._runtime.record(event, stream.ptr)
-
-    def wait(self, stream: Stream, event: Any) -> None:
-        self._runtime.wait(stream.ptr, event)
-
-    def capture_id(self, stream: Stream) -> int:
-        # The default stream is in no capture.
-        return capture_id(stream.ptr) if self.kind == "cuda" and stream.ptr else 0
-
-    def is_capturing(self, stream: Stream) -> bool:
-        return self.capture_id(stream) != 0
+    def _on_stream(self, stream: OwnStream) -> AbstractContextManager[Any]:
+        return on_stream(stream.ptr)

@@ -1,4 +1,4 @@
-"""The allocator and the stream of the thread's calls without CuPy."""
+"""The allocator and the stream of a thread's calls on arrays of other libraries than CuPy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Allocator = Callable[[tuple[int, ...], str], object]
 
 
 class _Use(threading.local):
-    """What the thread's calls allocate with and run on."""
+    """The allocator and the stream of the thread's calls."""
 
     allocator: Allocator | None = None
     stream = 0
@@ -41,6 +41,17 @@ def using(
         yield
     finally:
         _use.allocator, _use.stream = before
+
+
+@contextmanager
+def on_stream(address: int) -> Iterator[None]:
+    """Run on another stream, with the same allocator, for the length of a ``with`` block."""
+    before = _use.stream
+    try:
+        _use.stream = address
+        yield
+    finally:
+        _use.stream = before
 
 
 def current_stream() -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from dnnffi.backends.conv_interface import ALIGNMENT, ConvAddresses, ConvExecutor
-from dnnffi.device.driver import beside_capture
 from dnnffi.device.interface import Launch
 from dnnffi.jax import handlers as base
 from dnnffi.jax.calls import WORKSPACE
@@ -44,7 +43,7 @@ class Handlers(base.Handlers):
         def once(launch: Launch, addresses: list[int]) -> None:
             executor = made.get(launch.owner)
             if executor is None:
-                with beside_capture():
+                with engine.beside_capture():
                     executor = made[launch.owner] = engine.executor(problem, choice, launch)
             executor.run(launch, ConvAddresses._make([addresses[n] for n in order]))
 

@@ -8,7 +8,6 @@ from typing import Any
 from dnnffi.backends.registry import named
 from dnnffi.errors import LibraryNotFoundError, UnsupportedError
 from dnnffi.jax.arrays import platform_of, warn_once
-from dnnffi.jax.engine import has_cupy
 from dnnffi.jax.rnn.engine import Engine, ReferenceEngine, VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
 from dnnffi.jax.rnn.operation import Way
@@ -20,14 +19,9 @@ SCAN = "scan"
 
 
 def _cudnn() -> Engine:
-    record = named("cudnn")
-    assert record.load is not None
-    library = record.load()
-    if not has_cupy():
-        return VendorEngine(record, library.without_cupy())
-    # With CuPy there are the kernels of our own, and what was measured.
-    tuner = rnn_backends.of("cudnn").tuner  # type: ignore[attr-defined]
-    return VendorEngine(record, library, tuner)
+    # XLA has the memory of arrays. What executors keep is memory of the device runtime.
+    backend = rnn_backends.external("cudnn")
+    return VendorEngine(named("cudnn"), backend.library, backend.tuner)
 
 
 def _miopen() -> Engine:

@@ -1,10 +1,9 @@
-"""Measure on request which of cuDNN's algorithms is fastest, and store it where plans do."""
+"""Measurements of cuDNN's algorithms and own kernels for programs of JAX, on request."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dnnffi.device.cupy import import_cupy
 from dnnffi.jax.rnn.implementations import WAYS
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.spec.problem import RNNProblem
@@ -29,8 +28,8 @@ def tune(
     (``XLA_PYTHON_CLIENT_PREALLOCATE=false``). Several processes that are to run one program must
     find the same results: let one measure before the others trace.
 
-    Raises ``TypeError``, ``ValueError`` naming the argument, ``ImportError`` without CuPy,
-    `UnsupportedError` where cuDNN has no such network.
+    Raises ``TypeError``, ``ValueError`` naming the argument, `UnsupportedError` where cuDNN has no
+    such network.
     """
     problem = RNNProblem.dense(
         spec,
@@ -41,9 +40,9 @@ def tune(
         training=training,
         options=options,
     )
-    import_cupy()
     engine = WAYS["cudnn"].handlers.engine
     engine.decide(problem)  # raises where the library has no such network
-    tuner = rnn_backends.of("cudnn").tuner  # type: ignore[attr-defined]
+    tuner = rnn_backends.external("cudnn").tuner
+    assert tuner is not None
     tuner.measure(problem, engine.device())
     return engine.decide(problem)

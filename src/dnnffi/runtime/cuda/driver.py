@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -10,6 +12,9 @@ from dnnffi.runtime import loader
 from dnnffi.runtime.cuda._cdef import ffi
 
 INSTALL = "an NVIDIA GPU and its driver, which brings libcuda"
+
+_INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
+_MAX_NAME_BYTES = 256
 
 _PLACES = (
     loader.already_loaded(r"libcuda\.so(\.\d+)*"),
@@ -38,8 +43,9 @@ class Driver:
 
     def __init__(self, lib: Any) -> None:
         self.lib = lib
-        self._contexts: dict[int, Any] = {}
+        self._contexts: dict[int, int] = {}
         self._attributes: dict[int, DeviceAttributes] = {}
+        self._ordinals: dict[int, int] = {}
         self.check(lib.cuInit(0), "cuInit")
 
     def check(self, status: int, function: str) -> None:
@@ -51,6 +57,19 @@ class Driver:
             )
             raise CudaError(status, name or "an unknown status", function, "", detail)
 
+    def call(self, function: str, *arguments: Any) -> None:
+        """Call a function of the driver by its name.
+
+        In a thread that has no context, the primary context of device 0 becomes current first, as
+        the CUDA runtime does at the first use of a thread.
+        """
+        status = getattr(self.lib, function)(*arguments)
+        if status == _INVALID_CONTEXT and not self._current_context():
+            self.make_current(0)
+            status = getattr(self.lib, function)(*arguments)
+        if status:
+            self.check(status, function)
+
     @property
     def version(self) -> tuple[int, int]:
         """The newest version of CUDA that the driver supports (``cuDriverGetVersion``)."""
@@ -58,25 +77,62 @@ class Driver:
         self.check(self.lib.cuDriverGetVersion(number), "cuDriverGetVersion")
         return number[0] // 1000, number[0] % 1000 // 10
 
+    def device_count(self) -> int:
+        """Return the number of devices."""
+        count = ffi.new("int *")
+        self.check(self.lib.cuDeviceGetCount(count), "cuDeviceGetCount")
+        return int(count[0])
+
+    def device_name(self, device: int) -> str:
+        """Return the name of a device, as "NVIDIA H100 80GB HBM3"."""
+        name = ffi.new("char[]", _MAX_NAME_BYTES)
+        status = self.lib.cuDeviceGetName(name, _MAX_NAME_BYTES, self._handle(device))
+        self.check(status, "cuDeviceGetName")
+        return ffi.string(name).decode(errors="replace")
+
     def attributes(self, device: int) -> DeviceAttributes:
-        """Attributes of a device, asked of the driver once per process."""
+        """Return the attributes of a device, asked of the driver once per process."""
         found = self._attributes.get(device)
         if found is None:
             found = self._attributes.setdefault(device, self._read_attributes(device))
         return found
 
+    def current_device(self) -> int:
+        """Return the device of the thread's context: 0 if it has none, as in the CUDA runtime."""
+        handle = ffi.new("CUdevice *")
+        status = self.lib.cuCtxGetDevice(handle)
+        if status == _INVALID_CONTEXT:
+            return 0
+        self.check(status, "cuCtxGetDevice")
+        device = self._ordinals.get(handle[0])
+        if device is None:
+            ordinals = range(self.device_count())
+            self._ordinals.update({self._handle(ordinal): ordinal for ordinal in ordinals})
+            device = self._ordinals[handle[0]]
+        return device
+
     def make_current(self, device: int) -> None:
         """Make the primary context of a device current in this thread, as the CUDA runtime does.
 
-        The context is retained once and never released: it lives as long as the process.
+        The context is retained once and never released, until the process ends.
         """
         context = self._contexts.get(device)
         if context is None:
-            made = ffi.new("CUcontext *")
+            made = ffi.new("context_ptr *")
             status = self.lib.cuDevicePrimaryCtxRetain(made, self._handle(device))
             self.check(status, "cuDevicePrimaryCtxRetain")
             context = self._contexts.setdefault(device, made[0])
         self.check(self.lib.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+    @contextmanager
+    def primary(self, device: int) -> Iterator[None]:
+        """Make the primary context of a device current for the length of a ``with`` block."""
+        before = self._current_context()
+        self.make_current(device)
+        try:
+            yield
+        finally:
+            self.lib.cuCtxSetCurrent(before)
 
     def load_function(self, image: bytes, name: str) -> int:
         """Load a CUBIN or PTX image into the current context; return the address of a function.
@@ -91,6 +147,12 @@ class Driver:
             self.lib.cuModuleUnload(module[0])
             self.check(status, "cuModuleGetFunction")
         return int(ffi.cast("uintptr_t", function[0]))
+
+    def _current_context(self) -> int:
+        """The address of the thread's context; 0 if it has none."""
+        context = ffi.new("context_ptr *")
+        self.check(self.lib.cuCtxGetCurrent(context), "cuCtxGetCurrent")
+        return int(context[0])
 
     def _read_attributes(self, device: int) -> DeviceAttributes:
         handle, number = self._handle(device), ffi.new("int *")

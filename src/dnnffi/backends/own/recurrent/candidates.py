@@ -71,7 +71,7 @@ class _Pair(NamedTuple):
 
 
 class OwnCandidates:
-    """The kernels, on CuPy's arrays on CUDA; a `CandidateSource`."""
+    """The kernels, on arrays of every library on CUDA; a `CandidateSource`."""
 
     name = OWN
     costly: frozenset[str] = frozenset()  # all are compiled beforehand
@@ -270,8 +270,8 @@ def _ways(spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip) -> list[tuple
 
 def why_not_here(memory: Any) -> str:
     """Why our kernels cannot run on the current device; empty where they can."""
-    if memory.kind != "cuda" or not hasattr(memory, "blocks_at_once"):
-        return "our own kernels run on CuPy arrays on CUDA only"
+    if problem := memory.kernel_problem():
+        return f"our own kernels {problem}"
     major, minor, _ = memory.architecture(memory.current_device())
     if (major, minor) < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))

@@ -1,0 +1,181 @@
+"""Operations on device memory that do not depend on the library of its arrays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import numpy as np
+
+from dnnffi.device.branches import Branches, Work
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.graphs import CudaGraph, NullStream, recording, refuse_in_capture, uncollected
+from dnnffi.device.interface import Architecture, Graph, Launch, Stream
+from dnnffi.errors import UnsupportedError
+from dnnffi.runtime.cuda.runtime import CudaRuntime, OwnStream
+from dnnffi.runtime.devices import device_runtime
+from dnnffi.runtime.kernels import Kernel, kernel_problem, process_kernels
+
+
+class DeviceMemory:
+    """Memory of CUDA or ROCm devices, as executors, tuners and plans use it.
+
+    Copies, events, kernels, captures and times are those of the device's runtime. A subclass adds
+    the arrays of a library: their class ``ndarray``, `empty` and the like, the current device and
+    stream, and `_on_stream`. On ROCm there are no kernels of dnnffi's own, no captures and no
+    times.
+    """
+
+    current_stream: Callable[[], Stream]
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._runtime = runtime = device_runtime(kind)
+        self._local = threading.local()
+        self._null_streams: dict[int, NullStream] = {}
+        self._branches = Branches(runtime)
+        self.current_device: Callable[[], int] = runtime.current_device
+        self.device_count: Callable[[], int] = runtime.device_count
+
+    @property
+    def _cuda(self) -> CudaRuntime:
+        """The runtime of CUDA; `UnsupportedError` on ROCm."""
+        if self.kind != "cuda":
+            raise UnsupportedError("dnnffi", "", "graphs and own kernels need CUDA; this is ROCm")
+        return cast("CudaRuntime", self._runtime)
+
+    def _on_stream(self, stream: OwnStream) -> AbstractContextManager[Any]:
+        """A context in which ``stream`` is the current stream."""
+        raise NotImplementedError
+
+    # Devices
+
+    def use(self, device: int) -> AbstractContextManager[Any]:
+        return self._runtime.use(device)
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        return dtype_object(name)
+
+    def architecture(self, device: int) -> Architecture:
+        attributes = self._cuda.attributes(device)
+        return Architecture(*attributes.compute_capability, attributes.num_multiprocessors)
+
+    def shared_bytes(self, device: int) -> int:
+        return self._cuda.attributes(device).shared_bytes
+
+    def l2_bytes(self, device: int) -> int:
+        return self._cuda.attributes(device).l2_bytes
+
+    def device_name(self, device: int) -> str:
+        return self._cuda.device_name(device)
+
+    # Copies and events
+
+    def clear(self, address: int, nbytes: int, stream: Stream) -> None:
+        self._runtime.clear(address, nbytes, stream.ptr)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
+        self._runtime.copy(target, source, nbytes, stream.ptr)
+
+    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
+        return self._cuda.pinned(nbytes)
+
+    def new_event(self) -> Any:
+        return self._runtime.new_event()
+
+    def record(self, event: Any, stream: Stream) -> None:
+        self._runtime.record(event, stream.ptr)
+
+    def wait(self, stream: Stream, event: Any) -> None:
+        self._runtime.wait(stream.ptr, event)
+
+    def is_done(self, event: Any) -> bool:
+        return self._cuda.is_done(event)
+
+    def elapsed(self, calls: Callable[[], object]) -> float:
+        runtime, stream = self._cuda, self.current_stream().ptr
+        start, end = runtime.new_event(timed=True), runtime.new_event(timed=True)
+        runtime.record(start, stream)
+        calls()
+        runtime.record(end, stream)
+        runtime.wait_on_host(end)
+        return runtime.milliseconds(start, end)
+
+    # Kernels
+
+    def kernel_problem(self) -> str:
+        return kernel_problem() if self.kind == "cuda" else "run on CUDA only"
+
+    def kernel(
+        self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
+    ) -> Kernel:
+        if self.kind != "cuda":
+            raise UnsupportedError("dnnffi", "", "our own kernels run on CUDA only; this is ROCm")
+        return process_kernels().get(
+            *(source, name, self.current_device()),
+            cooperative=cooperative,
+            shared_bytes=shared_bytes,
+        )
+
+    def blocks_at_once(self, kernel: Any, threads: int, shared_bytes: int) -> int:
+        attributes = self._cuda.attributes(self.current_device())
+        each: int = kernel.blocks_per_multiprocessor(threads, shared_bytes)
+        return each * attributes.num_multiprocessors
+
+    def at_once(self, launch: Launch, works: Sequence[Work]) -> None:
+        self._branches.run(launch, works)
+
+    # Captures
+
+    def is_capturing(self, stream: Stream) -> bool:
+        # The null stream cannot be captured; asking about it may disturb another's capture.
+        at = stream.ptr
+        refuse_in_capture(at)
+        return bool(at) and self.kind == "cuda" and self._cuda.is_capturing(at)
+
+    def capture_id(self, stream: Stream) -> int:
+        at = stream.ptr
+        return self._cuda.capture_id(at) if at and self.kind == "cuda" else 0
+
+    def beside_capture(self) -> AbstractContextManager[None]:
+        return self._cuda.beside_capture() if self.kind == "cuda" else nullcontext()
+
+    def capture(self, record: Callable[[Stream], object]) -> Graph:
+        runtime, null = self._cuda, self._null_stream()
+        free_bytes = runtime.free_bytes()
+        stream = self._capture_stream()
+        with recording(stream), self._on_stream(stream), uncollected():
+            try:
+                runtime.begin_capture(stream.ptr)
+                record(stream)
+            except BaseException:
+                runtime.abandon_capture(stream.ptr)
+                raise
+            graph = runtime.end_capture(stream.ptr)
+        runtime.upload(graph, stream.ptr)
+        runtime.synchronize(stream.ptr)
+        return CudaGraph(graph, null, max(0, free_bytes - runtime.free_bytes()))
+
+    def _capture_stream(self) -> OwnStream:
+        """The thread's stream for captures on the current device.
+
+        The caller's may be the null stream, which cannot be captured. Kept, because a library may
+        remember it.
+        """
+        stream: OwnStream | None = getattr(self._local, "capture_stream", None)
+        if stream is None or stream.device != self.current_device():
+            stream = self._local.capture_stream = self._cuda.new_stream()
+        return stream
+
+    def _null_stream(self) -> NullStream:
+        """That of the current device."""
+        device = self.current_device()
+        found = self._null_streams.get(device)
+        if found is None:
+            runtime = self._cuda
+            word = runtime.allocate(4)
+            null = NullStream(lambda: runtime.clear(word.ptr, 4, 0))
+            found = self._null_streams.setdefault(device, null)
+        return found
