@@ -12,9 +12,11 @@ from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.cli import bench, demo, info, main, probe
 from dnnffi.cli.machine import machine
-from dnnffi.errors import DnnffiError, UnsupportedError
+from dnnffi.errors import CudaError, DnnffiError, LibraryNotFoundError, UnsupportedError
+from dnnffi.runtime.nvrtc import compiler as nvrtc
 
 NAMES = (b"NVIDIA H100", b"NVIDIA H200")
+NO_DRIVER = LibraryNotFoundError("CUDA's driver", ["here"], "a GPU")
 
 
 @pytest.fixture
@@ -108,7 +110,82 @@ def test_cudnn_cannot_be_used_with_a_cupy_for_rocm(cupy):
 def test_cudnn_cannot_be_used_without_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert probe.cudnn_problem().startswith("CuPy: ")
-    assert probe.devices(probe.package("cupy")).problem.startswith("CuPy is needed to ask: ")
+
+
+class Driver:
+    """CUDA's driver with some devices."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def device_count(self):
+        return len(self.names)
+
+    def device_name(self, device):
+        return self.names[device]
+
+    def attributes(self, device):
+        return SimpleNamespace(compute_capability=(9, device))
+
+    def total_bytes(self, device):
+        return (80 + device) * 2**30
+
+
+def without_cupy(monkeypatch, load):
+    """The devices that are found without CuPy, with a driver or an error in its place."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(probe, "load_driver", load)
+    return probe.devices(probe.package("cupy"))
+
+
+def test_without_cupy_devices_are_those_of_the_driver(monkeypatch):
+    seen = without_cupy(monkeypatch, lambda: Driver(["NVIDIA H100", "NVIDIA H200"]))
+    assert seen.problem == ""
+    assert seen.found[1] == probe.Device(1, "NVIDIA H200", "9.1", 81 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("load", "problem"),
+    [
+        (lambda: Driver([]), "the driver reports no device"),
+        (lambda: raise_error(NO_DRIVER), "CUDA's driver was not found"),
+        (
+            lambda: raise_error(CudaError(100, "CUDA_ERROR_NO_DEVICE", "cuInit")),
+            "cuInit returned CUDA_ERROR_NO_DEVICE (100)",
+        ),
+    ],
+)
+def test_without_cupy_and_a_device_the_driver_says_why(monkeypatch, load, problem):
+    assert without_cupy(monkeypatch, load) == probe.Devices(problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("memory", "problem"),
+    [
+        (lambda kind: raise_error(NO_DRIVER), "CUDA's driver was not found"),
+        (lambda kind: raise_error(CudaError(100, "NO_DEVICE", "cuInit")), "cuInit returned"),
+        (
+            lambda kind: SimpleNamespace(kernel_problem=lambda: "need NVRTC, which is\nnot there"),
+            "our own kernels need NVRTC, which is not there",
+        ),
+    ],
+)
+def test_info_says_why_own_kernels_do_not_run(monkeypatch, memory, problem):
+    monkeypatch.setattr("dnnffi.device.external.ExternalMemory", memory)
+    assert probe.own_kernels_problem().startswith(problem)
+
+
+def test_without_nvrtc_info_says_that_own_kernels_need_it(cupy, monkeypatch, capsys):
+    missing = LibraryNotFoundError("NVRTC", ["cuda-pathfinder: nothing there"], "pip install it")
+    monkeypatch.setattr(nvrtc, "load_compiler", lambda: raise_error(missing))
+    problem = "need NVRTC, which was not found. Install: pip install it"
+    memory = SimpleNamespace(kernel_problem=lambda: problem)
+    monkeypatch.setattr("dnnffi.device.external.ExternalMemory", lambda kind: memory)
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "NVRTC: not found\n  searched cuda-pathfinder: nothing there\n" in out
+    assert f"Recurrent kernels of our own: our own kernels {problem}\n" in out
+    assert "cuDNN 9.19.0, for RNNs and convolutions on NVIDIA GPUs\n" in out
 
 
 def test_a_library_that_cannot_be_loaded_is_a_problem(monkeypatch):

@@ -1,6 +1,11 @@
-"""cuDNN on tensors of PyTorch, with results of its allocator, beside the same call through CuPy."""
+"""Calls on tensors of PyTorch with its allocator, compared to CuPy's and without CuPy."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +14,13 @@ import dnnffi
 from dnnffi.dropout import DropoutState
 
 torch = pytest.importorskip("torch")
+
+
+# Of without_cupy.py, which blocks CuPy where it is imported.
+PROGRAMS = (
+    *("loop", "loop on a stream", "training", "own kernels", "dropout", "threads", "full device"),
+    "JAX",
+)
 
 
 def options():
@@ -79,3 +91,22 @@ def test_dropout_and_a_flat_buffer():
     for one, other in zip(results[0][:2], results[1][:2], strict=True):
         assert torch.equal(one, other)
     assert results[0][2] == results[1][2]
+
+
+@pytest.mark.alone  # one of them fills the device
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_without_cupy(name):
+    if name == "JAX":
+        pytest.importorskip("jax")
+    program = Path(__file__).with_name("without_cupy.py")
+    environment = os.environ | {"DNNFFI_CACHE_DIR": "off"}
+    done = subprocess.run(
+        [sys.executable, program, name],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout

@@ -222,6 +222,13 @@ int cuDeviceGetName(char *name, int nbytes, int device)
     return SUCCESS;
 }
 
+int cuDeviceTotalMem_v2(size_t *nbytes, int device)
+{
+    BEGIN;
+    *nbytes = (size_t)(device - 9) << 30;
+    return SUCCESS;
+}
+
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     BEGIN;
@@ -579,6 +586,7 @@ int cuGraphExecDestroy(Graph *executable)
 int cuModuleLoadData(void **module, const char *image)
 {
     IN_CONTEXT;
+    SAFE;
     CHECK(!memcmp(image, "\177ELF", 4) || !memcmp(image, "//", 2), INVALID_IMAGE);
     *module = current;
     return SUCCESS;

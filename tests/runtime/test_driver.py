@@ -49,9 +49,10 @@ def test_a_driver_that_cannot_begin(driver, standin):
     assert raised.value.detail == "what the driver says of it"
 
 
-def test_devices_have_names(driver):
+def test_devices_have_names_and_memory(driver):
     assert driver.device_count() == 2
     assert driver.device_name(1) == "Stand-in 1"
+    assert driver.total_bytes(1) == 2 << 30
 
 
 def test_a_thread_without_a_context_is_on_device_0_and_stays_without_one(driver, standin):

@@ -136,6 +136,13 @@ def test_a_signal_handler_gets_the_kernel_that_its_thread_is_loading(kernels, co
     assert [kernels.get(SOURCE, "scale", 0)] == of_handler
 
 
+def test_a_kernel_is_loaded_by_a_thread_that_captures(kernels, runtime):
+    stream = runtime.new_stream()
+    runtime.begin_capture(stream.ptr)
+    launch(kernels.get(SOURCE, "scale", 0))
+    runtime.abandon_capture(stream.ptr)
+
+
 def test_a_kernel_that_did_not_load_is_loaded_by_the_next_call(kernels, standin):
     standin.fail("cuModuleLoadData", 2)
     with pytest.raises(CudaError, match="cuModuleLoadData"):

@@ -205,12 +205,21 @@ def test_a_call_that_fails_raises_the_status_and_leaves_nothing(runtime, standin
 
 
 def test_an_object_that_cannot_be_destroyed_is_dropped_in_silence(runtime, standin, recwarn):
-    event = runtime.new_event()
+    stream = runtime.new_stream()
     standin.fail("cuThreadExchangeStreamCaptureMode", 4)  # at the end of the process
-    del event
-    assert standin.events == 1
-    standin.lib.standin_events = 0
+    del stream
+    assert standin.streams == 1
+    standin.lib.standin_streams = 0
     assert not recwarn.list
+
+
+def test_events_are_destroyed_in_one_call_and_in_threads_without_a_context(runtime, standin):
+    events = [runtime.new_event(), runtime.new_event()]
+    before = standin.calls("cuCtxSetCurrent")
+    events.pop()
+    assert (standin.events, standin.calls("cuCtxSetCurrent")) == (1, before)
+    in_a_thread(events.clear)
+    assert standin.events == 0
 
 
 # Captures and graphs

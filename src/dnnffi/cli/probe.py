@@ -14,7 +14,8 @@ from dnnffi.backends.miopen import library as miopen
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
-from dnnffi.errors import LibraryNotFoundError
+from dnnffi.errors import CudaError, LibraryNotFoundError
+from dnnffi.runtime.cuda.driver import load_driver
 from dnnffi.runtime.nvrtc import compiler as nvrtc
 
 INSTALL_CUDNN = cudnn.INSTALL
@@ -47,7 +48,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Device:
-    """A device that CuPy sees; ``memory`` in bytes."""
+    """A device; ``memory`` in bytes."""
 
     index: int
     name: str
@@ -57,7 +58,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices that CuPy sees, or why it sees none."""
+    """The devices that are seen, or why none is."""
 
     found: tuple[Device, ...] = ()
     problem: str = ""
@@ -136,9 +137,9 @@ def adapters() -> list[Adapters]:
 
 
 def devices(cupy: Package) -> Devices:
-    """The devices that ``cupy`` sees. The first question to a device makes a context on none."""
+    """Return the devices that CuPy sees, or without it CUDA's driver. No context is made."""
     if cupy.module is None:
-        return Devices(problem=f"CuPy is needed to ask: {cupy.problem}")
+        return _devices_of_cuda()
     runtime = cupy.module.cuda.runtime
     try:
         found = []
@@ -155,6 +156,25 @@ def devices(cupy: Package) -> Devices:
     except Exception as error:  # without a driver CuPy's errors have no common base
         return Devices(problem=one_line(error))
     return Devices(tuple(found), "" if found else "the driver reports no device")
+
+
+def _devices_of_cuda() -> Devices:
+    try:
+        driver = load_driver()
+        found = tuple(
+            Device(
+                index,
+                driver.device_name(index),
+                "{}.{}".format(*driver.attributes(index).compute_capability),
+                driver.total_bytes(index),
+            )
+            for index in range(driver.device_count())
+        )
+    except LibraryNotFoundError as error:
+        return Devices(problem=f"{error.library} was not found")
+    except CudaError as error:
+        return Devices(problem=one_line(error))
+    return Devices(found, "" if found else "the driver reports no device")
 
 
 def cudnn_problem() -> str:
@@ -178,13 +198,15 @@ def kept_on_disk() -> str:
 
 
 def own_kernels_problem() -> str:
-    """Why the recurrent kernels of our own cannot run on the current device; empty if they can."""
+    """Return why own recurrent kernels cannot run on the current device; empty if they can."""
     from dnnffi.backends.own.recurrent.candidates import why_not_here
-    from dnnffi.device.cupy import cupy_memory
+    from dnnffi.device.external import ExternalMemory
 
     try:
-        return why_not_here(cupy_memory())
-    except Exception as error:  # without CuPy, or a driver
+        return " ".join(why_not_here(ExternalMemory("cuda")).split())
+    except LibraryNotFoundError as error:
+        return f"{error.library} was not found"
+    except Exception as error:  # a driver that does not work
         return one_line(error)
 
 

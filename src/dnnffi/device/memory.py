@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import numpy as np
@@ -47,7 +47,7 @@ class DeviceMemory:
         return cast("CudaRuntime", self._runtime)
 
     def _on_stream(self, stream: OwnStream) -> AbstractContextManager[Any]:
-        """A context in which ``stream`` is the current stream."""
+        """Return a context in which ``stream`` is the current stream."""
         raise NotImplementedError
 
     # Devices
@@ -133,14 +133,14 @@ class DeviceMemory:
         # The null stream cannot be captured; asking about it may disturb another's capture.
         at = stream.ptr
         refuse_in_capture(at)
-        return bool(at) and self.kind == "cuda" and self._cuda.is_capturing(at)
+        return bool(at) and self._runtime.is_capturing(at)
 
     def capture_id(self, stream: Stream) -> int:
         at = stream.ptr
-        return self._cuda.capture_id(at) if at and self.kind == "cuda" else 0
+        return self._runtime.capture_id(at) if at else 0
 
     def beside_capture(self) -> AbstractContextManager[None]:
-        return self._cuda.beside_capture() if self.kind == "cuda" else nullcontext()
+        return self._runtime.beside_capture()
 
     def capture(self, record: Callable[[Stream], object]) -> Graph:
         runtime, null = self._cuda, self._null_stream()

@@ -45,6 +45,15 @@ class DeviceRuntime(Protocol):
     def wait(self, stream: int, event: Any) -> None:
         """Let ``stream`` wait for ``event``, without the host waiting."""
 
+    def is_capturing(self, stream: int) -> bool:
+        """Return whether a stream other than the default stream is being captured."""
+
+    def capture_id(self, stream: int) -> int:
+        """Return the number of the capture that a stream is in; 0 if it is in none."""
+
+    def beside_capture(self) -> AbstractContextManager[None]:
+        """Let this thread allocate and make objects while it captures a stream."""
+
 
 @cache
 def device_runtime(kind: str) -> DeviceRuntime:

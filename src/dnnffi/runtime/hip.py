@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from dnnffi.errors import DnnffiError
@@ -127,6 +127,18 @@ class HipRuntime:
     def wait(self, stream: int, event: HipEvent) -> None:
         """Let ``stream`` wait for ``event``, without the host waiting."""
         self.call("StreamWaitEvent", ctypes.c_void_p(stream), event.ptr, ctypes.c_uint(0))
+
+    def is_capturing(self, stream: int) -> bool:
+        """Return False: nothing is captured on ROCm."""
+        return False
+
+    def capture_id(self, stream: int) -> int:
+        """Return 0: nothing is captured on ROCm."""
+        return 0
+
+    def beside_capture(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing."""
+        return nullcontext()
 
     def _integer(self, name: str) -> int:
         value = ctypes.c_int()

@@ -227,7 +227,7 @@ class Kernels:
         self, source: str, name: str, device: int, cooperative: bool, shared_bytes: int
     ) -> Kernel:
         image = self._image(source, name, device)
-        with self._driver.primary(device):
+        with self._driver.relaxed(), self._driver.primary(device):
             function = self._driver.load_function(image, name)
             kernel = Kernel(self._driver, device, function, cooperative)
             if shared_bytes > DEFAULT_SHARED_BYTES:

@@ -14,6 +14,10 @@ from dnnffi.runtime.cuda._cdef import ffi
 INSTALL = "an NVIDIA GPU and its driver, which brings libcuda"
 
 _INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
+RELAXED = ffi.integer_const("CU_STREAM_CAPTURE_MODE_RELAXED")
+"""The capture mode that forbids a thread nothing."""
+
+_DEVICE = ffi.typeof("CUdevice *")
 _MAX_NAME_BYTES = 256
 
 _PLACES = (
@@ -46,6 +50,7 @@ class Driver:
         self._contexts: dict[int, int] = {}
         self._attributes: dict[int, DeviceAttributes] = {}
         self._ordinals: dict[int, int] = {}
+        self._get_device = lib.cuCtxGetDevice
         self.check(lib.cuInit(0), "cuInit")
 
     def check(self, status: int, function: str) -> None:
@@ -90,6 +95,13 @@ class Driver:
         self.check(status, "cuDeviceGetName")
         return ffi.string(name).decode(errors="replace")
 
+    def total_bytes(self, device: int) -> int:
+        """Return the memory of a device in bytes."""
+        total = ffi.new("size_t *")
+        status = self.lib.cuDeviceTotalMem_v2(total, self._handle(device))
+        self.check(status, "cuDeviceTotalMem_v2")
+        return int(total[0])
+
     def attributes(self, device: int) -> DeviceAttributes:
         """Return the attributes of a device, asked of the driver once per process."""
         found = self._attributes.get(device)
@@ -99,8 +111,8 @@ class Driver:
 
     def current_device(self) -> int:
         """Return the device of the thread's context: 0 if it has none, as in the CUDA runtime."""
-        handle = ffi.new("CUdevice *")
-        status = self.lib.cuCtxGetDevice(handle)
+        handle = ffi.new(_DEVICE)
+        status = self._get_device(handle)
         if status == _INVALID_CONTEXT:
             return 0
         self.check(status, "cuCtxGetDevice")
@@ -133,6 +145,20 @@ class Driver:
             yield
         finally:
             self.lib.cuCtxSetCurrent(before)
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Let this thread allocate and make objects while it captures a stream.
+
+        They are not in the graph. CUDA else refuses, and ends the capture.
+        """
+        exchange = self.lib.cuThreadExchangeStreamCaptureMode
+        mode = ffi.new("CUstreamCaptureMode *", RELAXED)
+        self.check(exchange(mode), "cuThreadExchangeStreamCaptureMode")
+        try:
+            yield
+        finally:
+            exchange(mode)  # holds the mode that the thread had
 
     def load_function(self, image: bytes, name: str) -> int:
         """Load a CUBIN or PTX image into the current context; return the address of a function.

@@ -6,8 +6,7 @@ its Python object, in whichever thread that is, and whatever that thread capture
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from threading import local
@@ -17,7 +16,7 @@ import numpy as np
 
 from dnnffi.errors import CudaError
 from dnnffi.runtime.cuda._cdef import ffi
-from dnnffi.runtime.cuda.driver import DeviceAttributes, Driver
+from dnnffi.runtime.cuda.driver import RELAXED, DeviceAttributes, Driver
 
 _OUT_OF_MEMORY = ffi.integer_const("CUDA_ERROR_OUT_OF_MEMORY")
 _NOT_READY = ffi.integer_const("CUDA_ERROR_NOT_READY")
@@ -25,7 +24,7 @@ _NON_BLOCKING = ffi.integer_const("CU_STREAM_NON_BLOCKING")
 _TIMED = ffi.integer_const("CU_EVENT_DEFAULT")
 _NOT_TIMED = ffi.integer_const("CU_EVENT_DISABLE_TIMING")
 _THREAD_LOCAL = ffi.integer_const("CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
-_RELAXED = ffi.integer_const("CU_STREAM_CAPTURE_MODE_RELAXED")
+_STATUS = ffi.typeof("CUstreamCaptureStatus *")
 
 
 class _Owned:
@@ -43,7 +42,7 @@ class _Owned:
         # there is nobody to tell, and after a fork and at the end of the process each call fails.
         driver = self._driver
         try:
-            with _relaxed(driver), driver.primary(self.device):
+            with driver.relaxed(), driver.primary(self.device):
                 getattr(driver.lib, self._destroy)(self.ptr)
         except Exception:
             pass
@@ -65,6 +64,11 @@ class Event(_Owned):
     """An event, with or without times."""
 
     _destroy = "cuEventDestroy_v2"
+
+    def __del__(self) -> None:
+        # Captures forbid this nowhere; the slower way is for a thread without a context.
+        if self._driver.lib.cuEventDestroy_v2(self.ptr):
+            super().__del__()
 
 
 class Graph(_Owned):
@@ -91,9 +95,11 @@ class CudaRuntime:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self._call = driver.call
+        self._stream_is_capturing = driver.lib.cuStreamIsCapturing
         self._local = local()
         self.current_device = driver.current_device
         self.device_count = driver.device_count
+        self.beside_capture = driver.relaxed
 
     # Devices
 
@@ -147,7 +153,7 @@ class CudaRuntime:
         driver = self.driver
 
         def free(memory: Any) -> None:
-            with _relaxed(driver):
+            with driver.relaxed():
                 driver.lib.cuMemFreeHost(memory)
 
         owned = ffi.gc(ffi.cast("char *", made[0]), free)
@@ -230,17 +236,12 @@ class CudaRuntime:
 
     # Captures and graphs
 
-    def beside_capture(self) -> AbstractContextManager[None]:
-        """Let this thread allocate and make objects while it captures a stream.
-
-        They are not in the graph. CUDA else refuses, and ends the capture.
-        """
-        return _relaxed(self.driver)
-
     def is_capturing(self, stream: int) -> bool:
         """Return whether a stream other than the default stream is being captured."""
-        status = ffi.new("CUstreamCaptureStatus *")
-        self._call("cuStreamIsCapturing", stream, status)
+        # On the path of calls: without `Driver.call`, which is for the error.
+        status = ffi.new(_STATUS)
+        if self._stream_is_capturing(stream, status):
+            self._call("cuStreamIsCapturing", stream, status)
         return bool(status[0])
 
     def capture_id(self, stream: int) -> int:
@@ -252,7 +253,7 @@ class CudaRuntime:
 
     def begin_capture(self, stream: int, *, relaxed: bool = False) -> None:
         """Begin to capture a stream; ``relaxed`` lets the thread allocate meanwhile."""
-        self._call("cuStreamBeginCapture_v2", stream, _RELAXED if relaxed else _THREAD_LOCAL)
+        self._call("cuStreamBeginCapture_v2", stream, RELAXED if relaxed else _THREAD_LOCAL)
 
     def end_capture(self, stream: int) -> Graph:
         """End the capture of a stream, and return what was captured as a graph to launch."""
@@ -274,18 +275,6 @@ class CudaRuntime:
     def upload(self, graph: Graph, stream: int) -> None:
         """Enqueue the preparation of a graph, which its first launch would else do."""
         self._call("cuGraphUpload", graph.ptr, stream)
-
-
-@contextmanager
-def _relaxed(driver: Driver) -> Iterator[None]:
-    """Exchange the thread's capture mode for the relaxed one for the length of a block."""
-    exchange = driver.lib.cuThreadExchangeStreamCaptureMode
-    mode = ffi.new("CUstreamCaptureMode *", _RELAXED)
-    driver.check(exchange(mode), "cuThreadExchangeStreamCaptureMode")
-    try:
-        yield
-    finally:
-        exchange(mode)  # holds the mode that the thread had
 
 
 @cache
