@@ -47,14 +47,14 @@ _NETWORKS = (
     *("tests/host/test_rnn_calls.py", "tests/test_functional_reference.py", "tests/rnn"),
     *("tests/host/test_matrix.py", "tests/host/test_bad_input.py"),
     *("tests/host/test_plans.py", "tests/host/test_rnn.py", "tests/host/test_rnn_embedding.py"),
-    "tests/docs/test_limits.py",
+    *("tests/test_host_allocator.py", "tests/docs/test_limits.py"),
 )
 _CONVOLUTIONS = (
     *("tests/test_convolution.py", "tests/test_convolution_bad_input.py"),
     *("tests/test_convolution_defaults.py", "tests/backends/miopen/test_conv_limits.py"),
     *("tests/host/test_conv.py", "tests/host/test_conv_bad_input.py"),
     *("tests/host/test_conv_devices.py", "tests/host/test_conv_embedding.py"),
-    "tests/host/test_conv_without_allocator.py",
+    *("tests/host/test_conv_without_allocator.py", "tests/test_host_allocator.py"),
 )
 _GRAPHS = ("tests/host/test_graph.py", "tests/host/test_conv_graphs.py")
 _OWN_CONVOLUTIONS = (

@@ -331,13 +331,14 @@ def test_an_empty_result_is_valid():
 # Backends
 
 
-def test_an_allocator_needs_arrays_on_a_device():
-    options = {"allocator": np.empty}
+@pytest.mark.parametrize("backend", ["cudnn", "miopen"])
+def test_a_backend_of_a_device_refuses_arrays_on_the_host_with_an_allocator(backend):
+    keywords = {"backend": backend, "options": {"allocator": np.empty}}
     for call in (
-        lambda: dnnffi.conv(X, W, groups=2, options=options),
-        lambda: dnnffi.conv_backward_data(DY, W, X.shape, groups=2, options=options),
-        lambda: dnnffi.conv_backward_weights(DY, X, W.shape, groups=2, options=options),
-        lambda: dnnffi.conv_backward_bias(DY, options=options),
+        lambda: dnnffi.conv(X, W, groups=2, **keywords),
+        lambda: dnnffi.conv_backward_data(DY, W, X.shape, groups=2, **keywords),
+        lambda: dnnffi.conv_backward_weights(DY, X, W.shape, groups=2, **keywords),
+        lambda: dnnffi.conv_backward_bias(DY, **keywords),
     ):
         with pytest.raises(TypeError, match=r"^(x|dy) must be in device memory"):
             call()

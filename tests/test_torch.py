@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import gc
 import inspect
+import re
 import subprocess
 import sys
 import warnings
@@ -673,6 +674,34 @@ def test_a_sparse_tensor_is_refused_by_name(layout):
     sparse = torch.eye(3).to_sparse(layout=getattr(torch, layout))
     with pytest.raises(TypeError, match=rf"^a must be a dense tensor, .* one of torch\.{layout}: "):
         dnnffi.matmul(sparse, torch.eye(3))
+
+
+def allocate_tensor(shape, dtype):
+    return torch.full(shape, float("nan"), dtype=getattr(torch, dtype))
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_allocator_of_tensors_on_the_host_makes_the_results(dtype):
+    weights = [w.detach().to(getattr(torch, dtype)) for w in module_of("gru").parameters()]
+    x = draw(5, 2, 3).detach().to(weights[0].dtype)
+    y, h_n, ctx = dnnffi.gru_forward(x, None, weights, options={"allocator": allocate_tensor})
+    gradients = ctx.backward(torch.ones_like(y))
+    expected, _ = dnnffi.torch.gru(x.float(), None, [w.float() for w in weights])
+    torch.testing.assert_close(y.float(), expected, atol=1e-2, rtol=1e-2)
+    results = [y, h_n, gradients.x, *gradients.weights]
+    assert all(type(one) is torch.Tensor and one.dtype == x.dtype for one in results)
+
+
+@needs_torch
+@pytest.mark.parametrize("written", ["x", "y", "weights[1]"])
+def test_a_write_to_a_tensor_is_noticed_with_an_allocator_on_the_host(written):
+    weights = [w.detach() for w in module_of("gru").parameters()]
+    x = draw(5, 2, 3).detach().to(weights[0].dtype)
+    y, _, ctx = dnnffi.gru_forward(x, None, weights, options={"allocator": allocate_tensor})
+    {"x": x, "y": y, "weights[1]": weights[1]}[written].zero_()
+    with pytest.raises(dnnffi.ContextError, match=rf"^{re.escape(written)} was written to after"):
+        ctx.backward(torch.ones_like(y))
 
 
 @needs_torch

@@ -12,6 +12,7 @@ from dnnffi.device.arrays import address, array_module, array_over, as_array, is
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.spans import check_apart, span_of, spans_of, written_span
+from dnnffi.execution.embedding import unwrap
 from dnnffi.execution.known_calls import KnownCalls
 from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
 from dnnffi.formats.network import Network
@@ -104,10 +105,10 @@ class RNNWeights(Generic[ArrayT]):
     def flat(self) -> ArrayT:
         """The buffer [layout.size], of the spec's dtype: written to in place, not replaced.
 
-        Without CuPy it is the object that was passed for it.
+        In memory of another library it is the object that was passed for it: in device memory
+        without CuPy, and on the host for an object with ``__array_interface__``.
         """
-        buffer = self._buffer
-        return buffer.owner if is_external(buffer.__class__) else buffer
+        return unwrap(self._buffer)
 
     @flat.setter
     def flat(self, value: ArrayT) -> None:

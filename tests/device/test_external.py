@@ -242,7 +242,7 @@ def test_unknown_dtypes(code, lanes):
 
 @pytest.mark.parametrize("value", [np.zeros(3), Producer(device_type=CPU)])
 def test_arrays_on_the_host(value):
-    with pytest.raises(TypeError, match=r"^x must be in device memory; this .* is elsewhere"):
+    with pytest.raises(TypeError, match=r"^x must be in device memory; this .* is on the host: "):
         device_array("x", value)
 
 

@@ -222,8 +222,8 @@ OPTIONS = {
     ),
     "the reference": (
         {"allocator": DlpackArray.empty, "backend": "reference"},
-        ValueError,
-        r"^options\['allocator'\] is for results on a device; backend 'reference' has none",
+        TypeError,
+        r"^x must be on the host for backend 'reference' with an allocator; this DlpackArray is",
     ),
 }
 

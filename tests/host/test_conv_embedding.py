@@ -171,13 +171,6 @@ def test_cudnn_refuses_an_allocator(host, name):
         run(Allocator(host), name)
 
 
-def test_the_reference_refuses_an_allocator(host):
-    allocator = Allocator(host)
-    options = {"backend": "reference", "options": {"allocator": allocator}}
-    with pytest.raises(ValueError, match=r"is for results on a device; backend 'reference' has"):
-        dnnffi.conv_backward_bias(allocator.array(DY), **options)
-
-
 def test_an_array_of_the_host_beside_one_of_the_device(host, sources):
     allocator = Allocator(host)
     options = {"groups": 2, "backend": "cudnn", "options": {"allocator": allocator}}

@@ -171,7 +171,7 @@ def test_an_array_of_the_host_is_refused_by_its_name(user, name):
     wrong = np.array(places[name])
     x, h, c = (wrong if at == name else places[at] for at in ("x", "h_0", "c_0"))
     weights[2] = wrong if name == "weights[2]" else weights[2]
-    with pytest.raises(TypeError, match=rf"^{re.escape(name)} must be .*; .* is elsewhere"):
+    with pytest.raises(TypeError, match=rf"^{re.escape(name)} must be .*; .* is on the host: copy"):
         dnnffi.lstm(x, (h, c), weights, **user.keywords)
 
 

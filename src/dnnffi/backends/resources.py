@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.registry import backend_of, kind_error, named
+from dnnffi.backends.registry import REFERENCE, backend_of, kind_error, named
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.device.external import device_array
+from dnnffi.device.external.host import HOST, external_array, is_on_host
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.cache import Once
 from dnnffi.execution.replay import GraphMemory
@@ -161,16 +163,28 @@ class Backends(Generic[R, D]):
             # No library, or no CuPy: an array of the other platform is the better reason.
             raise kind_error(record, "x", x) or error from None
 
-    def for_allocator(self, name: object, x: Array) -> D:
-        """That of a call with an allocator, whose x is a `DeviceArray`."""
-        record = backend_of(name, x, external=True)
-        if record.load is None:
+    def for_allocator(
+        self, name: object, value: Any, argument: str = "x"
+    ) -> tuple[R | D, str, Any]:
+        """Return what runs a call with an allocator, the kind of its arrays, and the first one.
+
+        ``value`` is the first array as the user passes it, and ``argument`` its name: if the
+        backend's ``name`` is None, it decides where the call runs. The kind is "host", "cuda" or
+        "rocm"; the array is a NumPy array on the host, and a `DeviceArray` in device memory.
+        """
+        record = None if name is None else named(name)
+        if record is not None and record.load is None and record is not REFERENCE:
             raise ValueError(
-                f"options['allocator'] is for results on a device; backend {record.name!r} has none"
+                f"options['allocator'] is for the backends 'cudnn', 'miopen' and 'reference'; "
+                f"got {record.name!r}"
             )
-        if wrong := kind_error(record, "x", x):
+        if record is REFERENCE or (record is None and is_on_host(value)):
+            return self._reference, HOST, external_array(argument, value, HOST)
+        array = device_array(argument, value)
+        record = backend_of(name, array, external=True)
+        if wrong := kind_error(record, argument, array):
             raise wrong
-        return self._on(record, external=True)
+        return self._on(record, external=True), record.kind, array
 
     def used(self) -> tuple[R | D, ...]:
         """Those of arrays on the host, and of libraries that are in use, oldest first."""

@@ -14,6 +14,7 @@ from dnnffi.device.interface import Array, Memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.known_calls import KnownCalls
+from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import ConvProblem
 
 MOST_PLANS = 1024
@@ -48,6 +49,13 @@ class ConvBackend:
     def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
         """A new plan; no library is asked where there is no batch."""
         return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem, self._memory)
+
+    def backward_bias(self, dy: Any) -> Any:
+        """The gradient of the bias [K], from a contiguous dy."""
+        return reference.backward_bias(dy)
+
+    def check_allocated(self, array: Array) -> None:
+        """Raise `UnsupportedError` if the backend takes no arrays with an allocator."""
 
 
 class NoConvBackend(ConvBackend):

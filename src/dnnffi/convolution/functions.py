@@ -21,10 +21,16 @@ from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
-from dnnffi.device.external import device_array, using
+from dnnffi.device.external import using
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.torch_modes import is_compiling, uncompiled
-from dnnffi.execution.embedding import embeds, take_embedding, unwrap, wrapped
+from dnnffi.execution.embedding import (
+    embeds,
+    in_user_memory,
+    take_embedding,
+    unwrap,
+    wrapped,
+)
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
 from dnnffi.spec.conv import RANKS, ConvSpec, Padding, check_shape, per_dimension
@@ -360,11 +366,11 @@ def _embedded(
     """``call`` on arrays of another library; the result is an object of the user's allocator."""
     rest = dict(options)
     with using(*take_embedding(rest)):
-        first = device_array(names[0], arrays[0])
-        found = conv_backends.for_allocator(backend, first)
+        found, memory_kind, first = conv_backends.for_allocator(backend, arrays[0], names[0])
         found.check_allocated(first)
-        others = wrapped(names[1:], arrays[1:], found.library.kind)
-        return unwrap(call((first, *others), found, rest))
+        others = wrapped(names[1:], arrays[1:], memory_kind)
+        result = call((first, *others), found, rest)
+        return unwrap(*in_user_memory([result], memory_kind))
 
 
 _OPTIONAL = ("bias", "residual")

@@ -14,6 +14,7 @@ from dnnffi.device.cupy import import_cupy
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM
 from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.array import array_over as external_array_over
+from dnnffi.device.external.host import host_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.device.tracked import detached
 from dnnffi.spec.checks import is_peculiar
@@ -38,10 +39,11 @@ _array_classes: set[type] = set()  # those seen: `as_array` is on the path of ev
 def as_array(name: str, value: object) -> AnyArray:
     """``value`` as a NumPy or CuPy array, without a copy.
 
-    Takes NumPy and CuPy arrays, and objects with DLPack or ``__cuda_array_interface__`` (PyTorch,
-    JAX, Numba). Without CuPy, arrays on a device become `dnnffi.foreign.DeviceArray`, which only
-    calls with an allocator take. Raises ``TypeError`` naming the argument for anything else, and
-    for NumPy's masked arrays and matrices, whose mask and product would be left out.
+    Takes NumPy and CuPy arrays, and objects with DLPack, ``__array_interface__`` or
+    ``__cuda_array_interface__`` (PyTorch, JAX, Numba). Without CuPy, arrays on a device become
+    `dnnffi.foreign.DeviceArray`, which only calls with an allocator take. Raises ``TypeError``
+    naming the argument for anything else, and for NumPy's masked arrays and matrices, whose mask
+    and product would be left out.
     """
     if value.__class__ in _array_classes:
         return value
@@ -72,8 +74,10 @@ def as_array(name: str, value: object) -> AnyArray:
             return _on_device(name, value, "from_dlpack")
     if hasattr(value, "__cuda_array_interface__"):
         return _on_device(name, value, "asarray")
+    if hasattr(value, "__array_interface__") and not isinstance(value, np.generic):
+        return host_array(name, value)
     raise TypeError(
-        f"{name} must be a NumPy or CuPy array, or an object with DLPack or "
+        f"{name} must be a NumPy or CuPy array, or an object with DLPack, __array_interface__ or "
         f"__cuda_array_interface__; got {type(value).__name__}"
     )
 

@@ -1,11 +1,15 @@
-"""``options={"allocator": f, "stream": s}``: a call on arrays of another library, without CuPy."""
+"""``options={"allocator": f, "stream": s}``: a call on arrays of another library, without CuPy.
+
+Arrays in device memory go to a backend with a library, arrays on the host to the reference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dnnffi.device.external import DeviceArray, device_array
+from dnnffi.device.external import DeviceArray
+from dnnffi.device.external.host import HOST, allocated_copy, external_array, owner_of
 from dnnffi.spec.options import EMBEDDING
 
 Embedding = tuple[Callable[[tuple[int, ...], str], object], int | Callable[[], int]]
@@ -38,16 +42,24 @@ def embeds(options: object) -> bool:
 def wrapped(names: Sequence[str], value: Any, kind: str) -> Any:
     """An array, a pair of arrays or None as what executors take."""
     if not isinstance(value, tuple | list):
-        return None if value is None else device_array(names[0], value, kind)
+        return None if value is None else external_array(names[0], value, kind)
     if len(value) != len(names):
         return value  # refused for that
     parts = [
-        None if part is None else device_array(name, part, kind)
+        None if part is None else external_array(name, part, kind)
         for name, part in zip(names, value, strict=True)
     ]
     return parts if isinstance(value, list) else tuple(parts)
 
 
+def in_user_memory(results: list[Any], kind: str) -> list[Any]:
+    """Results in memory of the user's allocator: those on the host are copied there."""
+    return list(map(allocated_copy, results)) if kind == HOST else results
+
+
 def unwrap(result: Any) -> Any:
     """The user's own object behind a result."""
-    return result.owner if isinstance(result, DeviceArray) else result
+    if isinstance(result, DeviceArray):
+        return result.owner
+    owner = owner_of(result)
+    return result if owner is None else owner

@@ -11,16 +11,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
-from dnnffi.device.external import device_array, using
+from dnnffi.device.external import using
+from dnnffi.device.external.host import HOST, allocated_copy, external_array
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
-from dnnffi.execution.embedding import Embedding, embeds, take_embedding, unwrap, wrapped
+from dnnffi.execution.embedding import (
+    Embedding,
+    embeds,
+    in_user_memory,
+    take_embedding,
+    unwrap,
+    wrapped,
+)
 from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import unchanged, validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
 from dnnffi.rnn.call import CallArrays, initial_states, pair, problem_of
+from dnnffi.rnn.context import Phase
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
@@ -311,23 +320,27 @@ def _run_embedded(
     rest = dict(options)
     embedding = take_embedding(rest)
     with using(*embedding):
-        x = device_array("x", x)
-        found = rnn_backends.for_allocator(call[-1], x)
-        kind = found.library.kind
-        if isinstance(weights, Sequence) and not isinstance(weights, RNNWeights | str):
-            weights = [device_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
+        found, kind, x = rnn_backends.for_allocator(call[-1], x)
+        if isinstance(weights, RNNWeights):
+            if kind == HOST:
+                external_array("weights", weights._buffer, kind)
+        elif isinstance(weights, Sequence) and not isinstance(weights, str):
+            weights = [external_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
         hx = wrapped(("h_0", "c_0"), hx, kind)
         *results, context = _run(x, hx, weights, call, rest, dropout, found)
+        results = in_user_memory(results, kind)
     if context is not None:
-        context = _EmbeddedContext(context, embedding, kind)
+        context = _EmbeddedContext(context, embedding, kind, results[0])
     return (*map(unwrap, results), context)
 
 
 class _EmbeddedContext(RNNContext[Any]):
     """The context of a call with an allocator, which backward uses too."""
 
-    def __init__(self, context: RNNContext, embedding: Embedding, kind: str) -> None:
+    def __init__(self, context: RNNContext, embedding: Embedding, kind: str, y: Any) -> None:
         super().__init__(context._call, context._plan, context._saved, context._read)
+        if kind == HOST:
+            self._read = self._read.copied_to(y)
         self._embedding = embedding
         self._kind = kind
 
@@ -341,12 +354,32 @@ class _EmbeddedContext(RNNContext[Any]):
     ) -> Gradients[ArrayT]:
         if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(_EmbeddedContext.backward)(self, dy, dhx, need=need, retain=retain)
+        on_host = self._kind == HOST
+        check_flag("retain", retain)
         with using(*self._embedding):
             dy = wrapped(("dy",), dy, self._kind)
             dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
-            x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
+            saved = self._saved
+            # On the host the gradients are copied: nothing is spent if the allocator fails.
+            found = super().backward(dy, dhx, need=need, retain=retain or on_host)
+            if on_host:
+                found = Gradients(*map(_copied_to_user, found))
+                if not retain:
+                    saved.take(Phase.FORWARD)
+                    self._saved = None
+                return found
+        x, hx, weights = found
         hx = tuple(map(unwrap, hx)) if isinstance(hx, tuple) else unwrap(hx)
         return Gradients(unwrap(x), hx, weights)
+
+
+def _copied_to_user(gradient: Any) -> Any:
+    """Copy gradients on the host, of any structure, into objects of the user's allocator."""
+    if isinstance(gradient, RNNWeights):
+        return RNNWeights._of_result(allocated_copy(gradient._buffer), gradient.layout)
+    if isinstance(gradient, tuple | list):
+        return type(gradient)(map(_copied_to_user, gradient))
+    return unwrap(allocated_copy(gradient))
 
 
 def _checked(dropout: object, state: object) -> Dropout:

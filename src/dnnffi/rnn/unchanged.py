@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from dnnffi.device.arrays import address, is_external, to_host
+from dnnffi.device.arrays import address, to_host
 from dnnffi.device.interface import AnyArray
 from dnnffi.errors import ContextError
+from dnnffi.execution.embedding import unwrap
 from dnnffi.rnn.call import CallArrays
 from dnnffi.weights import RNNWeights
 
@@ -44,6 +45,11 @@ class Read(NamedTuple):
         if not checksums:
             return cls(tensors, None, {})
         return cls(tensors, y, _checksums(_arrays_of(call, y)))
+
+    def copied_to(self, y: AnyArray) -> Read:
+        """Return the same where the caller holds y as a copy: a write to the copy is noticed."""
+        tensors = [*self.tensors, *_seen((("y", y),), {})]
+        return self._replace(tensors=tensors, y=None if self.y is None else y)
 
     def check(self, call: CallArrays, *, weights_needed: bool) -> None:
         """Raise `ContextError` for what was written to; x is read for the weights alone."""
@@ -85,7 +91,7 @@ def _seen(given: Iterable[tuple[str, Any]], used: Mapping[str, AnyArray | None])
         return []
     found = []
     for name, value in given:
-        tensor = value.owner if is_external(value.__class__) else value
+        tensor = unwrap(value)
         if not isinstance(tensor, tensor_class) or tensor.is_inference():
             continue
         array = used.get(name)

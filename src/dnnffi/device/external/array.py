@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_ROCM, dtype_object
+from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.use import current_allocator, current_stream
 from dnnffi.device.tracked import detached
 from dnnffi.errors import not_picklable
@@ -176,7 +176,12 @@ def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
         device_type, device = device_of()
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
             found = "rocm" if device_type == DLPACK_ROCM else "cuda"
-            return _from_dlpack(name, value, found, int(device))
+            return from_dlpack(name, value, found, int(device))
+        if device_type == DLPACK_CPU:
+            raise TypeError(
+                f"{name} must be in device memory; this {type(value).__name__} is on the host: "
+                "copy it to the device, or pass all arrays on the host, for backend='reference'"
+            )
         raise TypeError(
             f"{name} must be in device memory; this {type(value).__name__} is elsewhere (DLPack "
             f"device type {int(device_type)})"
@@ -196,10 +201,7 @@ def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) ->
         raise RuntimeError("there is no allocator: give options['allocator'], or call within using")
     what = "what the allocator returned"
     array = device_array(what, allocator(shape, dtype.name), kind)
-    if array.shape != shape:
-        raise ValueError(f"{what} must have shape {shape}; it has {array.shape}")
-    if array.dtype != dtype:
-        raise TypeError(f"{what} must have dtype {dtype}; it has {array.dtype}")
+    check_allocated(what, array, shape, dtype, "__cuda_array_interface__")
     if kind is not None and array.kind not in (None, kind):
         raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
     current = device_runtime(kind).current_device() if kind else array.data.device_id
@@ -207,10 +209,23 @@ def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) ->
         raise ValueError(
             f"{what} must be on the current device, {current}; it is on {array.data.device_id}"
         )
-    interface = getattr(array.owner, "__cuda_array_interface__", None)
+    return array
+
+
+def check_allocated(
+    what: str, array: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], protocol: str
+) -> None:
+    """Raise unless an array of the allocator is as it was asked for, and writable.
+
+    ``protocol`` is the attribute by which its owner may say that it is read-only; DLPack cannot.
+    """
+    if array.shape != shape:
+        raise ValueError(f"{what} must have shape {shape}; it has {array.shape}")
+    if array.dtype != dtype:
+        raise TypeError(f"{what} must have dtype {dtype}; it has {array.dtype}")
+    interface = getattr(array.owner, protocol, None)
     if not array.flags.writeable or (interface is not None and interface["data"][1]):
         raise ValueError(f"{what} must be writable; it says that it is read-only")
-    return array
 
 
 class _Tensor(ctypes.Structure):
@@ -235,10 +250,13 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def _from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
-    stream = current_stream()
-    # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
-    capsule = value.__dlpack__(stream=stream or (1 if kind == "cuda" else 0))
+def from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
+    """Return an array by DLPack, which is contiguous and of a known dtype."""
+    stream = None
+    if kind != "host":
+        # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
+        stream = current_stream() or (1 if kind == "cuda" else 0)
+    capsule = value.__dlpack__(stream=stream)
     try:
         # Not consumed: dropping the capsule releases the tensor, and the owner has the memory.
         tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
@@ -266,21 +284,25 @@ def _from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
         )
     address = (tensor.data or 0) + tensor.byte_offset
     in_bytes = None if strides is None else tuple(step * dtype.itemsize for step in strides)
-    _check_memory(name, tensor.data, address, shape, in_bytes, dtype)
+    check_memory(name, tensor.data, address, shape, in_bytes, dtype)
     return DeviceArray(value, kind, device, address, shape, dtype)
 
 
-def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
-    """An array by version 0 to 3 of ``__cuda_array_interface__``, with all entries looked at."""
-    interface = value.__cuda_array_interface__
+def read_interface(
+    name: str, interface: Any, protocol: str
+) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
+    """Return address, shape, dtype and whether it is read-only of a contiguous array.
+
+    ``interface`` is what the attribute ``protocol`` holds: `__cuda_array_interface__`, or
+    ``__array_interface__``, which has the same entries but for a stream.
+    """
     version = interface.get("version", 0)
     if version not in range(_INTERFACE_VERSION + 1):
         raise ValueError(
-            f"{name} must have a __cuda_array_interface__ of version 0 to {_INTERFACE_VERSION}; "
-            f"got {version!r}"
+            f"{name} must have a {protocol} of version 0 to {_INTERFACE_VERSION}; got {version!r}"
         )
     if interface.get("mask") is not None:
-        raise TypeError(f"{name} must be a plain array; its __cuda_array_interface__ has a mask")
+        raise TypeError(f"{name} must be a plain array; its {protocol} has a mask")
     typestr = interface["typestr"]
     try:
         dtype = np.dtype(typestr)
@@ -295,7 +317,14 @@ def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
     address, read_only = interface["data"]
     address = address or 0
     in_bytes = None if strides is None else tuple(strides)
-    _check_memory(name, address, address, shape, in_bytes, dtype)
+    check_memory(name, address, address, shape, in_bytes, dtype)
+    return address, shape, dtype, bool(read_only)
+
+
+def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
+    """An array by version 0 to 3 of ``__cuda_array_interface__``, with all entries looked at."""
+    interface = value.__cuda_array_interface__
+    address, shape, dtype, read_only = read_interface(name, interface, "__cuda_array_interface__")
     producer = interface.get("stream")
     if producer is not None and check_integer(f"the stream of {name}", producer) < 1:
         raise ValueError(
@@ -318,7 +347,7 @@ def _wait_for(found: DeviceRuntime, producer: int | None) -> None:
     found.wait(stream, event)
 
 
-def _check_memory(
+def check_memory(
     name: str,
     data: int | None,
     address: int,

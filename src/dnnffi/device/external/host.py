@@ -1,0 +1,165 @@
+"""Arrays on the host that other libraries own, and results in memory of the user's allocator.
+
+The reference computes on NumPy arrays. `host_array` makes one over the memory of a user's object,
+`allocated_copy` copies a result into an object of the allocator, and `owner_of` finds the user's
+object behind either. Arguments and results are checked as in device memory, so that a program
+that passes on the host does so on a GPU. This file is separate because no runtime is asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnnffi.device.dtypes import DLPACK_CPU
+from dnnffi.device.external.array import (
+    DeviceArray,
+    check_allocated,
+    check_memory,
+    device_array,
+    from_dlpack,
+    read_interface,
+)
+from dnnffi.device.external.use import current_allocator, current_stream
+from dnnffi.device.tracked import detached
+from dnnffi.spec.checks import is_peculiar
+
+HOST = "host"
+"""The kind of arrays on the host, where those on a device have "cuda" and "rocm"."""
+
+_DLPACK_HOST = (DLPACK_CPU, 3, 11)
+"""DLPack device types of memory that the host reads: kDLCPU, and pinned memory: kDLCUDAHost and
+kDLROCMHost."""
+
+_INTERFACE = "__array_interface__"
+_EMPTY = np.empty(1, np.uint8)  # arrays without elements may have no address
+
+
+class HostMemory:
+    """Memory of a user's object, which it keeps alive: the base of a NumPy array over it."""
+
+    __slots__ = ("__array_interface__", "nbytes", "owner")
+
+    def __init__(self, owner: object, address: int, nbytes: int, writeable: bool) -> None:
+        self.owner = owner
+        self.nbytes = nbytes
+        self.__array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address if nbytes else _EMPTY.ctypes.data, not writeable),
+            "version": 3,
+        }
+
+
+def is_on_host(value: Any) -> bool:
+    """Whether ``value`` shows memory of the host: by DLPack, or else by ``__array_interface__``."""
+    if isinstance(value, np.ndarray):
+        return True
+    device_of = getattr(value, "__dlpack_device__", None)
+    if device_of is not None:
+        return device_of()[0] in _DLPACK_HOST
+    return hasattr(value, _INTERFACE) and not hasattr(value, "__cuda_array_interface__")
+
+
+def external_array(name: str, value: Any, kind: str) -> Any:
+    """Return ``value`` as calls with an allocator take it, whose arrays are of this kind.
+
+    On the host ("host") that is a NumPy array, in device memory ("cuda", "rocm") a `DeviceArray`.
+    Raises ``TypeError`` or ``ValueError`` naming the argument, and ``ValueError`` for a stream on
+    the host.
+    """
+    if kind != HOST:
+        return device_array(name, value, kind)
+    if stream := current_stream():
+        raise ValueError(
+            f"options['stream'] must be 0, or left out, for arrays on the host; got {stream:#x}"
+        )
+    return host_array(name, value)
+
+
+def host_array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    """Return a NumPy array over the memory of ``value``, which `owner_of` finds behind it.
+
+    ``value`` is a NumPy array, or shows its memory by DLPack or ``__array_interface__``. It must be
+    contiguous, as in device memory. Raises ``TypeError`` or ``ValueError`` naming the argument.
+    """
+    if isinstance(value, np.ndarray) and owner_of(value) is not None:
+        return value
+    return _view(_described(name, value))
+
+
+def owner_of(array: Any) -> Any:
+    """The user's object whose memory a NumPy array of `host_array` shows; else None."""
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if base.__class__ is HostMemory and base.nbytes == array.nbytes:
+        return base.owner
+    return None
+
+
+def allocated_copy(values: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
+    """Copy a result into a new array of the allocator in use, which is not trusted."""
+    if values is None:
+        return None
+    allocator = current_allocator()
+    assert allocator is not None  # calls without one return NumPy's arrays
+    what = "what the allocator returned"
+    described = _described(what, allocator(values.shape, values.dtype.name))
+    check_allocated(what, described, values.shape, values.dtype, _INTERFACE)
+    array = _view(described)
+    array[...] = values
+    return array
+
+
+def _described(name: str, value: Any) -> DeviceArray:
+    """Address, shape and dtype of a contiguous array on the host, and its owner."""
+    value = detached(name, value)
+    if is_peculiar(value.__class__):
+        raise TypeError(f"{name} must be a plain array; got {type(value).__name__}")
+    if isinstance(value, np.ndarray):
+        dtype, address = value.dtype, value.ctypes.data
+        if not dtype.isnative:
+            raise TypeError(f"{name} has the byte order of other machines, {dtype.str}")
+        if dtype.hasobject:
+            raise TypeError(f"{name} must have elements of numbers; got {dtype}")
+        check_memory(name, address, address, value.shape, value.strides, dtype)
+        at = 0, address, value.shape, dtype
+        return DeviceArray(value, HOST, *at, writeable=value.flags.writeable)
+    device_of = getattr(value, "__dlpack_device__", None)
+    if device_of is not None:
+        device_type, device = device_of()
+        if device_type in _DLPACK_HOST:
+            try:
+                return from_dlpack(name, value, HOST, int(device))
+            except BufferError as error:
+                raise TypeError(f"{name} does not show its memory by DLPack: {error}") from error
+        raise TypeError(_in_device_memory(name, value))
+    if hasattr(value, "__cuda_array_interface__"):
+        raise TypeError(_in_device_memory(name, value))
+    interface = getattr(value, _INTERFACE, None)
+    if isinstance(value, np.generic) or not isinstance(interface, dict):
+        raise TypeError(
+            f"{name} must be an array on the host, with DLPack or {_INTERFACE}; "
+            f"got {type(value).__name__}"
+        )
+    if not isinstance(interface.get("data"), tuple):
+        raise TypeError(f"{name} has no address in its {_INTERFACE}")
+    address, shape, dtype, read_only = read_interface(name, interface, _INTERFACE)
+    return DeviceArray(value, HOST, 0, address, shape, dtype, writeable=not read_only)
+
+
+def _in_device_memory(name: str, value: object) -> str:
+    return (
+        f"{name} must be on the host for backend 'reference' with an allocator; this "
+        f"{type(value).__name__} is in device memory: copy it to the host, or pass all arrays in "
+        f"device memory, with the backend of that device"
+    )
+
+
+def _view(described: DeviceArray) -> np.ndarray[Any, Any]:
+    """Return a NumPy array over the memory of a description, which keeps the owner alive."""
+    owner, writeable = described.owner, described.flags.writeable
+    memory = HostMemory(owner, described.data.ptr, described.nbytes, writeable)
+    return np.asarray(memory).view(described.dtype).reshape(described.shape)
