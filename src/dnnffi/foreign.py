@@ -1,6 +1,6 @@
 """Another name of `dnnffi.device.external`, under which users know it."""
 
-from dnnffi.device.external import DeviceArray, device_array, using
+from dnnffi.device.external import DeviceArray, array_at, device_array, using
 from dnnffi.device.external import ExternalMemory as ForeignMemory
 
-__all__ = ["DeviceArray", "ForeignMemory", "device_array", "using"]
+__all__ = ["DeviceArray", "ForeignMemory", "array_at", "device_array", "using"]

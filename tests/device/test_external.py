@@ -9,10 +9,11 @@ import pickle
 import numpy as np
 import pytest
 
+from dnnffi import RNNSpec, RNNWeights, weight_layout
 from dnnffi.device.external import array as array_module
 from dnnffi.device.external.array import _Tensor
 from dnnffi.device.spans import written_span
-from dnnffi.foreign import device_array
+from dnnffi.foreign import array_at, device_array
 
 CPU, CUDA, ROCM = 1, 2, 10
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -250,6 +251,45 @@ def test_arrays_on_the_host(value):
 def test_no_arrays(value):
     with pytest.raises(TypeError, match=r"^x must be an array in device memory, .*; got"):
         device_array("x", value)
+
+
+def test_an_array_at_an_address():
+    owner = object()
+    array = array_at(4096, [2, 3], "bfloat16", kind="rocm", device=1, owner=owner)
+    assert (array.data.ptr, array.data.device_id, array.kind) == (4096, 1, "rocm")
+    assert (array.shape, array.dtype.name, array.owner) == ((2, 3), "bfloat16", owner)
+    assert array.flags.writeable
+    assert array_at(4096, (), np.dtype("f8")).kind == "cuda"
+    assert array_at(0, (0, 3), "float32").size == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"address": 4096.0}, TypeError, "address must be an integer; got float"),
+        ({"address": None}, TypeError, "address must be an integer; got NoneType"),
+        ({"address": 0}, ValueError, "the array has 6 elements and no address of memory"),
+        ({"address": -4096}, ValueError, "the array has 6 elements and no address of memory"),
+        ({"address": 2**64 - 4}, ValueError, "the array has 6 elements and no address of memory"),
+        ({"shape": (2, -3)}, ValueError, r"the array must have sizes from 0; its shape is \(2, -3"),
+        ({"shape": (2, 3.0)}, TypeError, "shape must be an integer; got float"),
+        ({"dtype": "float31"}, TypeError, "dtype must be the name of a dtype; got 'float31'"),
+        ({"dtype": "O"}, TypeError, "dtype must be of numbers in the byte order"),
+        ({"dtype": ">f4"}, TypeError, "dtype must be of numbers in the byte order"),
+        ({"kind": "host"}, ValueError, "kind must be one of cuda, rocm; got 'host'"),
+        ({"device": -1}, ValueError, "device must be from 0 to"),
+    ],
+)
+def test_what_cannot_be_at_an_address(change, error, message):
+    arguments = {"address": 4096, "shape": (2, 3), "dtype": "float32"} | change
+    with pytest.raises(error, match=f"^{message}"):
+        array_at(**arguments)
+
+
+def test_weights_at_an_address_that_nobody_owns_have_a_flat_array():
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    flat = array_at(4096, (weight_layout(spec, "cudnn").size,), "float32")
+    assert RNNWeights(flat, spec).flat is flat
 
 
 def test_views():

@@ -58,8 +58,6 @@ def in_user_memory(results: list[Any], kind: str) -> list[Any]:
 
 
 def unwrap(result: Any) -> Any:
-    """The user's own object behind a result."""
-    if isinstance(result, DeviceArray):
-        return result.owner
-    owner = owner_of(result)
+    """The user's object whose memory a result shows; the result itself if it has no owner."""
+    owner = result.owner if isinstance(result, DeviceArray) else owner_of(result)
     return result if owner is None else owner

@@ -1,9 +1,9 @@
 """Arrays on the host that other libraries own, and results in memory of the user's allocator.
 
 The reference computes on NumPy arrays. `host_array` makes one over the memory of a user's object,
-`allocated_copy` copies a result into an object of the allocator, and `owner_of` finds the user's
-object behind either. Arguments and results are checked as in device memory, so that a program
-that passes on the host does so on a GPU. This file is separate because no runtime is asked.
+`allocated_copy` copies a result into an object of the allocator, and `owner_of` returns the object
+whose memory such an array shows. Arguments and results are checked as in device memory, so that a
+call that is refused there is refused here. This file is separate because it calls no runtime.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def external_array(name: str, value: Any, kind: str) -> Any:
 
 
 def host_array(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """Return a NumPy array over the memory of ``value``, which `owner_of` finds behind it.
+    """Return a NumPy array over the memory of ``value``, which `owner_of` returns for it.
 
     ``value`` is a NumPy array, or shows its memory by DLPack or ``__array_interface__``. It must be
     contiguous, as in device memory. Raises ``TypeError`` or ``ValueError`` naming the argument.
