@@ -431,8 +431,9 @@ def lstm(
         reference; "tune": "auto" (a problem that is called repeatedly is measured once, and then
         runs by the fastest candidate), "now" (measured before its first call) or "off";
         "allocator": a function that takes a shape and the name of a dtype and makes a result, for
-        arrays of other libraries without CuPy; "stream": the address of the stream to run on, or a
-        function that returns it (see `dnnffi.foreign.using`)
+        arrays of other libraries without CuPy, in device memory or on the host; "stream": the
+        address of the stream to run on, or a function that returns it (see
+        `dnnffi.foreign.using`)
 
     Returns
     -------
