@@ -12,7 +12,7 @@ is equivalent to the code, or a test is missing. A mutant with which the tests h
 noticed. Annotations and texts are not changed, nor are assertions: ``assert``, and ``strict=True``
 of `zip`.
 
-The tests of `jax` and `torch.py` run with the interpreters that `make test-jax` and
+The tests of `jax` and `torch` run with the interpreters that `make test-jax` and
 `make test-torch` set up, unless the interpreter that runs this file has JAX and PyTorch itself.
 """
 
@@ -127,7 +127,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "spec/conv": ("tests/spec", *_CONVOLUTIONS),
     "spec/layouts.py": ("tests/spec/test_layouts.py", "tests/spec", *_CONVOLUTIONS),
     "testing": ("tests/spec/test_strategies.py", "tests/spec/test_conv_strategies.py"),
-    "torch.py": ("tests/test_torch.py",),
+    "torch": ("tests/test_torch.py", "tests/test_torch_modules.py"),
     "typing.py": ("tests/spec/test_imports.py",),
     "weights.py": (
         *("tests/test_weights.py", "tests/formats", "tests/spec/test_weights.py", *_NETWORKS),
@@ -135,7 +135,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """By the beginning of a path in the package, the tests that belong there, the fastest first."""
 
-FRAMEWORKS = {"jax": "jax", "torch.py": "torch", "bench/jax_": "jax", "bench/torch_": "torch"}
+FRAMEWORKS = {"jax": "jax", "torch": "torch", "bench/jax_": "jax", "bench/torch_": "torch"}
 """By the beginning of a path in the package, the framework that its tests import."""
 
 MAX_SECONDS_OF_FIRST_TESTS = 15.0

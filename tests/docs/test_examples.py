@@ -28,6 +28,7 @@ PAGES = (
             "notes",
             "errors",
             "from_cupy",
+            "torch",
             "jax",
             "own_engine",
         )
@@ -102,9 +103,10 @@ def test_the_readme_on_numpy_learns():
     assert ((names["y"] - names["target"]) ** 2).mean() < 0.1
 
 
-def test_with_torch():
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/torch.md"])
+def test_with_torch(page):
     pytest.importorskip("torch")
-    run("docs/tutorial.md", "numpy", frozenset({"torch"}))
+    run(page, "numpy", frozenset({"torch"}))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/jax.md"])

@@ -60,7 +60,7 @@ PARTS = {
         "typing.py",
     ),
     "formats": ("formats/*",),
-    "torch": ("torch.py",),
+    "torch": ("torch/*",),
     "jax-rnn": ("jax/rnn/*",),
     "jax-conv": ("jax/convolution/*",),
     "jax": ("jax/*",),

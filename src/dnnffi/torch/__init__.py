@@ -1,0 +1,37 @@
+"""Networks and convolutions on PyTorch's tensors, which its autograd differentiates.
+
+Needs PyTorch, the extra ``torch``; nothing else of dnnffi imports it. `LSTM`, `GRU` and `RNN` are
+modules to use in place of those of ``torch.nn``. The functions take tensors of weights.
+
+Tensors on the host are computed by the NumPy reference. Networks on a GPU take their results from
+PyTorch's allocator, on its current stream, without CuPy; convolutions go through CuPy, on that
+stream too. Gradients are those of `dnnffi.RNNContext.backward` and of `dnnffi.conv_backward_data`,
+`conv_backward_weights` and `conv_backward_bias`. There are no second derivatives: asking for one
+raises `UnsupportedError`.
+
+Under ``torch.autocast`` a network computes in its dtype, as networks of ``torch.nn`` do on a GPU.
+``torch.compile`` leaves a call as it is, between compiled parts. In ``torch.jit.trace`` a call
+raises `UnsupportedError`, and so does dropout in a forward pass that ``torch.utils.checkpoint``
+repeats.
+"""
+
+try:
+    import torch as _torch  # noqa: F401 - only whether it is installed
+except ImportError as error:
+    raise ImportError("dnnffi.torch needs PyTorch. Install: pip install 'dnnffi[torch]'") from error
+
+from dnnffi.torch.convolutions import conv, conv_transpose
+from dnnffi.torch.functions import gru, lstm, rnn_relu, rnn_tanh
+from dnnffi.torch.modules import GRU, LSTM, RNN
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "conv",
+    "conv_transpose",
+    "gru",
+    "lstm",
+    "rnn_relu",
+    "rnn_tanh",
+]

@@ -1,0 +1,68 @@
+"""What the autograd functions of networks and of convolutions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dnnffi.errors import UnsupportedError
+from dnnffi.torch.tensors import on_device
+
+Gradients = Callable[[Sequence[Any]], Sequence[Any]]
+"""Computes gradients, as tensors, of the gradients of a call's results."""
+
+
+def first_derivative(
+    gradients: Gradients, given: Sequence[Any], others: Sequence[Any]
+) -> Sequence[Any]:
+    """Return ``gradients(given)``, computed on the device of the tensors.
+
+    They depend on ``others`` too. If autograd records the backward pass, as with
+    ``create_graph=True``, a derivative of them with respect to either is refused.
+    """
+    if torch.is_grad_enabled():
+        return _FirstDerivative.apply(gradients, len(given), *given, *others)
+    with on_device(next(one for one in (*given, *others) if one is not None)):
+        return gradients(given)
+
+
+class _FirstDerivative(torch.autograd.Function):  # type: ignore[misc]
+    """The backward pass of a call, where autograd records it.
+
+    ``once_differentiable`` of PyTorch would miss the dependence on ``others`` where the gradients
+    of the results are constants.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Gradients, count: int, *tensors: Any) -> tuple[Any, ...]:
+        with on_device(next(one for one in tensors if one is not None)):
+            return tuple(gradients(tensors[:count]))
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> None:
+        raise UnsupportedError(
+            "dnnffi.torch",
+            "",
+            "it has no second derivatives: the libraries give first ones only",
+        )
+
+
+def has_tangents(tensors: Sequence[Tensor]) -> bool:
+    """Whether one of the tensors carries a tangent of forward-mode differentiation."""
+    forward_ad = torch.autograd.forward_ad
+    if forward_ad._current_level < 0:
+        return False
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
+def runs_in_backward() -> bool:
+    """Whether this thread runs a backward pass of PyTorch."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def keeps_graph() -> bool:
+    """Whether the backward pass that runs was asked for with ``retain_graph=True``."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())

@@ -1,0 +1,135 @@
+"""Convolutions on tensors, and their three gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dnnffi.convolution import functions as core
+from dnnffi.device.cupy import import_cupy
+from dnnffi.device.torch_modes import is_compiling, uncompiled
+from dnnffi.spec.conv import Padding
+from dnnffi.spec.conv_options import ConvOptionsDict
+from dnnffi.spec.names import BackendName
+from dnnffi.torch.autograd import first_derivative
+from dnnffi.torch.tensors import as_tensor, check_tensor, on_device
+
+Sizes = int | Sequence[int]
+
+
+def conv(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> Tensor:
+    """`dnnffi.conv` on tensors, which autograd differentiates with respect to x, w and bias.
+
+    Arguments and errors are those of `dnnffi.conv`, without what it fuses: write
+    ``torch.relu(conv(x, w, bias) + residual)``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> w = torch.tensor([[[1.0, 2.0, 3.0]]], requires_grad=True)
+    >>> y = dnnffi.torch.conv(torch.ones(1, 1, 5), w)
+    >>> y.sum().backward()
+    >>> w.grad.tolist()
+    [[[3.0, 3.0, 3.0]]]
+    """
+    keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    where = {"backend": backend, "options": options}
+    return _convolution("conv", keywords, where, x, w, bias)
+
+
+def conv_transpose(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    /,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    backend: BackendName | None = None,
+    options: ConvOptionsDict | None = None,
+) -> Tensor:
+    """`dnnffi.conv_transpose` on tensors. Otherwise as `conv`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import dnnffi.torch
+    >>> x, w = torch.tensor([[[1.0, 2.0]]]), torch.ones(1, 1, 2)
+    >>> dnnffi.torch.conv_transpose(x, w, stride=2)
+    tensor([[[1., 1., 2., 2.]]])
+    """
+    keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    keywords["output_padding"] = output_padding
+    where = {"backend": backend, "options": options}
+    return _convolution("conv_transpose", keywords, where, x, w, bias)
+
+
+def _convolution(name: str, geometry: Any, where: Any, x: Any, w: Any, bias: Any) -> Tensor:
+    if is_compiling():
+        return uncompiled(_convolution)(name, geometry, where, x, w, bias)
+    check_tensor("x", x)
+    check_tensor("w", w)
+    if bias is not None:
+        check_tensor("bias", bias)
+    return _Convolution.apply(name, geometry, where, x, w, bias)
+
+
+class _Convolution(torch.autograd.Function):  # type: ignore[misc]
+    """``dnnffi.conv`` or ``conv_transpose``, and their three gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, geometry: Any, where: Any, *tensors: Any) -> Any:
+        ctx.asked, ctx.shapes = (name, geometry, where), [t.shape for t in tensors[:2]]
+        ctx.save_for_backward(*tensors[:2])
+        with on_device(tensors[0]), _cupy_stream(tensors[0]):
+            return as_tensor(getattr(core, name)(*tensors, **geometry, **where))
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+        name, geometry, where = ctx.asked
+        x_shape, w_shape = map(tuple, ctx.shapes)
+        _, _, _, *needed = ctx.needs_input_grad
+        x, w = ctx.saved_tensors
+        rest = geometry | where
+
+        def gradients(given: Sequence[Any]) -> list[Any]:
+            (dy,) = given
+            found = [None, None, None]
+            with _cupy_stream(dy):
+                if needed[0]:
+                    found[0] = getattr(core, f"{name}_backward_data")(dy, w, x_shape, **rest)
+                if needed[1]:
+                    found[1] = getattr(core, f"{name}_backward_weights")(dy, x, w_shape, **rest)
+                if needed[2]:
+                    found[2] = core.conv_backward_bias(dy, **where)
+            return [as_tensor(one) for one in found]
+
+        return None, None, None, *first_derivative(gradients, (dy,), (x, w))
+
+
+def _cupy_stream(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Make PyTorch's stream that of CuPy, for tensors on a GPU."""
+    if not tensor.is_cuda:
+        return nullcontext()
+    cupy = import_cupy()
+    return cupy.cuda.Stream.from_external(torch.cuda.current_stream(tensor.device))

@@ -1,0 +1,123 @@
+"""Tensors as the arrays that dnnffi takes, and its results as tensors.
+
+A tensor on a GPU becomes a `DeviceArray`, one on the host a NumPy array. Both are views of its
+memory. They are made of the tensor's attributes: a DLPack capsule would take several times as long.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.external import DeviceArray
+from dnnffi.device.tracked import detached
+from dnnffi.spec.names import DType
+
+KIND = "rocm" if torch.version.hip else "cuda"
+"""The platform of tensors that PyTorch calls CUDA's."""
+
+DTYPE_NAMES: dict[Any, DType] = {
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+"""Names of the dtypes of networks."""
+
+_NAMES: dict[Any, str] = {**DTYPE_NAMES, torch.uint8: "uint8"}  # which a workspace has
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_NO_CHANGE: AbstractContextManager[Any] = nullcontext()
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Raise ``TypeError`` for an argument that is no tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
+
+
+def as_array(name: str, tensor: Tensor, x: Tensor) -> Any:
+    """Return a view of the memory of ``tensor``, which must be on the device of ``x``.
+
+    A tensor with gaps is copied, and so is one that PyTorch negates lazily. Raises ``TypeError`` or
+    ``ValueError`` that names the argument.
+    """
+    if tensor.layout is not torch.strided or tensor.is_neg():
+        tensor = detached(name, tensor)  # refuses a sparse one
+    if tensor.get_device() != x.get_device():
+        raise ValueError(f"{name} must be on the device of x, {x.device}; it is on {tensor.device}")
+    if not tensor.is_cuda:
+        return host_array(name, tensor)
+    tensor = tensor.contiguous()
+    # Its owner is a tuple: of an owner that is a tensor, the core would count the writes, as
+    # autograd does already.
+    return device_array(name, tensor, (tensor,))
+
+
+def device_array(name: str, tensor: Tensor, owner: object) -> DeviceArray:
+    """Return an array over the memory of a contiguous tensor on a GPU, which ``owner`` keeps."""
+    address = tensor.data_ptr()
+    if not address and tensor.numel():
+        raise TypeError(f"{name} has no memory of its own; got a {type(tensor).__name__}")
+    at = KIND, tensor.get_device(), address
+    return DeviceArray(owner, *at, tuple(tensor.shape), _numpy_dtype(name, tensor.dtype))
+
+
+def host_array(name: str, tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return a contiguous NumPy array over the memory of a tensor on the host, or of a copy."""
+    if tensor.device.type != "cpu":
+        raise TypeError(
+            f"{name} must be on the CPU or on a GPU of CUDA or ROCm; it is on {tensor.device}"
+        )
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype is torch.bfloat16:  # which NumPy alone does not have
+        return tensor.view(torch.int16).numpy().view(_numpy_dtype(name, tensor.dtype))
+    return tensor.numpy()
+
+
+def as_tensor(result: Any) -> Tensor | None:
+    """Return a result of dnnffi as a tensor, without a copy."""
+    if result is None or isinstance(result, Tensor):
+        return result
+    if not isinstance(result, np.ndarray):
+        return torch.from_dlpack(result)
+    if result.dtype.name == "bfloat16":
+        return torch.from_numpy(np.ascontiguousarray(result).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(result)
+
+
+@cache
+def options_on(device: int) -> dict[str, Any]:
+    """Return the options of a call on a GPU: PyTorch's allocator and current stream."""
+    raw_stream = torch._C._cuda_getCurrentRawStream
+    return {"allocator": partial(_allocate, device), "stream": partial(raw_stream, device)}
+
+
+def _allocate(device: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+    tensor = torch.empty(shape, dtype=_DTYPES[dtype], device=_cuda(device))
+    return device_array("a result", tensor, tensor)
+
+
+@cache
+def _cuda(device: int) -> Any:
+    return torch.device("cuda", device)
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Make the device of a tensor the current one for the length of a ``with`` block."""
+    if not tensor.is_cuda or torch.cuda.current_device() == tensor.get_device():
+        return _NO_CHANGE
+    return torch.cuda.device(tensor.get_device())
+
+
+def _numpy_dtype(name: str, dtype: torch.dtype) -> np.dtype[Any]:
+    known = _NAMES.get(dtype)
+    if known is None:
+        names = ", ".join(DTYPE_NAMES.values())
+        raise TypeError(f"{name} must have one of the dtypes {names}; got {dtype}")
+    return dtype_object(known)
