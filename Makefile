@@ -73,7 +73,7 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 
 .test-torch: $(dev)
 	@$(if $(strip $(VENV)),$(pip) install '$(TORCH)')
-	$(run) -m pytest -n 2 tests/test_torch.py tests/test_torch_modules.py \
+	$(run) -m pytest -n 2 tests/test_torch.py tests/test_torch_modules.py tests/host/test_torch.py \
 		tests/bench/test_torch_models.py tests/bench/test_image_models.py \
 		tests/cli/test_bench.py tests/cli/test_machine.py tests/docs/test_examples.py::test_with_torch $(PYTEST_ARGS)
 

@@ -127,7 +127,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "spec/conv": ("tests/spec", *_CONVOLUTIONS),
     "spec/layouts.py": ("tests/spec/test_layouts.py", "tests/spec", *_CONVOLUTIONS),
     "testing": ("tests/spec/test_strategies.py", "tests/spec/test_conv_strategies.py"),
-    "torch": ("tests/test_torch.py", "tests/test_torch_modules.py"),
+    "torch": ("tests/test_torch_modules.py", "tests/host/test_torch.py", "tests/test_torch.py"),
     "typing.py": ("tests/spec/test_imports.py",),
     "weights.py": (
         *("tests/test_weights.py", "tests/formats", "tests/spec/test_weights.py", *_NETWORKS),

@@ -1,0 +1,323 @@
+"""Tensors of a GPU that the stand-in for cuDNN plays: what dnnffi.torch hands over and makes."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+
+import pytest
+from stress import user_arrays
+
+import dnnffi
+from dnnffi.backends.vendor.handle import close_handles
+
+torch = pytest.importorskip("torch")
+
+import dnnffi.torch  # noqa: E402 - needs torch
+from dnnffi.torch import modules, network, tensors, weights  # noqa: E402
+
+STEPS, BATCH, INPUT_SIZE, HIDDEN_SIZE = 5, 2, 3, 4
+DTYPE = torch.float64
+
+
+class GpuTensor(torch.Tensor):
+    """A tensor on the host that says it is on a GPU."""
+
+    is_cuda = True
+
+    def get_device(self):
+        return 0
+
+
+def on_gpu(tensor):
+    return tensor.detach().clone().as_subclass(GpuTensor).requires_grad_(tensor.requires_grad)
+
+
+class Gpu:
+    """What the tests see of the GPU: arrays that were made of tensors, and results."""
+
+    def __init__(self, control):
+        self._control = control
+        self._storages = {}  # kept, so that no other memory gets an address that is registered
+        self.arrays = []  # the names that they were made for
+        self.results = []
+
+    def register(self, tensor):
+        """Tell the stand-in of memory that PyTorch allocated."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._storages:
+            self._storages[storage.data_ptr()] = storage
+            self._control.standin_register(storage.data_ptr(), storage.nbytes())
+
+    def release(self, address):
+        self._control.standin_unregister(address)
+        del self._storages[address]
+
+    def device_array(self, name, tensor, owner):
+        self.register(tensor)
+        self.arrays.append(name)
+        return tensors_device_array(name, tensor, owner)
+
+    def allocate(self, shape, dtype):
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype)).as_subclass(GpuTensor)
+        self.results.append(weakref.ref(tensor))
+        return self.device_array("a result", tensor, tensor)
+
+    def close(self):
+        for address in list(self._storages):
+            self.release(address)
+
+
+tensors_device_array = tensors.device_array
+
+
+@pytest.fixture
+def gpu(host, monkeypatch):
+    user_arrays.install(monkeypatch)
+    made = Gpu(host.control)
+    for module in (tensors, weights):
+        monkeypatch.setattr(module, "device_array", made.device_array)
+    options = {"allocator": made.allocate, "stream": lambda: 0}
+    monkeypatch.setattr(network, "options_on", lambda device: options)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    yield made
+    dnnffi.clear_plans()
+    close_handles(host.library.without_cupy())
+    gc.collect()
+    made.close()
+
+
+def network_of(**keywords):
+    torch.manual_seed(0)
+    return torch.nn.LSTM(INPUT_SIZE, HIDDEN_SIZE, dtype=DTYPE, **keywords)
+
+
+def parameters_of(module, form):
+    """The parameters on the GPU: each in its own memory, or views of one buffer."""
+    parameters = list(module.parameters())
+    if form == "separate":
+        return list(map(on_gpu, parameters)), None
+    form = weights.list_form("lstm", parameters, module.num_layers, module.bidirectional, None)
+    flat = torch.zeros(form.layout.size, dtype=DTYPE).as_subclass(GpuTensor)
+    given = list(map(on_gpu, parameters))
+    for parameter, view in zip(given, form.views(flat), strict=True):
+        view.copy_(parameter.detach())
+        parameter.data = view
+    return given, flat
+
+
+@pytest.mark.parametrize("form", ["separate", "one buffer"])
+@pytest.mark.parametrize(
+    "keywords", [{}, {"num_layers": 2, "bidirectional": True}, {"proj_size": 2}], ids=str
+)
+def test_a_training_step_gives_the_gradients_of_torch_nn(gpu, form, keywords):
+    module = network_of(**keywords)
+    given, _ = parameters_of(module, form)
+    x = torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE, requires_grad=True)
+    ours = on_gpu(x)
+    keywords.pop("proj_size", None)
+    y, (h_n, c_n) = dnnffi.torch.lstm(ours, None, given, **keywords)
+    expected, states = module(x)
+    for one, other in ((y, expected), *zip((h_n, c_n), states, strict=True)):
+        torch.testing.assert_close(one.as_subclass(torch.Tensor), other)
+    dy = torch.randn(expected.shape, dtype=DTYPE)
+    found = torch.autograd.grad(y, [ours, *given], on_gpu(dy))
+    wanted = torch.autograd.grad(expected, [x, *module.parameters()], dy)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.as_subclass(torch.Tensor), other)
+    storages = {one.untyped_storage().data_ptr() for one in found[1:]}
+    assert len(storages) == 1  # of one gradient
+
+
+def test_a_list_in_one_buffer_is_not_copied_and_read_once(gpu):
+    module = network_of(num_layers=2)
+    given, flat = parameters_of(module, "one buffer")
+    x = on_gpu(torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    expected, _ = module(x.as_subclass(torch.Tensor))
+    for number in range(3):
+        y, _ = dnnffi.torch.lstm(x, None, list(given), num_layers=2)
+        torch.testing.assert_close(y.detach().as_subclass(torch.Tensor), expected)
+        assert gpu.arrays.count("weights") == 1, number
+    with torch.no_grad():
+        flat.zero_()
+        y, _ = dnnffi.torch.lstm(x, None, list(given), num_layers=2)
+    assert not y.any()
+
+
+def test_a_list_is_read_again_if_a_parameter_moved(gpu):
+    module = network_of()
+    given, _ = parameters_of(module, "one buffer")
+    x = on_gpu(torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    dnnffi.torch.lstm(x, None, given)
+    with torch.no_grad():
+        given[1].data = given[1].data.clone().mul_(2)
+        module.weight_hh_l0.mul_(2)
+    y, _ = dnnffi.torch.lstm(x, None, given)
+    torch.testing.assert_close(
+        y.detach().as_subclass(torch.Tensor), module(x.as_subclass(torch.Tensor))[0].detach()
+    )
+
+
+def test_a_parameter_that_was_transposed_in_place_is_copied(gpu):
+    module = torch.nn.LSTM(4, 1, bias=False, dtype=DTYPE)  # w_ih [4, 4]
+    given, _ = parameters_of(module, "one buffer")
+    x = on_gpu(torch.randn(STEPS, BATCH, 4, dtype=DTYPE))
+    dnnffi.torch.lstm(x, None, given)
+    given[0].data = given[0].data.t()
+    module.weight_ih_l0.data = module.weight_ih_l0.data.t()
+    y, _ = dnnffi.torch.lstm(x, None, given)
+    torch.testing.assert_close(
+        y.detach().as_subclass(torch.Tensor), module(x.as_subclass(torch.Tensor))[0].detach()
+    )
+
+
+def test_a_flat_tensor_is_read_once(gpu):
+    _, flat = parameters_of(network_of(), "one buffer")
+    flat.requires_grad_()
+    spec = dnnffi.RNNSpec(
+        mode="lstm", input_size=INPUT_SIZE, hidden_size=HIDDEN_SIZE, dtype="float64"
+    )
+    x = on_gpu(torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    for _ in range(3):
+        y, _ = dnnffi.torch.lstm(x, None, flat, spec=spec)
+    assert gpu.arrays.count("weights") == 1
+    (gradient,) = torch.autograd.grad(y, flat, on_gpu(torch.ones(y.shape, dtype=DTYPE)))
+    assert gradient.shape == flat.shape
+    shorter = flat.detach()[1:]
+    with pytest.raises(ValueError, match=r"^flat must have shape \(144,\); got \(143,\)"):
+        dnnffi.torch.lstm(x, None, shorter, spec=spec)
+
+
+def test_weights_that_are_retained_keep_no_memory(gpu):
+    given, flat = parameters_of(network_of(), "one buffer")
+    x = on_gpu(torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    with torch.no_grad():
+        dnnffi.torch.lstm(x, None, given)
+    before, memory = len(weights._retained), flat.untyped_storage()._weak_ref()
+    gpu.release(flat.data_ptr())
+    del flat
+    for parameter in given:
+        parameter.data = parameter.data.clone()  # as module.to() does
+    gc.collect()
+    assert torch.UntypedStorage._expired(memory)
+    del parameter, given
+    assert len(weights._retained) == before - 1
+
+
+def test_results_are_gone_with_their_last_name(gpu):
+    given, _ = parameters_of(network_of(), "one buffer")
+    x = on_gpu(torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    gc.disable()
+    try:
+        y, (h_n, c_n) = dnnffi.torch.lstm(x, None, given)
+        del y, h_n, c_n
+        assert [one() for one in gpu.results] == [None] * len(gpu.results)
+    finally:
+        gc.enable()
+
+
+def test_an_argument_on_another_device_is_named(gpu):
+    given, _ = parameters_of(network_of(), "one buffer")
+    x = on_gpu(torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    h_0 = torch.zeros(1, BATCH, HIDDEN_SIZE, dtype=DTYPE)
+    with pytest.raises(ValueError, match=r"^h_0 must be on the device of x"):
+        dnnffi.torch.lstm(x, (h_0, h_0), given)
+
+
+# The layout of a module's parameters
+
+
+@pytest.fixture
+def laid_out(monkeypatch):
+    """Modules lay out their parameters on the host too."""
+    monkeypatch.setattr(modules, "_can_move", lambda weight: type(weight) is torch.nn.Parameter)
+
+
+def is_one_buffer(module):
+    names = module._flat_weights_names
+    given = [getattr(module, name) for name in names]
+    mode = modules._MODES[module.mode]
+    form = weights.list_form(mode, given, module.num_layers, module.bidirectional, None)
+    return form.find_flat(given) is not None
+
+
+def module_of(library=dnnffi.torch, name="LSTM", **keywords):
+    torch.manual_seed(0)
+    keywords = {"num_layers": 2, "bidirectional": True, "dtype": DTYPE, **keywords}
+    return getattr(library, name)(INPUT_SIZE, HIDDEN_SIZE, **keywords)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_module_has_its_parameters_in_one_buffer(laid_out, name, bias):
+    module = module_of(name=name, bias=bias)
+    assert is_one_buffer(module)
+    expected = module_of(torch.nn, name, bias=bias).state_dict()
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, expected[key])
+
+
+def convert(module):
+    return module.float()
+
+
+def move(module):
+    return module.to_empty(device="cpu")
+
+
+def unpickle(module):
+    return copy.deepcopy(module)
+
+
+def replace_and_lay_out(module):
+    module.load_state_dict(module_of(torch.nn).state_dict(), assign=True)
+    assert not is_one_buffer(module)
+    module.flatten_parameters()
+    return module
+
+
+@pytest.mark.parametrize("change", [convert, move, unpickle, replace_and_lay_out])
+def test_a_module_that_is_changed_has_its_parameters_in_one_buffer(laid_out, change):
+    assert is_one_buffer(change(module_of()))
+
+
+def test_a_module_that_is_in_one_buffer_stays_where_it_is(laid_out):
+    module = module_of()
+    parameters = list(module.parameters())
+    before = [parameter.data_ptr() for parameter in parameters]
+    module.flatten_parameters()
+    module.share_memory()
+    module.flatten_parameters()
+    assert is_one_buffer(module)
+    assert all(one is two for one, two in zip(parameters, module.parameters(), strict=True))
+    assert all(parameter.is_shared() for parameter in parameters)
+    assert len(before) == len(parameters)
+
+
+def test_an_optimizer_that_knows_the_parameters_before_they_move_goes_on(laid_out):
+    theirs, ours = module_of(torch.nn), module_of()
+    x = torch.randn(STEPS, BATCH, INPUT_SIZE)
+    for module in (theirs, ours):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        module.float()
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(x)[0].square().sum().backward()
+            optimizer.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_parameters_that_share_memory_or_are_not_plain_stay_where_they_are(laid_out):
+    module = module_of(num_layers=1)
+    module.weight_hh_l0_reverse = module.weight_hh_l0
+    module.flatten_parameters()
+    assert module.weight_hh_l0_reverse is module.weight_hh_l0
+    y, _ = module(torch.ones(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    y.sum().backward()
+    other = module_of(num_layers=1)
+    other.bias_ih_l0 = torch.nn.Parameter(other.bias_ih_l0.detach().float())
+    addresses = [parameter.data_ptr() for parameter in other.parameters()]
+    other.flatten_parameters()
+    assert [parameter.data_ptr() for parameter in other.parameters()] == addresses
