@@ -10,7 +10,10 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from dnnffi.bench.shapes import FASTRNNS, Shape
+from dnnffi.bench.shapes import FASTRNNS, SHORT, Shape
+from dnnffi.bench.streams import model as stream_model
+from dnnffi.bench.streams import report
+from dnnffi.bench.streams.model import PACKED, PADDED
 from dnnffi.bench.summary import EAGER, FUNCTIONS, GRAPH, PHASE_WORDS, compare, figures
 
 MODELS = {  # with their colours, dnnffi's first
@@ -70,6 +73,94 @@ def speed(record: dict[str, Any]) -> Figure | None:
     figure.legend(loc="outside upper left", title=title(), title_fontproperties=BOLD, **legend)
     figure.supxlabel("\n".join(below), x=0.02, ha="left", size=8, color="#57606a")
     return figure
+
+
+STREAM_MODELS = {  # with their colours, in the order of the bars
+    PADDED: ("PyTorch, padded", "#c9510c"),
+    PACKED: ("PyTorch, packed", "#e6a574"),
+    stream_model.FUNCTIONS: ("dnnffi", "#1f6feb"),
+}
+
+
+@rc_context(STYLE)
+def streams(record: dict[str, Any]) -> Figure | None:
+    """Milliseconds of a batch of the everyday streams; None where nothing was measured.
+
+    The bars of a stream are scaled to its longest one: times of streams differ by a factor of 100.
+    """
+    names = report.streams_of(record, "everyday")
+    times = {model: report.figures(record, model) for model in STREAM_MODELS}
+    shown = [name for name in names if name in times[stream_model.FUNCTIONS]]
+    if not shown:
+        return None
+    shapes = {shape["name"]: shape for shape in record["shapes"]}
+    bars: dict[str, list[tuple[float, float, str]]] = {model: [] for model in STREAM_MODELS}
+    middles, place = [], 0.0
+    for name in shown:
+        found = [model for model in STREAM_MODELS if name in times[model]]
+        middles.append(place + (len(found) - 1) / 2)
+        longest = max(times[model][name] for model in found)
+        for row, model in enumerate(found):
+            time = times[model][name]
+            bars[model].append((place + row, time / longest, f"{time:.3g}"))
+        place += len(found) + 0.9
+    below = [
+        "The bars of a stream are scaled to its longest one.",
+        *stream_means(record, shown),
+        machine(record),
+    ]
+    figure = Figure((WIDTH, 0.7 + place * BAR + len(below) * LINE), layout="constrained")
+    axes = figure.subplots()
+    for model, (words, colour) in STREAM_MODELS.items():
+        if bars[model]:
+            places, lengths, labels = zip(*bars[model], strict=True)
+            drawn = axes.barh(places, lengths, 0.82, color=colour, label=words)
+            axes.bar_label(drawn, labels, padding=4)
+    first, second = zip(*(words_of_stream(shapes[name]) for name in shown), strict=True)
+    axes.set_yticks([middle - 0.45 for middle in middles], first, weight="bold")
+    axes.set_yticks([middle + 0.45 for middle in middles], second, minor=True)
+    axes.set_ylim(place - 1.4, -0.5)  # the first stream on top
+    axes.tick_params(axis="y", which="both", length=0)
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
+    legend = {"ncols": len(STREAM_MODELS), "frameon": False, "handlelength": 1}
+    title = "Milliseconds of a batch, each of another length"
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside upper left",
+        alignment="left",
+        title=title,
+        title_fontproperties=BOLD,
+        **legend,
+    )
+    figure.supxlabel("\n".join(below), x=0.02, ha="left", size=8, color="#57606a")
+    return figure
+
+
+def words_of_stream(shape: dict[str, Any]) -> tuple[str, str]:
+    """The network of a stream of a record, and its batches, as people say it."""
+    layers = f"{shape['layers']} layers" if shape["layers"] > 1 else "1 layer"
+    name = shape["mode"].upper().removeprefix("RNN_")
+    network = f"{name}, {layers}, H {shape['hidden_size']}, {SHORT[shape['dtype']]}"
+    if shape["dropout"]:
+        network += f", dropout {shape['dropout']:g}"
+    rows = f"{shape['batch']} rows" if shape["batch"] > 1 else "1 row"
+    kind = "each of" if shape["ragged"] else "all of"
+    batches = f"{rows}, {kind} {shape['shortest']} to {shape['longest']} steps"
+    return network, f"{batches}, {'training' if shape['training'] else 'inference'}"
+
+
+def stream_means(record: dict[str, Any], names: Sequence[str]) -> Iterator[str]:
+    """How many times as fast dnnffi's functions are, a line for each way of PyTorch's."""
+    for model, (words, _) in STREAM_MODELS.items():
+        found = report.ratios(record, model, stream_model.FUNCTIONS, names)
+        if found and model != stream_model.FUNCTIONS:
+            mean = report.mean_ratio(record, model, stream_model.FUNCTIONS, names)
+            streams = f"{len(found)} stream{'s' * (len(found) > 1)}"
+            yield (
+                f"dnnffi's functions are {mean:.2f} times as fast as {words}, geometric mean over "
+                f"{streams} (lowest {min(found.values()):.2f})"
+            )
 
 
 def title() -> str:

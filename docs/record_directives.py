@@ -9,6 +9,7 @@ call, ``tuning-report`` what was measured for one of these calls, ``bench-target
 of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file as it is,
 ``speed-figure`` a picture of the benchmark, which README.md shows too, ``bench-gain``,
 ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels,
+``stream-aims``, ``stream-bench`` and ``stream-figure`` what batches of changing length cost,
 ``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``,
 ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
 beside dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
@@ -28,6 +29,7 @@ import conv_table
 import figures
 import own_aims
 import rnn_table
+import stream_tables
 from docutils import nodes
 from records import (
     BENCH_HEAD,
@@ -382,6 +384,36 @@ class SameGraphs(Rows):
     file, head, rows = "same_graphs.json", SAME_GRAPHS_HEAD, staticmethod(same_graphs_rows)
 
 
+class StreamAims(Record):
+    """``stream-aims``: the aims for streams of batches."""
+
+    file = "stream.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [table(stream_tables.aim_rows(json.loads(text)), stream_tables.AIM_HEAD)]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [table(stream_tables.aim_rows(None), stream_tables.AIM_HEAD)]
+
+
+class StreamBench(Record):
+    """``stream-bench``: the time of a batch, of another record with its file."""
+
+    optional_arguments = 1
+    file = "stream.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        said = f"{stream_tables.words(record)} {self.measured_on(record)}"
+        return [
+            table(stream_tables.rows(record), stream_tables.head(record)),
+            nodes.paragraph(text=said),
+        ]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [nodes.paragraph(text="Not measured yet.")]
+
+
 class BenchImages(BenchRecord):
     """``bench-images``."""
 
@@ -494,6 +526,23 @@ class SpeedFigure(Record):
         return [nodes.image(uri="speed.svg", alt=alt)]
 
 
+class StreamFigure(Record):
+    """``stream-figure``, likewise; nothing without the record."""
+
+    file = "stream.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        drawn = figures.streams(json.loads(text))
+        if drawn is None:
+            return self.missing(self.file)
+        _write(DOCS / "stream.svg", figures.svg(drawn))
+        alt = "Bars: milliseconds of a batch of changing length, of dnnffi beside PyTorch"
+        return [nodes.image(uri="stream.svg", alt=alt)]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return []
+
+
 class StepsFigure(Record):
     """``steps-figure``, likewise."""
 
@@ -587,6 +636,9 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("own-stress", OwnStress)
     app.add_directive("same-graphs", SameGraphs)
     app.add_directive("steps-figure", StepsFigure)
+    app.add_directive("stream-aims", StreamAims)
+    app.add_directive("stream-bench", StreamBench)
+    app.add_directive("stream-figure", StreamFigure)
     app.add_directive("bench-targets", BenchTargets)
     app.add_directive("bench-record", BenchRecord)
     app.add_directive("bench-images", BenchImages)

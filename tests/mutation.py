@@ -92,6 +92,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     "backends/vulkan": ("tests/backends/vulkan",),
     "bench": ("tests/bench", "tests/cli/test_bench.py"),
     "bench/jax_": ("tests/bench/test_jax_models.py",),
+    "bench/streams": (
+        *("tests/bench/test_streams.py", "tests/bench/test_stream_runner.py"),
+        *("tests/bench/test_stream_report.py", "tests/cli/test_bench.py"),
+    ),
+    "bench/streams/jax_": ("tests/bench/test_stream_jax_models.py",),
+    "bench/streams/torch_": ("tests/bench/test_stream_torch_models.py",),
     "bench/torch_": ("tests/bench/test_torch_models.py", "tests/bench/test_image_models.py"),
     "cache_folder.py": ("tests/execution/test_store.py", "tests/runtime"),
     "cli": ("tests/cli", "tests/backends/vulkan/test_demo.py"),
@@ -135,7 +141,10 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """By the beginning of a path in the package, the tests that belong there, the fastest first."""
 
-FRAMEWORKS = {"jax": "jax", "torch": "torch", "bench/jax_": "jax", "bench/torch_": "torch"}
+FRAMEWORKS = {
+    **{"jax": "jax", "bench/jax_": "jax", "bench/streams/jax_": "jax"},
+    **{"torch": "torch", "bench/torch_": "torch", "bench/streams/torch_": "torch"},
+}
 """By the beginning of a path in the package, the framework that its tests import."""
 
 MAX_SECONDS_OF_FIRST_TESTS = 15.0

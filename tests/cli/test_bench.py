@@ -19,6 +19,8 @@ import pytest
 from dnnffi.bench import array_models, runner
 from dnnffi.bench.creator import Creator
 from dnnffi.bench.shapes import draw_shapes
+from dnnffi.bench.streams import problems as streams
+from dnnffi.bench.streams import runner as stream_runner
 from dnnffi.bench.suites import SUITES
 from dnnffi.cli import bench, main, probe
 
@@ -83,6 +85,50 @@ def test_image_cnns_beside_torch(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "dnnffi against torch eager, forward + backward" in out
     assert "Not measured: dnnffi tuned (1 x needs a GPU)" in out
+
+
+STREAM = ["bench", "stream", "--device", "cpu", "--quick"]
+
+
+def test_streams_of_batches_write_their_record(tmp_path, capsys):
+    record = tmp_path / "stream.json"
+    assert main([*STREAM, "--json", str(record), "--only", "tiny"]) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    assert found["settings"] == {"rounds": 1, "batches": 16}
+    assert [shape["name"] for shape in found["shapes"]] == [one.name for one in streams.TINY]
+    assert {shape["num_batches"] for shape in found["shapes"]} == {16}
+    assert found["shapes"][0]["epoch_seeds"] == [1, 2]
+    assert {row["model"] for row in found["rows"]} == {"dnnffi", "tuned plan"}
+    assert all(row["ms"] > 0 and row["first_epoch_s"] > 0 for row in found["rows"])
+    out = capsys.readouterr().out
+    assert "Streams: mode, dtype, shortest-longest row" in out
+    assert "geometric mean, tiny" in out
+
+
+def test_streams_beside_torch(capsys):
+    pytest.importorskip("torch")
+    assert main([*STREAM, "--peers", "torch", "--only", "tiny lstm*ragged", "--rounds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "x the better of PyTorch's" in out
+    assert "torch packed" in out
+
+
+def test_drawn_streams_have_their_seed_in_the_record(monkeypatch, tmp_path):
+    monkeypatch.setattr(stream_runner.StreamRunner, "rows", lambda *_: [])
+    record = tmp_path / "stream.json"
+    assert main([*STREAM, "--shapes", "random", "--seed", "5", "--json", str(record)]) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    assert found["seed"] == 5
+    names = [shape["name"] for shape in found["shapes"]]
+    assert names == [stream.name for stream in streams.draw_streams(5)]
+
+
+@pytest.mark.parametrize("option", ["--plot", "--warm-up"])
+def test_what_streams_do_not_have_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*STREAM, option, "1"])
+    assert stop.value.code == 2
+    assert f"unrecognized arguments: {option}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)

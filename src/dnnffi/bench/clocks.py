@@ -12,7 +12,7 @@ is not in it, nor are the blocks that a pool holds free.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,23 @@ class Clock:
         """Milliseconds and host microseconds of a call, means over ``count`` in a row."""
         seconds = _seconds(call, count) / count
         return seconds * 1e3, seconds * 1e6
+
+    def loop(self, call: Callable[[Any], Any], arguments: Iterable[Any]) -> tuple[float, float]:
+        """Wall seconds of one call for each argument, and the host's until the last one returns.
+
+        The device is idle before the first call and when the wall time ends.
+        """
+        self.drain(None)
+        start = time.perf_counter()
+        result = None
+        for argument in arguments:
+            result = call(argument)
+        host = time.perf_counter() - start
+        self.drain(result)
+        return time.perf_counter() - start, host
+
+    def drain(self, result: Any) -> None:
+        """Wait until the device is idle; of JAX until ``result`` is there."""
 
     def used(self) -> int | None:
         """Bytes in use; None where it cannot be said."""
@@ -77,6 +94,9 @@ class CupyClock(Clock):
         first, last, host = _between_events(cuda.Event, call, count)
         return cuda.get_elapsed_time(first, last) / count, host / count * 1e6
 
+    def drain(self, result: Any) -> None:
+        self._cupy.cuda.Device().synchronize()
+
     def used(self) -> int | None:
         return int(self._cupy.get_default_memory_pool().used_bytes())
 
@@ -127,6 +147,9 @@ class TorchClock(Clock):
         first, last, host = _between_events(event, call, count)
         return first.elapsed_time(last) / count, host / count * 1e6
 
+    def drain(self, result: Any) -> None:
+        self._cuda.synchronize()
+
     def used(self) -> int | None:
         return int(self._cuda.memory_allocated())
 
@@ -162,6 +185,9 @@ class JaxClock(Clock):
         host = time.perf_counter() - start
         self._jax.block_until_ready(results)
         return (time.perf_counter() - start) / count * 1e3, host / count * 1e6
+
+    def drain(self, result: Any) -> None:
+        self._jax.block_until_ready(result)
 
     def peak(self, call: Call) -> int | None:
         self._jax.block_until_ready(call())

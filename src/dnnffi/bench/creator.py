@@ -6,19 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Shape
 from dnnffi.spec.rnn import GATES
 
 
 class Limits(NamedTuple):
-    """Of recurrent networks. ``lengths`` is whether it takes ("may"), needs or refuses them."""
+    """The recurrent networks that a creator takes.
+
+    lengths : whether it may have rows of different length ("may"), or "needs" or "refuses" them
+    dropout : whether it drops outputs between layers, where a problem asks for it
+    """
 
     modes: tuple[str, ...] = tuple(GATES)
     dtypes: tuple[str, ...] | None = None  # None for all
     layers: int | None = None  # at most
     both_directions: bool = True
     lengths: str = "may"
+    dropout: bool = True
 
     def why_not(self, shape: Shape) -> str:
         """Why ``shape`` is not for it; empty if it is."""
@@ -34,6 +38,8 @@ class Limits(NamedTuple):
             return "rows of equal length only"
         if self.lengths == "needs" and not shape.lengths:
             return "rows of different length only"
+        if not self.dropout and getattr(shape, "dropout", False):
+            return "no dropout"
         return ""
 
 
@@ -42,8 +48,11 @@ LSTM = Limits(modes=("lstm",), layers=1, both_directions=False, lengths="refuses
 LSTM_LAYERS = LSTM._replace(layers=None)
 LSTM_LENGTHS = LSTM._replace(lengths="needs")
 
-Create = Callable[[Any, Any, str, bool], ModelDef]
-"""(problem, what its `draw` gave, place, training) -> model; place is "cpu" or "gpu"."""
+Create = Callable[[Any, Any, str, bool], Any]
+"""(problem, what its `draw` gave, place, training) -> model, as the suite's runner has it.
+
+The place is "cpu" or "gpu"; the model is a `dnnffi.bench.model.ModelDef` or of another kind.
+"""
 
 
 @dataclass(frozen=True)

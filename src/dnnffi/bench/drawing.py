@@ -1,6 +1,11 @@
-"""Random host arrays, from which every model of a problem is made."""
+"""Random sizes of problems, and random host arrays from which every model of a problem is made."""
 
 from __future__ import annotations
+
+import random
+from math import exp, log
+from statistics import NormalDist
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -9,6 +14,41 @@ from dnnffi.device.interface import NDArray
 
 # More numbers than this are repeated: drawing 10^8 of them would take longer than the measuring.
 _DRAWN = 1 << 20
+
+Card = TypeVar("Card")
+
+
+class Draws:
+    """Random sizes and choices; a seed gives the same ones everywhere.
+
+    Only ``random()`` of Python's generator is used: what its other methods make of it may change
+    between versions.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._uniform = random.Random(seed).random
+
+    def deck(self, *pairs: tuple[Any, int]) -> list[Any]:
+        """Return each value as often as its number says, in a drawn order."""
+        return self.shuffled([value for value, count in pairs for _ in range(count)])
+
+    def size(self, least: int, most: int, multiple: int = 1) -> int:
+        """Return a size that is as likely in every octave, rounded to a multiple."""
+        drawn = least * (most / least) ** self._uniform()
+        return max(1, round(drawn / multiple)) * multiple
+
+    def integer(self, least: int, most: int) -> int:
+        """Return an integer from ``least`` to ``most``, all equally likely."""
+        return least + int(self._uniform() * (most - least + 1))
+
+    def log_normal(self, median: float, deviation: float) -> float:
+        """Return a number whose logarithm is normal around that of ``median``."""
+        normal = NormalDist().inv_cdf(max(self._uniform(), 1e-12))
+        return exp(log(median) + deviation * normal)
+
+    def shuffled(self, values: list[Card]) -> list[Card]:
+        """Return the values in a drawn order."""
+        return [values[n] for _, n in sorted((self._uniform(), n) for n in range(len(values)))]
 
 
 class Drawing:

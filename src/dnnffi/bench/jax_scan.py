@@ -27,7 +27,7 @@ def scan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     states = (data.h_0,) if data.c_0 is None else (data.h_0, data.c_0)
     x, dy, *arrays = map(jnp.asarray, (data.x, data.dy, *states, *data.weights))
     hx, weights = tuple(arrays[: len(states)]), arrays[len(states) :]
-    run = partial(_network, shape.mode, shape.directions)
+    run = partial(network, shape.mode, shape.directions)
     if not training:
         return ModelDef(partial(jax.jit(run), x, hx, weights))
 
@@ -47,7 +47,7 @@ def scan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return ModelDef(forward, backward)
 
 
-def _network(mode: str, directions: int, x: Any, hx: State, weights: Sequence[Any]) -> Any:
+def network(mode: str, directions: int, x: Any, hx: State, weights: Sequence[Any]) -> Any:
     """y, and h_n or (h_n, c_n)."""
     ended: list[State] = []
     for first in range(0, len(weights), 4 * directions):

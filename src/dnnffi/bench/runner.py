@@ -73,8 +73,8 @@ class Row:
 
 
 @dataclass
-class _Contender:
-    """A model in the race."""
+class Contender:
+    """A model that takes its turns, and what its turns took."""
 
     creator: Creator
     clock: Clock
@@ -94,9 +94,13 @@ class Runner:
         self.settings = settings
         self._clocks: dict[str, Clock] = {}
 
+    def prepared(self, shape: Any) -> Any:
+        """The problem with what the settings say of it."""
+        return shape
+
     def rows(self, shape: Problem, creators: Sequence[Creator]) -> Iterator[Row]:
         """The rows of one problem, inference before training."""
-        phases = PHASES if shape.training else PHASES[:1]
+        phases = self.phases(shape)
         skipped = {creator: creator.why_not(shape, self.place) for creator in creators}
         able = [creator for creator in creators if not skipped[creator]]
         data = shape.draw() if able else None
@@ -108,6 +112,10 @@ class Runner:
                 else:
                     yield Row(shape.name, creator.name, phase, skipped=skipped[creator])
             self._tidy()
+
+    def phases(self, shape: Problem) -> tuple[str, ...]:
+        """The phases in which a problem is measured."""
+        return PHASES if shape.training else PHASES[:1]
 
     def _clock(self, creator: Creator) -> Clock:
         if creator.library not in self._clocks:
@@ -131,7 +139,7 @@ class Runner:
             self._tidy()
             return None
 
-        race: list[_Contender] = []
+        race: list[Contender] = []
         for creator in creators:
             entered = attempt(creator, partial(self._enter, shape, data, creator, phase))
             if entered is not None:
@@ -141,19 +149,22 @@ class Runner:
                 if attempt(contender.creator, partial(self._turn, contender)) is None:
                     race.remove(contender)
         for contender in race:
-            rows[contender.creator] = Row(
-                shape.name,
-                contender.creator.name,
-                phase,
-                ms=statistics.median(contender.ms),
-                host_us=statistics.median(contender.host_us),
-                peak_bytes=contender.peak_bytes,
-                calls=contender.calls,
-                about=contender.about,
-            )
+            rows[contender.creator] = self._row(shape, phase, contender)
         return rows
 
-    def _enter(self, shape: Problem, data: Any, creator: Creator, phase: str) -> _Contender:
+    def _row(self, shape: Problem, phase: str, contender: Contender) -> Row:
+        return Row(
+            shape.name,
+            contender.creator.name,
+            phase,
+            ms=statistics.median(contender.ms),
+            host_us=statistics.median(contender.host_us),
+            peak_bytes=contender.peak_bytes,
+            calls=contender.calls,
+            about=contender.about,
+        )
+
+    def _enter(self, shape: Problem, data: Any, creator: Creator, phase: str) -> Contender:
         """Make the model, warm it up, measure its memory, and find how many calls fill a turn."""
         clock, settings = self._clock(creator), self.settings
         before = clock.used()
@@ -185,9 +196,9 @@ class Runner:
         ms = clock.time(call, 3)[0]
         calls = min(200, max(1, math.ceil(settings.seconds * 1e3 / max(ms, 1e-3))))
         about = None if model.about is None else model.about()
-        return _Contender(creator, clock, call, peak, about, calls)
+        return Contender(creator, clock, call, peak, about, calls)
 
-    def _turn(self, contender: _Contender) -> bool:
+    def _turn(self, contender: Contender) -> bool:
         clock, call = contender.clock, contender.call
         contender.ms.append(clock.time(call, contender.calls)[0])
         few = min(contender.calls, self.settings.host_calls)
@@ -205,3 +216,6 @@ class Runner:
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:300]
+
+
+RUNNER, DEFAULT = Runner, Settings()

@@ -9,9 +9,9 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod, sqrt
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from dnnffi.bench.drawing import Drawing
+from dnnffi.bench.drawing import Drawing, Draws
 from dnnffi.bench.model import Problem
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.names import DType, Mode
@@ -194,7 +194,6 @@ OWN = (
 SEED = 14
 """Of the set ``random``, where no other is named."""
 
-_DRAWN = 20
 _MOST_STEPS = 600  # of all layers and directions, one after the other
 _MOST_WORK = 2e11  # multiplications and additions of a forward: some milliseconds
 
@@ -206,18 +205,8 @@ def draw_shapes(seed: int = SEED) -> tuple[Shape, ...]:
     every octave. In half of the networks I and H are multiples of 16, as most people have them, in
     the others any numbers. Too large ones are drawn again. A seed gives the same shapes everywhere.
     """
-    # Its random() alone: what random's other methods make of it may change between versions.
-    uniform = random.Random(seed).random
-
-    def deck(*pairs: tuple[Any, int]) -> list[Any]:
-        """Each value as often as its number says, in a drawn order."""
-        cards = [value for value, count in pairs for _ in range(count)]
-        return [cards[place] for _, place in sorted((uniform(), n) for n in range(_DRAWN))]
-
-    def size(least: int, most: int, multiple: int = 1) -> int:
-        drawn = least * (most / least) ** uniform()
-        return max(1, round(drawn / multiple)) * multiple
-
+    draws = Draws(seed)
+    deck, size = draws.deck, draws.size
     decks = zip(
         deck(("lstm", 8), ("gru", 6), ("rnn_tanh", 3), ("rnn_relu", 3)),
         deck(("float16", 8), ("bfloat16", 5), ("float32", 7)),

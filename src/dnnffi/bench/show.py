@@ -56,7 +56,7 @@ def print_record(record: Record, naming: str) -> None:
     for phase, words in PHASE_WORDS.items():
         head, rows = table(record, phase)
         if rows:
-            _print_table(words.capitalize(), head, rows)
+            print_table(words.capitalize(), head, rows)
     for line in (*unmeasured(record), *map(str, comparisons(record))):
         print(line)
 
@@ -109,7 +109,8 @@ def unmeasured(record: Record) -> list[str]:
     return lines
 
 
-def _print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, whose first two columns are texts."""
     if find_spec("rich") is not None and sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table

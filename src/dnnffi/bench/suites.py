@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 from dnnffi.bench import images, shapes
 from dnnffi.bench.model import Problem
+from dnnffi.bench.streams import problems as streams
 from dnnffi.bench.summary import CAPTURED, FUNCTIONS, GRAPH, RAW
 
 if TYPE_CHECKING:
     from dnnffi.bench.creator import Creator
+
+
+CALLS = "runner"
+"""The module that measures a problem by calls on the same arrays."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class Suite:
     all_models_on : the sets on which creators are measured that are not ``always``
     drawn : of the sets whose shapes are drawn, what draws them from a seed
     models_on : of the sets on which less is measured, the models
+    seed : of ``drawn``, where no other is named
+    runner : the module of `dnnffi.bench` that measures; it has RUNNER, DEFAULT and QUICK
+    report : the module of `dnnffi.bench` that prints a record
+    plots : whether `dnnffi.bench.plot` makes a picture of a record
     """
 
     networks: str
@@ -39,6 +48,10 @@ class Suite:
     all_models_on: frozenset[str]
     drawn: Mapping[str, Callable[[int], tuple[Problem, ...]]] = field(default_factory=dict)
     models_on: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    seed: int = shapes.SEED
+    runner: str = CALLS
+    report: str = "show"
+    plots: bool = True
 
     def measures(self, creator: Creator, sets: Iterable[str]) -> bool:
         """Whether a creator is measured on a shape of these sets, where none are named."""
@@ -76,5 +89,20 @@ SUITES = {
         ("image_models",),
         {"torch": "torch_image_models"},
         frozenset(images.SETS),
+    ),
+    "stream": Suite(
+        "streams of batches, each of another length",
+        streams.NAMING,
+        streams.SETS,
+        "everyday",
+        "tiny",
+        ("streams.array_models",),
+        {"torch": "streams.torch_models", "jax": "streams.jax_models"},
+        frozenset(streams.SETS),
+        {"random": streams.draw_streams},
+        seed=streams.RANDOM_SEED,
+        runner="streams.runner",
+        report="streams.report",
+        plots=False,
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -33,7 +33,8 @@ def old_jit() -> Iterator[None]:
         yield
 
 
-def _tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
+def tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
+    """Return a tensor with the numbers of a host array, which may require a gradient."""
     # A copy, on the CPU too: no two models share an array. PyTorch knows no bfloat16 of NumPy's.
     if array.dtype.name == "bfloat16":
         copied = torch.tensor(array.view("int16"), device=device(place)).view(torch.bfloat16)
@@ -44,7 +45,7 @@ def _tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
 
 def _states(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
     given = (data.h_0,) if data.c_0 is None else (data.h_0, data.c_0)
-    return tuple(_tensor(array, place, gradient) for array in given)
+    return tuple(tensor(array, place, gradient) for array in given)
 
 
 def _trained(
@@ -65,34 +66,38 @@ def _trained(
     return ModelDef(forward, backward if training else None)
 
 
-def _module(shape: Shape, data: Data, place: str, training: bool) -> Any:
-    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(shape.mode)
-    if kind is None:
-        kind = partial(torch.nn.RNN, nonlinearity=shape.mode.removeprefix("rnn_"))
-    module = kind(
+def module_of(
+    shape: Any,
+    weights: Sequence[NDArray],
+    place: str,
+    training: bool,
+    *,
+    package: Any = torch.nn,
+    dropout: float = 0.0,
+) -> Any:
+    """Return the module of ``package`` (``torch.nn``, or one like it) with these weights."""
+    kind = {"lstm": "LSTM", "gru": "GRU"}.get(shape.mode, "RNN")
+    keywords = {} if kind != "RNN" else {"nonlinearity": shape.mode.removeprefix("rnn_")}
+    module = getattr(package, kind)(
         shape.input_size,
         shape.hidden_size,
         shape.layers,
         bidirectional=shape.directions == 2,
+        dropout=dropout,
         device=device(place),
         dtype=getattr(torch, shape.dtype),
+        **keywords,
     )
     with torch.no_grad():
-        for parameter, array in zip(_parameters(module), data.weights, strict=True):
-            parameter.copy_(_tensor(array, "cpu", False))
-    module.requires_grad_(training).train(training)
-    module.flatten_parameters()
-    return module
-
-
-def _parameters(module: Any) -> list[torch.Tensor]:
-    return [parameter for layer in module.all_weights for parameter in layer]
+        for parameter, array in zip(module.parameters(), weights, strict=True):
+            parameter.copy_(tensor(array, "cpu", False))
+    return module.requires_grad_(training).train(training)
 
 
 def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """``torch.nn.LSTM`` and its like; with lengths, packing and unpacking are part of the call."""
-    module = _module(shape, data, place, training)
-    x, states = _tensor(data.x, place, training), _states(data, place, training)
+    module = module_of(shape, data.weights, place, training)
+    x, states = tensor(data.x, place, training), _states(data, place, training)
     hx = states if shape.mode == "lstm" else states[0]
     forward: Callable[[], Any] = partial(module, x, hx)
     if shape.lengths:
@@ -104,8 +109,8 @@ def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
             y, hx_n = module(packed, hx)
             return rnn.pad_packed_sequence(y, total_length=shape.steps)[0], hx_n
 
-    dy = _tensor(data.dy, place, False)
-    return _trained(forward, x, states, _parameters(module), dy, training)
+    dy = tensor(data.dy, place, False)
+    return _trained(forward, x, states, list(module.parameters()), dy, training)
 
 
 def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
@@ -134,9 +139,9 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
     name = "multilayer" if variant == "dropout" else variant
     with old_jit():
         function: Any = torch.jit.script(getattr(torch_script, name))
-    x, states = _tensor(data.x, place, training), _states(data, place, training)
-    params = [_tensor(array, place, training) for array in data.weights]
-    gradient = _tensor(data.dy, place, False)
+    x, states = tensor(data.x, place, training), _states(data, place, training)
+    params = [tensor(array, place, training) for array in data.weights]
+    gradient = tensor(data.dy, place, False)
     inputs: tuple[Any, ...]
     if variant == "simple":
         states = tuple(state[0].detach().requires_grad_(training) for state in states)

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnffi import files
-from dnnffi.bench.shapes import SEED, shapes_of
-from dnnffi.bench.suites import SUITES, Suite
+from dnnffi.bench.shapes import shapes_of
+from dnnffi.bench.suites import CALLS, SUITES, Suite
 from dnnffi.cli.command import INTERRUPTED, CommandError, check_output, number, one_thread
 
 if TYPE_CHECKING:
     from dnnffi.bench.creator import Creator
     from dnnffi.bench.model import Problem
-    from dnnffi.bench.runner import Settings
+    from dnnffi.bench.runner import Runner
 
 NAME = "bench"
 HELP = "measure networks beside PyTorch and JAX"
@@ -67,8 +67,8 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
         parser.add_argument(
             "--seed",
             type=number(int, lambda value: value >= 0, "0 or more"),
-            default=SEED,
-            help=f"of the sets that are drawn: {', '.join(suite.drawn)} (default: {SEED})",
+            default=suite.seed,
+            help=f"of the sets that are drawn: {', '.join(suite.drawn)} (default: {suite.seed})",
         )
     parser.add_argument(
         "--peers",
@@ -91,23 +91,28 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
     parser.add_argument("--device", choices=("cpu", "gpu"), help="default: gpu where it can be")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
     parser.add_argument("--rounds", type=positive, help="turns of each model")
-    parser.add_argument("--warm-up", type=positive, help="calls of each model before it is timed")
+    if suite.runner == CALLS:
+        words = "calls of each model before it is timed"
+        parser.add_argument("--warm-up", type=positive, help=words)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture there (PNG)")
+    if suite.plots:
+        parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture there (PNG)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print, write. The exit code is 1 if a model failed but for want of memory."""
-    from dnnffi.bench import show
-    from dnnffi.bench.runner import OUT_OF_MEMORY, Runner
+    from dnnffi.bench.runner import OUT_OF_MEMORY
+    from dnnffi.bench.show import progress
     from dnnffi.cli import probe
     from dnnffi.cli.machine import machine
 
+    suite = SUITES[options.what]
+    if not suite.plots:
+        options.plot = None
     for name in ("json", "plot"):
         path = getattr(options, name)
         if path is not None:
             check_output(f"--{name}", path)
-    suite = SUITES[options.what]
     place = _place(options.device)
     chosen = _shapes(suite, options, place)
     by_peer = _peer_creators(suite, options.peers, place)
@@ -115,22 +120,22 @@ def run(options: argparse.Namespace) -> int:
     if options.plot and probe.absent("matplotlib"):
         print(f"--plot is skipped: it needs matplotlib. Install: {probe.INSTALL_DEMO}")
         options.plot = None
-    settings = _settings(options, place)
+    runner = _runner(suite, options, place)
+    chosen = {runner.prepared(shape): sets for shape, sets in chosen.items()}
     record: dict[str, Any] = {
         "machine": machine(place, tuple(by_peer)),
-        "settings": vars(settings),
+        "settings": vars(runner.settings),
         "shapes": [shape.as_json() | {"sets": sets} for shape, sets in chosen.items()],
         "rows": [],
     }
     if not suite.drawn.keys().isdisjoint(chain(*chosen.values())):
         record["seed"] = options.seed
     print(", ".join(f"{name} {value}" for name, value in record["machine"].items()))
-    runner = Runner(place, settings)
     interrupted = False
     try:
         # PyTorch too, which is imported by now.
         threads = one_thread() if place == "cpu" else nullcontext()
-        with threads, show.progress(len(chosen)) as begin:
+        with threads, progress(len(chosen)) as begin:
             for shape, sets in chosen.items():
                 begin(shape.name)
                 wanted = [
@@ -144,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
                     files.write_json(options.json, record)
     except KeyboardInterrupt:
         interrupted = True
-    show.print_record(record, suite.naming)
+    _module(suite.report).print_record(record, suite.naming)
     if options.plot and record["rows"]:
         from dnnffi.bench.plot import plot
 
@@ -169,14 +174,15 @@ def _place(asked: str | None) -> str:
     return "cpu" if asked == "cpu" or problem else "gpu"
 
 
-def _settings(options: argparse.Namespace, place: str) -> Settings:
-    from dnnffi.bench.runner import QUICK, Settings
-
-    settings = QUICK if options.quick else Settings()
-    if place == "cpu":
+def _runner(suite: Suite, options: argparse.Namespace, place: str) -> Runner:
+    module = _module(suite.runner)
+    settings = module.QUICK if options.quick else module.DEFAULT
+    if place == "cpu" and suite.runner == CALLS:
         settings = replace(settings, warm_up=3)  # there is nothing to tune
-    given = {name: getattr(options, name) for name in ("rounds", "warm_up")}
-    return replace(settings, **{name: n for name, n in given.items() if n is not None})
+    given = {name: getattr(options, name, None) for name in ("rounds", "warm_up")}
+    settings = replace(settings, **{name: n for name, n in given.items() if n is not None})
+    runner: Runner = module.RUNNER(place, settings)
+    return runner
 
 
 def _peers(suite: Suite, asked: tuple[str, ...] | None, place: str) -> tuple[str, ...]:
@@ -264,7 +270,12 @@ def _creators(
 
 
 def _creators_in(module: str) -> tuple[Creator, ...]:
-    return import_module(f"dnnffi.bench.{module}").CREATORS
+    creators: tuple[Creator, ...] = _module(module).CREATORS
+    return creators
+
+
+def _module(name: str) -> Any:
+    return import_module(f"dnnffi.bench.{name}")
 
 
 def _occurs(pattern: str, text: str) -> bool:

@@ -64,7 +64,10 @@ PARTS = {
     "jax-rnn": ("jax/rnn/*",),
     "jax-conv": ("jax/convolution/*",),
     "jax": ("jax/*",),
-    "bench-report": ("bench/plot.py", "bench/show.py", "bench/summary.py"),
+    "bench-report": (
+        *("bench/plot.py", "bench/show.py", "bench/summary.py", "bench/streams/report.py"),
+    ),
+    "bench-streams": ("bench/streams/*",),
     "bench": ("bench/*",),
     "testing": ("testing/*",),
     "cli": ("cli/*", "__main__.py"),
@@ -105,6 +108,8 @@ RECORDS = {
         "own_stress.json": _NETWORKS,
         "reference_cpu.txt": (*_RNN, "reference"),
         "same_graphs.json": (*_NETWORKS, "bench"),
+        "stream.json": (*_NETWORKS, "torch", "bench", "bench-streams"),
+        "stream_conv.json": (*_CONVOLUTIONS, "torch", "bench", "bench-streams"),
         "vulkan.json": _VULKAN,
         "vulkan_gpu.json": _VULKAN,
     }.items()

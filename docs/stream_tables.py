@@ -1,0 +1,89 @@
+"""Tables of the record of streams, as the pages show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dnnffi.bench.streams.model import FUNCTIONS, TUNED_PLAN
+from dnnffi.bench.streams.report import (
+    BEST_TORCH,
+    conditions,
+    figures,
+    mean_ratio,
+    ratios,
+    sets_of,
+    spread,
+    streams_of,
+    targets,
+)
+from dnnffi.bench.summary import NOT_MEASURED
+
+AIM_HEAD = ("What", "Against", "Aim", "dnnffi's functions", "Reached")
+
+
+def aim_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
+    """Return the aims beside what a run measured; None stands for no run."""
+    words = {None: "-", True: "yes", False: "no"}
+    found = targets({"shapes": [], "rows": [], "settings": {}} if record is None else record)
+    return [
+        (one.what, one.against or "-", one.aim, one.measured, words[one.reached]) for one in found
+    ]
+
+
+def models_of(record: dict[str, Any]) -> list[str]:
+    """Return the models that were measured, in their order."""
+    return list(dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row))
+
+
+def head(record: dict[str, Any]) -> tuple[str, ...]:
+    """Return the columns of `rows`."""
+    return ("Stream", *(f"{model}, ms" for model in models_of(record)), *_RATIOS)
+
+
+_RATIOS = ("dnnffi / tuned plan", "better of PyTorch / dnnffi", "first epoch, s")
+
+
+def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return milliseconds of a batch by stream, and the geometric means of each set's ratios.
+
+    A row ends with the seconds of the first epoch of dnnffi's functions.
+    """
+    models = models_of(record)
+    times = {model: figures(record, model) for model in models}
+    plans = ratios(record, FUNCTIONS, TUNED_PLAN)
+    speedups = ratios(record, BEST_TORCH, FUNCTIONS)
+    first = figures(record, FUNCTIONS, "first_epoch_s")
+    found: list[tuple[str, ...]] = []
+    for shape in record["shapes"]:
+        name = shape["name"]
+        cells = [_number(times[model].get(name), 3) for model in models]
+        others = (_number(values.get(name), 2) for values in (plans, speedups, first))
+        found.append((name, *cells, *others))
+    for name in sets_of(record):
+        streams = streams_of(record, name)
+        means = (
+            mean_ratio(record, *pair, streams)
+            for pair in ((FUNCTIONS, TUNED_PLAN), (BEST_TORCH, FUNCTIONS))
+        )
+        means_text = (_number(mean, 2) for mean in means)
+        found.append((f"geometric mean, {name}", *[""] * len(models), *means_text, ""))
+    return found
+
+
+def _number(value: float | None, digits: int) -> str:
+    return NOT_MEASURED if value is None else f"{value:.{digits}f}"
+
+
+def words(record: dict[str, Any]) -> str:
+    """Return how many batches and turns were measured, the noise, and the seeds, in sentences."""
+    said = [f"{conditions(record)}."]
+    noise = [(spread(row), row) for row in record["rows"] if "ms" in row]
+    if noise:
+        worst, row = max(noise, key=lambda one: one[0])
+        said.append(
+            f"Between the turns of a model a time differs by at most {worst:.0%} of its median "
+            f"({row['model']}, {row['shape']})."
+        )
+    if "seed" in record:
+        said.append(f"The seed of the set random: {record['seed']}.")
+    return " ".join(said)

@@ -1,0 +1,137 @@
+"""Models of dnnffi on CuPy arrays, on NumPy arrays where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import dnnffi
+from dnnffi.bench.array_models import array_package
+from dnnffi.bench.creator import Creator
+from dnnffi.bench.streams.model import (
+    FUNCTIONS,
+    TUNED_PLAN,
+    Results,
+    StreamModel,
+    descend,
+)
+from dnnffi.bench.streams.problems import Batch, Stream, StreamData
+from dnnffi.device.interface import NDArray
+from dnnffi.spec.names import LayoutName
+
+
+class Loaded(NamedTuple):
+    """The arrays of a batch."""
+
+    batch: Batch
+    x: NDArray  # [T, B, I]
+    dy: NDArray | None  # [T, B, H]; None in inference
+
+
+def loader(xp: ModuleType, data: StreamData, training: bool) -> Callable[[Batch], Loaded]:
+    """Return what copies a batch out of arrays on the device."""
+    all_x, all_dy = xp.asarray(data.x), xp.asarray(data.dy)
+
+    def load(batch: Batch) -> Loaded:
+        x = all_x[: batch.steps, : batch.rows].copy()
+        if not training:
+            return Loaded(batch, x, None)
+        dy = all_dy[: batch.steps, : batch.rows].copy()
+        inside = xp.arange(batch.steps)[:, None, None] < xp.asarray(batch.lengths)[None, :, None]
+        # The bits are multiplied, because not every package multiplies bfloat16.
+        bits = dy.view(f"uint{8 * dy.dtype.itemsize}")
+        bits *= inside.astype(bits.dtype)
+        return Loaded(batch, x, dy)
+
+    return load
+
+
+def packed_weights(
+    xp: ModuleType, stream: Stream, data: StreamData, place: str
+) -> dnnffi.RNNWeights:
+    """Return the weights of a stream in the layout that the backend of ``place`` has."""
+    layout: LayoutName = "cudnn" if place == "gpu" else "torch"
+    arrays = [xp.asarray(array) for array in data.weights]
+    return dnnffi.RNNWeights.pack(arrays, stream.spec, backend=layout)
+
+
+def functions(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
+    """``dnnffi.lstm`` and its like, with default options."""
+    xp = array_package(place)
+    weights = packed_weights(xp, stream, data, place)
+    function = getattr(dnnffi, f"{stream.mode}_forward" if training else stream.mode)
+    if stream.dropout and training:
+        function = partial(function, dropout=stream.dropout)
+    gradient = xp.zeros_like(weights.flat)
+
+    def run(loaded: Loaded) -> Any:
+        if not stream.ragged:
+            return function(loaded.x, None, weights)
+        return function(loaded.x, None, weights, lengths=loaded.batch.lengths)
+
+    def train(loaded: Loaded) -> Results:
+        nonlocal gradient
+        descend(xp, weights.flat, gradient)
+        y, _, context = run(loaded)
+        found = context.backward(loaded.dy)
+        gradient = found.weights.flat
+        return Results(y, found.x, found.weights)
+
+    def infer(loaded: Loaded) -> Results:
+        return Results(run(loaded)[0])
+
+    return StreamModel(loader(xp, data, training), train if training else infer)
+
+
+def tuned_plan(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
+    """`RNNPlan`, tuned and captured, on one problem: the mean T, and all rows of that length.
+
+    It is what the GPU needs for a batch. Its arrays are those of the plan in every batch.
+    """
+    xp = array_package(place)
+    weights = packed_weights(xp, stream, data, place)
+    plan = dnnffi.RNNPlan(
+        stream.spec,
+        stream.batch,
+        data.epochs.mean_steps,
+        training=training,
+        dropout=stream.dropout if training else 0.0,
+        backend="cudnn" if place == "gpu" else "reference",
+        options={"tune": "now"} if place == "gpu" else None,
+    )
+    full = Batch((data.epochs.mean_steps,) * stream.batch)
+    loaded = loader(xp, data, training)(full)
+
+    def step() -> Results:
+        y, _ = plan.forward(loaded.x, None, weights)
+        if not training:
+            return Results(y)
+        (dx, _), dweights = plan.backward(loaded.dy)
+        return Results(y, dx, dweights)
+
+    run = step
+    if place == "gpu":
+        graph = plan.capture(step)
+
+        def run() -> Results:
+            graph.launch()
+            return graph.result
+
+    gradient = xp.zeros_like(weights.flat)
+
+    def train(_: Batch) -> Results:
+        nonlocal gradient
+        descend(xp, weights.flat, gradient)
+        results = run()
+        gradient = results.dweights.flat
+        return results
+
+    return StreamModel(lambda batch: batch, train if training else lambda _: run())
+
+
+CREATORS = (
+    Creator(FUNCTIONS, "array", functions, tunes=True),
+    Creator(TUNED_PLAN, "array", tuned_plan),
+)

@@ -1,0 +1,64 @@
+"""A model of a stream: what makes the arrays of a batch, and what runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnffi.bench.kernels import elementwise
+from dnnffi.bench.streams.problems import Batch
+from dnnffi.device.interface import NDArray
+
+FUNCTIONS = "dnnffi"
+TUNED_PLAN = "tuned plan"
+TORCH_FUNCTIONS = "dnnffi torch"
+MODULE_PADDED, MODULE_PACKED = "dnnffi torch module padded", "dnnffi torch module packed"
+PADDED, PACKED = "torch padded", "torch packed"
+JAX_BUCKETS = "jax scan buckets"
+
+LEARNING_RATE = 1e-6
+"""Step size of the gradient descent: so small that no number leaves the range of float16."""
+
+
+class Results(NamedTuple):
+    """What a batch gives: y, and in training the gradients of sum(dy * y).
+
+    dweights : `RNNWeights`, or arrays in PyTorch's order
+    """
+
+    y: Any  # [T, B, H]
+    dx: Any = None  # [T, B, I]
+    dweights: Any = None
+
+
+class StreamModel(NamedTuple):
+    """A network with its weights.
+
+    load : make the arrays of a batch, each in an allocation of its own. Elements of dy beyond the
+        end of a row are zeros, so that all models of a stream have the same gradients.
+    step : in training, first w -= LEARNING_RATE * g in place, with g of the batch before. Then the
+        forward pass and the gradients of x and the weights; in inference the forward pass alone.
+    about : what the record says of the model after the warm-up epoch
+    """
+
+    load: Callable[[Batch], Any]
+    step: Callable[[Any], Any]
+    about: Callable[[], dict[str, Any]] | None = None
+
+
+def descend(xp: ModuleType, weights: NDArray, gradient: NDArray) -> None:
+    """Compute ``weights -= LEARNING_RATE * gradient`` in place, on a GPU in one kernel."""
+    if xp is np:
+        weights -= (LEARNING_RATE * gradient).astype(weights.dtype)
+        return
+    _descend(xp)(gradient, LEARNING_RATE, weights)
+
+
+@cache
+def _descend(cupy: Any) -> Any:
+    text = "w = (T)((A)w - (A)rate * (A)g);"
+    return elementwise(cupy, "dnnffi_descend", "T g, float64 rate", "T w", text)

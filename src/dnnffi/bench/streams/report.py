@@ -1,0 +1,201 @@
+"""The figures of a record of streams together: ratios, means, aims, and tables of them.
+
+Works on the record as JSON has it, so that the documentation reads a committed one the same way.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection
+from typing import Any
+
+from dnnffi.bench.show import print_table, unmeasured
+from dnnffi.bench.streams.model import FUNCTIONS, PACKED, PADDED, TUNED_PLAN
+from dnnffi.bench.summary import NOT_MEASURED, Record, Target
+
+BEST_TORCH = "the better of PyTorch's"
+"""Name of the smaller time of PyTorch's models on each stream."""
+
+MAX_TUNED_PLANS = 1.3
+"""Aim: upper bound on the time of a batch over that of the tuned plan, on each stream."""
+
+MIN_SPEEDUPS = {PADDED: 8.0, PACKED: 15.0}
+"""Aim: lower bounds on the geometric mean of PyTorch's time over that of dnnffi's functions."""
+
+MAX_FIRST_EPOCH = (1.2, 0.3)
+"""Aim: a first epoch takes at most this many times a later one, and so many seconds more."""
+
+MAX_COLD_EPOCH_SECONDS = 3.0
+"""Aim: the same with no kernel compiled before; seconds more than a later epoch."""
+
+COLUMNS = (
+    "ms of a batch in a later epoch; spread of its turns, (largest - smallest) / median; x PEER, "
+    "its time over the peer's; ms of a batch in the first epoch; host µs of a batch until the "
+    "calls return"
+)
+
+Times = dict[str, float]
+"""A figure of each stream, by the stream's name."""
+
+
+def figures(record: Record, model: str, key: str = "ms") -> Times:
+    """Return ``key`` of the measured rows of ``model``, or the better of PyTorch's models."""
+    if model == BEST_TORCH:
+        found: Times = {}
+        for name in dict.fromkeys(row["model"] for row in record["rows"]):
+            if name.startswith("torch "):
+                for stream, value in figures(record, name, key).items():
+                    found[stream] = min(value, found.get(stream, value))
+        return found
+    return {
+        row["shape"]: row[key]
+        for row in record["rows"]
+        if row["model"] == model and row.get(key) is not None
+    }
+
+
+def ratios(record: Record, model: str, over: str, streams: Collection[str] | None = None) -> Times:
+    """Return the time of ``model`` divided by that of ``over``, of each stream that has both."""
+    times, others = figures(record, model), figures(record, over)
+    return {
+        stream: time / others[stream]
+        for stream, time in times.items()
+        if stream in others and (streams is None or stream in streams)
+    }
+
+
+def mean_ratio(
+    record: Record, model: str, over: str, streams: Collection[str] | None = None
+) -> float | None:
+    """Return the geometric mean of `ratios`; None if no stream has both."""
+    found = ratios(record, model, over, streams)
+    return statistics.geometric_mean(found.values()) if found else None
+
+
+def spread(row: Record) -> float:
+    """Return (largest - smallest) / median of the turns of a row: its noise."""
+    turns = row["turns_ms"]
+    return (max(turns) - min(turns)) / float(statistics.median(turns))
+
+
+def streams_of(record: Record, name: str) -> list[str]:
+    """Return the names of the streams of one set."""
+    return [shape["name"] for shape in record["shapes"] if name in shape["sets"]]
+
+
+def sets_of(record: Record) -> list[str]:
+    """Return the sets of a record, in their order."""
+    return list(dict.fromkeys(name for shape in record["shapes"] for name in shape["sets"]))
+
+
+def targets(record: Record, name: str = "everyday") -> list[Target]:
+    """Return the aims for dnnffi's functions beside what was measured on the set ``name``."""
+    streams = streams_of(record, name)
+    found = [
+        _worst(record, f"a batch, each stream of {name}", TUNED_PLAN, MAX_TUNED_PLANS, streams)
+    ]
+    for peer, least in MIN_SPEEDUPS.items():
+        mean = mean_ratio(record, peer, FUNCTIONS, streams)
+        text = NOT_MEASURED if mean is None else f"{mean:.2f}x"
+        reached = None if mean is None else mean >= least
+        what = f"geometric mean over {name}, peer's time over dnnffi's"
+        found.append(Target(what, peer, f">= {least:g}x", text, reached))
+    found.append(_worst(record, f"a batch, each stream of {name}", BEST_TORCH, 1.0, streams))
+    factor, seconds = MAX_FIRST_EPOCH
+    found.append(_first(record, "first_epoch_s", "kernels compiled before", factor, seconds))
+    cold = MAX_COLD_EPOCH_SECONDS
+    found.append(_first(record, "cold_epoch_s", "no kernel compiled before", 1.0, cold))
+    return found
+
+
+def _worst(record: Record, what: str, over: str, most: float, streams: list[str]) -> Target:
+    found = ratios(record, FUNCTIONS, over, streams)
+    if not found:
+        return Target(what, over, f"<= {most:g}x", NOT_MEASURED, None)
+    worst = max(found, key=lambda stream: found[stream])
+    measured = f"at most {found[worst]:.2f}x ({worst})"
+    return Target(what, over, f"<= {most:g}x", measured, found[worst] <= most)
+
+
+def _first(record: Record, key: str, words: str, factor: float, seconds: float) -> Target:
+    """Return the aim for a first epoch, with the stream that exceeds a later epoch by the most."""
+    what = f"first epoch, no plan and no tuning result, {words}"
+    times = f"{factor:g} times " if factor != 1 else ""
+    aim = f"<= {times}a later epoch + {seconds:g} s"
+    first, later = figures(record, FUNCTIONS, key), figures(record, FUNCTIONS)
+    over = {
+        shape["name"]: first[shape["name"]]
+        - factor * later[shape["name"]] * record["settings"]["batches"] / 1e3
+        for shape in record["shapes"]
+        if shape["name"] in first
+    }
+    if not over:
+        return Target(what, "", aim, NOT_MEASURED, None)
+    worst = max(over, key=lambda stream: over[stream])
+    measured = f"{over[worst]:+.2f} s ({worst})"
+    return Target(what, "", aim, measured, over[worst] <= seconds)
+
+
+def table(record: Record) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows: each model on each stream, then the geometric means of each set."""
+    models = list(dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row))
+    peers = [peer for peer in (TUNED_PLAN, BEST_TORCH) if figures(record, peer)]
+    by_peer = {(model, peer): ratios(record, model, peer) for model in models for peer in peers}
+    rows: list[list[str]] = []
+    before = ""
+    for row in record["rows"]:
+        if "ms" not in row:
+            continue
+        stream, model = row["shape"], row["model"]
+        rows.append(
+            [
+                "" if stream == before else stream,
+                model,
+                f"{row['ms']:.3f}",
+                f"{spread(row):.0%}",
+                *(_ratio(by_peer[model, peer].get(stream)) for peer in peers),
+                f"{row['first_ms']:.3f}",
+                f"{row['host_us']:.0f}",
+            ]
+        )
+        before = stream
+    for name in sets_of(record):
+        for number, model in enumerate(models):
+            means = [mean_ratio(record, model, peer, streams_of(record, name)) for peer in peers]
+            title = "" if number else f"geometric mean, {name}"
+            rows.append([title, model, "", "", *map(_ratio, means), "", ""])
+    head = ["stream", "model", "ms", "spread", *(f"x {peer}" for peer in peers)]
+    return [*head, "first ms", "host µs"], rows
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+def print_record(record: Record, naming: str) -> None:
+    """Print the table, what was not measured, and the aims of the set ``everyday``."""
+    print(f"Streams: {naming}\nColumns: {COLUMNS}")
+    if "seed" in record:
+        print(f"Streams of the set random were drawn from the seed {record['seed']}.")
+    print()
+    head, rows = table(record)
+    if rows:
+        print_table("Streams of batches", head, rows)
+    for line in unmeasured(record):
+        print(line)
+    for target in targets(record) if streams_of(record, "everyday") else []:
+        print(aim_line(target))
+
+
+def aim_line(target: Target) -> str:
+    """Return an aim and what was measured as a line."""
+    words: dict[bool | None, str] = {True: "reached", False: "missed", None: NOT_MEASURED}
+    against = f" against {target.against}" if target.against else ""
+    measured = "" if target.reached is None else f": {target.measured}"
+    return f"{target.what}{against}, aim {target.aim}{measured}, {words[target.reached]}"
+
+
+def conditions(record: Any) -> str:
+    """Return in words how many batches and turns a record has."""
+    settings = record["settings"]
+    return f"{settings['batches']} batches an epoch, {settings['rounds']} turns of each model"

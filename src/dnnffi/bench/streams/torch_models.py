@@ -1,0 +1,158 @@
+"""Models on PyTorch's tensors: ``torch.nn``, padded and packed, and `dnnffi.torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+import dnnffi.torch
+from dnnffi.bench.creator import Creator, Limits
+from dnnffi.bench.streams.model import (
+    LEARNING_RATE,
+    MODULE_PACKED,
+    MODULE_PADDED,
+    PACKED,
+    PADDED,
+    TORCH_FUNCTIONS,
+    Results,
+    StreamModel,
+)
+from dnnffi.bench.streams.problems import Batch, Stream, StreamData
+from dnnffi.bench.torch_models import PLACES, device, module_of, tensor
+
+Forward = Callable[["Loaded"], torch.Tensor]
+"""y [T, B, H] of a batch."""
+
+
+class Loaded(NamedTuple):
+    """The tensors of a batch."""
+
+    batch: Batch
+    x: torch.Tensor  # [T, B, I]
+    dy: torch.Tensor | None  # [T, B, H]; None in inference
+
+
+def loader(data: StreamData, place: str, training: bool) -> Callable[[Batch], Loaded]:
+    """Return what copies a batch out of tensors on the device."""
+    all_x, all_dy = tensor(data.x, place, False), tensor(data.dy, place, False)
+
+    def load(batch: Batch) -> Loaded:
+        x = all_x[: batch.steps, : batch.rows].clone(memory_format=torch.contiguous_format)
+        if not training:
+            return Loaded(batch, x, None)
+        lengths = torch.tensor(batch.lengths, device=device(place))
+        inside = torch.arange(batch.steps, device=device(place))[:, None, None] < lengths[:, None]
+        dy = (all_dy[: batch.steps, : batch.rows] * inside).contiguous()
+        return Loaded(batch, x.requires_grad_(), dy)
+
+    return load
+
+
+def stream_model(
+    forward: Forward,
+    weights: list[torch.Tensor],
+    data: StreamData,
+    place: str,
+    training: bool,
+) -> StreamModel:
+    """Return the model with this forward pass, whose weights are descended along autograd's."""
+    gradients = [torch.zeros_like(weight) for weight in weights]
+
+    def train(loaded: Loaded) -> Results:
+        nonlocal gradients
+        with torch.no_grad():
+            torch._foreach_add_(weights, gradients, alpha=-LEARNING_RATE)
+        y = forward(loaded)
+        dx, *gradients = torch.autograd.grad(y, (loaded.x, *weights), loaded.dy)
+        return Results(y, dx, gradients)
+
+    def infer(loaded: Loaded) -> Results:
+        with torch.no_grad():
+            return Results(forward(loaded))
+
+    return StreamModel(loader(data, place, training), train if training else infer)
+
+
+def _module(stream: Stream, data: StreamData, place: str, training: bool, package: Any) -> Any:
+    dropout = stream.dropout if training else 0.0
+    return module_of(stream, data.weights, place, training, package=package, dropout=dropout)
+
+
+def padded(
+    stream: Stream,
+    data: StreamData,
+    place: str,
+    training: bool,
+    *,
+    package: Any = torch.nn,
+) -> StreamModel:
+    """``torch.nn.LSTM`` and its like on padded batches: the lengths are not used."""
+    module = _module(stream, data, place, training, package)
+
+    def forward(loaded: Loaded) -> torch.Tensor:
+        return module(loaded.x)[0]
+
+    return stream_model(forward, list(module.parameters()), data, place, training)
+
+
+def packed(
+    stream: Stream,
+    data: StreamData,
+    place: str,
+    training: bool,
+    *,
+    package: Any = torch.nn,
+) -> StreamModel:
+    """The same with packing and unpacking, which are part of a batch."""
+    module = _module(stream, data, place, training, package)
+    rnn = torch.nn.utils.rnn
+
+    def forward(loaded: Loaded) -> torch.Tensor:
+        lengths = torch.tensor(loaded.batch.lengths)
+        given = rnn.pack_padded_sequence(loaded.x, lengths, enforce_sorted=False)
+        return rnn.pad_packed_sequence(module(given)[0])[0]
+
+    return stream_model(forward, list(module.parameters()), data, place, training)
+
+
+def functions(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
+    """``dnnffi.torch.lstm`` and its like, on the parameters of a ``torch.nn`` module."""
+    module = _module(stream, data, place, training, torch.nn)
+    weights = list(module.parameters())
+    run = partial(getattr(dnnffi.torch, stream.mode), num_layers=stream.layers)
+    if stream.dropout and training:
+        run = partial(run, dropout=stream.dropout)
+
+    def forward(loaded: Loaded) -> torch.Tensor:
+        lengths = loaded.batch.lengths if stream.ragged else None
+        return run(loaded.x, None, weights, lengths=lengths)[0]
+
+    return stream_model(forward, weights, data, place, training)
+
+
+_HAS_MODULES = hasattr(dnnffi.torch, "LSTM")  # versions before them have functions alone
+_RAGGED = Limits(lengths="needs")
+_MODULES = (
+    (MODULE_PADDED, padded, None),
+    (MODULE_PACKED, packed, _RAGGED),
+)
+
+CREATORS = (
+    Creator(PADDED, "torch", padded, places=PLACES),
+    Creator(PACKED, "torch", packed, _RAGGED, places=PLACES),
+    Creator(TORCH_FUNCTIONS, "torch", functions, places=PLACES, tunes=True),
+    *(
+        Creator(
+            name,
+            "torch",
+            partial(create, package=dnnffi.torch),
+            limits,
+            places=PLACES,
+            tunes=True,
+        )
+        for name, create, limits in (_MODULES if _HAS_MODULES else ())
+    ),
+)

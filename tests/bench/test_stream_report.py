@@ -1,0 +1,129 @@
+"""What a record of streams says together: ratios, means, spreads and aims."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import pytest
+
+from dnnffi.bench.streams import report
+
+MODELS = {
+    "dnnffi": (1.0, 3.0),
+    "tuned plan": (0.8, 2.0),
+    "torch padded": (9.0, 12.0),
+    "torch packed": (18.0, 60.0),
+}
+
+
+def row(stream, model, ms, **more):
+    turns = more.pop("turns_ms", [ms, ms, ms])
+    return {
+        "shape": stream,
+        "model": model,
+        "phase": "training",
+        "ms": ms,
+        "turns_ms": turns,
+        "first_ms": 2 * ms,
+        "first_epoch_s": 0.2,
+        "cold_epoch_s": 1.0,
+        "host_us": 5.0,
+        **more,
+    }
+
+
+def record(models=MODELS, **more):
+    rows = [
+        row(stream, model, times[number], **more)
+        for number, stream in enumerate("ab")
+        for model, times in models.items()
+    ]
+    return {
+        "rows": rows,
+        "shapes": [{"name": name, "sets": ["everyday"]} for name in "ab"],
+        "settings": {"rounds": 3, "batches": 80},
+    }
+
+
+def test_ratios_are_by_stream_and_their_mean_is_geometric():
+    found = record()
+    assert report.ratios(found, "dnnffi", "tuned plan") == {"a": 1.25, "b": 1.5}
+    mean = report.mean_ratio(found, "dnnffi", "tuned plan")
+    assert mean == pytest.approx(sqrt(1.25 * 1.5))
+    assert report.mean_ratio(found, "dnnffi", "tuned plan", ["b"]) == 1.5
+    assert report.mean_ratio(found, "dnnffi", "jax scan buckets") is None
+
+
+def test_the_better_of_pytorchs_is_chosen_by_stream():
+    found = record({"torch padded": (9.0, 12.0), "torch packed": (10.0, 8.0), "x": (1.0, 1.0)})
+    assert report.figures(found, report.BEST_TORCH) == {"a": 9.0, "b": 8.0}
+    found["rows"].append(row("c", "torch padded", 7.0))
+    assert report.figures(found, report.BEST_TORCH)["c"] == 7.0
+
+
+def test_what_was_not_measured_has_no_ratio():
+    found = record()
+    found["rows"].append({"shape": "b", "model": "late", "phase": "training", "failed": "odd"})
+    assert report.figures(found, "late") == {}
+    assert report.ratios(found, "late", "dnnffi") == {}
+
+
+def test_the_spread_is_of_the_turns_over_their_median():
+    assert report.spread(row("a", "m", 2.0, turns_ms=[3.0, 1.5, 2.0])) == 0.75
+
+
+def by_peer(found):
+    return {(one.what.partition(",")[0], one.against): one for one in report.targets(found)}
+
+
+def test_aims_are_compared_with_the_worst_stream_and_the_means():
+    worst, padded, packed, best, warm, cold = report.targets(record())
+    assert (worst.measured, worst.reached) == ("at most 1.50x (b)", False)
+    assert (padded.measured, padded.reached) == (f"{sqrt(9 * 4):.2f}x", False)
+    assert (packed.measured, packed.reached) == (f"{sqrt(18 * 20):.2f}x", True)
+    assert (best.measured, best.reached) == ("at most 0.25x (b)", True)
+    # 0.2 s less 1.2 times 80 batches of 1 ms and of 3 ms; 1 s less 80 of them.
+    assert (warm.measured, warm.reached) == ("+0.10 s (a)", True)
+    assert (cold.measured, cold.reached) == ("+0.92 s (a)", True)
+
+
+@pytest.mark.parametrize(
+    ("more", "reached"),
+    [
+        ({"first_epoch_s": 0.5}, (False, True)),
+        ({"cold_epoch_s": 4.0}, (True, False)),
+        ({"first_epoch_s": 0.39}, (True, True)),
+    ],
+)
+def test_a_first_epoch_may_take_so_much_longer(more, reached):
+    assert tuple(one.reached for one in report.targets(record(**more))[-2:]) == reached
+
+
+def test_aims_are_of_the_everyday_set():
+    found = record()
+    found["shapes"][1]["sets"] = ["random"]
+    assert report.targets(found)[0].measured == "at most 1.25x (a)"
+
+
+def test_without_figures_nothing_is_reached_or_missed():
+    found = record({"torch padded": (1.0, 1.0)})
+    worst, padded, *_, cold = report.targets(found)
+    assert [one.reached for one in (worst, padded, cold)] == [None] * 3
+    assert worst.measured == "not measured"
+
+
+def test_the_table_has_each_stream_and_the_means_of_each_set(capsys):
+    found = record()
+    head, rows = report.table(found)
+    assert head[4:6] == ["x tuned plan", "x the better of PyTorch's"]
+    first = dict(zip(head, rows[0], strict=True))
+    assert (first["stream"], first["model"], first["ms"]) == ("a", "dnnffi", "1.000")
+    assert (first["x tuned plan"], first["x the better of PyTorch's"]) == ("1.25", "0.11")
+    assert (first["first ms"], first["host µs"]) == ("2.000", "5")
+    means = [row for row in rows if row[0].startswith("geometric mean")]
+    assert means[0][0] == "geometric mean, everyday"
+    assert means[0][4] == f"{sqrt(1.25 * 1.5):.2f}"
+    report.print_record(found, "a name")
+    out = capsys.readouterr().out
+    assert "a batch, each stream of everyday against tuned plan, aim <= 1.3x" in out
+    assert "at most 1.50x (b), missed" in out

@@ -1,0 +1,157 @@
+"""The tables and the figure of streams show the figures of their records, and no others."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from statistics import geometric_mean
+
+import pytest
+
+from dnnffi.bench.streams.problems import EVERYDAY
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+RECORDS = DOCS / "verification"
+tables = runpy.run_path(str(DOCS / "stream_tables.py"))
+figures = runpy.run_path(str(DOCS / "figures.py"))
+SVG = "{http://www.w3.org/2000/svg}"
+TIMES = {
+    "dnnffi": 1.0,
+    "tuned plan": 0.8,
+    "torch padded": 8.0,
+    "torch packed": 16.0,
+}
+MACHINE = {"device": "Some GPU", "cudnn": "9.19.0", "torch": "2.11", "date": "2026-01-02"}
+
+
+def record(times=TIMES, streams=EVERYDAY):
+    """A record with the times of each model, multiplied by the number of the stream."""
+    rows = [
+        {
+            "shape": stream.name,
+            "model": model,
+            "phase": stream.phase,
+            "ms": number * ms,
+            "turns_ms": [number * ms, 1.1 * number * ms, number * ms],
+            "first_epoch_s": 0.3,
+            "cold_epoch_s": 0.9,
+            "first_ms": 2 * ms,
+            "host_us": 10.0,
+        }
+        for number, stream in enumerate(streams, 1)
+        for model, ms in times.items()
+        if stream.ragged or model != "torch packed"
+    ]
+    return {
+        "machine": MACHINE,
+        "settings": {"rounds": 3, "batches": 80},
+        "shapes": [{**stream.as_json(), "sets": ["everyday"]} for stream in streams],
+        "rows": rows,
+    }
+
+
+def texts(figure):
+    return [one.text for one in ET.fromstring(figures["svg"](figure)).iter(f"{SVG}text")]
+
+
+def test_each_stream_has_its_times_and_ratios():
+    found = record()
+    head = tables["head"](found)
+    rows = [dict(zip(head, row, strict=True)) for row in tables["rows"](found)]
+    second = rows[1]
+    assert second["Stream"] == EVERYDAY[1].name
+    assert (second["dnnffi, ms"], second["torch packed, ms"]) == ("2.000", "32.000")
+    assert second["dnnffi / tuned plan"] == "1.25"
+    assert second["better of PyTorch / dnnffi"] == "8.00"
+    assert second["first epoch, s"] == "0.30"
+    equal = next(row for row in rows if " equal " in row["Stream"])
+    assert equal["torch packed, ms"] == "not measured"
+    assert rows[-1]["Stream"] == "geometric mean, everyday"
+    assert rows[-1]["better of PyTorch / dnnffi"] == "8.00"
+
+
+def test_aims_are_shown_with_and_without_a_record():
+    found, without = tables["aim_rows"](record()), tables["aim_rows"](None)
+    assert len(found) == len(without) == 6
+    assert [row[:3] for row in found] == [row[:3] for row in without]
+    assert {row[3:] for row in without} == {("not measured", "-")}
+    assert found[0][3:] == (f"at most 1.25x ({EVERYDAY[0].name})", "yes")
+    assert [row[3] for row in found[1:3]] == ["8.00x", "16.00x"]
+    assert found[2][4] == "yes"
+
+
+def test_the_conditions_name_turns_noise_and_seed():
+    said = tables["words"](record() | {"seed": 38})
+    assert said.startswith("80 batches an epoch, 3 turns of each model.")
+    assert "differs by at most 10% of its median" in said
+    assert said.endswith("The seed of the set random: 38.")
+
+
+def test_bars_of_a_stream_are_scaled_to_its_longest():
+    figure = figures["streams"](record())
+    (axes,) = figure.axes
+    widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
+    ragged = [stream for stream in EVERYDAY if stream.ragged]
+    assert widths["PyTorch, packed"] == [1.0] * len(ragged)
+    by_stream = [0.5 if stream.ragged else 1.0 for stream in EVERYDAY]
+    assert widths["PyTorch, padded"] == pytest.approx(by_stream)
+    assert widths["dnnffi"] == pytest.approx([1 / 16 if s.ragged else 1 / 8 for s in EVERYDAY])
+
+
+def test_the_figure_says_times_means_and_the_machine():
+    said = texts(figures["streams"](record()))
+    assert {"1", "8", "16", "LSTM, 2 layers, H 512, f16, dropout 0.2"} <= set(said)
+    assert "64 rows, each of 5 to 60 steps, training" in said
+    assert "1 row, all of 5 to 100 steps, inference" in said
+    assert (
+        "dnnffi's functions are 8.00 times as fast as PyTorch, padded, geometric mean over "
+        "6 streams (lowest 8.00)"
+    ) in said
+    assert "Some GPU, cuDNN 9.19.0, PyTorch 2.11, 2026-01-02" in said
+
+
+def test_without_the_everyday_streams_there_is_no_figure():
+    found = record()
+    for shape in found["shapes"]:
+        shape["sets"] = ["random"]
+    assert figures["streams"](found) is None
+    assert figures["streams"](record({"torch padded": 1.0})) is None
+
+
+@pytest.mark.parametrize("name", ["stream.json", "stream_conv.json"])
+def test_a_record_in_the_checkout_is_shown_with_its_figures(name):
+    path = RECORDS / name
+    if not path.exists():
+        pytest.skip("this record was not made yet")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    head = tables["head"](found)
+    rows = {row[0]: dict(zip(head, row, strict=True)) for row in tables["rows"](found)}
+    for row in found["rows"]:
+        if "ms" in row:
+            cell = rows[row["shape"]][f"{row['model']}, ms"]
+            assert float(cell) == pytest.approx(row["ms"], abs=6e-4)
+    by_name = {
+        model: {row["shape"]: row["ms"] for row in found["rows"] if row["model"] == model}
+        for model in ("dnnffi", "tuned plan")
+    }
+    for shape_set in {one for shape in found["shapes"] for one in shape["sets"]}:
+        names = [shape["name"] for shape in found["shapes"] if shape_set in shape["sets"]]
+        both = [name for name in names if all(name in times for times in by_name.values())]
+        if both:
+            mean = geometric_mean(by_name["dnnffi"][n] / by_name["tuned plan"][n] for n in both)
+            cell = rows[f"geometric mean, {shape_set}"]["dnnffi / tuned plan"]
+            assert float(cell) == pytest.approx(mean, abs=6e-3)
+
+
+def test_the_figure_in_the_checkout_is_that_of_the_record_and_on_the_front_page():
+    path, kept = RECORDS / "stream.json", DOCS / "stream.svg"
+    shown = re.search(r"^!\[[^]]+\]\(docs/stream\.svg\)$", (ROOT / "README.md").read_text(), re.M)
+    assert kept.exists() == path.exists() == bool(shown)
+    if path.exists():
+        figure = figures["streams"](json.loads(path.read_text(encoding="utf-8")))
+        found = [one.text for one in ET.fromstring(kept.read_text("utf-8")).iter(f"{SVG}text")]
+        assert found == texts(figure), "make docs draws it"
