@@ -65,7 +65,7 @@ test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment
 	@$(if $(strip $(VENV)),$(pip) install '$(JAX)' flatbuffers)
 	$(run) -m pytest -n 2 tests/xla tests/docs/test_examples.py \
 		tests/examples/test_jax_data_parallel.py tests/bench/test_jax_models.py \
-		tests/bench/test_stream_jax_models.py $(PYTEST_ARGS)
+		tests/bench/test_stream_jax_models.py tests/bench/test_caller_jax_models.py $(PYTEST_ARGS)
 
 # Without a libcudnn of ours: PyTorch brings its own.
 test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of its own (TORCH=torch==2.13.*)
@@ -76,7 +76,8 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 	@$(if $(strip $(VENV)),$(pip) install '$(TORCH)')
 	$(run) -m pytest -n 2 tests/test_torch.py tests/test_torch_modules.py tests/host/test_torch.py \
 		tests/bench/test_torch_models.py tests/bench/test_image_models.py \
-		tests/bench/test_stream_torch_models.py tests/cli/test_bench.py tests/cli/test_machine.py \
+		tests/bench/test_stream_torch_models.py tests/bench/test_caller_torch_models.py \
+		tests/cli/test_bench.py tests/cli/test_machine.py \
 		tests/docs/test_examples.py::test_with_torch $(PYTEST_ARGS)
 
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
@@ -152,6 +153,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 		--json docs/verification/bench_own.json $(BENCH_ARGS)
 	$(run) -m dnnffi bench stream --device gpu --shapes everyday,random \
 		--json docs/verification/stream.json
+	$(run) -m dnnffi bench callers --device gpu --json docs/verification/callers.json
 	$(run) benchmarks/own_steps.py --json docs/verification/own_steps.json
 	$(run) benchmarks/same_graphs.py --json docs/verification/same_graphs.json
 	$(run) -m dnnffi bench cnn --device gpu --shapes imagenet --rounds 5 --warm-up 10 \

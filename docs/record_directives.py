@@ -10,6 +10,7 @@ of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file a
 ``speed-figure`` a picture of the benchmark, which README.md shows too, ``bench-gain``,
 ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels,
 ``stream-aims``, ``stream-bench`` and ``stream-figure`` what batches of changing length cost,
+``caller-aims`` and ``caller-bench`` what a call costs through each entry,
 ``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``,
 ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
 beside dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
@@ -25,6 +26,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import caller_tables
 import conv_table
 import figures
 import own_aims
@@ -414,6 +416,34 @@ class StreamBench(Record):
         return [nodes.paragraph(text="Not measured yet.")]
 
 
+class CallerAims(Record):
+    """``caller-aims``: the aims for a call through each entry."""
+
+    file = "callers.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        return [table(caller_tables.aim_rows(json.loads(text)), caller_tables.AIM_HEAD)]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [table(caller_tables.aim_rows(None), caller_tables.AIM_HEAD)]
+
+
+class CallerBench(Record):
+    """``caller-bench``: the time of a call and its host cost through each entry."""
+
+    file = "callers.json"
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        return [
+            table(caller_tables.rows(record), caller_tables.head(record)),
+            nodes.paragraph(text=self.measured_on(record)),
+        ]
+
+    def missing(self, name: str) -> list[nodes.Node]:
+        return [nodes.paragraph(text="Not measured yet.")]
+
+
 class BenchImages(BenchRecord):
     """``bench-images``."""
 
@@ -636,6 +666,8 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("own-stress", OwnStress)
     app.add_directive("same-graphs", SameGraphs)
     app.add_directive("steps-figure", StepsFigure)
+    app.add_directive("caller-aims", CallerAims)
+    app.add_directive("caller-bench", CallerBench)
     app.add_directive("stream-aims", StreamAims)
     app.add_directive("stream-bench", StreamBench)
     app.add_directive("stream-figure", StreamFigure)

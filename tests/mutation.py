@@ -91,6 +91,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "backends/vulkan": ("tests/backends/vulkan",),
     "bench": ("tests/bench", "tests/cli/test_bench.py"),
+    "bench/callers": (
+        *("tests/bench/test_callers.py", "tests/cli/test_bench.py"),
+        "tests/host/test_caller_models.py",
+    ),
+    "bench/callers/jax_": ("tests/bench/test_caller_jax_models.py",),
+    "bench/callers/torch_": ("tests/bench/test_caller_torch_models.py",),
     "bench/jax_": ("tests/bench/test_jax_models.py",),
     "bench/streams": (
         *("tests/bench/test_streams.py", "tests/bench/test_stream_runner.py"),
@@ -142,8 +148,14 @@ TESTS: dict[str, tuple[str, ...]] = {
 """By the beginning of a path in the package, the tests that belong there, the fastest first."""
 
 FRAMEWORKS = {
-    **{"jax": "jax", "bench/jax_": "jax", "bench/streams/jax_": "jax"},
-    **{"torch": "torch", "bench/torch_": "torch", "bench/streams/torch_": "torch"},
+    **dict.fromkeys(
+        ("jax", "bench/jax_", "bench/callers/jax_", "bench/streams/jax_"),
+        "jax",
+    ),
+    **dict.fromkeys(
+        ("torch", "bench/torch_", "bench/callers/torch_", "bench/streams/torch_"),
+        "torch",
+    ),
 }
 """By the beginning of a path in the package, the framework that its tests import."""
 

@@ -123,6 +123,25 @@ def test_drawn_streams_have_their_seed_in_the_record(monkeypatch, tmp_path):
     assert names == [stream.name for stream in streams.draw_streams(5)]
 
 
+def test_callers_write_their_record(tmp_path, capsys):
+    record = tmp_path / "callers.json"
+    arguments = ["bench", "callers", *SHORT[2:], "--json", str(record)]
+    assert main(arguments) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    assert {row["model"] for row in found["rows"]} == {"dnnffi", "dnnffi new arrays"}
+    assert all(row["host_us"] > 0 for row in found["rows"])
+    assert "Forward + backward" in capsys.readouterr().out
+
+
+def test_callers_beside_torch(capsys):
+    pytest.importorskip("torch")
+    assert main(["bench", "callers", *SHORT[2:], "--peers", "torch", "--only", "lstm"]) == 0
+    out = capsys.readouterr().out
+    assert "dnnffi torch flat" in out
+    assert "empty autograd function" in out
+    assert "Not measured: dnnffi allocator (1 x needs a GPU)" in out
+
+
 @pytest.mark.parametrize("option", ["--plot", "--warm-up"])
 def test_what_streams_do_not_have_is_refused(option, capsys):
     with pytest.raises(SystemExit) as stop:

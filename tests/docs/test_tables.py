@@ -436,8 +436,9 @@ def test_graphs_of_the_same_kernels_are_shown_with_least_and_most():
 
 
 def test_every_record_is_read_by_a_test_of_its_tables():
-    files = [Path(__file__), Path(__file__).with_name("test_stream_tables.py")]
-    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    files = ("test_tables.py", "test_stream_tables.py", "test_caller_tables.py")
+    paths = (Path(__file__).with_name(name) for name in files)
+    text = "".join(path.read_text(encoding="utf-8") for path in paths)
     # own_steps.json is drawn (test_figures.py), and texts are shown as they are.
     tables = {name for name in RECORDS if name.endswith(".json")} - {"own_steps.json"}
     assert {name for name in tables if f'"{name}"' not in text} == set()

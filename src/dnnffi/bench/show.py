@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from dnnffi.bench.summary import PEERS, PHASE_WORDS, Record, comparisons, figures, ratios
+from dnnffi.bench.summary import (
+    NOT_MEASURED,
+    PEERS,
+    PHASE_WORDS,
+    Record,
+    Target,
+    comparisons,
+    figures,
+    ratios,
+)
 
 
 @contextmanager
@@ -107,6 +116,14 @@ def unmeasured(record: Record) -> list[str]:
         if row.get("failed")
     ]
     return lines
+
+
+def aim_line(target: Target) -> str:
+    """Return an aim and what was measured as a line."""
+    words: dict[bool | None, str] = {True: "reached", False: "missed", None: NOT_MEASURED}
+    against = f" against {target.against}" if target.against else ""
+    measured = "" if target.reached is None else f": {target.measured}"
+    return f"{target.what}{against}, aim {target.aim}{measured}, {words[target.reached]}"
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dnnffi.bench import images, shapes
+from dnnffi.bench.callers import problems as callers
 from dnnffi.bench.model import Problem
 from dnnffi.bench.streams import problems as streams
 from dnnffi.bench.summary import CAPTURED, FUNCTIONS, GRAPH, RAW
@@ -103,6 +104,18 @@ SUITES = {
         seed=streams.RANDOM_SEED,
         runner="streams.runner",
         report="streams.report",
+        plots=False,
+    ),
+    "callers": Suite(
+        "the same network through each entry",
+        shapes.NAMING,
+        callers.SETS,
+        "callers",
+        "tiny",
+        ("callers.array_models",),
+        {"torch": "callers.torch_models", "jax": "callers.jax_models"},
+        frozenset(callers.SETS),
+        report="callers.report",
         plots=False,
     ),
 }

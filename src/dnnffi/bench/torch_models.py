@@ -43,12 +43,13 @@ def tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
     return copied.requires_grad_(gradient)
 
 
-def _states(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
+def states_of(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
+    """Return (h_0, c_0) of an LSTM, (h_0,) of other networks."""
     given = (data.h_0,) if data.c_0 is None else (data.h_0, data.c_0)
     return tuple(tensor(array, place, gradient) for array in given)
 
 
-def _trained(
+def autograd_model(
     forward: Callable[[], Any],
     x: torch.Tensor,
     states: tuple[torch.Tensor, ...],
@@ -56,7 +57,7 @@ def _trained(
     gradient: torch.Tensor,
     training: bool,
 ) -> ModelDef:
-    """A model whose first output is what the gradient is of."""
+    """Return a model whose gradients are those of sum(gradient * y) for the first output y."""
 
     def backward(outputs: Any) -> Gradients:
         dx, *found = torch.autograd.grad(outputs[0], (x, *states, *params), gradient)
@@ -97,7 +98,7 @@ def module_of(
 def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """``torch.nn.LSTM`` and its like; with lengths, packing and unpacking are part of the call."""
     module = module_of(shape, data.weights, place, training)
-    x, states = tensor(data.x, place, training), _states(data, place, training)
+    x, states = tensor(data.x, place, training), states_of(data, place, training)
     hx = states if shape.mode == "lstm" else states[0]
     forward: Callable[[], Any] = partial(module, x, hx)
     if shape.lengths:
@@ -110,7 +111,7 @@ def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
             return rnn.pad_packed_sequence(y, total_length=shape.steps)[0], hx_n
 
     dy = tensor(data.dy, place, False)
-    return _trained(forward, x, states, list(module.parameters()), dy, training)
+    return autograd_model(forward, x, states, list(module.parameters()), dy, training)
 
 
 def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
@@ -139,7 +140,7 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
     name = "multilayer" if variant == "dropout" else variant
     with old_jit():
         function: Any = torch.jit.script(getattr(torch_script, name))
-    x, states = tensor(data.x, place, training), _states(data, place, training)
+    x, states = tensor(data.x, place, training), states_of(data, place, training)
     params = [tensor(array, place, training) for array in data.weights]
     gradient = tensor(data.dy, place, False)
     inputs: tuple[Any, ...]
@@ -162,7 +163,7 @@ def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: s
         inputs = (x, states, list(shape.lengths), *params)
     else:
         inputs = (x, states, *params)
-    return _trained(partial(function, *inputs), x, states, params, gradient, training)
+    return autograd_model(partial(function, *inputs), x, states, params, gradient, training)
 
 
 PLACES = ("cpu", "gpu") if torch.cuda.is_available() else ("cpu",)

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Collection
 from typing import Any
 
-from dnnffi.bench.show import print_table, unmeasured
+from dnnffi.bench.show import aim_line, print_table, unmeasured
 from dnnffi.bench.streams.model import FUNCTIONS, PACKED, PADDED, TUNED_PLAN
 from dnnffi.bench.summary import NOT_MEASURED, Record, Target
 
@@ -185,14 +185,6 @@ def print_record(record: Record, naming: str) -> None:
         print(line)
     for target in targets(record) if streams_of(record, "everyday") else []:
         print(aim_line(target))
-
-
-def aim_line(target: Target) -> str:
-    """Return an aim and what was measured as a line."""
-    words: dict[bool | None, str] = {True: "reached", False: "missed", None: NOT_MEASURED}
-    against = f" against {target.against}" if target.against else ""
-    measured = "" if target.reached is None else f": {target.measured}"
-    return f"{target.what}{against}, aim {target.aim}{measured}, {words[target.reached]}"
 
 
 def conditions(record: Any) -> str:

@@ -1,0 +1,100 @@
+"""dnnffi's functions: on CuPy arrays, and on arrays of a library that has an allocator.
+
+On a CPU they run on NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import dnnffi
+from dnnffi.bench.array_models import array_package, functional
+from dnnffi.bench.callers.problems import FUNCTIONS, NEW_ARRAYS
+from dnnffi.bench.creator import Creator
+from dnnffi.bench.model import ModelDef
+from dnnffi.bench.shapes import Data, Shape
+from dnnffi.device.interface import NDArray
+from dnnffi.rnn.functions import Gradients
+from dnnffi.spec.names import LayoutName
+
+NUM_ARRAY_SETS = 64
+"""Sets of arrays that calls on new arrays go through: more than a plan keeps graphs for."""
+
+
+def new_arrays(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """`dnnffi.lstm` and its like; x and dy are other arrays than in the 63 calls before.
+
+    They are made beforehand, so that no copy is in a call.
+    """
+    xp = array_package(place)
+    layout: LayoutName = "cudnn" if place == "gpu" else "torch"
+    weights = dnnffi.RNNWeights.pack(
+        list(map(xp.asarray, data.weights)), shape.spec, backend=layout
+    )
+    hx = _states(data, xp.asarray)
+    function = getattr(dnnffi, f"{shape.mode}_forward" if training else shape.mode)
+    x, dy = xp.asarray(data.x), xp.asarray(data.dy)
+    sets = [(x.copy(), dy.copy() if training else None) for _ in range(NUM_ARRAY_SETS)]
+    turns = cycle(sets)
+
+    def forward() -> Any:
+        x, dy = next(turns)
+        return *function(x, hx, weights), dy
+
+    def backward(outputs: Any) -> Gradients:
+        _, _, context, dy = outputs
+        gradients: Gradients = context.backward(dy)
+        return gradients
+
+    return ModelDef(forward, backward if training else None)
+
+
+def _states(data: Data, upload: Callable[[NDArray], Any]) -> Any:
+    """hx of a call: (h_0, c_0), or h_0 alone."""
+    return upload(data.h_0) if data.c_0 is None else (upload(data.h_0), upload(data.c_0))
+
+
+class ArrayLibrary(NamedTuple):
+    """A library whose arrays dnnffi takes and makes by an allocator.
+
+    upload : make an array of the library from one on the host
+    allocate : as in ``options["allocator"]``
+    stream : as in ``options["stream"]``; None on a CPU
+    """
+
+    upload: Callable[[NDArray], Any]
+    allocate: Callable[[tuple[int, ...], str], Any]
+    stream: Callable[[], int] | None
+
+
+def embedded(
+    shape: Shape, data: Data, place: str, training: bool, *, library: Callable[[str], ArrayLibrary]
+) -> ModelDef:
+    """`dnnffi.lstm` and its like with an allocator: no array is one of CuPy."""
+    arrays = library(place)
+    layout: LayoutName = "cudnn" if place == "gpu" else "torch"
+    packed = dnnffi.RNNWeights.pack(data.weights, shape.spec, backend=layout)
+    weights = dnnffi.RNNWeights(arrays.upload(packed.flat), shape.spec, backend=layout)
+    options: dict[str, Any] = {"allocator": arrays.allocate}
+    if arrays.stream is not None:
+        options["stream"] = arrays.stream
+    function = getattr(dnnffi, f"{shape.mode}_forward" if training else shape.mode)
+    backend = "cudnn" if place == "gpu" else "reference"
+    x, hx = arrays.upload(data.x), _states(data, arrays.upload)
+    forward = partial(function, x, hx, weights, backend=backend, options=options)
+    dy = arrays.upload(data.dy)
+
+    def backward(outputs: Any) -> Gradients:
+        gradients: Gradients = outputs[2].backward(dy)
+        return gradients
+
+    return ModelDef(forward, backward if training else None)
+
+
+CREATORS = (
+    Creator(FUNCTIONS, "array", functional, tunes=True),
+    Creator(NEW_ARRAYS, "array", new_arrays, tunes=True),
+)

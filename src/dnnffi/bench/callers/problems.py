@@ -1,0 +1,30 @@
+"""The networks that are measured through each entry."""
+
+from __future__ import annotations
+
+from dnnffi.bench.shapes import Shape
+
+CALLERS = (
+    Shape("lstm", "float16", 100, 64, 512, 512),
+    Shape("lstm", "float32", 100, 64, 512, 512),
+    Shape("gru", "float32", 100, 32, 256, 256, layers=2),
+    Shape("lstm", "float32", 20, 1, 128, 128),
+)
+"""Three networks that keep a GPU busy, and one that is limited by the host."""
+
+TINY = (
+    Shape("lstm", "float32", 5, 3, 4, 6),
+    Shape("gru", "float32", 5, 3, 4, 6, layers=2),
+)
+"""For a CPU, and for the tests."""
+
+SETS: dict[str, tuple[Shape, ...]] = {"callers": CALLERS, "tiny": TINY}
+
+FUNCTIONS = "dnnffi"
+NEW_ARRAYS = "dnnffi new arrays"
+ALLOCATOR = "dnnffi allocator"
+TORCH_LIST, TORCH_FLAT = "dnnffi torch list", "dnnffi torch flat"
+TORCH_MODULE = "dnnffi torch module"
+JAX = "dnnffi jax"
+TORCH = "torch eager"
+EMPTY_AUTOGRAD, EMPTY_JAX = "empty autograd function", "empty jax function"

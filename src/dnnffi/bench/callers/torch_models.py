@@ -1,0 +1,150 @@
+"""Entries of dnnffi on PyTorch's tensors, ``torch.nn``, and an empty function of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+import dnnffi
+import dnnffi.torch
+from dnnffi.bench.callers.array_models import ArrayLibrary, embedded
+from dnnffi.bench.callers.problems import (
+    ALLOCATOR,
+    EMPTY_AUTOGRAD,
+    TORCH,
+    TORCH_FLAT,
+    TORCH_LIST,
+    TORCH_MODULE,
+)
+from dnnffi.bench.creator import Creator
+from dnnffi.bench.model import ModelDef
+from dnnffi.bench.shapes import Data, Shape
+from dnnffi.bench.torch_models import (
+    PLACES,
+    autograd_model,
+    device,
+    eager,
+    module_of,
+    states_of,
+    tensor,
+)
+from dnnffi.spec.names import LayoutName
+
+
+def _network(
+    shape: Shape,
+    data: Data,
+    place: str,
+    training: bool,
+    weights: list[torch.Tensor],
+    run: Callable[[torch.Tensor, Any], Any],
+) -> ModelDef:
+    """Return the model of ``run(x, hx)``, which gives y and the last states."""
+    x, states = tensor(data.x, place, training), states_of(data, place, training)
+    forward = partial(run, x, states if shape.mode == "lstm" else states[0])
+    dy = tensor(data.dy, place, False)
+    return autograd_model(forward, x, states, weights, dy, training)
+
+
+def from_list(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """`dnnffi.torch.lstm` and its like on the parameters of a ``torch.nn`` module."""
+    weights = list(module_of(shape, data.weights, place, training).parameters())
+    function = getattr(dnnffi.torch, shape.mode)
+
+    def run(x: torch.Tensor, hx: Any) -> Any:
+        return function(
+            x, hx, weights, num_layers=shape.layers, bidirectional=shape.directions == 2
+        )
+
+    return _network(shape, data, place, training, weights, run)
+
+
+def flat(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """`dnnffi.torch.lstm` and its like on one flat tensor of weights."""
+    layout: LayoutName = "cudnn" if place == "gpu" else "torch"
+    packed = dnnffi.RNNWeights.pack(data.weights, shape.spec, backend=layout)
+    weights = tensor(packed.flat, place, training)
+    function = getattr(dnnffi.torch, shape.mode)
+
+    def run(x: torch.Tensor, hx: Any) -> Any:
+        return function(x, hx, weights, spec=shape.spec, layout=layout)
+
+    return _network(shape, data, place, training, [weights], run)
+
+
+def module(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """``dnnffi.torch.LSTM`` and its like."""
+    made = module_of(shape, data.weights, place, training, package=dnnffi.torch)
+    return _network(shape, data, place, training, list(made.parameters()), made)
+
+
+def torch_library(place: str) -> ArrayLibrary:
+    """PyTorch's tensors and its allocator."""
+
+    def upload(array: Any) -> torch.Tensor:
+        return tensor(array, place, False)
+
+    def allocate(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device(place))
+
+    def stream() -> int:
+        return int(torch.cuda.current_stream().cuda_stream)
+
+    return ArrayLibrary(upload, allocate, stream if place == "gpu" else None)
+
+
+class _Empty(torch.autograd.Function):  # type: ignore[misc]
+    """Takes the operands of a network and computes nothing.
+
+    ``results`` are y and the last states, ``gradients`` those of all operands, both made
+    beforehand. A result is another view of its tensor in each call, as autograd asks.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, results: tuple[torch.Tensor, ...], gradients: Any, *operands: Any
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(*operands)
+        ctx.set_materialize_grads(False)
+        ctx.gradients = gradients
+        return tuple(result.detach() for result in results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        ctx.saved_tensors  # noqa: B018 - as a function that needs its operands
+        return None, None, *ctx.gradients
+
+
+def empty(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """A ``torch.autograd.Function`` with the operands of `from_list` that computes nothing."""
+    weights = list(module_of(shape, data.weights, place, training).parameters())
+    x, states = tensor(data.x, place, training), states_of(data, place, training)
+    operands = (x, *states, *weights)
+    dy = tensor(data.dy, place, False)
+    results = (torch.zeros_like(dy), *(torch.zeros_like(state) for state in states))
+    gradients = tuple(torch.zeros_like(operand) for operand in operands)
+
+    def forward() -> Any:
+        y, *last = _Empty.apply(results, gradients, *operands)
+        return y, tuple(last) if len(last) > 1 else last[0]
+
+    return autograd_model(forward, x, states, weights, dy, training)
+
+
+CREATORS = (
+    Creator(
+        ALLOCATOR, "torch", partial(embedded, library=torch_library), places=PLACES[1:], tunes=True
+    ),
+    Creator(TORCH_LIST, "torch", from_list, places=PLACES, tunes=True),
+    Creator(TORCH_FLAT, "torch", flat, places=PLACES, tunes=True),
+    *(
+        (Creator(TORCH_MODULE, "torch", module, places=PLACES, tunes=True),)
+        if hasattr(dnnffi.torch, "LSTM")  # versions before it have functions alone
+        else ()
+    ),
+    Creator(TORCH, "torch", eager, places=PLACES),
+    Creator(EMPTY_AUTOGRAD, "torch", empty, places=PLACES),
+)

@@ -1,0 +1,65 @@
+"""dnnffi's entries on PyTorch's tensors, on the CPU, against the reference."""
+
+from __future__ import annotations
+
+import pytest
+from bench_models import SHAPES, check_against_the_reference, host, run
+
+torch = pytest.importorskip("torch")
+
+from dnnffi.bench.callers import problems, torch_models  # noqa: E402 - it imports PyTorch
+
+EQUAL = sorted(name for name, shape in SHAPES.items() if not shape.lengths)
+CREATORS = [
+    creator
+    for creator in torch_models.CREATORS
+    if creator.name not in (problems.ALLOCATOR, problems.EMPTY_AUTOGRAD)
+]
+
+
+@pytest.mark.filterwarnings("ignore:weights given as separate arrays")
+@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("creator", CREATORS, ids=lambda creator: creator.name)
+def test_against_the_reference(creator, name):
+    if creator.name == problems.TORCH_FLAT:
+        check_flat(creator.create, SHAPES[name])
+    else:
+        check_against_the_reference(creator.create, SHAPES[name])
+
+
+def check_flat(create, shape):
+    """The gradient of flat weights has all of a list's elements, in the layout of PyTorch."""
+    outputs, gradients = run(create, shape)
+    expected, listed = run(torch_models.from_list, shape)
+    for one, other in zip(host(outputs), host(expected), strict=True):
+        torch.testing.assert_close(torch.tensor(one), torch.tensor(other))
+    torch.testing.assert_close(gradients.x, listed.x)
+    (flat,) = gradients.weights
+    torch.testing.assert_close(flat, torch.cat([one.flatten() for one in listed.weights]))
+
+
+@pytest.mark.parametrize("name", ["one layer", "gru"])
+def test_the_empty_function_has_the_operands_and_results_of_a_network(name):
+    shape = SHAPES[name]
+    for training in (False, True):
+        (outputs, found) = run(torch_models.empty, shape, training=training)
+        expected, gradients = run(torch_models.from_list, shape, training=training)
+        assert [one.shape for one in host(outputs)] == [one.shape for one in host(expected)]
+        assert not host(outputs)[0].any()
+        if training:
+            shapes = [one.shape for one in host(list(found))]
+            assert shapes == [one.shape for one in host(list(gradients))]
+
+
+def test_the_empty_function_can_be_called_again_and_again():
+    shape = SHAPES["one layer"]
+    model = torch_models.empty(shape, shape.draw(), "cpu", True)
+    for _ in range(3):
+        model.once()
+
+
+def test_the_models_are_those_of_this_version():
+    names = {creator.name for creator in torch_models.CREATORS}
+    has_modules = hasattr(torch_models.dnnffi.torch, "LSTM")
+    assert (problems.TORCH_MODULE in names) == has_modules
+    assert {"dnnffi torch list", "dnnffi torch flat", "dnnffi allocator", "torch eager"} < names
