@@ -76,7 +76,8 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 	@$(if $(strip $(VENV)),$(pip) install '$(TORCH)')
 	$(run) -m pytest -n 2 tests/test_torch.py tests/test_torch_modules.py tests/host/test_torch.py \
 		tests/bench/test_torch_models.py tests/bench/test_image_models.py \
-		tests/bench/test_stream_torch_models.py tests/bench/test_caller_torch_models.py \
+		tests/bench/test_stream_torch_models.py tests/bench/test_stream_torch_image_models.py \
+		tests/bench/test_caller_torch_models.py \
 		tests/cli/test_bench.py tests/cli/test_machine.py \
 		tests/docs/test_examples.py::test_with_torch $(PYTEST_ARGS)
 
@@ -153,6 +154,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 		--json docs/verification/bench_own.json $(BENCH_ARGS)
 	$(run) -m dnnffi bench stream --device gpu --shapes everyday,random \
 		--json docs/verification/stream.json
+	$(run) -m dnnffi bench stream --conv --device gpu --json docs/verification/stream_conv.json
 	$(run) -m dnnffi bench callers --device gpu --json docs/verification/callers.json
 	$(run) benchmarks/own_steps.py --json docs/verification/own_steps.json
 	$(run) benchmarks/same_graphs.py --json docs/verification/same_graphs.json

@@ -100,10 +100,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bench/jax_": ("tests/bench/test_jax_models.py",),
     "bench/streams": (
         *("tests/bench/test_streams.py", "tests/bench/test_stream_runner.py"),
-        *("tests/bench/test_stream_report.py", "tests/cli/test_bench.py"),
+        *("tests/bench/test_stream_report.py", "tests/bench/test_image_streams.py"),
+        "tests/cli/test_bench.py",
     ),
     "bench/streams/jax_": ("tests/bench/test_stream_jax_models.py",),
-    "bench/streams/torch_": ("tests/bench/test_stream_torch_models.py",),
+    "bench/streams/torch_": (
+        *("tests/bench/test_stream_torch_models.py",),
+        "tests/bench/test_stream_torch_image_models.py",
+    ),
     "bench/torch_": ("tests/bench/test_torch_models.py", "tests/bench/test_image_models.py"),
     "cache_folder.py": ("tests/execution/test_store.py", "tests/runtime"),
     "cli": ("tests/cli", "tests/backends/vulkan/test_demo.py"),

@@ -19,9 +19,10 @@ import pytest
 from dnnffi.bench import array_models, runner
 from dnnffi.bench.creator import Creator
 from dnnffi.bench.shapes import draw_shapes
+from dnnffi.bench.streams import images as image_streams
 from dnnffi.bench.streams import problems as streams
 from dnnffi.bench.streams import runner as stream_runner
-from dnnffi.bench.suites import SUITES
+from dnnffi.bench.suites import IMAGE_STREAMS, SUITES
 from dnnffi.cli import bench, main, probe
 
 RNN = SUITES["rnn"]
@@ -142,6 +143,28 @@ def test_callers_beside_torch(capsys):
     assert "Not measured: dnnffi allocator (1 x needs a GPU)" in out
 
 
+def test_streams_of_images_are_measured_instead(tmp_path, capsys):
+    record = tmp_path / "stream.json"
+    assert main([*STREAM, "--conv", "--rounds", "2", "--json", str(record)]) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    assert [shape["name"] for shape in found["shapes"]] == [one.name for one in image_streams.TINY]
+    assert {shape["num_turns"] for shape in found["shapes"]} == {2}
+    assert {row["model"] for row in found["rows"]} == {"dnnffi", "dnnffi tuned"}
+    assert "Streams: dtype, smallest-largest height and width" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shapes", "everyday", "--conv"], "streams of image batches, each of another size have"),
+        (["--shapes", "detection"], "streams of batches, each of another length have the sets"),
+    ],
+)
+def test_sets_of_the_other_kind_of_stream_are_refused(arguments, words, capsys):
+    assert main([*STREAM, *arguments]) == 2
+    assert words in failure(capsys)
+
+
 @pytest.mark.parametrize("option", ["--plot", "--warm-up"])
 def test_what_streams_do_not_have_is_refused(option, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -150,7 +173,7 @@ def test_what_streams_do_not_have_is_refused(option, capsys):
     assert f"unrecognized arguments: {option}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+@pytest.mark.parametrize("suite", [*SUITES.values(), IMAGE_STREAMS], ids=[*SUITES, "images"])
 def test_each_part_of_a_name_is_explained(suite):
     for shape in chain(*suite.sets.values()):
         assert len(shape.name.split()) == len(suite.naming.split(", "))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dnnffi.bench import images, shapes
 from dnnffi.bench.callers import problems as callers
 from dnnffi.bench.model import Problem
+from dnnffi.bench.streams import images as image_streams
 from dnnffi.bench.streams import problems as streams
 from dnnffi.bench.summary import CAPTURED, FUNCTIONS, GRAPH, RAW
 
@@ -37,6 +38,7 @@ class Suite:
     runner : the module of `dnnffi.bench` that measures; it has RUNNER, DEFAULT and QUICK
     report : the module of `dnnffi.bench` that prints a record
     plots : whether `dnnffi.bench.plot` makes a picture of a record
+    instead : by the name of an option, the suite that is measured with it
     """
 
     networks: str
@@ -53,6 +55,7 @@ class Suite:
     runner: str = CALLS
     report: str = "show"
     plots: bool = True
+    instead: Mapping[str, Suite] = field(default_factory=dict)
 
     def measures(self, creator: Creator, sets: Iterable[str]) -> bool:
         """Whether a creator is measured on a shape of these sets, where none are named."""
@@ -67,6 +70,20 @@ class Suite:
 _BESIDE_CUDNN = frozenset({FUNCTIONS, CAPTURED, RAW, GRAPH})
 """What says whether kernels of our own are worth having."""
 
+
+IMAGE_STREAMS = Suite(
+    "streams of image batches, each of another size",
+    image_streams.NAMING,
+    image_streams.SETS,
+    "detection",
+    "tiny",
+    ("streams.image_models",),
+    {"torch": "streams.torch_image_models"},
+    frozenset({"tiny"}),
+    runner="streams.runner",
+    report="streams.report",
+    plots=False,
+)
 
 SUITES = {
     "rnn": Suite(
@@ -105,6 +122,7 @@ SUITES = {
         runner="streams.runner",
         report="streams.report",
         plots=False,
+        instead={"conv": IMAGE_STREAMS},
     ),
     "callers": Suite(
         "the same network through each entry",

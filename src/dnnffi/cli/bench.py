@@ -56,9 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
+    known = dict.fromkeys(
+        chain(suite.sets, *(one.sets for one in suite.instead.values()), ("all",))
+    )
+    for option, other in suite.instead.items():
+        parser.add_argument(
+            f"--{option}",
+            action="store_true",
+            help=f"measure {other.networks}, in sets {', '.join(other.sets)} (default: "
+            f"{other.on_gpu} on a GPU, {other.on_cpu} on a CPU)",
+        )
     parser.add_argument(
         "--shapes",
-        type=_names((*suite.sets, "all"), "set of shapes"),
+        type=_names(tuple(known), "set of shapes"),
         metavar="SETS",
         help=f"out of {', '.join(suite.sets)}, or all, with commas (default: {suite.on_gpu} on a "
         f"GPU, or all with --only; {suite.on_cpu} on a CPU)",
@@ -107,6 +117,9 @@ def run(options: argparse.Namespace) -> int:
     from dnnffi.cli.machine import machine
 
     suite = SUITES[options.what]
+    for option, other in suite.instead.items():
+        if getattr(options, option):
+            suite = other
     if not suite.plots:
         options.plot = None
     for name in ("json", "plot"):
@@ -207,6 +220,11 @@ def _shapes(
     if sets is None:
         # Not all on a CPU, even for --only: one large shape may take an hour there.
         sets = (suite.on_cpu if place == "cpu" else "all" if options.only else suite.on_gpu,)
+    if unknown := set(sets) - {*suite.sets, "all"}:
+        raise CommandError(
+            f"--shapes {','.join(sorted(unknown))}: {suite.networks} have the sets "
+            f"{', '.join(suite.sets)}"
+        )
     known = {**suite.sets, **{name: draw(options.seed) for name, draw in suite.drawn.items()}}
     found = shapes_of(known if "all" in sets else sets, known)
     if options.only:

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnffi.bench.kernels import elementwise
-from dnnffi.bench.streams.problems import Batch
 from dnnffi.device.interface import NDArray
 
 FUNCTIONS = "dnnffi"
+TUNED = "dnnffi tuned"
 TUNED_PLAN = "tuned plan"
 TORCH_FUNCTIONS = "dnnffi torch"
 MODULE_PADDED, MODULE_PACKED = "dnnffi torch module padded", "dnnffi torch module packed"
 PADDED, PACKED = "torch padded", "torch packed"
+EAGER, BENCHMARK = "torch eager", "torch benchmark"
 JAX_BUCKETS = "jax scan buckets"
 
 LEARNING_RATE = 1e-6
@@ -30,8 +31,8 @@ class Results(NamedTuple):
     dweights : `RNNWeights`, or arrays in PyTorch's order
     """
 
-    y: Any  # [T, B, H]
-    dx: Any = None  # [T, B, I]
+    y: Any  # [T, B, H], of images [N, C, H, W]
+    dx: Any = None  # in the shape of x
     dweights: Any = None
 
 
@@ -45,7 +46,7 @@ class StreamModel(NamedTuple):
     about : what the record says of the model after the warm-up epoch
     """
 
-    load: Callable[[Batch], Any]
+    load: Callable[[Any], Any]
     step: Callable[[Any], Any]
     about: Callable[[], dict[str, Any]] | None = None
 

@@ -27,7 +27,7 @@ The set ``random``: 20 streams
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
@@ -83,6 +83,10 @@ class Epochs(NamedTuple):
 
     warm_up: tuple[Batch, ...]
     later: tuple[Batch, ...]
+
+    def of_turn(self, turn: int) -> tuple[Batch, ...]:
+        """The later epoch of a turn: the same one in each."""
+        return self.later
 
     @property
     def mean_steps(self) -> int:
@@ -161,6 +165,10 @@ class Stream(Problem):
             num_layers=self.layers,
             dtype=self.dtype,
         )
+
+    def measured(self, num_batches: int, num_turns: int) -> Stream:
+        """Return the stream with epochs of another length; each turn has the same later one."""
+        return replace(self, num_batches=num_batches)
 
     def as_json(self) -> dict[str, Any]:
         """The fields, and what the drawn epochs have, for the record of a run."""

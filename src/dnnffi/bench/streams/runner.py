@@ -7,7 +7,7 @@ import shutil
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -74,8 +74,8 @@ class StreamRunner(Runner):
     settings: Any
 
     def prepared(self, shape: Any) -> Any:
-        """The stream with the number of batches that is measured."""
-        return replace(shape, num_batches=self.settings.batches)
+        """The stream with the number of batches and turns that is measured."""
+        return shape.measured(self.settings.batches, self.settings.rounds)
 
     def rows(self, shape: Problem, creators: Sequence[Creator]) -> Iterator[Row]:
         """The rows of one stream."""
@@ -104,7 +104,7 @@ class StreamRunner(Runner):
         assert isinstance(contender, _StreamContender)
         if contender.creator.tunes:
             self._first_epoch(contender)
-        batches = contender.data.epochs.later
+        batches = contender.data.epochs.of_turn(len(contender.ms))
         seconds, host = self._epoch(contender, batches)
         contender.ms.append(seconds / len(batches) * 1e3)
         contender.host_us.append(host / len(batches) * 1e6)

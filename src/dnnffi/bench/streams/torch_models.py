@@ -23,9 +23,6 @@ from dnnffi.bench.streams.model import (
 from dnnffi.bench.streams.problems import Batch, Stream, StreamData
 from dnnffi.bench.torch_models import PLACES, device, module_of, tensor
 
-Forward = Callable[["Loaded"], torch.Tensor]
-"""y [T, B, H] of a batch."""
-
 
 class Loaded(NamedTuple):
     """The tensors of a batch."""
@@ -52,16 +49,19 @@ def loader(data: StreamData, place: str, training: bool) -> Callable[[Batch], Lo
 
 
 def stream_model(
-    forward: Forward,
+    load: Callable[[Any], Any],
+    forward: Callable[[Any], torch.Tensor],
     weights: list[torch.Tensor],
-    data: StreamData,
-    place: str,
     training: bool,
 ) -> StreamModel:
-    """Return the model with this forward pass, whose weights are descended along autograd's."""
+    """Return the model with this forward pass, whose weights are descended along autograd's.
+
+    load : makes a batch, with tensors ``x`` and ``dy``
+    forward : computes y of a batch
+    """
     gradients = [torch.zeros_like(weight) for weight in weights]
 
-    def train(loaded: Loaded) -> Results:
+    def train(loaded: Any) -> Results:
         nonlocal gradients
         with torch.no_grad():
             torch._foreach_add_(weights, gradients, alpha=-LEARNING_RATE)
@@ -69,11 +69,11 @@ def stream_model(
         dx, *gradients = torch.autograd.grad(y, (loaded.x, *weights), loaded.dy)
         return Results(y, dx, gradients)
 
-    def infer(loaded: Loaded) -> Results:
+    def infer(loaded: Any) -> Results:
         with torch.no_grad():
             return Results(forward(loaded))
 
-    return StreamModel(loader(data, place, training), train if training else infer)
+    return StreamModel(load, train if training else infer)
 
 
 def _module(stream: Stream, data: StreamData, place: str, training: bool, package: Any) -> Any:
@@ -95,7 +95,8 @@ def padded(
     def forward(loaded: Loaded) -> torch.Tensor:
         return module(loaded.x)[0]
 
-    return stream_model(forward, list(module.parameters()), data, place, training)
+    load = loader(data, place, training)
+    return stream_model(load, forward, list(module.parameters()), training)
 
 
 def packed(
@@ -115,7 +116,8 @@ def packed(
         given = rnn.pack_padded_sequence(loaded.x, lengths, enforce_sorted=False)
         return rnn.pad_packed_sequence(module(given)[0])[0]
 
-    return stream_model(forward, list(module.parameters()), data, place, training)
+    load = loader(data, place, training)
+    return stream_model(load, forward, list(module.parameters()), training)
 
 
 def functions(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
@@ -130,7 +132,7 @@ def functions(stream: Stream, data: StreamData, place: str, training: bool) -> S
         lengths = loaded.batch.lengths if stream.ragged else None
         return run(loaded.x, None, weights, lengths=lengths)[0]
 
-    return stream_model(forward, weights, data, place, training)
+    return stream_model(loader(data, place, training), forward, weights, training)
 
 
 _HAS_MODULES = hasattr(dnnffi.torch, "LSTM")  # versions before them have functions alone
