@@ -53,6 +53,7 @@ _CONVOLUTIONS = (
     *("tests/test_convolution.py", "tests/test_convolution_bad_input.py"),
     *("tests/test_convolution_defaults.py", "tests/backends/miopen/test_conv_limits.py"),
     *("tests/host/test_conv.py", "tests/host/test_conv_bad_input.py"),
+    "tests/host/test_conv_classes.py",
     *("tests/host/test_conv_devices.py", "tests/host/test_conv_embedding.py"),
     *("tests/host/test_conv_without_allocator.py", "tests/test_host_allocator.py"),
 )

@@ -477,9 +477,9 @@ def test_a_plan_is_measured_by_one_at_a_time(host, folder, monkeypatch):
     plan = the_plan(host)
     measure, inner = plan._tuner.measure, []
 
-    def measured(problem, device):
+    def measured(*arguments):
         inner.append(plan.autotune())  # as a signal handler, or another thread
-        return measure(problem, device)
+        return measure(*arguments)
 
     monkeypatch.setattr(plan._tuner, "measure", measured)
     assert plan.autotune()

@@ -20,7 +20,8 @@ from jax_programs import (
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice
-from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning, TimedChoice
+from dnnffi.backends.cudnn.conv_tuner import ConvTuner
+from dnnffi.backends.cudnn.conv_tuning import ConvTuning, TimedChoice
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.errors import UnsupportedError
 from dnnffi.jax.convolution import implementations
@@ -192,7 +193,7 @@ def test_what_was_measured_is_used(conv_host, standin):
 
         def measure(self, problem, device):
             self.measured += 1
-            return ConvTuning((TimedChoice(other, 1.0),), {})
+            return ConvTuning((TimedChoice(other, 1.0),), {}, problem.x_shape)
 
     tuner = Tuner()
     handlers = StandinConvHandlers(standin, tuner=tuner)
@@ -222,7 +223,7 @@ def test_a_tuner_is_that_of_plans(standin):
 def test_a_measured_plan_that_cannot_be_made_again_is_not_used(conv_host, standin):
     class Tuner:
         def find(self, problem, device):
-            return ConvTuning((TimedChoice(EngineChoice(True, OWN, ()), 1.0),), {})
+            return ConvTuning((TimedChoice(EngineChoice(True, OWN, ()), 1.0),), {}, problem.x_shape)
 
     handlers = StandinConvHandlers(standin, tuner=Tuner())
     assert handlers.engine.decide(PLAIN) == conv_host.engine.decide(PLAIN)

@@ -21,14 +21,15 @@ from dnnffi.backends.conv_interface import (
     ConvSource,
     addresses_of,
 )
+from dnnffi.backends.cudnn.conv_classes import output_positions
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, EngineExecutor
-from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
+from dnnffi.backends.cudnn.conv_tuner import ConvTuner
+from dnnffi.backends.cudnn.conv_tuning import ConvTuning
 from dnnffi.device.arrays import aligned
 from dnnffi.device.interface import AnyArray, Array, Stream
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import guard
-from dnnffi.execution.locks import Turn
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.remembered import Remembered
 from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
@@ -40,6 +41,11 @@ _FAILURES = (CudnnError, UnsupportedError, MemoryError)
 CAPTURED_AT = 4
 """The call on the same addresses that is captured. A capture takes as long as many replays
 save, so what comes two or three times by chance, while a pool grows, is not worth one.
+"""
+
+MEASURED_AT = 8
+"""The call of a size class that measures it, where a measurement was asked for and a neighbouring
+class stands in until then, or another thread is measuring.
 """
 
 MOST_SHARED_WORKSPACE = 32 * 2**20
@@ -67,9 +73,11 @@ class _Captures:
 class CudnnConvPlan(ConvProblemPlan):
     """One problem on one device.
 
-    The first plan of cuDNN's is what was measured, here or in another process, else what the
-    heuristics say; one that fails when it runs is followed by the next, for a failed allocation by
-    the next that needs less.
+    The engine is the choice of the problem's size class (`conv_classes`): what was measured for it
+    or for a neighbouring class, here or in another process, else what the heuristics said for the
+    first problem of the class. An engine that cannot compute the problem gives way to what the
+    heuristics say for it. A plan that fails when it runs is followed by the next, for a failed
+    allocation by the next that needs less.
 
     An array with gaps, in another layout, or at an address that is no multiple of 16 is copied.
 
@@ -86,7 +94,6 @@ class CudnnConvPlan(ConvProblemPlan):
         self._resources = resources
         self._launch = resources.launch
         self._tuner = tuner
-        self._turn = Turn()
         self._captures = _Captures()
         self.current_device: Callable[[], int] = memory.current_device
         self._current_stream = memory.current_stream
@@ -105,10 +112,13 @@ class CudnnConvPlan(ConvProblemPlan):
         self._threads: Living[_OfThread] = Living()
         self._seen: Remembered[tuple[int, ...]] = Remembered()
         guard(self)
-        self.tuning: ConvTuning | None = tuner.find(problem, device)
+        self._class = tuner.state(problem, device)
+        self.tuning: ConvTuning | None = self._class.tuning or self._class.neighbour
         self._choice: EngineChoice | None = None if self.tuning is None else self.tuning.choice
         if self.tuning is None and problem.options.tune:
             self.autotune()
+        # A measurement that the options ask for is due at a later call of the class.
+        self._is_awaiting = problem.options.tune and self._class.tuning is None
         with memory.use(device):
             self._of_thread()
 
@@ -123,22 +133,32 @@ class CudnnConvPlan(ConvProblemPlan):
             return known
         launch = self._launch(self.device, self._current_stream())
         executors = ConvExecutors(self._resources.library, self.problem, launch)
-        executor = None
-        if self._choice is not None:
-            try:
-                executor = executors.made_again(self._choice)
-            except (CudnnError, UnsupportedError, ValueError) as error:
-                self.fallen.append(f"{self._choice}: {error}")
-        if executor is None:
-            executor = next(executors, None)
-        if executor is None:
-            raise executors.nothing()
+        executor = self._first_executor(executors)
         self._choice = executor.choice
         launch_on, stop = partial(self._launch, self.device), self._captures.stop
         operation = Operation(self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT)
         made = self._local.executors = _OfThread(executor, executors, operation)
         self._threads.add(made)
         return made
+
+    def _first_executor(self, executors: ConvExecutors) -> EngineExecutor:
+        """Make the executor of the choice that is known, or else of what the heuristics say."""
+        state = self._class
+        chosen = state.chosen(by_record=executors.run_by_record)
+        known = dict.fromkeys((self._choice, None if chosen is None else chosen.choice))
+        for choice in known:
+            if choice is None:
+                continue
+            try:
+                return executors.made_again(choice)
+            except (CudnnError, UnsupportedError, ValueError) as error:
+                self.fallen.append(f"{choice}: {error}")
+                state.num_refused += 1
+        executor = next(executors, None)
+        if executor is None:
+            raise executors.nothing()
+        state.choose(executor.choice, self.problem)
+        return executor
 
     def _fall(self, own: _OfThread, error: Exception) -> bool:
         """Go on to the next executor after one has failed; False where there is none."""
@@ -228,6 +248,8 @@ class CudnnConvPlan(ConvProblemPlan):
 
         With ``shared`` that is the stream's own buffer, always at the same address.
         """
+        if self._is_awaiting:
+            self._count_call()
         try:
             own: _OfThread = self._local.executors
         except AttributeError:
@@ -295,16 +317,39 @@ class CudnnConvPlan(ConvProblemPlan):
     # What it is
 
     def autotune(self) -> bool:
-        with self._turn.take() as mine, self.memory.use(self.device):
+        return self._measure(None)
+
+    def _measure(self, known: ConvTuning | None) -> bool:
+        """Measure the problem for its class, what is in ``known`` or everything; use the result.
+
+        Return False where nothing was measured: in a capture, while another thread measures the
+        class, or without memory.
+        """
+        with self._class.measuring.take() as mine, self.memory.use(self.device):
             stream = self._current_stream()
             if not mine or (stream.ptr and self._is_capturing(stream)):
                 return False
-            tuning = self._tuner.measure(self.problem, self.device)
+            tuning = self._tuner.measure(self.problem, self.device, known)
         if tuning is None:
             return False
-        self.tuning, self._choice = tuning, tuning.choice
-        self._local, self._captures = threading.local(), _Captures()
+        self._adopt(tuning)
         return True
+
+    def _adopt(self, tuning: ConvTuning) -> None:
+        """Use a result of the class from the next call on."""
+        self.tuning, self._choice = tuning, tuning.choice
+        self._is_awaiting = False
+        self._local, self._captures = threading.local(), _Captures()
+
+    def _count_call(self) -> None:
+        """Count a call of the class, and measure it if it is due."""
+        state = self._class
+        if state.tuning is None:
+            state.calls += 1
+            if state.calls % MEASURED_AT == 0 and self._measure(state.neighbour):
+                return
+        if state.tuning is not None:  # by another plan of the class
+            self._adopt(state.tuning)
 
     @property
     def graph_count(self) -> int:
@@ -320,19 +365,34 @@ class CudnnConvPlan(ConvProblemPlan):
         if what := " and ".join(problem.epilogue):
             where = "in the same graph" if executor.fused else "one kernel more"
             lines.append(f"{what}: {where}")
-        if self.tuning is None:
-            own = executor.choice.engine == OWN
-            by = "by a record of such layers" if own else "by cuDNN's heuristics"
-            lines.append(f"picked {by}; not measured")
-        else:
-            here = self.tuning.source == "measured"
-            lines.append(f"{'measured in this process' if here else 'read from disk'}, ms:")
-            lines += [f"  {name}: {time:.4f}" for name, time in self.tuning.times.items()]
-            lines += [f"  {name}: {reason}" for name, reason in self.tuning.refused.items()]
+        lines += self._why(executor)
         lines += [f"gave up {reason}" for reason in self.fallen]
         graph_bytes = sum(one.operation.nbytes for one in self._threads.snapshot())
         lines.append(f"{self.graph_count} graphs, {graph_bytes:,} bytes")
         return "\n".join(lines)
+
+    def _why(self, executor: EngineExecutor) -> list[str]:
+        """Return the lines of the report on the size class and on why ``executor`` runs."""
+        state, tuning = self._class, self.tuning
+        here = f"x has {output_positions(self.problem):,}"
+        lines = [f"size class of the layer: {state.size} ({here})"]
+        if state.num_refused:
+            lines.append(f"the choice of the class was refused {state.num_refused} time(s)")
+        if tuning is None:
+            own = executor.choice.engine == OWN
+            by = "by a record of such layers" if own else "by cuDNN's heuristics"
+            chosen = state.chosen(by_record=own)
+            shape = self.problem.x_shape if chosen is None else chosen.x_shape
+            return [*lines, f"picked {by} for x {list(shape)}; not measured"]
+        if tuning is state.neighbour:
+            source = "taken over from a neighbouring class"
+        elif tuning.source == "disk":
+            source = "read from disk"
+        else:
+            source = "measured in this process"
+        lines.append(f"{source}, for x {list(tuning.x_shape)}, ms:")
+        lines += [f"  {name}: {time:.4f}" for name, time in tuning.times.items()]
+        return lines + [f"  {name}: {reason}" for name, reason in tuning.refused.items()]
 
     def close(self) -> None:
         """Let go of the plans and graphs of all threads. A second call does nothing."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import fields
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses, ConvResources, addresses_of
 from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
@@ -23,13 +22,15 @@ from dnnffi.execution.measure import (
     median_time,
     sample,
 )
-from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
-from dnnffi.execution.tuner import MAX_CHECKED, Tuner
+from dnnffi.execution.tuner import MAX_CHECKED
 from dnnffi.spec.conv_problem import ConvProblem
 
 BUDGET = 8.0
 """Seconds after which no further candidate is begun. Some are compiled when they are made."""
+
+CLASS_BUDGET = 0.1
+"""Seconds after which no further candidate is begun where a neighbouring class was measured."""
 
 _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
 _LAUNCH_MS = 0.05  # what a call may take longer than its kernels
@@ -54,12 +55,13 @@ class ConvTuning(NamedTuple):
     """The result of measuring a problem.
 
     ``candidates`` are in the order of preference: first those that were measured in turns, then
-    the others, each group by time. ``refused`` with a reason, by candidate. ``source`` is
-    "measured" or "disk".
+    the others, each group by time. ``refused`` with a reason, by candidate. ``x_shape`` is that of
+    the problem that was measured. ``source`` is "measured" or "disk".
     """
 
     candidates: tuple[TimedChoice, ...]
     refused: dict[str, str]
+    x_shape: tuple[int, ...]
     source: str = "measured"
 
     @property
@@ -137,8 +139,16 @@ class ConvTrial:
         return call
 
 
-def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -> ConvTuning | None:
+def measure_plans(
+    problem: ConvProblem,
+    device: int,
+    resources: ConvResources,
+    known: Sequence[EngineChoice] | None = None,
+) -> ConvTuning | None:
     """Measure the plans of a problem, or None where not one ran.
+
+    With ``known``, only these choices and the heuristics' best are measured, within `CLASS_BUDGET`,
+    and once each; without, all plans are, within `BUDGET`.
 
     A plan counts if its result agrees with those of most others, within the dtype's rounding; the
     heuristics' best alone proves nothing. Runs on the current stream and waits for it. What is
@@ -148,7 +158,7 @@ def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -
     choices: dict[str, EngineChoice] = {}
     refused: dict[str, str] = {}
     alike: list[tuple[HostArrays, list[str]]] = []
-    end = time.perf_counter() + BUDGET
+    end = time.perf_counter() + (BUDGET if known is None else CLASS_BUDGET)
     memory: MemoryWithGraphs = resources.memory
     with memory.use(device), memory.scratch():
         try:
@@ -156,8 +166,10 @@ def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -
         except FAILURES:
             return None
         launch = resources.launch(device, memory.current_stream())
-        executors = ConvExecutors(resources.library, problem, launch, to_measure=True)
-        for executor in executors:
+        executors = ConvExecutors(resources.library, problem, launch, to_measure=known is None)
+        for executor in (
+            executors if known is None else _chosen_executors(executors, known, refused)
+        ):
             name = str(executor.choice)
             try:
                 call = trial.call(executor, trial.workspace(executor.workspace_bytes))
@@ -175,7 +187,9 @@ def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -
                 break
         if times:
             _refuse(alike, times, refused, tolerance(problem), choices)
-            final = _in_turns(trial, executors, _first(times, choices))
+            final = {}
+            if known is None:
+                final = _in_turns(trial, executors, _first(times, choices))
         del trial
     if not times:
         return None
@@ -187,7 +201,24 @@ def measure_plans(problem: ConvProblem, device: int, resources: ConvResources) -
         for group in (final, others)
         for name in sorted(group, key=group.__getitem__)
     ]
-    return ConvTuning(tuple(candidates), refused)
+    return ConvTuning(tuple(candidates), refused, problem.x_shape)
+
+
+def _chosen_executors(
+    executors: ConvExecutors, choices: Sequence[EngineChoice], refused: dict[str, str]
+) -> Iterator[EngineExecutor]:
+    """Yield the executors of known choices, and of the heuristics' best if it is another one."""
+    for choice in choices:
+        try:
+            yield executors.made_again(choice)
+        except (*FAILURES, ValueError) as error:
+            refused[str(choice)] = f"{type(error).__name__}: {error}"
+    best = next(executors, None)
+    if best is not None:
+        if best.choice in choices:
+            best.close()
+        else:
+            yield best
 
 
 def check(
@@ -223,7 +254,7 @@ def _first_right(
                 reason = f"{type(error).__name__}: {error}"
             if not reason:
                 rest = stored.candidates[place + 1 :]
-                return ConvTuning((used, *rest), refused, stored.source)
+                return stored._replace(candidates=(used, *rest), refused=refused)
             refused[str(choice)] = reason
     return None
 
@@ -395,43 +426,3 @@ def _time(call: OnStream, memory: MemoryWithGraphs, best: float) -> float:
     except FAILURES:
         return median_time(direct, memory, best)
     return median_time(launch, memory, best * _GRAPHED_CALLS, _HOPELESS) / _GRAPHED_CALLS
-
-
-class ConvTuner(Tuner[ConvProblem, ConvTuning]):
-    """Tuning results of convolutions."""
-
-    def __init__(self, resources: ConvResources) -> None:
-        super().__init__("conv", resources.memory)
-        self._resources = resources
-
-    def _measured(self, problem: ConvProblem, device: int) -> ConvTuning | None:
-        return measure_plans(problem, device, self._resources)
-
-    def _about(self, problem: ConvProblem) -> dict[str, Any]:
-        spec, options = problem.spec, problem.options
-        return {
-            "format": 2,  # 1 had the choice, but not the other candidates
-            "engine": f"cuDNN {self._resources.library.version_text}",
-            "spec": {field.name: _plain(getattr(spec, field.name)) for field in fields(spec)},
-            "operation": problem.operation,
-            "x": list(problem.x_shape),
-            "layout": problem.layout,
-            "epilogue": [problem.activation, problem.residual, problem.alpha, problem.bias],
-            "options": [options.math, options.deterministic, options.workspace_limit],
-        }
-
-    def _read(self, value: Any, problem: ConvProblem) -> ConvTuning | None:
-        candidates = [
-            TimedChoice(EngineChoice.read(choice), checked_time(milliseconds))
-            for choice, milliseconds in value["candidates"]
-        ]
-        refused = {name: str(reason) for name, reason in value["refused"].items()}
-        return ConvTuning(tuple(candidates), refused, source="disk") if candidates else None
-
-    def _checked(self, found: ConvTuning, problem: ConvProblem, device: int) -> ConvTuning | None:
-        return check(found, problem, device, self._resources)
-
-
-def _plain(value: Any) -> Any:
-    """A field as it comes back from a file."""
-    return list(value) if isinstance(value, tuple) else value

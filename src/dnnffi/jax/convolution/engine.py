@@ -10,7 +10,8 @@ import numpy as np
 
 from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
 from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
-from dnnffi.backends.cudnn.conv_tuning import ConvTuner, ConvTuning
+from dnnffi.backends.cudnn.conv_tuner import ConvTuner
+from dnnffi.backends.cudnn.conv_tuning import ConvTuning
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.dtypes import dtype_object
