@@ -87,7 +87,7 @@ static struct { int x, y; } blockIdx, gridDim, threadIdx;
 
 #define MOST_THREADS 1024
 #define STACK (1 << 16)
-#define MOST_ARGUMENTS 20
+#define MOST_ARGUMENTS 26
 typedef long long of_kernel[MOST_ARGUMENTS];
 typedef void (*any_kernel)();
 static ucontext_t block, of_thread[MOST_THREADS];
@@ -104,7 +104,8 @@ static void __syncthreads(void)
 static void run_thread(void)
 {
     the_kernel(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],
-               a[13], a[14], a[15], a[16], a[17], a[18], a[19]);
+               a[13], a[14], a[15], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24],
+               a[25]);
     ended[threadIdx.x] = 1;
 }
 
@@ -136,7 +137,7 @@ int run_block(char *stacks, any_kernel kernel, const of_kernel arguments, int th
 """
 
 
-MOST_ARGUMENTS = 20
+MOST_ARGUMENTS = 26
 """Of a kernel, as the C text has it."""
 
 STACKS = (ctypes.c_char * (1024 * 2**16))()

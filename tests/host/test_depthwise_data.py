@@ -16,8 +16,9 @@ from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
 from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, own_choices
-from dnnffi.backends.own.depthwise import faster, pixels
-from dnnffi.backends.own.depthwise.gather import DepthwiseGather, has_kernel, tiles
+from dnnffi.backends.own.depthwise import faster, gather, pixels, planes
+from dnnffi.backends.own.depthwise.gather import DepthwiseGather, has_kernel, tile_for, tiles
+from dnnffi.backends.own.depthwise.tile import Tile
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.device.interface import Launch
@@ -50,7 +51,7 @@ def put(host, array, *, last):
     return host.asarray(np.ascontiguousarray(array))
 
 
-def run(host, problem, tile, seed=0):
+def run(host, problem, tile, seed=0, **more):
     """(found, expected); what no thread writes is not a number."""
     arrays = testing.conv_inputs(problem, seed)
     last = problem.channels_last
@@ -60,7 +61,7 @@ def run(host, problem, tile, seed=0):
     guard = 64  # elements behind the result
     room = host.memory.empty((int(np.prod(shape)) + guard,), given[0].dtype)
     room.view(np.uint8)[...] = 0xFF
-    kernel = DepthwiseGather(problem, host.memory, tile)
+    kernel = DepthwiseGather(problem, host.memory, tile, **more)
     assert kernel.workspace_bytes == 0
     at = ConvAddresses(*addresses_of(given), room.data.ptr)
     kernel.run(Launch(host.memory.current_stream(), 0), at)
@@ -71,8 +72,8 @@ def run(host, problem, tile, seed=0):
     return found, conformance_conv.expected(problem, arrays)
 
 
-def check(host, problem, tile, seed=0):
-    found, expected = run(host, problem, tile, seed)
+def check(host, problem, tile, seed=0, **more):
+    found, expected = run(host, problem, tile, seed, **more)
     assert deviation(found, expected) <= conformance_conv.tolerance(problem)
 
 
@@ -221,6 +222,160 @@ def test_any_problem(host, data):
 )
 def test_what_it_is_not_for(problem):
     assert not has_kernel(problem)
+
+
+# General kernels, for all sizes of a layer
+
+
+def sources(host, monkeypatch):
+    """The sources that are compiled from now on."""
+    compiled = set()
+    kernel = host.memory.kernel
+
+    def seen(source, name, **more):
+        compiled.add(source)
+        return kernel(source, name, **more)
+
+    monkeypatch.setattr(host.memory, "kernel", seen)
+    return compiled
+
+
+LAYERS = [
+    {"padding": 1},
+    {"padding": 1, "stride": 2},
+    {"kernel": (5, 5), "padding": 2, "bias": True, "activation": "relu"},
+    {"kernel": (7, 7), "padding": 3},
+    {"kernel": (2, 6), "padding": (0, 5), "stride": (2, 1)},
+    {"padding": 1, "transposed": True, "stride": 2},
+    {"padding": 2, "dilation": 2, "dtype": "float16"},
+]
+SIZES = [(1, 9, 7), (2, 5, 12), (1, 30, 4), (3, 6, 16), (1, 14, 14), (2, 21, 3), (1, 2, 8)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", GATHERS)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_general_kernel_computes_every_size_with_the_tile_of_another(
+    host, monkeypatch, layer, operation, layout
+):
+    if operation == BACKWARD_DATA:
+        layer = {name: value for name, value in layer.items() if name not in FOLLOWS}
+    compiled = sources(host, monkeypatch)
+    first = problem_of(operation, (28, 28), batch=8, layout=layout, **layer)
+    tile = tiles(first)[0]
+    for batch, *sizes in SIZES:
+        problem = problem_of(operation, tuple(sizes), batch=batch, layout=layout, **layer)
+        if has_kernel(problem):
+            check(host, problem, tile_for(problem, tile), specialized=False)
+    # Of channels first one for each number of elements that are read and written at once.
+    assert len(compiled) == 1 if layout == CHANNELS_LAST else len(compiled) <= 5
+
+
+FOLLOWS = ("bias", "activation")
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_general_kernels_of_any_geometry(shared_host, data):
+    draw = data.draw
+    rank = draw(st.integers(1, 2))
+    kernel = tuple(draw(st.integers(1, 4)) for _ in range(rank))
+    layer = {
+        "kernel": kernel,
+        "stride": tuple(draw(st.integers(1, 3)) for _ in range(rank)),
+        "padding": tuple(draw(st.integers(0, size - 1)) for size in kernel),
+        "channels": draw(st.integers(1, 9)),
+        "layout": draw(st.sampled_from(LAYOUTS)),
+    }
+    operation = draw(st.sampled_from(GATHERS))
+    one, other = (
+        problem_of(
+            operation,
+            tuple(draw(st.integers(max(kernel), 20)) for _ in range(rank)),
+            batch=draw(st.integers(1, 3)),
+            **layer,
+        )
+        for _ in range(2)
+    )
+    tile = draw(st.sampled_from(tiles(one)))
+    carried = tile_for(other, tile)
+    assert carried == tile or carried in tiles(other)
+    check(shared_host, other, carried, specialized=False)
+
+
+def test_a_tile_without_room_in_shared_memory_is_the_nearest_that_has(host):
+    small, large = (problem_of(sizes=(n, n), channels=512, batch=16, padding=1) for n in (14, 60))
+    tile = tiles(small)[0]
+    assert tile.many == 8
+    assert tile_for(problem_of(sizes=(20, 20), channels=512, padding=1), tile) == tile
+    found = tile_for(large, tile)
+    assert found in tiles(large)
+    assert found.many < tile.many
+
+
+def test_wide_rows_have_a_tile_that_fits_into_shared_memory():
+    layer = {"kernel": (7, 7), "padding": 3, "channels": 1, "batch": 1}
+    refused = 0
+    for width in range(200, 2200, 50):
+        problem = problem_of(sizes=(16, width), **layer)
+        if not has_kernel(problem):
+            refused += 1
+            continue
+        for down in range(1, 9):
+            tile = tile_for(problem, Tile(down, 4, 1))
+            for specialized in (False, True):
+                made = gather._made(problem, tile, specialized=specialized)
+                assert made.shared_bytes <= planes.SHARED_BYTES
+                assert made.sizes["CELLS"] <= made.constants["MAX_CELLS"]
+    assert 0 < refused < 40
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [Tile(0, 4, 1), Tile(9, 4, 1), Tile(4, 9, 1), Tile(4, -4, 1), Tile(4, 4, 3), Tile(4, 4, 512)],
+    ids=str,
+)
+def test_a_tile_that_no_size_has_is_refused(tile):
+    assert tile_for(problem_of(padding=1), tile) is None
+
+
+def test_tiles_of_backward_data_begin_at_a_multiple_of_the_stride():
+    problem = problem_of(BACKWARD_DATA, padding=1, stride=2)
+    assert tile_for(problem, Tile(3, 4, 1)) is None
+    assert tile_for(problem, Tile(16, 16, 1)) is not None
+    assert tile_for(problem, Tile(18, 16, 1)) is None
+
+
+def test_channels_of_a_thread_divide_the_channels():
+    problem = problem_of(layout=CHANNELS_LAST, channels=6, padding=1)
+    assert tile_for(problem, Tile(2, 2, 2)) == Tile(2, 2, 2)
+    assert tile_for(problem, Tile(2, 2, 4)) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_new_sizes_of_a_class_compile_nothing(host, no_record, monkeypatch, layout):
+    row = faster.Measured(FORWARD, layout, "float32", 3, 1)
+    monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (4, 16)))
+    compiled = sources(host, monkeypatch)
+
+    def run(batch, sizes):
+        problem = problem_of(padding=1, sizes=sizes, batch=batch, layout=layout)
+        arrays = testing.conv_inputs(problem, 0)
+        found = conformance_conv.run(problem, arrays, host.asarray, "cudnn")
+        assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
+        (plan,) = (one for one in host.conv.plans.values() if one.problem == problem)
+        assert plan._of_thread().executor.choice.engine == OWN
+        return plan.report()
+
+    least = faster.LEAST_BATCH
+    assert "for all sizes" not in run(least, (8, 8))
+    assert "for all sizes of the layer, tiles of" in run(least, (7, 8))
+    assert len(compiled) == 2  # the class's first problem has a kernel with its sizes
+    for batch, sizes in [(least + 3, (6, 8)), (least + 1, (5, 12)), (least + 12, (6, 4))]:
+        run(batch, sizes)
+    assert len(compiled) == 2
+    run(least, (8, 8))
+    assert len(compiled) == 2
 
 
 # Where it is offered

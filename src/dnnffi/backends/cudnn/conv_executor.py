@@ -124,9 +124,15 @@ class OwnGather(gather.DepthwiseGather):
     fused = True
 
     def __init__(
-        self, problem: ConvProblem, memory: MemoryWithGraphs, choice: EngineChoice
+        self,
+        problem: ConvProblem,
+        memory: MemoryWithGraphs,
+        choice: EngineChoice,
+        *,
+        specialized: bool,
     ) -> None:
-        super().__init__(problem, memory, Tile(*(value for _, value in choice.knobs)))
+        tile = Tile(*(value for _, value in choice.knobs))
+        super().__init__(problem, memory, tile, specialized=specialized)
         self.choice = choice
 
 
@@ -136,9 +142,28 @@ def own_choices(problem: ConvProblem) -> list[EngineChoice]:
         return [OwnWeights.choice]
     if not gather.has_kernel(problem):
         return []
-    return [
-        EngineChoice(True, OWN, tuple(tile._asdict().items())) for tile in gather.tiles(problem)
-    ]
+    return list(map(_own_choice, gather.tiles(problem)))
+
+
+def _own_choice(tile: Tile) -> EngineChoice:
+    return EngineChoice(True, OWN, tuple(tile._asdict().items()))
+
+
+def own_choice_for(problem: ConvProblem, choice: EngineChoice) -> EngineChoice:
+    """Return the choice for ``problem`` that stands for one of another size of its layer.
+
+    Raises ``ValueError`` for a kernel that the problem does not have.
+    """
+    offered = own_choices(problem)
+    if choice in offered:
+        return choice
+    names = tuple(name for name, _ in choice.knobs)
+    tile = None
+    if offered and offered[0].knobs and choice.fused and names == Tile._fields:
+        tile = gather.tile_for(problem, Tile(*(value for _, value in choice.knobs)))
+    if tile is None:
+        raise ValueError(f"{choice} is not for {problem}")
+    return _own_choice(tile)
 
 
 class GraphExecutor:
@@ -189,12 +214,20 @@ class ConvExecutors:
     those of the convolution alone and a kernel of dnnffi's. They are made with the handle of
     ``launch``. Before them comes a kernel of our own that is known to be faster. ``to_measure``
     asks for all that cuDNN knows, and first for all of our own, for which there is always time.
-    ``refused`` says what was left out so far and why.
+    ``refused`` says what was left out so far and why. Without ``specialized``, kernels of our own
+    are those that serve all sizes of a layer, where there are such.
     """
 
     def __init__(
-        self, library: Library, problem: ConvProblem, launch: Launch, *, to_measure: bool = False
+        self,
+        library: Library,
+        problem: ConvProblem,
+        launch: Launch,
+        *,
+        to_measure: bool = False,
+        specialized: bool = True,
     ) -> None:
+        self._specialized = specialized
         self._library = library
         self.problem = problem
         self._device = launch.device
@@ -252,7 +285,8 @@ class ConvExecutors:
 
     def _own(self, choice: EngineChoice) -> EngineExecutor:
         if choice.knobs:
-            return OwnGather(self.problem, self._memory, choice)
+            specialized = self._specialized
+            return OwnGather(self.problem, self._memory, choice, specialized=specialized)
         return OwnWeights(self.problem, self._device, self._memory)
 
     def made_again(self, choice: EngineChoice) -> EngineExecutor:
@@ -263,9 +297,9 @@ class ConvExecutors:
         ``ValueError`` for an engine, a kernel of dnnffi's or a knob that does not exist.
         """
         if choice.engine == OWN:
-            if choice not in self._own_choices():
-                raise ValueError(f"{choice} is not for {self.problem}")
-            return self._own(choice)
+            if not self._compiles:
+                raise ValueError(f"{choice} is not for {self.problem}: it cannot be compiled")
+            return self._own(own_choice_for(self.problem, choice))
         if self.problem.epilogue and not choice.fused and not self._compiles:
             raise ValueError(f"{choice} needs a kernel of dnnffi, and none can be compiled")
         graph = self._graph(choice.fused and bool(self.problem.epilogue))

@@ -132,7 +132,9 @@ class CudnnConvPlan(ConvProblemPlan):
         if known is not None:
             return known
         launch = self._launch(self.device, self._current_stream())
-        executors = ConvExecutors(self._resources.library, self.problem, launch)
+        specialized = self._class.specializes(self.problem)
+        asked = self._resources.library, self.problem, launch
+        executors = ConvExecutors(*asked, specialized=specialized)
         executor = self._first_executor(executors)
         self._choice = executor.choice
         launch_on, stop = partial(self._launch, self.device), self._captures.stop

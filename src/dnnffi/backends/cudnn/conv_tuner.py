@@ -57,8 +57,22 @@ class ClassState:
         self.num_refused = 0
         self.is_looked_up = False
         self.measuring = Turn()
+        self._specialized: tuple[int, ...] | None = None
         self._by_heuristics: Chosen | None = None
         self._by_record: Chosen | None = None
+
+    def specializes(self, problem: ConvProblem) -> bool:
+        """Return whether kernels of dnnffi's have the sizes of ``problem`` as constants.
+
+        Those of the first problem of the class have, and those of a measured one.
+        """
+        if self._specialized is None:
+            self._specialized = problem.x_shape
+        return problem.x_shape == self._specialized
+
+    def adopt(self, tuning: ConvTuning) -> None:
+        """Take over what was measured for a problem of the class."""
+        self.tuning, self._specialized = tuning, tuning.x_shape
 
     def chosen(self, *, by_record: bool) -> Chosen | None:
         """Return what was chosen without a measurement, for problems with or without a record."""
@@ -118,7 +132,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
             choices = [choice for choice, _ in known.candidates[:MAX_KNOWN]]
         found = measure_plans(problem, device, self._resources, choices)
         if found is not None:
-            self.state(problem, device).tuning = found
+            self.state(problem, device).adopt(found)
             for other in size_class(problem).neighbours():
                 state = self._states.find((layer_of(problem), other, device))
                 if state is not None and state.neighbour is None:

@@ -59,19 +59,25 @@ class Axis(NamedTuple):
         """How many positions behind the last input the outputs need."""
         return max(0, self.high(self.outputs) - (self.inputs - 1))
 
-    def source(self, name: str, tile: int) -> str:
-        """C: constants that end in ``name``, the base of a tile, and the tap of an input.
+    def sizes(self, name: str, tile: int) -> dict[str, int]:
+        """Return the constants that depend on the size of the image, which end in ``name``."""
+        return {
+            f"INPUTS_{name}": self.inputs,
+            f"OUTPUTS_{name}": self.outputs,
+            f"TILES_{name}": -(-self.outputs // tile),
+        }
 
-        ``TAP_*`` is for an input counted from the base and an output of the tile; it is a multiple
-        of the dilation where there is a tap, of which ``TAKES_*`` tells.
+    def source(self, name: str, tile: int) -> str:
+        """Return C of the constants of a layer that end in ``name``.
+
+        Besides, macros for the base of a tile and the tap of an input. ``TAP_*`` is for an input
+        counted from the base and an output of the tile; it is a multiple of the dilation where
+        there is a tap, of which ``TAKES_*`` tells.
         """
         forward = f"(in) + {self.padding} - (out) * {self.stride}"
         backward = f"(out) + {self.padding} - (in) * {self.stride}"
         return f"""
-#define INPUTS_{name} {self.inputs}
-#define OUTPUTS_{name} {self.outputs}
 #define TILE_{name} {tile}
-#define TILES_{name} {-(-self.outputs // tile)}
 #define LOW_{name} ({self.low()})
 #define HIGH_{name} ({self.high(tile)})
 #define BASE_{name}(out) ((out) {"*" if self.forward else "/"} {self.stride})

@@ -1,7 +1,9 @@
-"""Forward and backward data of a depthwise convolution, by one kernel for each layout.
+"""Forward and backward data of a depthwise convolution: a kernel for each layout.
 
-All that a problem fixes is a constant of the source, so that each has a kernel of its own. What
-follows the convolution of a forward is in it.
+All that a layer fixes is a constant of the source. The number and size of the images are constants
+of a **specialized** kernel, which is compiled for one problem, and arguments of a launch of a
+**general** one, which serves all sizes of the layer. What follows the convolution of a forward pass
+is in the kernel.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from math import prod
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.own.depthwise.axis import axes_of
 from dnnffi.backends.own.depthwise.pixels import Pixels
-from dnnffi.backends.own.depthwise.planes import SHARED_BYTES, Planes
+from dnnffi.backends.own.depthwise.planes import ENOUGH_BYTES, SHARED_BYTES, Planes
 from dnnffi.backends.own.depthwise.tile import Tile
 from dnnffi.backends.own.epilogue import bits_of
 from dnnffi.backends.own.numbers import conversions
@@ -23,6 +25,8 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _MOST_TAPS = 49
 _MOST_SPAN = 14  # from the first tap to the last: what lies between is in registers too
 _MOST_STRIDE = 4
+_MAX_TILE = 8  # outputs of a thread in a dimension; of backward data, times the stride
+_MAX_PLANES = 256  # of a block; a power of two
 _MOST_ELEMENTS = 2**30  # of an image, with its channels, or positions of all: counted by ints
 
 _COMMON = """
@@ -71,17 +75,24 @@ static __device__ void set_{name}({name} *pack, int at, float value)
 class DepthwiseGather:
     """Runs one problem, where it `has_kernel`, by one of its `tiles`. The same bits in every run.
 
-    ``workspace_bytes`` is what `run` needs.
+    ``workspace_bytes`` is what `run` needs. Without ``specialized`` the kernel is a general one.
     """
 
     workspace_bytes = 0
 
     def __init__(
-        self, problem: ConvProblem, memory: MemoryWithGraphs, tile: Tile | None = None
+        self,
+        problem: ConvProblem,
+        memory: MemoryWithGraphs,
+        tile: Tile | None = None,
+        *,
+        specialized: bool = True,
     ) -> None:
         self.tile = tiles(problem)[0] if tile is None else tile
-        made = _made(problem, self.tile)
-        defines = "".join(f"#define {name} {value}\n" for name, value in made.constants.items())
+        self.specialized = specialized
+        made = _made(problem, self.tile, specialized=specialized)
+        defines = _sizes(made.sizes, specialized=specialized)
+        defines += "".join(f"#define {name} {value}\n" for name, value in made.constants.items())
         follows = {
             "bias": int(problem.bias),
             "residual": int(problem.residual),
@@ -92,11 +103,13 @@ class DepthwiseGather:
         source = conversions(dtype) + defines + packs + _COMMON.format(**follows)
         self._kernel = memory.kernel(source + made.source, "depthwise")
         self._grid, self._threads = made.grid, (made.threads,)
-        self._alpha = bits_of(problem.alpha)
+        self._rest: tuple[int, ...] = (bits_of(problem.alpha),)
+        if not specialized:
+            self._rest += tuple(made.sizes.values())
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
         """Enqueue it."""
-        arguments = (at.first, at.second, at.bias, at.residual, at.result, self._alpha)
+        arguments = (at.first, at.second, at.bias, at.residual, at.result, *self._rest)
         self._kernel(self._grid, self._threads, arguments, stream=launch.stream)
 
     def close(self) -> None:
@@ -104,7 +117,9 @@ class DepthwiseGather:
 
     def __str__(self) -> str:
         down, across, many = self.tile
-        return f"a kernel of dnnffi's, tiles of {down} by {across}, {many} together; no workspace"
+        sizes = "" if self.specialized else " for all sizes of the layer"
+        tiles = f"tiles of {down} by {across}, {many} together"
+        return f"a kernel of dnnffi's{sizes}, {tiles}; no workspace"
 
 
 def _pack(name: str, count: int, dtype: str) -> str:
@@ -112,12 +127,26 @@ def _pack(name: str, count: int, dtype: str) -> str:
     return (_PACK_OF_PAIRS if pairs else _PACK).format(name=name, count=count)
 
 
-def _made(problem: ConvProblem, tile: Tile) -> Planes | Pixels:
+def _sizes(sizes: dict[str, int], *, specialized: bool) -> str:
+    """Return C of the sizes as constants, or as arguments of the kernel and locals of these names.
+
+    ``SIZES`` ends the kernel's list of parameters, ``LOCAL_SIZES`` begins its body.
+    """
+    if specialized:
+        constants = "".join(f"#define {name} ({value})\n" for name, value in sizes.items())
+        return f"#define SIZES\n#define LOCAL_SIZES\n{constants}"
+    parameters = "".join(f", long long of_{name}" for name in sizes)
+    local = " ".join(f"const int {name} = (int)of_{name};" for name in sizes)
+    return f"#define SIZES {parameters}\n#define LOCAL_SIZES {local}\n"
+
+
+def _made(problem: ConvProblem, tile: Tile, *, specialized: bool = True) -> Planes | Pixels:
     channels, item = problem.spec.in_channels, ITEM_SIZES[problem.spec.dtype]
     y, x = axes_of(problem)
     if problem.channels_last:
-        return Pixels(y, x, problem.batch, channels, item, tile)
-    return Planes(y, x, problem.batch * channels, channels, item, tile)
+        return Pixels(y, x, problem.batch, channels, item, tile, specialized=specialized)
+    count = problem.batch * channels
+    return Planes(y, x, count, channels, item, tile, specialized=specialized)
 
 
 def tiles(problem: ConvProblem) -> list[Tile]:
@@ -127,6 +156,33 @@ def tiles(problem: ConvProblem) -> list[Tile]:
     if problem.channels_last:
         return Pixels.tiles(y, x, problem.batch, channels, item)
     return Planes.tiles(y, x, problem.batch * channels, channels, item)
+
+
+def tile_for(problem: ConvProblem, tile: Tile) -> Tile | None:
+    """Return the tile of another size of the layer for a problem that `has_kernel`.
+
+    It is the same one, or if too little shared memory is left for it, the nearest of `tiles`. None
+    if it cannot be of the layer.
+    """
+    axes = axes_of(problem)
+    most = tuple(_MAX_TILE if axis.forward else _MAX_TILE * axis.stride for axis in axes)
+    channels = problem.spec.in_channels
+    whole = channels if problem.channels_last else _MAX_PLANES
+    if not (
+        1 <= tile.down <= most[0]
+        and 1 <= tile.across <= most[1]
+        and 1 <= tile.many <= _MAX_PLANES
+        and whole % tile.many == 0
+        and all(axis.fits(size) for axis, size in zip(axes, tile, strict=False))
+    ):
+        return None
+    offered = tiles(problem)
+    # A block of one plane takes bands of its rows; several planes are taken whole.
+    one_plane = problem.channels_last or tile.many == 1
+    limit = SHARED_BYTES if one_plane else ENOUGH_BYTES
+    if tile in offered or _made(problem, tile).shared_bytes <= limit:
+        return tile
+    return min(offered, key=lambda one: [abs(a - b) for a, b in zip(one, tile, strict=True)])
 
 
 def has_kernel(problem: ConvProblem) -> bool:

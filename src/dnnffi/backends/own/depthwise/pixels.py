@@ -1,4 +1,4 @@
-"""Source of the depthwise kernel for layouts in which the channels of a position are contiguous.
+"""The depthwise kernel for channels last.
 
 A thread has some channels, and their weights in registers, of which it makes tile after tile of
 outputs. The threads of a warp have the channels beside, so that they read and write what lies
@@ -21,8 +21,9 @@ _SMALL = 14  # an image with no more rows: what counts is how many threads there
 _SOURCE = """
 extern "C" __global__ void __launch_bounds__(BLOCK) depthwise(
     const STORED *__restrict__ x, const STORED *__restrict__ w, const STORED *__restrict__ bias,
-    const STORED *__restrict__ residual, STORED *__restrict__ y, long long alpha)
+    const STORED *__restrict__ residual, STORED *__restrict__ y, long long alpha SIZES)
 {{
+    LOCAL_SIZES
     __shared__ float weights[TAPS * PITCH];
     const int lane = threadIdx.x % LANES, place = threadIdx.x / LANES;
     const int part = blockIdx.x % PARTS, chunk = blockIdx.x / PARTS, first = part * LANES * READ;
@@ -114,30 +115,49 @@ extern "C" __global__ void __launch_bounds__(BLOCK) depthwise(
 
 
 class Pixels:
-    """The source for one problem and tile, and how it is launched. ``count`` is of images."""
+    """The source for one problem and tile, and how it is launched. ``count`` is of images.
 
-    def __init__(self, y: Axis, x: Axis, count: int, channels: int, item: int, tile: Tile) -> None:
+    ``constants`` depend on the layer and the tile, ``sizes`` on the number and size of images too.
+    Without ``specialized``, constants are the same for all sizes.
+    """
+
+    def __init__(
+        self,
+        y: Axis,
+        x: Axis,
+        count: int,
+        channels: int,
+        item: int,
+        tile: Tile,
+        *,
+        specialized: bool = True,
+    ) -> None:
         groups = channels // tile.many
         parts = -(-groups // _LANES)
         lanes = -(-groups // parts)
         places = _THREADS // lanes
         tiles = count * -(-y.outputs // tile.down) * -(-x.outputs // tile.across)
-        places = min(places, tiles)
+        if specialized:
+            places = min(places, tiles)
         turns = max(1, min(_MOST_TURNS, parts * tiles // (places * _BLOCKS)))
         taps = y.kernel * x.kernel
         block = -(-lanes * places // 32) * 32
         self.constants: dict[str, int | str] = {
-            "COUNT": count,
             "CHANNELS": channels,
             "BLOCK": block,
             "LANES": lanes,
             "PLACES": places,
             "PARTS": parts,
-            "TURNS": turns,
             "TAPS": taps,
             "WIDTH": x.kernel,
             "PITCH": lanes * tile.many | 1,
             "READ": tile.many,
+        }
+        self.sizes = {
+            "COUNT": count,
+            "TURNS": turns,
+            **y.sizes("Y", tile.down),
+            **x.sizes("X", tile.across),
         }
         self.read = self.written = tile.many
         self.source = y.source("Y", tile.down) + x.source("X", tile.across) + _SOURCE.format()

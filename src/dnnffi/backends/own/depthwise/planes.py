@@ -1,4 +1,4 @@
-"""Source of the depthwise kernel for layouts in which each channel is a contiguous plane.
+"""The depthwise kernel for channels first, where each channel of an image is a plane.
 
 A block has some planes, or a band of the rows of one. It reads them once into shared memory, as
 floats, with zeros around, so that what follows asks for no border. Each thread has a tile of
@@ -13,22 +13,29 @@ from dnnffi.backends.own.depthwise.axis import Axis
 from dnnffi.backends.own.depthwise.tile import Tile, fewest_idle
 
 SHARED_BYTES = 48 * 1024
-_ENOUGH_BYTES = 32 * 1024  # with more, too few blocks are on a multiprocessor at the same time
+"""The most shared memory that a block has without asking for more."""
+
+ENOUGH_BYTES = 32 * 1024
+"""Shared memory of a block. With more, too few blocks run on a multiprocessor at a time."""
+
 _THREADS = 256
 _WARP = 32
 _AT_ONCE = 8  # reads of a thread that overlap
 _SMALL = 14  # an image with no more rows
+_CELL_STEPS = (2048, 4096, 8192)
+"""Floats of shared memory of kernels for all sizes, below the most that there may be."""
 
 _SOURCE = """
 typedef struct __align__(FLOATS * 4) {{ float e[FLOATS]; }} Floats;
 typedef struct __align__(WIDE * 4) {{ float e[WIDE]; }} Segment;
 typedef struct __align__(16) {{ float e[4]; }} Zeros;
 
-extern "C" __global__ void __launch_bounds__(BLOCK) depthwise(
+extern "C" __global__ void __launch_bounds__(MAX_BLOCK) depthwise(
     const STORED *__restrict__ x, const STORED *__restrict__ w, const STORED *__restrict__ bias,
-    const STORED *__restrict__ residual, STORED *__restrict__ y, long long alpha)
+    const STORED *__restrict__ residual, STORED *__restrict__ y, long long alpha SIZES)
 {{
-    __shared__ __align__(16) float tile[CELLS];
+    LOCAL_SIZES
+    __shared__ __align__(16) float tile[MAX_CELLS];
     __shared__ float weights[PLANES * WEIGHTS];
     const int thread = threadIdx.x, first = blockIdx.x * PLANES;
     const int band = blockIdx.y * BAND * TILE_Y, from_row = BASE_Y(band);
@@ -144,10 +151,23 @@ def _together(most: int, *numbers: int) -> int:
 class Planes:
     """The source for one problem and tile, and how it is launched.
 
-    ``count`` is of planes, ``item`` the bytes of an element.
+    ``count`` is of planes, ``item`` the bytes of an element. ``constants`` depend on the layer, the
+    tile and how many elements of a row are read and written at once, ``sizes`` on the number and
+    size of images too. Without ``specialized``, constants are the same for all sizes, but for four
+    steps of the shared memory.
     """
 
-    def __init__(self, y: Axis, x: Axis, count: int, channels: int, item: int, tile: Tile) -> None:
+    def __init__(
+        self,
+        y: Axis,
+        x: Axis,
+        count: int,
+        channels: int,
+        item: int,
+        tile: Tile,
+        *,
+        specialized: bool = True,
+    ) -> None:
         planes = tile.many
         tiles_y, tiles_x = -(-y.outputs // tile.down), -(-x.outputs // tile.across)
         left = _up(max(0, -x.low(), x.beyond), 4)
@@ -170,9 +190,9 @@ class Planes:
         step = lead + rows
         most = max(1, _THREADS // tiles_x)
         self.shared_bytes = 4 * (cells(band) + weights)
-        if planes == 1 and (tiles_y > most or self.shared_bytes > _ENOUGH_BYTES):
+        if planes == 1 and (tiles_y > most or self.shared_bytes > ENOUGH_BYTES):
             lead = -y.low()
-            while band > 1 and (band > most or 4 * (cells(band) + weights) > _ENOUGH_BYTES):
+            while band > 1 and (band > most or 4 * (cells(band) + weights) > ENOUGH_BYTES):
                 bands = -(-tiles_y // band) + 1
                 band = min(band - 1, -(-tiles_y // bands))
             first_row, rows = y.low(), y.base(tile.down * (band - 1)) + y.high(tile.down) + lead + 1
@@ -183,22 +203,34 @@ class Planes:
         # Threads for all tiles, and so many that they read at once what the block has.
         block = min(_THREADS, _up(max(planes * band * tiles_x, -(-reads // _AT_ONCE)), _WARP))
         reads = -(-reads // block)
-        self.constants: dict[str, int | str] = {
+        max_cells = cells(band)
+        if not specialized:
+            largest = SHARED_BYTES // 4 - weights
+            steps = (size for size in (*_CELL_STEPS, largest) if max_cells <= size <= largest)
+            max_cells = next(steps, max_cells)
+            self.shared_bytes = 4 * (max_cells + weights)
+        self.sizes = {
             "COUNT": count,
-            "CHANNELS": channels,
-            "PLANES": planes,
             "BAND": band,
             "BLOCK": block,
             "READS": reads,
-            "AT_ONCE": min(_AT_ONCE, reads),
             "ACROSS": x.inputs // read,
             "ROWS": rows,
-            "FROM": f"({first_row})",
-            "LEAD": f"({lead})",
+            "FROM": first_row,
+            "LEAD": lead,
             "STEP": step,
             "LEFT": left,
             "PITCH": pitch,
             "CELLS": cells(band),
+            **y.sizes("Y", tile.down),
+            **x.sizes("X", tile.across),
+        }
+        self.constants: dict[str, int | str] = {
+            "CHANNELS": channels,
+            "PLANES": planes,
+            "MAX_BLOCK": block if specialized else _THREADS,
+            "MAX_CELLS": max_cells,
+            "AT_ONCE": min(_AT_ONCE, reads) if specialized else _AT_ONCE,
             "TAPS": taps,
             "WIDTH": x.kernel,
             "WEIGHTS": taps | 1,
@@ -240,7 +272,7 @@ def _planes(y: Axis, x: Axis, count: int, channels: int, item: int, down: int, a
     planes = 1
     while 2 * planes * of_one <= _THREADS and count // (2 * planes) >= 4 * 132:
         more = Planes(y, x, count, channels, item, Tile(down, across, 2 * planes))
-        if more.shared_bytes > _ENOUGH_BYTES:
+        if more.shared_bytes > ENOUGH_BYTES:
             break
         planes *= 2
     return planes
