@@ -69,7 +69,7 @@ class Resources:
         """Whether the process still uses this library, and no other in its place."""
         library = None if self.backend.loaded is None else self.backend.loaded()
         if library is not None and self.external:
-            library = library.without_cupy()
+            return library.is_without_cupy(self.library)
         return library is self.library
 
     def clear(self) -> None:

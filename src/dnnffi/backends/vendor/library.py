@@ -89,6 +89,10 @@ class VendorLibrary(ABC):
         )
         return found
 
+    def is_without_cupy(self, other: object) -> bool:
+        """Return whether ``other`` is what `without_cupy` returned; nothing is loaded for this."""
+        return self._without_cupy.find(None) is other
+
     def has(self, name: str) -> bool:
         """Whether this version has the function ``name``."""
         return has_symbol(self.lib, name)
