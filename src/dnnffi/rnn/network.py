@@ -112,7 +112,8 @@ class Network:
         with self._turn.take() as mine:
             if self.tuner is None or not mine or self.tuner.is_capturing():
                 return False
-            found.calls_left = CALLS_BEFORE_TUNING << 10  # what fails is not tried in every call
+            # What fails is not tried in every call.
+            found.calls_left = self._calls_left = CALLS_BEFORE_TUNING << 10
             budget = LATER_BUDGET if self.version else FIRST_BUDGET
             if problem.options.tune == "now":
                 budget = BUDGET

@@ -16,7 +16,7 @@ from dnnffi.backends.cublas.library import Library
 from dnnffi.backends.vendor.enumerators import named
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
-from dnnffi.errors import UnsupportedError
+from dnnffi.errors import CublasError, UnsupportedError
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import INT64_MAX, ITEM_SIZES, check_choice, check_flag, check_range
 from dnnffi.spec.options import MATHS
@@ -186,6 +186,7 @@ class RowsProduct:
         self._rest = dtype, math, batch
         self._library, self._device = library, device
         self._chosen: dict[int, Algorithms] = {}
+        self._exact: dict[tuple[int, int], Algorithms] = {}  # where those of `choose` did not fit
         self._unused: list[_Descriptors] = []  # as many as were ever used at the same time
 
     def choose(self, rows: int) -> Algorithms:
@@ -215,9 +216,14 @@ class RowsProduct:
         descriptors = self._take(rows)
         try:
             descriptors.run(launch, algorithms, addresses, workspace, accumulate)
-        except UnsupportedError:  # by the algorithms for more rows
-            algorithms = descriptors.choose(algorithms.workspace_bytes)
-            descriptors.run(launch, algorithms, addresses, workspace, accumulate)
+        except (UnsupportedError, CublasError):
+            # The algorithms for more rows are not for these. (cuBLASLt 13.0 says INVALID_VALUE.)
+            key = rows, algorithms.workspace_bytes
+            exact = self._exact.get(key)
+            if exact is None:
+                exact = self._exact[key] = descriptors.choose(algorithms.workspace_bytes)
+                keep_newest(self._exact, MAX_CHOSEN)
+            descriptors.run(launch, exact, addresses, workspace, accumulate)
         self._unused.append(descriptors)
 
     def _take(self, rows: int) -> _Descriptors:

@@ -390,7 +390,7 @@ class OwnRNNExecutor(AddressExecutor):
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
     ) -> None:
         """Enqueue what precedes the kernel of a layer of a forward pass."""
-        if self._narrow is not None and self._memory.is_capturing(launch.stream):
+        if self._narrow is not None:
             of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
             self._memory.at_once(launch, [of_x, partial(self._prepare_h, layer=layer, at=at)])
         else:  # a branch takes longer than to clear

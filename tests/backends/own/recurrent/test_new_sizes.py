@@ -1,0 +1,131 @@
+"""A network of our kernels with sizes that it has not seen: right, and bound without asking."""
+
+from __future__ import annotations
+
+import conformance
+import numpy as np
+import pytest
+from emulated_network import Network, geometry, kind_of
+
+from dnnffi.backends.cublas.product import RowsProduct, _Descriptors
+from dnnffi.backends.own.recurrent.executor import OwnNetwork
+from dnnffi.errors import CublasError, UnsupportedError
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=24, dtype="float32", num_layers=2)
+SIZES = [(1, 1), (2, 9), (7, 3), (5, 17), (3, 8)]
+
+
+def problem_of(steps, batch, ragged, seed=0, training=True):
+    layout = "lengths" if ragged else "dense"
+    rng = np.random.default_rng(seed)
+    return conformance.problem_of(SPEC, layout, steps, batch, rng, training=training)
+
+
+class Shared(Network):
+    """A problem on the network of another one."""
+
+    def __init__(self, network, problem, is_exact=False):
+        self._shared, self._is_exact = network, is_exact
+        super().__init__(None, problem, None)
+
+    def made(self, *_):
+        self._shared.network.memory = self.memory
+        return self._shared.network.bind(self.problem, self.launch, is_exact=self._is_exact)
+
+    def __exit__(self, *raised):
+        self.executor.close()
+
+
+@pytest.fixture(params=[False, True], ids=["full", "ragged"])
+def network(request, cublas):
+    """One that was made for five rows of four steps."""
+    problem = problem_of(4, 5, request.param)
+    geometries = [geometry(kind_of(problem, backward)) for backward in (False, True)]
+    with Network(cublas, problem, *geometries) as made:
+        made.is_ragged = request.param
+        yield made
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize(("steps", "batch"), SIZES)
+def test_any_sizes_give_the_references_results(network, steps, batch, is_exact):
+    if network.is_ragged and steps == 1:
+        steps = 2
+    problem = problem_of(steps, batch, network.is_ragged, seed=batch)
+    if (problem.lengths is None) == network.is_ragged:
+        pytest.skip("the drawn lengths are all the same")
+    case = conformance.Case(problem, True, batch)
+    arrays = conformance.arrays_of(case)
+    with Shared(network, problem, is_exact) as bound:
+        found = bound.results(arrays)
+    expected = conformance.expected(case, arrays)
+    assert conformance.deviation(found.y, expected.y) < 2e-3
+    assert conformance.deviation(found.dx, expected.dx) < 2e-3
+    for one, right in zip(found.dweights, expected.dweights, strict=True):
+        assert conformance.deviation(one, right) < 2e-3
+
+
+def test_new_sizes_compile_nothing_and_ask_the_library_once_for_a_power_of_two(
+    network, monkeypatch
+):
+    asked = []
+    choose = _Descriptors.choose
+    monkeypatch.setattr(
+        _Descriptors, "choose", lambda self, limit: asked.append(self.rows) or choose(self, limit)
+    )
+    for name in ("kernel", "constant", "blocks_at_once", "architecture", "shared_bytes"):
+        monkeypatch.setattr(network.memory, name, lambda *_, name=name: pytest.fail(name))
+    bind = network.network.bind
+    for steps in range(2, 40):
+        for batch in (2, 3, 5, 8):
+            lengths = [steps - row % 2 for row in range(batch)] if network.is_ragged else None
+            problem = RNNProblem.dense(SPEC, steps, batch, lengths=lengths, training=True)
+            bind(problem, network.launch)
+    products = sum(1 + len(one._training) for one in network.network.products.values())
+    assert len(asked) <= 8 * products  # of up to 320 positions
+
+
+def test_kernels_for_full_rows_are_not_for_ragged_ones_nor_the_other_way_round(network):
+    other = problem_of(5, 4, not network.is_ragged)
+    words = "not for full rows" if network.is_ragged else "not for ragged rows"
+    with pytest.raises(UnsupportedError, match=words):
+        network.network.bind(other, network.launch)
+
+
+def test_layers_at_once_refuse_rows_that_do_not_fit_at_the_same_time(cublas):
+    problem = problem_of(4, 5, False, training=False)
+    one = geometry(kind_of(problem, layers=2))
+    with Network(cublas, problem, one) as made:
+        assert isinstance(made.network, OwnNetwork)
+        with pytest.raises(UnsupportedError, match="blocks of 128 threads"):
+            made.network.bind(problem_of(4, 100, False, training=False), made.launch)
+
+
+def test_where_the_algorithms_for_more_rows_do_not_run_the_library_is_asked_for_these(
+    cublas, monkeypatch
+):
+    from dnnffi.backends.cublas.product import Matrix
+    from dnnffi.device.interface import Launch, StreamAt
+
+    product = RowsProduct(cublas, 0, Matrix(None, 4), Matrix(4, 2), Matrix(None, 2), "float32")
+    algorithms, run, asked = product.choose(8), _Descriptors.run, []
+
+    def refusing(self, launch, chosen, *rest):
+        asked.append(chosen is algorithms)
+        if chosen is algorithms:
+            raise CublasError(7, "INVALID_VALUE", "cublasLtMatmul")
+        run(self, launch, chosen, *rest)
+
+    monkeypatch.setattr(_Descriptors, "run", refusing)
+    a, b, c = np.ones((3, 4), "f4"), np.ones((4, 2), "f4"), np.zeros((3, 2), "f4")
+    workspace = np.zeros(algorithms.workspace_bytes + 256, np.uint8)
+    at = tuple(one.ctypes.data for one in (a, b, c))
+    aligned = workspace.ctypes.data + -workspace.ctypes.data % 256
+    for _ in range(2):
+        product.run(Launch(StreamAt(0), 0), 3, algorithms, at, aligned)
+    assert np.array_equal(c, np.full((3, 2), 4))
+    assert asked == [True, False, True, False]
+    assert len(product._exact) == 1
+    product.close()

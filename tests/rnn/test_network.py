@@ -1,0 +1,247 @@
+"""Networks: when a class of sizes is measured, and what serves it before."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from candidates_by_script import launch_on
+
+from dnnffi.device.interface import StreamAt
+from dnnffi.errors import UnsupportedError
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING, FIRST_BUDGET, LATER_BUDGET, Network
+from dnnffi.rnn.route import RouteFinder
+from dnnffi.rnn.tuning import BUDGET, RouteChoice, Times
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+LENGTHS = (3, 20, 7)
+
+
+def problem(steps=20, batch=3, **more):
+    return RNNProblem.dense(SPEC, steps, batch, **more)
+
+
+class Bound:
+    """An executor that says what it was made of."""
+
+    workspace_bytes = least_workspace_bytes = reserve_bytes = 0
+    weight_size, generator = 7, None
+
+    def __init__(self, name, problem, is_exact):
+        self.algorithm, self.problem, self.is_exact = name, problem, is_exact
+
+    def close(self):
+        pass
+
+
+class Prepared:
+    def __init__(self, owner, name):
+        self.owner, self.name = owner, name
+
+    def bind(self, problem, launch, generator=None, *, is_exact=False):
+        self.owner.bound.append((self.name, problem.steps, is_exact))
+        if self.owner.refused(problem):
+            raise UnsupportedError("dnnffi", "", "not for these sizes")
+        return Bound(self.name, problem, is_exact)
+
+
+class Candidates:
+    """Everything is bound; nothing runs."""
+
+    def __init__(self):
+        self.bound, self.prepared, self.by_rule_of = [], [], []
+        self.refused = lambda problem: False
+
+    def network(self, problem, name, launch):
+        self.prepared.append(name)
+        return Prepared(self, name)
+
+    def by_rule(self, problem, launch, generator):
+        self.by_rule_of.append(problem.steps)
+        return Bound("rule", problem, False)
+
+
+class Tuner:
+    """Measures "direct" and "replayed"; what is on disk is in ``stored``."""
+
+    def __init__(self):
+        self.measured, self.stored, self.looked_up, self.capturing = [], {}, [], False
+        self.works = True
+
+    def is_capturing(self):
+        return self.capturing
+
+    def find(self, problem, device):
+        self.looked_up.append(problem)
+        return self.stored.get(problem.steps)
+
+    def measure(self, problem, device, budget):
+        self.measured.append((problem.steps, problem.batch, budget))
+        return choice() if self.works else None
+
+
+def choice(gain=0.5):
+    times = {"direct": Times(1.0, 1.0), "replayed": Times(2.0, 1.0 - gain)}
+    return RouteChoice("direct", "replayed", times, {})
+
+
+class Memory:
+    def use(self, device):
+        return SimpleNamespace(__enter__=None) and _Nothing()
+
+    def current_stream(self):
+        return StreamAt(0)
+
+
+class _Nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        pass
+
+
+@pytest.fixture
+def candidates():
+    return Candidates()
+
+
+@pytest.fixture
+def tuner():
+    return Tuner()
+
+
+@pytest.fixture
+def network(candidates, tuner):
+    return Network(0, candidates, SimpleNamespace(memory=Memory(), launch=launch_on), tuner)
+
+
+def called(network, problem, times=1):
+    """A new plan of a problem after so many calls."""
+    finder = RouteFinder(problem, 0, network, None, lambda: None)
+    finder.begin()
+    for _ in range(times):
+        if finder.is_pending:
+            finder.advance()
+        elif finder.version != network.version:
+            finder.update()
+    return finder
+
+
+def test_calls_of_different_sizes_count_together_for_the_first_measurement(network, tuner):
+    for steps in range(33, 33 + CALLS_BEFORE_TUNING):
+        assert tuner.measured == []
+        called(network, problem(steps))
+    assert tuner.measured == [(33 + CALLS_BEFORE_TUNING - 1, 3, FIRST_BUDGET)]
+    for steps in range(60, 128):
+        called(network, problem(steps))
+    assert len(tuner.measured) == 1
+
+
+def test_a_further_class_is_measured_once_its_calls_are_frequent_and_in_less_time(network, tuner):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    for _ in range(CALLS_BEFORE_TUNING - 1):
+        called(network, problem(steps=200))
+    assert len(tuner.measured) == 1
+    called(network, problem(steps=300))
+    assert tuner.measured[1:] == [(300, 3, LATER_BUDGET)]
+
+
+def test_until_then_it_uses_the_choice_of_the_nearest_class(network, candidates):
+    called(network, problem(batch=8), CALLS_BEFORE_TUNING)
+    finder = called(network, problem(steps=200, batch=7))
+    assert finder.route.direct.algorithm == "direct"
+    assert (finder.choice, str(finder.borrowed.origin)) == (
+        None,
+        "up to 8 full rows of up to 32 steps",
+    )
+    assert candidates.by_rule_of == [20]
+
+
+def test_ragged_rows_do_not_use_what_full_ones_chose(network):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    assert called(network, problem(lengths=LENGTHS)).route.direct.algorithm == "rule"
+
+
+def test_what_is_not_for_the_sizes_of_a_call_is_replaced_by_the_rule(network, candidates):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    candidates.refused = lambda problem: problem.steps == 30
+    assert called(network, problem(steps=30)).route.direct.algorithm == "rule"
+    assert called(network, problem(steps=31)).route.direct.algorithm == "direct"
+
+
+def test_new_sizes_of_a_measured_class_bind_one_executor_and_nothing_else(
+    network, candidates, tuner
+):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    before = len(candidates.prepared), len(tuner.looked_up)
+    candidates.bound.clear()
+    for steps in range(9, 33):
+        called(network, problem(steps))
+    assert candidates.bound == [("direct", steps, False) for steps in range(9, 33)]
+    assert (len(candidates.prepared), len(tuner.looked_up)) == before
+    assert candidates.by_rule_of == [20]
+
+
+def test_sizes_that_come_often_are_bound_for_replays_and_as_they_are(network, candidates):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    candidates.bound.clear()
+    finder = called(network, problem(steps=25), 1)
+    assert finder.route.replayed is None
+    finder = called(network, problem(steps=25), finder.calls_before_capture)
+    assert (finder.route.replayed.algorithm, finder.route.replayed.is_exact) == ("replayed", True)
+    assert finder.route.direct.is_exact is False
+
+
+@pytest.mark.parametrize(("gain", "calls"), [(0.9, 2), (0.1, 10), (0.001, 32)])
+def test_a_capture_waits_until_replays_are_likely_to_earn_it_back(network, tuner, gain, calls):
+    tuner.measure = lambda *_: choice(gain)._replace(direct="direct")
+    finder = called(network, problem(), CALLS_BEFORE_TUNING)
+    assert finder.calls_before_capture == calls
+
+
+def test_a_plan_made_before_uses_what_its_class_has_measured_since(network):
+    early = called(network, problem(steps=30))
+    assert early.route.direct.algorithm == "rule"
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    early.update()
+    assert early.route.direct.algorithm == "direct"
+
+
+def test_a_problem_that_is_to_be_measured_now_is_a_class_of_its_own(network, tuner):
+    now = RNNOptions(tune="now")
+    called(network, problem(options=now))
+    called(network, problem(steps=21, options=now))
+    assert [measured[0] for measured in tuner.measured] == [20, 21]
+    assert {budget for *_, budget in tuner.measured} == {BUDGET}
+
+
+def test_nothing_is_measured_or_looked_up_where_tuning_is_off(network, tuner):
+    off = RNNOptions(tune="off")
+    finder = called(network, problem(options=off), 3 * CALLS_BEFORE_TUNING)
+    assert (tuner.measured, tuner.looked_up, finder.is_pending) == ([], [], False)
+
+
+def test_a_class_of_another_process_is_used_from_the_first_call(network, tuner):
+    tuner.stored[20] = choice()
+    assert called(network, problem()).route.direct.algorithm == "direct"
+    assert tuner.measured == []
+
+
+def test_nothing_is_looked_up_in_the_callers_capture_but_behind_it(network, tuner):
+    tuner.capturing, tuner.stored[20] = True, choice()
+    finder = called(network, problem(), 3)
+    assert (tuner.looked_up, finder.route.direct.algorithm) == ([], "rule")
+    tuner.capturing = False
+    finder.advance()
+    assert finder.route.direct.algorithm == "direct"
+
+
+def test_a_measurement_that_fails_is_not_tried_in_every_call(network, tuner):
+    tuner.works = False
+    finder = called(network, problem(), 20 * CALLS_BEFORE_TUNING)
+    assert len(tuner.measured) == 1
+    assert finder.route.direct.algorithm == "rule"

@@ -1,0 +1,68 @@
+"""Classes of sizes: bounds, members, and which class serves another one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.size_class import SizeClass, max_rows, max_steps, size_class
+
+SPEC = RNNSpec(mode="gru", input_size=1, hidden_size=1)
+COUNTS = st.integers(1, 2**20)
+
+
+@given(batch=COUNTS)
+def test_rows_of_a_class_differ_by_a_group_of_eight_or_an_eighth(batch):
+    bound = max_rows(batch)
+    assert batch <= bound
+    assert max_rows(bound) == bound
+    if batch > 8:
+        assert bound % 8 == 0
+        assert bound - batch < max(8, batch / 4)
+
+
+@given(steps=COUNTS)
+def test_steps_of_a_class_differ_by_a_factor_of_four(steps):
+    bound = max_steps(steps)
+    assert steps <= bound
+    assert max_steps(bound) == bound
+    if steps > 8:
+        assert bound < 4 * steps
+
+
+@given(first=COUNTS, second=COUNTS)
+def test_more_rows_or_steps_are_of_no_smaller_class(first, second):
+    less, more = sorted((first, second))
+    assert max_rows(less) <= max_rows(more)
+    assert max_steps(less) <= max_steps(more)
+
+
+def test_few_classes_serve_all_batches_of_up_to_64_rows():
+    assert sorted({max_rows(batch) for batch in range(1, 65)}) == [1, 2, 4, *range(8, 65, 8)]
+
+
+def test_steps_are_those_of_the_longest_row():
+    assert size_class(RNNProblem.dense(SPEC, 100, 3, lengths=[1, 30, 5])).max_steps == 32
+    assert size_class(RNNProblem.dense(SPEC, 100, 3)).max_steps == 128
+
+
+def test_rows_that_end_before_the_array_are_ragged_and_packed_rows_of_one_length_are_not():
+    assert size_class(RNNProblem.dense(SPEC, 9, 2, lengths=[5, 5])).is_ragged
+    assert not size_class(RNNProblem.dense(SPEC, 5, 2, lengths=[5, 5])).is_ragged
+    assert not size_class(RNNProblem.packed(SPEC, [2, 2])).is_ragged
+    assert size_class(RNNProblem.packed(SPEC, [2, 1])).is_ragged
+
+
+def test_the_nearest_class_has_enough_rows_if_any_has():
+    mine = SizeClass(24, 128, True)
+    others = [SizeClass(rows, 128, True) for rows in (16, 32, 64)]
+    assert min(others, key=mine.distance) == SizeClass(32, 128, True)
+    assert min([others[0], SizeClass(32, 32, True)], key=mine.distance) == SizeClass(32, 32, True)
+    full = SizeClass(24, 128, False)
+    assert min([full, others[0]], key=mine.distance) == others[0]
+
+
+def test_a_class_is_told_in_words():
+    assert str(SizeClass(32, 128, True)) == "up to 32 ragged rows of up to 128 steps"
