@@ -120,6 +120,10 @@ TESTS: dict[str, tuple[str, ...]] = {
         *("tests/device", "tests/execution", "tests/backends/test_resource.py"),
         *("tests/host/test_conv_graphs.py", *_OWN_CONVOLUTIONS, *_CONVOLUTIONS, *_NETWORKS),
     ),
+    "device/external/host.py": (
+        *("tests/test_host_allocator.py", "tests/device/test_external.py"),
+        "tests/host/test_rnn_embedding.py",
+    ),
     "dropout.py": ("tests/test_dropout.py", *_NETWORKS),
     "errors.py": ("tests/test_errors.py", *_CONVOLUTIONS, *_NETWORKS),
     "execution": (

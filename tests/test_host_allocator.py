@@ -236,16 +236,21 @@ def test_validate_notices_writes_before_the_backward_pass(written):
         ctx.backward(y)
 
 
-class Pinned(ByDLPack):
-    """An array in memory of the host that a device reads, too."""
+class Elsewhere(ByDLPack):
+    """An array that DLPack says to be on another kind of device."""
+
+    def __init__(self, values, device_type):
+        super().__init__(values)
+        self._device_type = device_type
 
     def __dlpack_device__(self):
-        return 3, 0
+        return self._device_type, 0
 
 
-def test_pinned_memory_is_memory_of_the_host():
+@pytest.mark.parametrize("device_type", [3, 11], ids=["CUDAHost", "ROCmHost"])
+def test_pinned_memory_is_memory_of_the_host(device_type):
     problem = Problem("gru")
-    x = Pinned(problem.x)
+    x = Elsewhere(problem.x, device_type)
     y, _ = dnnffi.gru(x, None, problem.weights, options=problem.options)
     np.testing.assert_array_equal(y, dnnffi.gru(problem.x, None, problem.weights)[0])
 
@@ -318,6 +323,49 @@ def test_what_is_no_array_is_refused_by_its_name(value):
     message = rf"^x must be an array on the host, with DLPack .*; got {type(value).__name__}$"
     with pytest.raises(TypeError, match=message):
         dnnffi.gru(value, None, problem.weights, backend="reference", options=problem.options)
+
+
+class WithoutAddress(ByInterface):
+    """An array that shows its memory as a buffer of Python."""
+
+    @property
+    def __array_interface__(self):
+        return super().__array_interface__ | {"data": None}
+
+
+class Refusing(ByDLPack):
+    """An array whose library does not hand it out."""
+
+    def __dlpack__(self, *, stream=None):
+        raise BufferError("it is read-only")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (WithoutAddress, r"x has no address in its __array_interface__"),
+        (Refusing, "x does not show its memory by DLPack: it is read-only"),
+        (
+            lambda x: Elsewhere(x, 2),
+            "x must be on the host for backend 'reference' .* Elsewhere",
+        ),
+        (
+            lambda x: Elsewhere(x, 7),
+            "x must be on the host for backend 'reference' .* Elsewhere",
+        ),
+    ],
+)
+def test_memory_that_is_not_shown_is_refused(change, message):
+    problem = Problem("gru")
+    keywords = {"backend": "reference", "options": problem.options}
+    with pytest.raises(TypeError, match=f"^{message}"):
+        dnnffi.gru(change(problem.x), None, problem.weights, **keywords)
+
+
+def test_what_is_no_array_does_not_go_to_the_reference():
+    problem = Problem("gru")
+    with pytest.raises(TypeError, match=r"^x must be an array in device memory, .*; got list$"):
+        dnnffi.gru([1.0], None, problem.weights, options=problem.options)
 
 
 def test_a_strided_array_is_refused_as_on_a_device():

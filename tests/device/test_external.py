@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dnnffi import RNNSpec, RNNWeights, weight_layout
 from dnnffi.device.external import array as array_module
 from dnnffi.device.external.array import _Tensor
+from dnnffi.device.external.host import host_array, owner_of
 from dnnffi.device.spans import written_span
 from dnnffi.foreign import array_at, device_array
 
@@ -259,7 +261,8 @@ def test_an_array_at_an_address():
     assert (array.data.ptr, array.data.device_id, array.kind) == (4096, 1, "rocm")
     assert (array.shape, array.dtype.name, array.owner) == ((2, 3), "bfloat16", owner)
     assert array.flags.writeable
-    assert array_at(4096, (), np.dtype("f8")).kind == "cuda"
+    plain = array_at(4096, (), np.dtype("f8"))
+    assert (plain.kind, plain.data.device_id, plain.owner) == ("cuda", 0, None)
     assert array_at(0, (0, 3), "float32").size == 0
 
 
@@ -284,6 +287,25 @@ def test_what_cannot_be_at_an_address(change, error, message):
     arguments = {"address": 4096, "shape": (2, 3), "dtype": "float32"} | change
     with pytest.raises(error, match=f"^{message}"):
         array_at(**arguments)
+
+
+def test_an_array_on_the_host_shows_the_memory_of_its_owner():
+    owner = np.arange(6, dtype="f4").reshape(2, 3)
+    array = host_array("x", owner)
+    array[0, 0] = 7
+    assert owner[0, 0] == 7
+    assert host_array("x", array) is array
+    assert owner_of(array) is owner
+    assert owner_of(array[1:]) is None
+    assert owner_of(owner) is None
+
+
+def test_an_array_on_the_host_without_elements_needs_no_address():
+    interface = {"shape": (0, 3), "typestr": "<f4", "data": (0, False), "version": 3}
+    owner = SimpleNamespace(__array_interface__=interface)
+    array = host_array("x", owner)
+    assert (array.shape, array.dtype) == ((0, 3), np.float32)
+    assert owner_of(array) is owner
 
 
 def test_weights_at_an_address_that_nobody_owns_have_a_flat_array():
