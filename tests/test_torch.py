@@ -696,6 +696,15 @@ def test_an_allocator_of_tensors_on_the_host_makes_the_results(dtype):
 
 
 @needs_torch
+def test_an_allocator_on_the_host_takes_parameters_that_require_a_gradient():
+    weights, x = list(module_of("gru").parameters()), draw(5, 2, 3).detach()
+    with torch.no_grad():
+        y, _ = dnnffi.gru(x, None, weights, options={"allocator": allocate_tensor})
+        expected, _ = dnnffi.gru(x, None, weights)
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
+@needs_torch
 @pytest.mark.parametrize("written", ["x", "y", "weights[1]"])
 def test_a_write_to_a_tensor_is_noticed_with_an_allocator_on_the_host(written):
     weights = [w.detach() for w in module_of("gru").parameters()]
