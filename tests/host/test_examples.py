@@ -13,7 +13,6 @@ from example_runs import EXAMPLES
 from stress import user_arrays
 
 import dnnffi
-from dnnffi.backends.vendor.handle import close_handles
 
 FRAMEWORK, ADDRESSES = (
     runpy.run_path(str(EXAMPLES / f"{name}.py")) for name in ("autograd_framework", "raw_addresses")
@@ -60,8 +59,7 @@ def driver(host, monkeypatch):
     user_arrays.install(monkeypatch)
     made = Driver(host)
     yield made
-    dnnffi.clear_plans()
-    close_handles(host.library.without_cupy())
+    user_arrays.forget(host.library)
     gc.collect()
     made.memory.clear()
 
