@@ -51,7 +51,11 @@ class FakeCupy:
                 self.pool.is_used = False
 
         self.cuda = SimpleNamespace(
-            runtime=SimpleNamespace(is_hip=False, getDevice=runtime.current_device),
+            runtime=SimpleNamespace(
+                is_hip=False,
+                getDevice=runtime.current_device,
+                getDeviceCount=runtime.device_count,
+            ),
             get_current_stream=lambda: self.streams[-1],
             ExternalStream=ExternalStream,
             MemoryPool=MemoryPool,

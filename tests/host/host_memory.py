@@ -174,7 +174,7 @@ class HostMemory:
         return lambda *launch, stream: self.enqueue(work, launch)
 
     def kernel_problem(self):
-        return ""
+        return "" if self.kind == "cuda" else "run on CUDA only"
 
     def beside_capture(self):
         return nullcontext()

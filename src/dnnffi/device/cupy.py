@@ -40,6 +40,7 @@ class CupyMemory(DeviceMemory):
         self.empty: Callable[..., Array] = cupy.ndarray
         self.zeros: Callable[..., Array] = cupy.zeros
         self.current_device = cupy.cuda.runtime.getDevice
+        self.device_count = cupy.cuda.runtime.getDeviceCount
         self.current_stream = cupy.cuda.get_current_stream
 
     def pairs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from dnnffi.device.graphs import CudaGraph, NullStream, recording, refuse_in_cap
 from dnnffi.device.interface import Architecture, Graph, Launch, Stream
 from dnnffi.errors import UnsupportedError
 from dnnffi.runtime.cuda.runtime import CudaRuntime, OwnStream
-from dnnffi.runtime.devices import device_runtime
+from dnnffi.runtime.devices import DeviceRuntime, device_runtime
 from dnnffi.runtime.kernels import Kernel, kernel_problem, process_kernels
 
 
@@ -28,16 +29,23 @@ class DeviceMemory:
     times.
     """
 
+    current_device: Callable[[], int]
     current_stream: Callable[[], Stream]
+    device_count: Callable[[], int]
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._runtime = runtime = device_runtime(kind)
         self._local = threading.local()
         self._null_streams: dict[int, NullStream] = {}
-        self._branches = Branches(runtime)
-        self.current_device: Callable[[], int] = runtime.current_device
-        self.device_count: Callable[[], int] = runtime.device_count
+
+    @cached_property
+    def _runtime(self) -> DeviceRuntime:
+        # At the first use: CuPy can be imported where there is no driver.
+        return device_runtime(self.kind)
+
+    @cached_property
+    def _branches(self) -> Branches:
+        return Branches(self._runtime)
 
     @property
     def _cuda(self) -> CudaRuntime:

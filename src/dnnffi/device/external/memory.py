@@ -25,6 +25,11 @@ class ExternalMemory(DeviceMemory):
 
     ndarray: Any = DeviceArray
 
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.current_device = self._runtime.current_device
+        self.device_count = self._runtime.device_count
+
     def empty(self, shape: Any, dtype: Any) -> DeviceArray:
         if getattr(self._local, "is_scratch", False):
             return self._own(shape, dtype)

@@ -202,20 +202,10 @@ def test_a_process_without_cublas(own, memory, monkeypatch):
     refused(own, memory, PROBLEM, "need cuBLASLt: .* is too old")
 
 
-class WithoutKernels:
-    """Memory of arrays without CuPy."""
-
-    kind = "cuda"
-
-
-@pytest.mark.parametrize("of_amd", [False, True])
-def test_other_arrays(memory, of_amd):
-    if of_amd:
-        memory.kind = "rocm"
-    refused(
-        *(OwnCandidates(memory if of_amd else WithoutKernels()), memory, PROBLEM),
-        "CuPy arrays on CUDA only",
-    )
+@pytest.mark.parametrize("problem", ["run on CUDA only", "need NVRTC, which was not found"])
+def test_memory_for_which_no_kernels_can_be_compiled(own, memory, monkeypatch, problem):
+    monkeypatch.setattr(memory, "kernel_problem", lambda: problem)
+    refused(own, memory, PROBLEM, f"our own kernels {problem}")
 
 
 def test_a_device_without_room_is_offered_nothing(own, memory, monkeypatch):
@@ -398,7 +388,7 @@ def test_who_drops_is_given_the_random_numbers(own, memory, monkeypatch):
 
 def test_who_cannot_run_has_no_random_numbers(memory):
     memory.kind = "rocm"
-    with pytest.raises(UnsupportedError, match="CuPy arrays on CUDA only"):
+    with pytest.raises(UnsupportedError, match="our own kernels run on CUDA only"):
         OwnCandidates(memory).generator(0, 7)
 
 
