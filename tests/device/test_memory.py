@@ -10,7 +10,7 @@ import pytest
 
 from dnnffi.device import memory as module
 from dnnffi.device.cupy import CupyMemory
-from dnnffi.device.external import DeviceArray, ExternalMemory, using
+from dnnffi.device.external import DeviceArray, ExternalMemory, device_array, using
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.errors import CaptureError, CudaError, UnsupportedError
 from dnnffi.runtime.hip import HipRuntime
@@ -362,3 +362,14 @@ def test_a_capture_in_a_block_of_using_keeps_its_allocator(external, on_standin)
         assert external.current_stream().ptr == 0x7000
     assert len(allocator.made) == 1
     external._null_streams.clear()
+
+
+def test_the_stream_of_an_array_is_waited_for_by_that_of_the_call(external, on_standin, standin):
+    allocator = Allocator(on_standin)
+    made = allocator((2,), "float32")
+    with using(stream=0x7000):
+        for producer, waits in ((0x7000, 0), (0x8000, 1), (None, 1)):
+            made.__cuda_array_interface__["stream"] = producer
+            device_array("x", made, "cuda")
+            assert standin.calls("cuStreamWaitEvent") == waits
+    allocator.made.clear()

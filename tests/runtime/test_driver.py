@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from dnnffi.errors import CudaError
+from dnnffi.runtime.cuda import driver as module
 
 
 def test_attributes_are_asked_once(driver, standin):
@@ -100,3 +103,19 @@ def test_the_context_of_a_block_gives_way_to_that_before(driver, standin, before
     with pytest.raises(KeyError):
         fail()
     assert (inside, standin.context_device()) == ([1], before)
+
+
+def test_a_process_opens_one_driver(driver, monkeypatch):
+    opened = []
+
+    def load(*given):
+        opened.append(given[3])
+        return SimpleNamespace(lib=driver.lib)
+
+    monkeypatch.setattr(module.loader, "load", load)
+    module.load_driver.cache_clear()
+    try:
+        assert module.load_driver() is module.load_driver()
+    finally:
+        module.load_driver.cache_clear()
+    assert opened == ["cuInit"]

@@ -151,6 +151,22 @@ def test_a_kernel_that_did_not_load_is_loaded_by_the_next_call(kernels, standin)
     assert standin.launches == 1
 
 
+def test_the_kernels_of_a_process_are_kept_in_its_cache_folder(
+    driver, compiler_of_tests, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(kernels_module, "load_driver", lambda: driver)
+    monkeypatch.setattr(kernels_module.nvrtc, "load_compiler", lambda: compiler_of_tests)
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
+    kernels_module.process_kernels.cache_clear()
+    try:
+        launch(kernels_module.process_kernels().get(SOURCE, "scale", 0))
+    finally:
+        kernels_module.process_kernels.cache_clear()
+    assert list((tmp_path / "kernels").iterdir())
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", "off")
+    assert kernels_module.kernel_folder() is None
+
+
 @pytest.mark.parametrize(
     ("error", "problem"),
     [
