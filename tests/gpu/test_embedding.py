@@ -16,7 +16,7 @@ from dnnffi.dropout import DropoutState
 torch = pytest.importorskip("torch")
 
 
-# Of without_cupy.py, which blocks CuPy where it is imported.
+# The programs of without_cupy.py, which blocks CuPy for whoever imports it.
 PROGRAMS = (
     *("loop", "loop on a stream", "training", "own kernels", "dropout", "threads", "full device"),
     "JAX",

@@ -43,7 +43,7 @@ class Standin:
         return getattr(self.lib, f"standin_{name}")
 
     def fail(self, function, status, *, after=0):
-        """Let a call of a function return ``status``, after so many that succeed."""
+        """Let a call of a function return ``status``, after ``after`` calls that succeed."""
         self.lib.standin_fail(function.encode(), status, after)
 
     def calls(self, function):

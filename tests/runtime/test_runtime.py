@@ -15,7 +15,7 @@ OUT_OF_MEMORY, NOT_READY, CAPTURE_UNSUPPORTED = 2, 600, 900
 
 
 def in_a_thread(function):
-    """What ``function`` returns in a thread of its own."""
+    """Return the result of ``function`` in a thread of its own."""
     found = []
     thread = threading.Thread(target=lambda: found.append(function()))
     thread.start()

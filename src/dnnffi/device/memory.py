@@ -40,7 +40,7 @@ class DeviceMemory:
 
     @cached_property
     def _runtime(self) -> DeviceRuntime:
-        # At the first use: CuPy can be imported where there is no driver.
+        # Opened at the first use, because CuPy can also be imported without a driver.
         return device_runtime(self.kind)
 
     @cached_property
@@ -178,7 +178,7 @@ class DeviceMemory:
         return stream
 
     def _null_stream(self) -> NullStream:
-        """That of the current device."""
+        """Return the `NullStream` of the current device."""
         device = self.current_device()
         found = self._null_streams.get(device)
         if found is None:
