@@ -256,8 +256,7 @@ def test_the_allocator_makes_results_and_no_arrays_for_measuring(loop):
         loop.step()
         counts.append(loop.count - before)
     assert the_plan().finder.choice is not None
-    # The workspace is kept by stream as soon as graphs are replayed: one array less.
-    assert set(counts[: CALLS_BEFORE_TUNING - 1]) == {counts[0]}
+    # The first call needs most: later the workspace is kept by stream.
     assert max(counts) == counts[0]
 
 
