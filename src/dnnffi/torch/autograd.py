@@ -9,24 +9,18 @@ import torch
 from torch import Tensor
 
 from dnnffi.errors import UnsupportedError
-from dnnffi.torch.tensors import on_device
 
 Gradients = Callable[[Sequence[Any]], Sequence[Any]]
 """Computes gradients, as tensors, of the gradients of a call's results."""
 
 
-def first_derivative(
-    gradients: Gradients, given: Sequence[Any], others: Sequence[Any]
-) -> Sequence[Any]:
-    """Return ``gradients(given)``, computed on the device of the tensors.
+def recorded(gradients: Gradients, given: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
+    """Return ``gradients(given)`` in a backward pass that autograd records.
 
-    They depend on ``others`` too. If autograd records the backward pass, as with
-    ``create_graph=True``, a derivative of them with respect to either is refused.
+    It does so with ``create_graph=True``. The gradients depend on ``others`` too; a derivative of
+    them with respect to either is refused.
     """
-    if torch.is_grad_enabled():
-        return _FirstDerivative.apply(gradients, len(given), *given, *others)
-    with on_device(next(one for one in (*given, *others) if one is not None)):
-        return gradients(given)
+    return _FirstDerivative.apply(gradients, len(given), *given, *others)
 
 
 class _FirstDerivative(torch.autograd.Function):  # type: ignore[misc]
@@ -38,8 +32,7 @@ class _FirstDerivative(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, gradients: Gradients, count: int, *tensors: Any) -> tuple[Any, ...]:
-        with on_device(next(one for one in tensors if one is not None)):
-            return tuple(gradients(tensors[:count]))
+        return tuple(gradients(tensors[:count]))
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> None:

@@ -15,7 +15,7 @@ from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.spec.conv import Padding
 from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.names import BackendName
-from dnnffi.torch.autograd import first_derivative
+from dnnffi.torch.autograd import recorded
 from dnnffi.torch.tensors import as_tensor, check_tensor, on_device
 
 Sizes = int | Sequence[int]
@@ -115,7 +115,7 @@ class _Convolution(torch.autograd.Function):  # type: ignore[misc]
         def gradients(given: Sequence[Any]) -> list[Any]:
             (dy,) = given
             found = [None, None, None]
-            with _cupy_stream(dy):
+            with on_device(dy), _cupy_stream(dy):
                 if needed[0]:
                     found[0] = getattr(core, f"{name}_backward_data")(dy, w, x_shape, **rest)
                 if needed[1]:
@@ -124,7 +124,9 @@ class _Convolution(torch.autograd.Function):  # type: ignore[misc]
                     found[2] = core.conv_backward_bias(dy, **where)
             return [as_tensor(one) for one in found]
 
-        return None, None, None, *first_derivative(gradients, (dy,), (x, w))
+        if torch.is_grad_enabled():
+            return None, None, None, *recorded(gradients, (dy,), (x, w))
+        return None, None, None, *gradients((dy,))
 
 
 def _cupy_stream(tensor: Tensor) -> AbstractContextManager[Any]:

@@ -21,6 +21,7 @@ from dnnffi.torch.tensors import DTYPE_NAMES, KIND, check_tensor
 from dnnffi.torch.weights import lay_out, list_form
 
 _get_eval_frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
+_get_precision = torch._C._get_fp32_precision_getter  # torch.backends.cudnn.rnn.fp32_precision
 
 
 class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
@@ -84,7 +85,7 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
         if self.training and self.dropout and self.num_layers > 1:
             keywords["dropout"] = self.dropout
             keywords["dropout_state"] = self._dropout_state(x.device)
-        if x.is_cuda and torch.backends.cudnn.rnn.fp32_precision != "tf32":
+        if x.is_cuda and _get_precision("cuda", "rnn") != "tf32":
             keywords["options"] = {"math": "strict"}
         y, *states = run(_MODES[self.mode], x, hx, weights, None, None, None, keywords)
         if batch_sizes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -12,13 +13,13 @@ from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.rnn import functions as core
-from dnnffi.spec.names import BackendName, Integers, LayoutName
+from dnnffi.spec.names import BackendName, GradientName, Integers, LayoutName
 from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.torch.autograd import (
-    first_derivative,
     has_tangents,
     keeps_graph,
+    recorded,
     runs_in_backward,
 )
 from dnnffi.torch.tensors import as_array, as_tensor, check_tensor, on_device, options_on
@@ -48,24 +49,14 @@ class RNNKeywords(TypedDict, total=False):
 
 
 class _Call(NamedTuple):
-    """The arguments of a network's call that are not tensors."""
+    """The arguments of a training call that are not tensors, and the number of states."""
 
     mode: str
     form: Form
-    retain: bool | None
     keywords: RNNKeywords
-
-    def forward(
-        self, suffix: str, x: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor]
-    ) -> tuple[Any, ...]:
-        """Call ``dnnffi.lstm`` or its like; ``suffix`` is "" or "_forward"."""
-        keywords: Any = self.keywords
-        if x.is_cuda:
-            on_gpu, given = options_on(x.get_device()), keywords.get("options")
-            keywords = {**keywords, "options": {**on_gpu, **given} if given else on_gpu}
-        function = getattr(core, self.mode + suffix)
-        arrays = as_array("x", x, x), _hx(states, x, ("h_0", "c_0")), self.form.native(weights, x)
-        return function(*arrays, **keywords)
+    retain: bool | None
+    num_states: int
+    need: Sequence[GradientName]
 
 
 def run(
@@ -81,18 +72,20 @@ def run(
     """Return (y, h_n) or (y, h_n, c_n) of a call of `dnnffi.torch.lstm` or its like."""
     if is_compiling():
         return uncompiled(run)(mode, x, hx, weights, spec, layout, retain, keywords)
-    check_tensor("x", x)
+    if not isinstance(x, Tensor):
+        check_tensor("x", x)
     check_not_traced("x")
+    if x.is_cuda and torch.cuda.current_device() != x.get_device():
+        with on_device(x):
+            return run(mode, x, hx, weights, spec, layout, retain, keywords)
     states = _states(mode, hx)
     packed, tensors = read_weights(weights, spec, layout)
-    computed = None
-    if packed is None:
-        computed = autocast_dtype(x)
-        if computed is not None:
-            x = _cast(x, computed)
-            states = tuple(None if one is None else _cast(one, computed) for one in states)
-            if not _is_eligible(tensors[0]):
-                computed = None
+    computed = None if packed is not None else autocast_dtype(x)
+    if computed is not None:
+        x = _cast(x, computed)
+        states = tuple(None if one is None else _cast(one, computed) for one in states)
+        if not _is_eligible(tensors[0]):
+            computed = None
     form: Form
     if packed is not None:
         form = ConstantForm(packed)
@@ -107,33 +100,64 @@ def run(
         form = SeparateForm()
         if computed is not None:
             tensors = [_cast(one, computed) for one in tensors]
-    for name in ("lengths", "batch_sizes"):
-        integers: Any = keywords.get(name)
-        if isinstance(integers, Tensor):
-            keywords = {**keywords, name: integers.tolist()}  # type: ignore[misc]
-    call = _Call(mode, form, retain, keywords)
-    given = [x, *(one for one in states if one is not None), *tensors]
-    dropout = keywords.get("dropout", 0.0), keywords.get("dropout_state")
-    if dropout[0] and runs_in_backward():
+    if isinstance(keywords.get("lengths"), Tensor):
+        keywords["lengths"] = keywords["lengths"].tolist()  # type: ignore[union-attr]
+    if isinstance(keywords.get("batch_sizes"), Tensor):
+        keywords["batch_sizes"] = keywords["batch_sizes"].tolist()  # type: ignore[union-attr]
+    dropout = keywords.get("dropout", 0.0)
+    if dropout and runs_in_backward():
         raise UnsupportedError(
             "dnnffi.torch",
             "",
-            f"dropout is {dropout[0]} in a forward pass that runs during backward, as "
+            f"dropout is {dropout} in a forward pass that runs during backward, as "
             f"torch.utils.checkpoint runs it again: it would drop other elements than the first "
             f"one. Leave the network out of the checkpoint, or call it layer by layer with "
             f"torch.nn.functional.dropout between the layers, which PyTorch repeats",
         )
-    is_tracked = torch.is_grad_enabled() and any(one.requires_grad for one in given)
-    if is_tracked or dropout != (0.0, None) or has_tangents(given):
-        return _Network.apply(call, len(states), x, *states, *tensors)
-    if "dropout" in keywords or "dropout_state" in keywords:
-        inference = keywords.copy()
-        inference.pop("dropout", None)
-        inference.pop("dropout_state", None)
-        call = call._replace(keywords=inference)
-    with on_device(x):
-        results = call.forward("", x, states, tensors)
-    return tuple(map(as_tensor, _flattened(results)))
+    need = _needed(x, states, tensors) if torch.is_grad_enabled() else ()
+    if (
+        need
+        or dropout != 0.0
+        or keywords.get("dropout_state") is not None
+        or has_tangents((x, *states, *tensors))
+    ):
+        call = _Call(mode, form, keywords, retain, len(states), need)
+        return _Network.apply(call, x, *states, *tensors)
+    keywords.pop("dropout", None)
+    keywords.pop("dropout_state", None)
+    return _results(*_call_core(mode, form, keywords, x, states, tensors))
+
+
+def _call_core(
+    function: str,
+    form: Form,
+    keywords: Any,
+    x: Tensor,
+    states: Sequence[Tensor | None],
+    weights: Sequence[Tensor],
+) -> tuple[Any, ...]:
+    """Call a function of the core on arrays."""
+    if x.is_cuda:
+        on_gpu, given = options_on(x.get_device()), keywords.get("options")
+        keywords = {**keywords, "options": {**on_gpu, **given} if given else on_gpu}
+    arrays = as_array("x", x, x), _hx(states, x, ("h_0", "c_0")), form.native(weights, x)
+    return getattr(core, function)(*arrays, **keywords)
+
+
+def _needed(
+    x: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor]
+) -> list[GradientName]:
+    """Return the gradients that the backward pass of the core has to compute."""
+    need: list[GradientName] = ["x"] if x.requires_grad else []
+    for state in states:
+        if state is not None and state.requires_grad:
+            need.append("hx")
+            break
+    for weight in weights:
+        if weight.requires_grad:
+            need.append("weights")
+            break
+    return need
 
 
 def autocast_dtype(x: Tensor) -> Any:
@@ -155,81 +179,87 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _states(mode: str, hx: Any) -> tuple[Any, ...]:
     """Return (h_0, c_0) of an LSTM, else (h_0,); None is for zeros."""
-    if mode == "lstm":
-        if hx is None:
-            return None, None
-        if not isinstance(hx, tuple | list) or len(hx) != 2:
-            raise TypeError(f"hx of an LSTM must be (h_0, c_0) or None; got {type(hx).__name__}")
-        states = tuple(hx)
-    else:
-        states = (hx,)
-    for name, state in zip(("h_0", "c_0"), states, strict=False):
+    if hx is None:
+        return (None, None) if mode == "lstm" else (None,)
+    if mode != "lstm":
+        check_tensor("h_0", hx)
+        return (hx,)
+    if not isinstance(hx, tuple | list) or len(hx) != 2:
+        raise TypeError(f"hx of an LSTM must be (h_0, c_0) or None; got {type(hx).__name__}")
+    for name, state in zip(("h_0", "c_0"), hx, strict=True):
         if state is not None:
             check_tensor(name, state)
-    return states
+    return tuple(hx)
 
 
 def _hx(states: Sequence[Tensor | None], x: Tensor, names: tuple[str, str]) -> Any:
     """Return states as the core takes them: one array or a pair, None for zeros."""
-    arrays = [
-        None if state is None else as_array(name, state, x)
-        for name, state in zip(names, states, strict=False)
-    ]
-    if len(arrays) == 1:
-        return arrays[0]
-    return None if arrays[0] is None and arrays[1] is None else tuple(arrays)
+    if len(states) == 1:
+        (state,) = states
+        return None if state is None else as_array(names[0], state, x)
+    h, c = states
+    if h is None and c is None:
+        return None
+    return (
+        None if h is None else as_array(names[0], h, x),
+        None if c is None else as_array(names[1], c, x),
+    )
 
 
-def _flattened(results: Sequence[Any]) -> tuple[Any, ...]:
-    y, states = results
-    return (y, *states) if isinstance(states, tuple) else (y, states)
+def _results(y: Any, last: Any) -> tuple[Any, ...]:
+    """Return results of the core as tensors: (y, h_n) or (y, h_n, c_n)."""
+    if isinstance(last, tuple):
+        return as_tensor(y), as_tensor(last[0]), as_tensor(last[1])
+    return as_tensor(y), as_tensor(last)
 
 
 class _Network(torch.autograd.Function):  # type: ignore[misc]
     """A training forward pass. Its context has what the core keeps; PyTorch saves the tensors."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, count: int, x: Any, *tensors: Any) -> tuple[Any, ...]:
-        with on_device(x):
-            *results, context = call.forward("_forward", x, tensors[:count], tensors[count:])
-        y, *last = map(as_tensor, _flattened(results))
-        assert y is not None
+    def forward(ctx: Any, call: _Call, x: Any, *tensors: Any) -> tuple[Any, ...]:
+        mode, form, keywords, _, count, _ = call
+        states, weights = tensors[:count], tensors[count:]
+        y, last, context = _call_core(f"{mode}_forward", form, keywords, x, states, weights)
+        y, *rest = _results(y, last)
         if y.is_cuda:
             y = y.detach()  # the core's context has the other object, which would keep the context
-        ctx.call, ctx.count, ctx.context = call, count, context
+        ctx.call, ctx.context = call, context
         # Saved for PyTorch too, so that it notices a write to one of them before backward.
         ctx.save_for_backward(x, *tensors, y)
         ctx.set_materialize_grads(False)
-        return y, *last
+        return y, *rest
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-        x, *saved = ctx.saved_tensors
-        _, _, *needed = ctx.needs_input_grad
-        count, call, context = ctx.count, ctx.call, ctx.context
-        weights = saved[count:-1]
-        wanted = {
-            "x": needed[0],
-            "hx": any(needed[1 : 1 + count]),
-            "weights": any(needed[1 + count :]),
-        }
-        need = [name for name in wanted if wanted[name]]
-        retain = keeps_graph() if call.retain is None else call.retain
+        saved = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return None, *recorded(partial(_gradients, ctx.call, ctx.context, saved), given, saved)
+        return None, *_gradients(ctx.call, ctx.context, saved, given)
 
-        def gradients(given: Sequence[Any]) -> list[Any]:
-            dy, *dstates = given
-            dy = None if dy is None else as_array("dy", dy, x)
-            dhx = _hx(dstates, x, ("dh_n", "dc_n"))
-            try:
-                dx, dhx, dweights = context.backward(dy, dhx, need=need, retain=retain)
-            except ContextError:
-                raise ContextError(
-                    f"autograd goes back through this call for the second time, and the first "
-                    f"spent what it needs: dnnffi.torch.{call.mode}(..., retain=True) keeps it"
-                ) from None
-            states = dhx if isinstance(dhx, tuple) else (dhx,) * count
-            found = [as_tensor(dx), *map(as_tensor, states)]
-            return [*found, *call.form.gradients(dweights, weights)]
 
-        found = first_derivative(gradients, given, (x, *saved))
-        return None, None, *(one if need else None for one, need in zip(found, needed, strict=True))
+def _gradients(
+    call: _Call, context: Any, saved: Sequence[Any], given: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return the gradients of x, the states and the weights, of those of the results.
+
+    Autograd ignores those of tensors that require none.
+    """
+    mode, form, _, retain, count, need = call
+    x = saved[0]
+    dy = None if given[0] is None else as_array("dy", given[0], x)
+    dhx = _hx(given[1:], x, ("dh_n", "dc_n"))
+    if retain is None:
+        retain = keeps_graph()
+    try:
+        dx, dhx, dweights = context.backward(dy, dhx, need=need, retain=retain)
+    except ContextError:
+        raise ContextError(
+            f"autograd goes back through this call for the second time, and the first "
+            f"spent what it needs: dnnffi.torch.{mode}(..., retain=True) keeps it"
+        ) from None
+    weights = form.gradients(dweights, saved[1 + count : -1])
+    if count == 1:
+        return as_tensor(dx), as_tensor(dhx), *weights
+    dh_0, dc_0 = (None, None) if dhx is None else dhx
+    return as_tensor(dx), as_tensor(dh_0), as_tensor(dc_0), *weights

@@ -32,6 +32,7 @@ DTYPE_NAMES: dict[Any, DType] = {
 
 _NAMES: dict[Any, str] = {**DTYPE_NAMES, torch.uint8: "uint8"}  # which a workspace has
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_numpy_dtypes: dict[Any, np.dtype[Any]] = {}  # those used: bfloat16 needs a package
 _NO_CHANGE: AbstractContextManager[Any] = nullcontext()
 
 
@@ -116,8 +117,10 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
 
 
 def _numpy_dtype(name: str, dtype: torch.dtype) -> np.dtype[Any]:
-    known = _NAMES.get(dtype)
-    if known is None:
-        names = ", ".join(DTYPE_NAMES.values())
-        raise TypeError(f"{name} must have one of the dtypes {names}; got {dtype}")
-    return dtype_object(known)
+    found = _numpy_dtypes.get(dtype)
+    if found is None:
+        if dtype not in _NAMES:
+            names = ", ".join(DTYPE_NAMES.values())
+            raise TypeError(f"{name} must have one of the dtypes {names}; got {dtype}")
+        found = _numpy_dtypes[dtype] = dtype_object(_NAMES[dtype])
+    return found

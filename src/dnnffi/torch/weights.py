@@ -170,6 +170,8 @@ def read_weights(
                 f"layout is {layout!r}; the weights are in that of {weights.backend!r}"
             )
         return weights, ()
+    if weights.__class__ is list and spec is None and layout is None:
+        return None, _checked_list(weights)
     is_flat = isinstance(weights, Tensor)
     if is_flat == (spec is None) or not isinstance(weights, Iterable):
         module = isinstance(weights, torch.nn.Module)
@@ -182,13 +184,16 @@ def read_weights(
         return None, (weights,)
     if layout is not None:
         raise ValueError("layout is for a flat tensor of weights; got a sequence of tensors")
-    tensors = list(weights)
+    return None, _checked_list(list(weights))
+
+
+def _checked_list(tensors: list[Any]) -> list[Tensor]:
     if not tensors:
         raise ValueError("weights: got no tensors")
     for index, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
             check_tensor(f"weights[{index}]", tensor)
-    return None, tensors
+    return tensors
 
 
 @lru_cache(maxsize=MAX_LIST_FORMS, typed=True)
