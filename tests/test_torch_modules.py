@@ -335,6 +335,55 @@ def test_parameters_that_are_computed_from_others_are_used():
     assert_same(theirs, ours, draw(STEPS, BATCH, INPUT_SIZE))
 
 
+def test_a_replica_computes_with_the_parameters_that_it_is_given():
+    theirs, ours = small("LSTM", num_layers=2)
+    x = draw(STEPS, BATCH, INPUT_SIZE)
+    replica = ours._replicate_for_data_parallel()
+    for name, parameter in ours.named_parameters():  # as torch.nn.parallel.replicate does
+        setattr(replica, name, 2 * parameter)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.mul_(2)
+    expected, found = theirs(x)[0], replica(x)[0]
+    torch.testing.assert_close(found, expected)
+    gradients = (
+        torch.autograd.grad(y.sum(), list(module.parameters()))
+        for y, module in ((found, ours), (expected, theirs))
+    )
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, 2 * other)
+
+
+def test_dropout_of_a_replica_goes_on_where_the_one_before_ended():
+    _, ours = small("LSTM", num_layers=2, dropout=0.5)
+    x = draw(STEPS, BATCH, INPUT_SIZE)
+    outputs = []
+    for _ in range(2):
+        replica = ours._replicate_for_data_parallel()
+        for name, parameter in ours.named_parameters():
+            setattr(replica, name, parameter.clone())
+        torch.manual_seed(0)
+        outputs.append(replica(x)[0])
+    assert not torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_backend_with_another_layout_is_given_the_list(monkeypatch, autocast):
+    _, ours = small("GRU", num_layers=2, dtype=torch.float32)
+    x = draw(STEPS, BATCH, INPUT_SIZE, dtype=torch.float32)
+    expected = ours(x)[0]
+    monkeypatch.setattr(dnnffi.torch.weights, "KIND", "rocm")
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        found = ours(x)[0]
+    tolerances = {"atol": 0.05, "rtol": 0.05} if autocast else {}
+    torch.testing.assert_close(found.float(), expected, **tolerances)
+    gradients = (
+        torch.autograd.grad(y.float().sum(), [x, *ours.parameters()]) for y in (found, expected)
+    )
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, **tolerances)
+
+
 def test_a_frozen_module_in_no_grad_keeps_nothing_for_backward():
     _, ours = small("GRU")
     x = draw(STEPS, BATCH, INPUT_SIZE)

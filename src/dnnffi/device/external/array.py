@@ -34,6 +34,9 @@ class _Flags(NamedTuple):
     writeable: bool = True
 
 
+_WRITEABLE, _READ_ONLY = _Flags(), _Flags(writeable=False)
+
+
 class DeviceArray:
     """A contiguous array in the device memory of ``owner``, which it keeps alive.
 
@@ -65,7 +68,7 @@ class DeviceArray:
         self.dtype = dtype
         self.size = prod(shape)
         self.nbytes = self.size * dtype.itemsize
-        self.flags = _Flags(writeable=writeable)
+        self.flags = _WRITEABLE if writeable else _READ_ONLY
         self._c_contiguous = True
 
     def __reduce__(self) -> NoReturn:
