@@ -35,7 +35,7 @@ def on_gpu(tensor):
 
 
 class Gpu:
-    """What the tests see of the GPU: arrays that were made of tensors, and results."""
+    """Memory that the stand-in knows, and a log of the arrays and results made in it."""
 
     def __init__(self, control):
         self._control = control

@@ -1,4 +1,4 @@
-"""What the autograd functions of networks and of convolutions share."""
+"""Helpers of the autograd functions of networks and of convolutions."""
 
 from __future__ import annotations
 

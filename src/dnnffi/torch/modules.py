@@ -25,7 +25,7 @@ _get_precision = torch._C._get_fp32_precision_getter  # torch.backends.cudnn.rnn
 
 
 class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
-    """What the modules share."""
+    """Forward pass of all modules, and the layout of their parameters in memory."""
 
     def forward(self, input: Any, hx: Any = None, lengths: Integers | Tensor | None = None) -> Any:
         """Return ``output, h_n``, for an LSTM ``output, (h_n, c_n)``, as modules of torch.nn do.

@@ -34,7 +34,7 @@ MAX_LIST_FORMS = 256
 
 
 class Form(Protocol):
-    """How weights were given, apart from the tensors: what a call does with these."""
+    """The kind of weights of a call: converts its tensors for the core, and gradients back."""
 
     def native(self, tensors: Sequence[Tensor], x: Tensor) -> Any:
         """Return what the functions of the core take for these tensors, on the device of x."""
