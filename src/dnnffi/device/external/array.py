@@ -203,8 +203,11 @@ def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) ->
     if allocator is None:
         raise RuntimeError("there is no allocator: give options['allocator'], or call within using")
     what = "what the allocator returned"
-    array = device_array(what, allocator(shape, dtype.name), kind)
-    check_allocated(what, array, shape, dtype, "__cuda_array_interface__")
+    made = allocator(shape, dtype.name)
+    array = device_array(what, made, kind)
+    # A DeviceArray says itself whether it is writable.
+    protocol = None if array is made else "__cuda_array_interface__"
+    check_allocated(what, array, shape, dtype, protocol)
     if kind is not None and array.kind not in (None, kind):
         raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
     current = device_runtime(kind).current_device() if kind else array.data.device_id
@@ -216,17 +219,22 @@ def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) ->
 
 
 def check_allocated(
-    what: str, array: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], protocol: str
+    what: str,
+    array: DeviceArray,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    protocol: str | None,
 ) -> None:
     """Raise unless an array of the allocator is as it was asked for, and writable.
 
-    ``protocol`` is the attribute by which its owner may say that it is read-only; DLPack cannot.
+    ``protocol`` is the attribute by which its owner may say that it is read-only, which DLPack
+    cannot; None if the owner is not asked.
     """
     if array.shape != shape:
         raise ValueError(f"{what} must have shape {shape}; it has {array.shape}")
     if array.dtype != dtype:
         raise TypeError(f"{what} must have dtype {dtype}; it has {array.dtype}")
-    interface = getattr(array.owner, protocol, None)
+    interface = None if protocol is None else getattr(array.owner, protocol, None)
     if not array.flags.writeable or (interface is not None and interface["data"][1]):
         raise ValueError(f"{what} must be writable; it says that it is read-only")
 
