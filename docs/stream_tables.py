@@ -37,10 +37,17 @@ def models_of(record: dict[str, Any]) -> list[str]:
 
 def head(record: dict[str, Any]) -> tuple[str, ...]:
     """Return the columns of `rows`."""
-    return ("Stream", *(f"{model}, ms" for model in models_of(record)), *_RATIOS)
+    times = (f"{model}, ms" for model in models_of(record))
+    return ("Stream", *times, *_pairs(record), "first epoch, s")
 
 
-_RATIOS = ("dnnffi / tuned plan", "better of PyTorch / dnnffi", "first epoch, s")
+def _pairs(record: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the two models of each ratio that the record has, by the ratio's words."""
+    pairs = {
+        "dnnffi / tuned plan": (FUNCTIONS, TUNED_PLAN),
+        "better of PyTorch / dnnffi": (BEST_TORCH, FUNCTIONS),
+    }
+    return {words: pair for words, pair in pairs.items() if ratios(record, *pair)}
 
 
 def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -48,25 +55,20 @@ def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
 
     A row ends with the seconds of the first epoch of dnnffi's functions.
     """
-    models = models_of(record)
+    models, pairs = models_of(record), _pairs(record).values()
     times = {model: figures(record, model) for model in models}
-    plans = ratios(record, FUNCTIONS, TUNED_PLAN)
-    speedups = ratios(record, BEST_TORCH, FUNCTIONS)
+    by_pair = [ratios(record, *pair) for pair in pairs]
     first = figures(record, FUNCTIONS, "first_epoch_s")
     found: list[tuple[str, ...]] = []
     for shape in record["shapes"]:
         name = shape["name"]
         cells = [_number(times[model].get(name), 3) for model in models]
-        others = (_number(values.get(name), 2) for values in (plans, speedups, first))
+        others = (_number(values.get(name), 2) for values in (*by_pair, first))
         found.append((name, *cells, *others))
     for name in sets_of(record):
         streams = streams_of(record, name)
-        means = (
-            mean_ratio(record, *pair, streams)
-            for pair in ((FUNCTIONS, TUNED_PLAN), (BEST_TORCH, FUNCTIONS))
-        )
-        means_text = (_number(mean, 2) for mean in means)
-        found.append((f"geometric mean, {name}", *[""] * len(models), *means_text, ""))
+        means = (_number(mean_ratio(record, *pair, streams), 2) for pair in pairs)
+        found.append((f"geometric mean, {name}", *[""] * len(models), *means, ""))
     return found
 
 

@@ -77,7 +77,7 @@ def by_peer(found):
 
 
 def test_aims_are_compared_with_the_worst_stream_and_the_means():
-    worst, padded, packed, best, warm, cold = report.targets(record())
+    worst, padded, packed, best, *of_random, warm, cold = report.targets(record())
     assert (worst.measured, worst.reached) == ("at most 1.50x (b)", False)
     assert (padded.measured, padded.reached) == (f"{sqrt(9 * 4):.2f}x", False)
     assert (packed.measured, packed.reached) == (f"{sqrt(18 * 20):.2f}x", True)
@@ -85,6 +85,7 @@ def test_aims_are_compared_with_the_worst_stream_and_the_means():
     # 0.2 s less 1.2 times 80 batches of 1 ms and of 3 ms; 1 s less 80 of them.
     assert (warm.measured, warm.reached) == ("+0.10 s (a)", True)
     assert (cold.measured, cold.reached) == ("+0.92 s (a)", True)
+    assert [one.reached for one in of_random] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -99,10 +100,15 @@ def test_a_first_epoch_may_take_so_much_longer(more, reached):
     assert tuple(one.reached for one in report.targets(record(**more))[-2:]) == reached
 
 
-def test_aims_are_of_the_everyday_set():
+def test_the_sets_have_aims_of_their_own():
     found = record()
     found["shapes"][1]["sets"] = ["random"]
-    assert report.targets(found)[0].measured == "at most 1.25x (a)"
+    everyday, _, _, _, padded, packed, best, warm, _ = report.targets(found)
+    assert everyday.measured == "at most 1.25x (a)"
+    assert (padded.measured, padded.reached) == ("4.00x", False)
+    assert (packed.measured, packed.reached) == ("20.00x", True)
+    assert (best.measured, best.reached) == ("at most 0.25x (b)", True)
+    assert "(a)" in warm.measured
 
 
 def test_without_figures_nothing_is_reached_or_missed():

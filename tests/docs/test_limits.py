@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from dnnffi import files
+from dnnffi.bench.callers.array_models import NUM_ARRAY_SETS
 from dnnffi.bench.runner import Settings
+from dnnffi.bench.streams import problems
+from dnnffi.bench.streams import runner as streams
+from dnnffi.bench.streams.images import DETECTION
 from dnnffi.convolution import backend as conv
 from dnnffi.execution import replay, store, workspaces
 from dnnffi.rnn import backend, route, staging, tuning
@@ -28,6 +32,12 @@ SAID = {
         f"measured over up to {Settings().host_calls} consecutive calls",
         f"each model of dnnffi is called {Settings().warm_up} times",
         {1.0: "called as often, or for one second,"}[Settings().warm_up_seconds],
+        f"two epochs of {problems.NUM_BATCHES} batches",
+        f"take turns, {streams.Settings().rounds} each.",
+        f"than in the {NUM_ARRAY_SETS - 1} calls before",
+        f"on the maps of {DETECTION[0].batch} images",
+        f"multiples of {DETECTION[0].multiple} between {DETECTION[0].smallest} and "
+        f"{DETECTION[0].largest} pixels",
     ],
     "convolution.md": [
         f"Graphs, up to {replay.MOST_GRAPHS} for each plan",

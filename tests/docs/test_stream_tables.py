@@ -68,6 +68,7 @@ def test_each_stream_has_its_times_and_ratios():
     assert second["dnnffi / tuned plan"] == "1.25"
     assert second["better of PyTorch / dnnffi"] == "8.00"
     assert second["first epoch, s"] == "0.30"
+    assert "dnnffi / tuned plan" not in tables["head"](record({"dnnffi": 1.0, "torch x": 2.0}))
     equal = next(row for row in rows if " equal " in row["Stream"])
     assert equal["torch packed, ms"] == "not measured"
     assert rows[-1]["Stream"] == "geometric mean, everyday"
@@ -76,7 +77,7 @@ def test_each_stream_has_its_times_and_ratios():
 
 def test_aims_are_shown_with_and_without_a_record():
     found, without = tables["aim_rows"](record()), tables["aim_rows"](None)
-    assert len(found) == len(without) == 6
+    assert len(found) == len(without) == 9
     assert [row[:3] for row in found] == [row[:3] for row in without]
     assert {row[3:] for row in without} == {("not measured", "-")}
     assert found[0][3:] == (f"at most 1.25x ({EVERYDAY[0].name})", "yes")

@@ -47,8 +47,16 @@ def scan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return ModelDef(forward, backward)
 
 
-def network(mode: str, directions: int, x: Any, hx: State, weights: Sequence[Any]) -> Any:
-    """y, and h_n or (h_n, c_n)."""
+def network(
+    mode: str,
+    directions: int,
+    x: Any,
+    hx: State,
+    weights: Sequence[Any],
+    *,
+    unroll: int = _UNROLLED,
+) -> Any:
+    """Return y, and h_n or (h_n, c_n); ``unroll`` is the number of steps in the loop's body."""
     ended: list[State] = []
     for first in range(0, len(weights), 4 * directions):
         outputs = []
@@ -61,7 +69,7 @@ def network(mode: str, directions: int, x: Any, hx: State, weights: Sequence[Any
             step = partial(_STEPS[mode], w_hh.T, b_hh)
             state = tuple(array[number] for array in hx)
             reverse = direction == 1
-            state, y = lax.scan(step, state, inputs, reverse=reverse, unroll=_UNROLLED)
+            state, y = lax.scan(step, state, inputs, reverse=reverse, unroll=unroll)
             ended.append(state)
             outputs.append(y)
         x = jnp.concatenate(outputs, -1)

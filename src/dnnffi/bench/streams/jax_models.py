@@ -1,7 +1,9 @@
 """JAX's ``lax.scan`` on batches that are padded to buckets, as programs avoid compiling again.
 
 T is padded to the next power of two, at most the longest row of the stream; a batch with fewer rows
-is padded to the full number. So a stream has a few programs, which the warm-up epoch compiles.
+is padded to the full number. So a stream has a few programs, which the warm-up epoch compiles. The
+loop is unrolled by fewer steps than in `dnnffi.bench.jax_scan`: a longer body takes longer to
+compile, and a stream compiles several programs.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from dnnffi.bench.streams.model import (
     StreamModel,
 )
 from dnnffi.bench.streams.problems import Batch, Stream, StreamData
+
+UNROLL = 4
+"""Steps in the body of the loop."""
 
 
 class Loaded(NamedTuple):
@@ -61,7 +66,7 @@ def scan(stream: Stream, data: StreamData, place: str, training: bool) -> Stream
         return Loaded(x, cut(all_dy, lengths, bucket) if training else None)
 
     def forward(x: Any, weights: list[Any]) -> Any:
-        return network(stream.mode, 1, x, hx, weights)[0]
+        return network(stream.mode, 1, x, hx, weights, unroll=UNROLL)[0]
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def train(weights: list[Any], gradients: list[Any], x: Any, dy: Any) -> Any:

@@ -6,7 +6,7 @@ Works on the record as JSON has it, so that the documentation reads a committed 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from dnnffi.bench.show import aim_line, print_table, unmeasured
@@ -88,28 +88,37 @@ def sets_of(record: Record) -> list[str]:
     return list(dict.fromkeys(name for shape in record["shapes"] for name in shape["sets"]))
 
 
-def targets(record: Record, name: str = "everyday") -> list[Target]:
-    """Return the aims for dnnffi's functions beside what was measured on the set ``name``."""
-    streams = streams_of(record, name)
-    found = [
-        _worst(record, f"a batch, each stream of {name}", TUNED_PLAN, MAX_TUNED_PLANS, streams)
+def targets(record: Record) -> list[Target]:
+    """Return the aims for dnnffi's functions and what was measured.
+
+    The sets "everyday" and "random" have aims for a batch, the former also for a first epoch.
+    """
+    factor, seconds = MAX_FIRST_EPOCH
+    return [
+        _worst(record, "everyday", TUNED_PLAN, MAX_TUNED_PLANS),
+        *_speedups(record, "everyday"),
+        _worst(record, "everyday", BEST_TORCH, 1.0),
+        *_speedups(record, "random"),
+        _worst(record, "random", BEST_TORCH, 1.0),
+        _first(record, "first_epoch_s", "kernels compiled before", factor, seconds),
+        _first(record, "cold_epoch_s", "no kernel compiled before", 1.0, MAX_COLD_EPOCH_SECONDS),
     ]
+
+
+def _speedups(record: Record, name: str) -> Iterator[Target]:
+    """Yield the aims for the mean of each of PyTorch's times over that of the functions."""
     for peer, least in MIN_SPEEDUPS.items():
-        mean = mean_ratio(record, peer, FUNCTIONS, streams)
+        mean = mean_ratio(record, peer, FUNCTIONS, streams_of(record, name))
         text = NOT_MEASURED if mean is None else f"{mean:.2f}x"
         reached = None if mean is None else mean >= least
         what = f"geometric mean over {name}, peer's time over dnnffi's"
-        found.append(Target(what, peer, f">= {least:g}x", text, reached))
-    found.append(_worst(record, f"a batch, each stream of {name}", BEST_TORCH, 1.0, streams))
-    factor, seconds = MAX_FIRST_EPOCH
-    found.append(_first(record, "first_epoch_s", "kernels compiled before", factor, seconds))
-    cold = MAX_COLD_EPOCH_SECONDS
-    found.append(_first(record, "cold_epoch_s", "no kernel compiled before", 1.0, cold))
-    return found
+        yield Target(what, peer, f">= {least:g}x", text, reached)
 
 
-def _worst(record: Record, what: str, over: str, most: float, streams: list[str]) -> Target:
-    found = ratios(record, FUNCTIONS, over, streams)
+def _worst(record: Record, name: str, over: str, most: float) -> Target:
+    """Return the aim for each stream of a set: the time of the functions over another one."""
+    what = f"a batch, each stream of {name}"
+    found = ratios(record, FUNCTIONS, over, streams_of(record, name))
     if not found:
         return Target(what, over, f"<= {most:g}x", NOT_MEASURED, None)
     worst = max(found, key=lambda stream: found[stream])
@@ -124,10 +133,9 @@ def _first(record: Record, key: str, words: str, factor: float, seconds: float) 
     aim = f"<= {times}a later epoch + {seconds:g} s"
     first, later = figures(record, FUNCTIONS, key), figures(record, FUNCTIONS)
     over = {
-        shape["name"]: first[shape["name"]]
-        - factor * later[shape["name"]] * record["settings"]["batches"] / 1e3
-        for shape in record["shapes"]
-        if shape["name"] in first
+        stream: first[stream] - factor * later[stream] * record["settings"]["batches"] / 1e3
+        for stream in streams_of(record, "everyday")
+        if stream in first
     }
     if not over:
         return Target(what, "", aim, NOT_MEASURED, None)
@@ -173,7 +181,7 @@ def _ratio(ratio: float | None) -> str:
 
 
 def print_record(record: Record, naming: str) -> None:
-    """Print the table, what was not measured, and the aims of the set ``everyday``."""
+    """Print the table, what was not measured, and the aims."""
     print(f"Streams: {naming}\nColumns: {COLUMNS}")
     if "seed" in record:
         print(f"Streams of the set random were drawn from the seed {record['seed']}.")
@@ -183,8 +191,9 @@ def print_record(record: Record, naming: str) -> None:
         print_table("Streams of batches", head, rows)
     for line in unmeasured(record):
         print(line)
-    for target in targets(record) if streams_of(record, "everyday") else []:
-        print(aim_line(target))
+    if {"everyday", "random"} & set(sets_of(record)):
+        for target in targets(record):
+            print(aim_line(target))
 
 
 def conditions(record: Any) -> str:

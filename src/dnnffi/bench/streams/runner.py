@@ -17,6 +17,7 @@ from dnnffi.bench.creator import Creator
 from dnnffi.bench.model import Problem
 from dnnffi.bench.runner import Contender, Row, Runner
 from dnnffi.bench.streams.model import StreamModel
+from dnnffi.bench.streams.problems import NUM_BATCHES
 from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
 from dnnffi.runtime.kernels import kernel_folder
 
@@ -30,7 +31,7 @@ class Settings:
     """
 
     rounds: int = 3
-    batches: int = 80
+    batches: int = NUM_BATCHES
 
 
 QUICK = Settings(rounds=1, batches=16)
@@ -160,7 +161,7 @@ def _remove_tuning_results() -> None:
     folder = cache_folder()
     if folder is not None and folder.exists():
         for path in folder.iterdir():
-            if path != kernel_folder():
+            if path.is_dir() and path != kernel_folder():
                 shutil.rmtree(path)
 
 
