@@ -11,7 +11,7 @@ AIM_HEAD = ("What", "Aim", "Measured", "Reached")
 
 
 def aim_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
-    """Return the aims and what a run measured; None stands for no run."""
+    """Return the aims and what a run measured; ``record`` is None if there was no run."""
     words = {None: "-", True: "yes", False: "no"}
     found = targets({"shapes": [], "rows": []} if record is None else record)
     return [(one.what, one.aim, one.measured, words[one.reached]) for one in found]

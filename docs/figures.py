@@ -151,7 +151,7 @@ def words_of_stream(shape: dict[str, Any]) -> tuple[str, str]:
 
 
 def stream_means(record: dict[str, Any], names: Sequence[str]) -> Iterator[str]:
-    """How many times as fast dnnffi's functions are, a line for each way of PyTorch's."""
+    """Yield a line for each way of PyTorch: its time over that of dnnffi's functions."""
     for model, (words, _) in STREAM_MODELS.items():
         found = report.ratios(record, model, stream_model.FUNCTIONS, names)
         if found and model != stream_model.FUNCTIONS:

@@ -566,7 +566,7 @@ class StreamFigure(Record):
         if drawn is None:
             return self.missing(self.file)
         _write(DOCS / "stream.svg", figures.svg(drawn))
-        alt = "Bars: milliseconds of a batch of changing length, of dnnffi beside PyTorch"
+        alt = "Bars: milliseconds of a batch of changing length, of dnnffi and PyTorch, by stream"
         return [nodes.image(uri="stream.svg", alt=alt)]
 
     def missing(self, name: str) -> list[nodes.Node]:

@@ -22,7 +22,7 @@ AIM_HEAD = ("What", "Against", "Aim", "dnnffi's functions", "Reached")
 
 
 def aim_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
-    """Return the aims beside what a run measured; None stands for no run."""
+    """Return the aims and what a run measured; ``record`` is None if there was no run."""
     words = {None: "-", True: "yes", False: "no"}
     found = targets({"shapes": [], "rows": [], "settings": {}} if record is None else record)
     return [

@@ -1,4 +1,4 @@
-"""What the tests of streams share: streams in float64, and results beside the reference."""
+"""Streams in float64, and comparisons with the reference, for the tests of streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dnnffi's entries on NumPy arrays, and what a record of callers says together."""
+"""Entries of dnnffi on NumPy arrays, and the aims of a record of callers."""
 
 from __future__ import annotations
 

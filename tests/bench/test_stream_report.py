@@ -1,4 +1,4 @@
-"""What a record of streams says together: ratios, means, spreads and aims."""
+"""Ratios, means, spreads and aims of a record of streams."""
 
 from __future__ import annotations
 

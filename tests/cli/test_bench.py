@@ -158,9 +158,10 @@ def test_streams_of_images_are_measured_instead(tmp_path, capsys):
     [
         (["--shapes", "everyday", "--conv"], "streams of image batches, each of another size have"),
         (["--shapes", "detection"], "streams of batches, each of another length have the sets"),
+        (["--conv", "--peers", "jax"], "--peers jax: streams of image batches, each of another"),
     ],
 )
-def test_sets_of_the_other_kind_of_stream_are_refused(arguments, words, capsys):
+def test_sets_and_peers_of_the_other_kind_of_stream_are_refused(arguments, words, capsys):
     assert main([*STREAM, *arguments]) == 2
     assert words in failure(capsys)
 

@@ -26,6 +26,7 @@ class Suite:
     """Problems of one kind, in sets, and the modules of `dnnffi.bench` that make models of them.
 
     networks : what they are, in words
+    figures : the figures of a record, in words
     naming : what the parts of a name in ``sets`` are
     sets : a shape that several have is measured as the first of them has it
     on_gpu, on_cpu : the set that is measured where none is named
@@ -55,6 +56,10 @@ class Suite:
     runner: str = CALLS
     report: str = "show"
     plots: bool = True
+    figures: str = (
+        "milliseconds of a call in a loop, of inference and of forward with backward, host time "
+        "and peak memory"
+    )
     instead: Mapping[str, Suite] = field(default_factory=dict)
 
     def measures(self, creator: Creator, sets: Iterable[str]) -> bool:
@@ -71,6 +76,8 @@ _BESIDE_CUDNN = frozenset({FUNCTIONS, CAPTURED, RAW, GRAPH})
 """What says whether kernels of our own are worth having."""
 
 
+_STREAM_FIGURES = "milliseconds of a batch in a first and in a later epoch, and host time"
+
 IMAGE_STREAMS = Suite(
     "streams of image batches, each of another size",
     image_streams.NAMING,
@@ -83,6 +90,7 @@ IMAGE_STREAMS = Suite(
     runner="streams.runner",
     report="streams.report",
     plots=False,
+    figures=_STREAM_FIGURES,
 )
 
 SUITES = {
@@ -122,6 +130,7 @@ SUITES = {
         runner="streams.runner",
         report="streams.report",
         plots=False,
+        figures=_STREAM_FIGURES,
         instead={"conv": IMAGE_STREAMS},
     ),
     "callers": Suite(

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 NAME = "bench"
 HELP = "measure networks beside PyTorch and JAX"
 DESCRIPTION = (
-    "Measure networks on the GPU, or on the CPU where there is none: milliseconds of a call in a "
-    "loop, of inference and of forward with backward, host time and peak memory, beside the peers "
-    "that are installed."
+    "Measure networks on the GPU, or on the CPU if there is none, and those of the peers that are "
+    "installed."
 )
 
 
@@ -51,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for what, suite in SUITES.items():
         words = f"measure {suite.networks}"
         naming = f"A shape is named by {suite.naming}, as in {suite.sets[suite.on_gpu][0].name!r}."
-        subparser = subparsers.add_parser(what, help=words, description=DESCRIPTION, epilog=naming)
+        subparser = subparsers.add_parser(
+            what, help=words, description=f"{DESCRIPTION} Figures: {suite.figures}.", epilog=naming
+        )
         _add_arguments(subparser, suite)
 
 
@@ -204,6 +205,11 @@ def _peers(suite: Suite, asked: tuple[str, ...] | None, place: str) -> tuple[str
     if asked is None:
         absent = probe.absent(*suite.peers)
         return () if place == "cpu" else tuple(peer for peer in suite.peers if peer not in absent)
+    if unknown := set(asked) - {*suite.peers, "none"}:
+        raise CommandError(
+            f"--peers {','.join(sorted(unknown))}: {suite.networks} have the peers "
+            f"{', '.join(suite.peers)}"
+        )
     if "none" in asked:
         if len(asked) > 1:
             raise CommandError(f"--peers: none stands alone; got {','.join(asked)}")

@@ -75,7 +75,7 @@ def excesses(record: Record, entry: str) -> list[Excess]:
 
 
 def targets(record: Record) -> list[Target]:
-    """Return the aims of each entry beside the worst of what was measured."""
+    """Return the aims of each entry and the worst figure that was measured."""
     found = []
     for entry in ENTRIES:
         all_rows = excesses(record, entry)

@@ -1,4 +1,4 @@
-"""Models of dnnffi on CuPy arrays, on NumPy arrays where there is no GPU."""
+"""Models of dnnffi on CuPy arrays, or on NumPy arrays if there is no GPU."""
 
 from __future__ import annotations
 

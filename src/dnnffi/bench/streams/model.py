@@ -26,7 +26,7 @@ LEARNING_RATE = 1e-6
 
 
 class Results(NamedTuple):
-    """What a batch gives: y, and in training the gradients of sum(dy * y).
+    """Results of a batch: y, and in training the gradients of sum(dy * y).
 
     dweights : `RNNWeights`, or arrays in PyTorch's order
     """

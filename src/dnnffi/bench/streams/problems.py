@@ -147,7 +147,7 @@ class Stream(Problem):
 
     @property
     def phase(self) -> str:
-        """What a batch is for: "training" or "inference", in words."""
+        """The word for what is measured: training or inference."""
         return "training" if self.training else "inference"
 
     @property

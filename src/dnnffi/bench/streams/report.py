@@ -23,7 +23,7 @@ MIN_SPEEDUPS = {PADDED: 8.0, PACKED: 15.0}
 """Aim: lower bounds on the geometric mean of PyTorch's time over that of dnnffi's functions."""
 
 MAX_FIRST_EPOCH = (1.2, 0.3)
-"""Aim: a first epoch takes at most this many times a later one, and so many seconds more."""
+"""Aim: upper bound on a first epoch, as a multiple of a later epoch and seconds beyond it."""
 
 MAX_COLD_EPOCH_SECONDS = 3.0
 """Aim: the same with no kernel compiled before; seconds more than a later epoch."""

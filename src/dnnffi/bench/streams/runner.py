@@ -24,7 +24,7 @@ from dnnffi.runtime.kernels import kernel_folder
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured.
+    """Length of a measurement.
 
     rounds : turns of each model; the figures are medians over them
     batches : batches of an epoch
@@ -39,7 +39,7 @@ QUICK = Settings(rounds=1, batches=16)
 
 @dataclass(frozen=True)
 class StreamRow(Row):
-    """What was measured of one model on one stream; ``ms`` and ``host_us`` are of the later epoch.
+    """Figures of one model on one stream; ``ms`` and ``host_us`` are those of the later epoch.
 
     turns_ms : milliseconds of a batch in each round, of which ``ms`` is the median
     first_ms : milliseconds of a batch in the first epoch, median over the rounds
