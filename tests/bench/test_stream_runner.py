@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -167,6 +168,18 @@ def test_a_clock_counts_the_host_until_the_last_call_and_the_rest_until_all_is_d
     clock.drain = drained.append
     assert clock.loop(lambda value: value + 1, [1, 2]) == (3.0, 1.0)
     assert drained == [None, 3]
+
+
+def test_the_garbage_collector_leaves_out_what_was_there_before(use):
+    use(Clock())
+    counts = []
+
+    def create(stream, data, place, training):
+        return StreamModel(lambda batch: batch, lambda batch: counts.append(gc.get_freeze_count()))
+
+    rows([Creator("a", "array", create)])
+    assert min(counts) > 1000
+    assert gc.get_freeze_count() == 0
 
 
 def test_json_has_the_turns(use):
