@@ -39,6 +39,7 @@ def test_each_batch_has_memory_of_its_own(creator):
     model = creator.create(stream, data, "cpu", True)
     loaded = [model.load(batch) for batch in data.epochs.later]
     tensors = [tensor for one in loaded for tensor in (one.x, one.dy)]
+    assert [tensor.requires_grad for tensor in tensors] == [True, False] * len(loaded)
     assert all(tensor.is_contiguous() for tensor in tensors)
     storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
     assert len(storages) == len(tensors)
@@ -59,6 +60,11 @@ def test_inference_records_no_gradients():
     for creator in torch_models.CREATORS:
         model = creator.create(stream, data, "cpu", False)
         assert not model.step(model.load(data.epochs.later[0])).y.requires_grad
+
+
+def test_dnnffi_has_a_first_epoch_in_each_turn_and_pytorch_once():
+    for creator in torch_models.CREATORS:
+        assert creator.tunes is creator.name.startswith("dnnffi")
 
 
 def test_the_models_are_those_of_this_version():

@@ -43,12 +43,10 @@ class StreamModel(NamedTuple):
         end of a row are zeros, so that all models of a stream have the same gradients.
     step : in training, first w -= LEARNING_RATE * g in place, with g of the batch before. Then the
         forward pass and the gradients of x and the weights; in inference the forward pass alone.
-    about : what the record says of the model after the warm-up epoch
     """
 
     load: Callable[[Any], Any]
     step: Callable[[Any], Any]
-    about: Callable[[], dict[str, Any]] | None = None
 
 
 def descend(xp: ModuleType, weights: NDArray, gradient: NDArray) -> None:

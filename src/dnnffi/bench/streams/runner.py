@@ -98,8 +98,6 @@ class StreamRunner(Runner):
         contender.cold_epoch_s = contender.first_s[0]
         if creator.tunes:
             contender.first_s.clear()
-        if model.about is not None:
-            contender.about = model.about()
         return contender
 
     def _turn(self, contender: Contender) -> bool:
@@ -134,7 +132,6 @@ class StreamRunner(Runner):
             phase,
             ms=statistics.median(contender.ms),
             host_us=statistics.median(contender.host_us),
-            about=contender.about,
             turns_ms=tuple(contender.ms),
             first_ms=first / len(contender.data.epochs.warm_up) * 1e3,
             first_epoch_s=first,
