@@ -14,7 +14,7 @@ from dnnffi.bench.streams import runner as streams
 from dnnffi.bench.streams.images import DETECTION
 from dnnffi.convolution import backend as conv
 from dnnffi.execution import replay, store, workspaces
-from dnnffi.rnn import backend, route, staging, tuning
+from dnnffi.rnn import backend, network, route, staging, tuning
 from dnnffi.spec import rnn, sequences
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -56,8 +56,11 @@ SAID = {
         f"at most {backend.MOST_PLANS} (`MOST_PLANS` in",
         f"for {workspaces._MOST_STREAMS} of these, the oldest are dropped",
         f"larger than {mib(store.MOST_BYTES)}",
-        {0.5: "Half a second after the end of the first one"}[tuning.BUDGET],
-        {8: "first seven calls of a problem run by"}[route.CALLS_BEFORE_TUNING],
+        {0.2: "A fifth of a second after the end of the first one"}[network.FIRST_BUDGET],
+        {0.1: "of a network it is a tenth of a second"}[network.LATER_BUDGET],
+        {0.5: '"now"` half a second'}[tuning.BUDGET],
+        {8: "first seven calls of a network run by"}[route.CALLS_BEFORE_TUNING],
+        f"many calls (2 to {route.MAX_CALLS_BEFORE_CAPTURE})",
         {3600.0: "an hour later or more"}[files.ABANDONED_SECONDS],
     ],
 }

@@ -463,7 +463,7 @@ def test_a_dropout_state_stays_where_it_was_used(host):
     given = functional_arguments(host)
     state = DropoutState(5)
     x, w = given["x"], given["weights"]
-    dnnffi.lstm_forward(x, None, w, backend="cudnn", dropout=0.5, dropout_state=state)
+    by_function(given, dropout=0.5, dropout_state=state, options={"algorithm": "standard"})
     on_host = dnnffi.RNNWeights(np.array(w.flat), SPEC)
     with pytest.raises(ValueError, match="dropout_state belongs to cudnn device 0"):
         dnnffi.lstm_forward(np.array(x), None, on_host, dropout=0.5, dropout_state=state)

@@ -48,7 +48,13 @@ PARTS = {
     "execution": ("execution/*",),
     "device": ("device/*", "foreign.py"),
     "runtime": ("runtime/*",),
-    "spec-rnn": ("spec/rnn.py", "spec/weights.py", "spec/problem.py", "spec/likely_cause.py"),
+    "spec-rnn": (
+        "spec/rnn.py",
+        "spec/weights.py",
+        "spec/problem.py",
+        "spec/likely_cause.py",
+        "spec/size_class.py",
+    ),
     "spec-conv": ("spec/conv*.py",),
     "spec": (
         "spec/*",
