@@ -34,7 +34,6 @@ def limits_by(of: Callable[[Backend], Limits[Any] | None]) -> dict[str, Limits[A
 
 LIMITS = limits_by(lambda record: record.conv_limits)
 FUSION = limits_by(lambda record: record.fusion_limits)
-ALLOCATOR = limits_by(lambda record: record.allocator_limits)
 SUMS = limits_by(lambda record: record.bias_gradient_limits)
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -129,7 +128,7 @@ ROWS = (
     options('"math": "fast"', math="fast"),
     options('"deterministic": True', deterministic=True),
     options('"workspace_limit"', workspace_limit=2**30),
-    Row("Without CuPy", problems(), ALLOCATOR),
+    Row("Without CuPy", problems(), dict.fromkeys(FUSION, ())),
     *(Row(f"Without CuPy: gradient of a bias, {dtype}", (dtype,), SUMS) for dtype in DTYPES),
     Row(
         "An array of more than 2147483647 elements",

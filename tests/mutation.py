@@ -55,12 +55,13 @@ _CONVOLUTIONS = (
     *("tests/host/test_conv.py", "tests/host/test_conv_bad_input.py"),
     "tests/host/test_conv_classes.py",
     *("tests/host/test_conv_devices.py", "tests/host/test_conv_embedding.py"),
-    *("tests/host/test_conv_without_allocator.py", "tests/test_host_allocator.py"),
+    *("tests/host/test_conv_without_allocator.py", "tests/host/test_conv_allocator.py"),
+    "tests/test_host_allocator.py",
 )
 _GRAPHS = ("tests/host/test_graph.py", "tests/host/test_conv_graphs.py")
 _OWN_CONVOLUTIONS = (
     *("tests/host/test_bias.py", "tests/host/test_epilogue.py", "tests/host/test_depthwise.py"),
-    "tests/host/test_depthwise_data.py",
+    *("tests/host/test_depthwise_data.py", "tests/host/test_conv_allocator.py"),
 )
 _XLA = tuple(
     f"tests/xla/test_{name}.py"
@@ -131,7 +132,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *("tests/device", "tests/host/test_conv_graphs.py", *_NETWORKS, "tests/host/test_conv.py"),
     ),
     "files.py": ("tests/test_files.py", "tests/formats/test_files.py"),
-    "foreign.py": ("tests/device/test_external.py",),
+    "foreign.py": ("tests/device/test_external.py", "tests/device/test_external_strides.py"),
     "formats": ("tests/formats", "tests/test_weights.py"),
     "importing.py": ("tests/stress/test_first_calls.py", "tests/spec/test_imports.py"),
     "jax": (*_XLA, *_XLA_NETWORKS, *_XLA_CONVOLUTIONS),

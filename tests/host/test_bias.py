@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dnnffi.backends.own import bias as own_bias
 from dnnffi.backends.own.bias import BiasGradient, can_sum
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.device.dtypes import dtype_object
@@ -100,10 +101,10 @@ def test_a_long_sum_of_16_bits_does_not_stop_growing(host):
 @pytest.fixture
 def on_host(host, monkeypatch):
     """The functions for CuPy arrays, on arrays of the host."""
-    conv_bias._gradient.cache_clear()
+    own_bias._gradient.cache_clear()
     monkeypatch.setattr(conv_bias, "cupy_memory", lambda: host.memory)
     yield host
-    conv_bias._gradient.cache_clear()
+    own_bias._gradient.cache_clear()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2)])
@@ -114,7 +115,7 @@ def test_an_array_is_summed_where_it_is(on_host, order):
     dy += 1
     again = conv_bias.backward_bias(dy)
     np.testing.assert_array_equal(again, np.array(dy).sum(axis=(0, 2, 3)))
-    assert conv_bias._gradient.cache_info().hits == 1
+    assert own_bias._gradient.cache_info().hits == 1
 
 
 def test_an_array_that_is_not_aligned_to_its_elements(on_host, monkeypatch):
@@ -151,9 +152,9 @@ def test_an_array_that_is_not_aligned_to_its_elements(on_host, monkeypatch):
 def test_only_arrays_without_gaps_are_summed_as_they_are(
     on_host, monkeypatch, shape, strides, layout
 ):
-    monkeypatch.setattr(conv_bias, "BiasGradient", lambda shape, layout, *rest: layout)
+    monkeypatch.setattr(own_bias, "BiasGradient", lambda shape, layout, *rest: layout)
     in_bytes = tuple(4 * stride for stride in strides)
-    assert conv_bias._gradient(shape, in_bytes, np.dtype("f4"), 0) == layout
+    assert own_bias._gradient(shape, in_bytes, np.dtype("f4"), 0, on_host.memory) == layout
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -169,7 +170,7 @@ def test_an_array_with_gaps_is_copied_in_its_layout(on_host, monkeypatch, channe
             return on_host.asarray(np.moveaxis(array, 1, -1)).transpose(0, 3, 1, 2)
         return on_host.asarray(array)
 
-    monkeypatch.setattr(conv_bias, "in_layout", in_layout)
+    monkeypatch.setattr(own_bias, "in_layout", in_layout)
     np.testing.assert_array_equal(conv_bias.backward_bias(dy), np.array(dy).sum(axis=(0, 2, 3)))
     assert copied == [channels_last]
 

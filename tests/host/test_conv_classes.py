@@ -70,7 +70,7 @@ def engine_of(plan):
 
 @pytest.fixture
 def counts(monkeypatch):
-    """What was done, by name: heuristics asked, plans finalized, measurements, comparisons."""
+    """Counts by name: heuristics asked, plans finalized, measurements, comparisons."""
     counts = Counter()
 
     def counted(module, name, label):
@@ -364,7 +364,7 @@ def test_calls_of_a_class_are_counted_and_not_those_of_a_problem(host, folder, c
     plan = check(host, problem_of(sizes[-1], tune=True))
     assert counts["measurements"] == 1
     assert engine_of(plan) == 3
-    # Those of before have it from their next call on.
+    # Plans that were made before use it from their next call on.
     assert engine_of(check(host, problem_of(sizes[0], tune=True))) == 3
     assert counts["measurements"] == 1
     assert set(plan.tuning.times) == {

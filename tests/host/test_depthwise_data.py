@@ -430,7 +430,7 @@ def test_it_runs_without_measuring_where_a_record_says_that_it_is_faster(host, m
     monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (7, 9)))
     arrays = testing.conv_inputs(problem, 0)
     plan = conv_backends.of("cudnn").plan(problem, 0)
-    assert "picked by a record of such layers; not measured" in plan.report()
+    assert "picked by a record of such layers for x [32, 4, 9, 7]; not measured" in plan.report()
     found = plan.run(host.asarray(arrays.x), host.asarray(arrays.w), None, None)
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
     plan.close()

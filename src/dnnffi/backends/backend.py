@@ -32,8 +32,7 @@ class Backend(NamedTuple):
     tunes : whether candidates of networks are measured, and replayed as graphs, on CuPy's arrays
     rnn_limits, conv_limits : what it does not have
     fusion_limits : of bias, residual and ReLU in the kernel of a convolution
-    allocator_limits : of convolutions without CuPy
-    bias_gradient_limits : of their gradient of a bias, by dtype
+    bias_gradient_limits : of the gradient of a bias without CuPy, by dtype
 
     The limits but the first two are None where the question does not arise.
     """
@@ -53,7 +52,6 @@ class Backend(NamedTuple):
     rnn_limits: Limits[RNNProblem] = ()
     conv_limits: Limits[ConvProblem] = ()
     fusion_limits: Limits[ConvProblem] | None = None
-    allocator_limits: Limits[Any] | None = None
     bias_gradient_limits: Limits[Any] | None = None
 
     @property

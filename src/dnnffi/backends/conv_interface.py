@@ -124,12 +124,15 @@ class ConvProblemPlan:
 class ConvSource:
     """Who makes the plans of a backend with a library, and keeps what they share."""
 
+    takes_strided = False
+    """Whether arrays without CuPy may have strides; without it they must be contiguous."""
+
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
         """A new plan for a problem with a batch."""
         raise NotImplementedError
 
     def backward_bias(self, dy: Array, device: int) -> Array:
-        """The gradient by the bias [K], from a contiguous dy that no array library sums."""
+        """The gradient by the bias [K], from a dy without CuPy, contiguous or `takes_strided`."""
         raise NotImplementedError
 
     def clear(self) -> None:

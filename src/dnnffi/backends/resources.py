@@ -164,13 +164,14 @@ class Backends(Generic[R, D]):
             raise kind_error(record, "x", x) or error from None
 
     def for_allocator(
-        self, name: object, value: Any, argument: str = "x"
+        self, name: object, value: Any, argument: str = "x", *, strided: bool = False
     ) -> tuple[R | D, str, Any]:
         """Return what runs a call with an allocator, the kind of its arrays, and the first one.
 
         ``value`` is the first array as the user passes it, and ``argument`` its name: if the
         backend's ``name`` is None, it decides where the call runs. The kind is "host", "cuda" or
-        "rocm"; the array is a NumPy array on the host, and a `DeviceArray` in device memory.
+        "rocm"; the array is a NumPy array on the host, and a `DeviceArray` in device memory, which
+        with ``strided`` need not be contiguous.
         """
         record = None if name is None else named(name)
         if record is not None and record.load is None and record is not REFERENCE:
@@ -180,7 +181,7 @@ class Backends(Generic[R, D]):
             )
         if record is REFERENCE or (record is None and is_on_host(value)):
             return self._reference, HOST, external_array(argument, value, HOST)
-        array = device_array(argument, value)
+        array = device_array(argument, value, strided=strided)
         record = backend_of(name, array, external=True)
         if wrong := kind_error(record, argument, array):
             raise wrong

@@ -24,6 +24,9 @@ MOST_PLANS = 1024
 class ConvBackend:
     """What `dnnffi.conv` asks of a backend; this one is the NumPy reference."""
 
+    takes_strided = False
+    """Whether arrays of a call with an allocator may have strides; else they are contiguous."""
+
     def __init__(self, memory: Memory | None = None) -> None:
         self.plans: PlanCache[ConvProblemPlan] = PlanCache(MOST_PLANS)
         self._memory = memory
@@ -54,9 +57,6 @@ class ConvBackend:
         """The gradient of the bias [K], from a contiguous dy."""
         return reference.backward_bias(dy)
 
-    def check_allocated(self, array: Array) -> None:
-        """Raise `UnsupportedError` if the backend takes no arrays with an allocator."""
-
 
 class NoConvBackend(ConvBackend):
     """A backend without convolutions: it says who has them."""
@@ -86,6 +86,7 @@ class DeviceConvBackend(ConvBackend):
         self.device_of = resources.device_of  # type: ignore[method-assign]
         self.check_device = resources.check_device  # type: ignore[method-assign]
         self.source = record.convolutions(resources)
+        self.takes_strided = self.source.takes_strided
         self.calls: KnownCalls[ConvProblemPlan] = KnownCalls()
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
@@ -95,11 +96,6 @@ class DeviceConvBackend(ConvBackend):
     def backward_bias(self, dy: Array) -> Array:
         """The gradient by the bias [K], from a contiguous dy."""
         return self.source.backward_bias(dy, self.device_of("dy", dy))
-
-    def check_allocated(self, array: Array) -> None:
-        """Raise `UnsupportedError` where the backend takes no arrays without CuPy."""
-        if limit := limit_of(self._record.allocator_limits or (), array):
-            raise UnsupportedError(self._record.title, "", limit)
 
     def clear(self) -> None:
         super().clear()

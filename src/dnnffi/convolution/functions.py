@@ -17,11 +17,12 @@ from dnnffi.backends.registry import backend_of
 from dnnffi.convolution import backend as conv_backend
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.convolution import validate
-from dnnffi.convolution.backend import ConvBackend, conv_backends
+from dnnffi.convolution.backend import ConvBackend, DeviceConvBackend, conv_backends
 from dnnffi.convolution.signature import Asked, sign
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import using
+from dnnffi.device.external.host import external_array
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.execution.embedding import (
@@ -366,9 +367,13 @@ def _embedded(
     """``call`` on arrays of another library; the result is an object of the user's allocator."""
     rest = dict(options)
     with using(*take_embedding(rest)):
-        found, memory_kind, first = conv_backends.for_allocator(backend, arrays[0], names[0])
-        found.check_allocated(first)
-        others = wrapped(names[1:], arrays[1:], memory_kind)
+        found, memory_kind, first = conv_backends.for_allocator(
+            backend, arrays[0], names[0], strided=True
+        )
+        strided = found.takes_strided
+        if not strided:
+            first = external_array(names[0], first, memory_kind)
+        others = wrapped(names[1:], arrays[1:], memory_kind, strided=strided)
         result = call((first, *others), found, rest)
         return unwrap(*in_user_memory([result], memory_kind))
 
@@ -377,23 +382,30 @@ _OPTIONAL = ("bias", "residual")
 _GEOMETRY = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}  # the least of each
 
 
-def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
-    """Find the plan, hand over."""
+def _run(
+    asked: Asked,
+    arrays: tuple[Any, ...],
+    options: object,
+    embedding: ConvBackend | None = None,
+) -> AnyArray:
+    """Find the plan, hand over. ``embedding`` is the backend of a call with an allocator."""
     if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(_run)(asked, arrays, options)
     if options is None:
         checked = DEFAULTS
     elif embeds(options):
-        operation, *rest, backend = asked
+        operation, *_, backend = asked
 
         def on_own(arrays: tuple[Any, ...], found: Any, options: object) -> AnyArray:
-            return _run((operation, *rest, found), arrays, options)
+            return _run(asked, arrays, options, found)
 
         return _embedded(ARGUMENTS[operation], arrays, backend, options, on_own)
     else:
         checked = conv_options(options)
     plan = signed = None
     knows = conv_backend.on_cupy
+    if embedding is not None:
+        knows = embedding if isinstance(embedding, DeviceConvBackend) else None
     if knows is not None:
         signed = sign(asked, checked, arrays, knows.ndarray)
         if signed is not None:
@@ -402,7 +414,7 @@ def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
     if plan is not None and signed is not None:
         result = plan.run_at(signed[1])
     else:
-        plan, arrays = _checked(asked, checked, arrays)
+        plan, arrays = _checked(asked, checked, arrays, embedding)
         result = plan.run(*arrays)
         if knows is not None and signed is not None and plan.takes(arrays):
             knows.calls.add(signed[0], plan)
@@ -412,7 +424,10 @@ def _run(asked: Asked, arrays: tuple[Any, ...], options: object) -> AnyArray:
 
 
 def _checked(
-    asked: Asked, options: ConvOptions, values: tuple[Any, ...]
+    asked: Asked,
+    options: ConvOptions,
+    values: tuple[Any, ...],
+    embedding: ConvBackend | None,
 ) -> tuple[ConvProblemPlan, tuple[Any, ...]]:
     """The plan of a call, and its arrays. The first of them decides backend and layout.
 
@@ -431,9 +446,7 @@ def _checked(
         x_shape = check_shape("x_shape", shape)
     elif operation == BACKWARD_WEIGHTS:
         x_shape, w_shape = second.shape, check_shape("w_shape", shape)
-    found = backend
-    if not isinstance(found, ConvBackend):
-        found = conv_backend.backend_for(backend, first)
+    found = conv_backend.backend_for(backend, first) if embedding is None else embedding
     device = found.device_of(names[0], first)
     rank = _rank(names[0], first)
     sizes = tuple(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 from dnnffi.backends.conv_interface import ConvProblemPlan
-from dnnffi.device.arrays import array_module, in_layout
-from dnnffi.device.interface import AnyArray, Memory
+from dnnffi.device.arrays import array_module, in_layout, is_external
+from dnnffi.device.interface import AnyArray, Memory, MemoryWithGraphs
 from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
 
@@ -23,8 +24,20 @@ class EmptyConvPlan(ConvProblemPlan):
 
     def run(self, *arrays: Any) -> AnyArray:
         first = arrays[0]
+        if is_external(first.__class__) and self.problem.channels_last:
+            return self._strided_zeros(first.dtype)
         zeros = (self._memory or array_module(first)).zeros(self.problem.result_shape, first.dtype)
         return in_layout(zeros, channels_last=True) if self.problem.channels_last else zeros
+
+    def _strided_zeros(self, dtype: Any) -> AnyArray:
+        """Zeros with channels last, of an allocator."""
+        assert self._memory is not None
+        memory = cast("MemoryWithGraphs", self._memory)
+        shape = self.problem.result_shape
+        nbytes = prod(shape) * dtype.itemsize
+        zeros = memory.empty_strided(shape, dtype, self.problem.strides(shape), nbytes)
+        memory.clear(zeros.data.ptr, nbytes, memory.current_stream())
+        return zeros
 
 
 class ReferenceConvPlan(ConvProblemPlan):

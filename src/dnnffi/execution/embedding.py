@@ -39,14 +39,14 @@ def embeds(options: object) -> bool:
     return isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING)
 
 
-def wrapped(names: Sequence[str], value: Any, kind: str) -> Any:
+def wrapped(names: Sequence[str], value: Any, kind: str, *, strided: bool = False) -> Any:
     """An array, a pair of arrays or None as what executors take."""
     if not isinstance(value, tuple | list):
-        return None if value is None else external_array(names[0], value, kind)
+        return None if value is None else external_array(names[0], value, kind, strided=strided)
     if len(value) != len(names):
         return value  # refused for that
     parts = [
-        None if part is None else external_array(name, part, kind)
+        None if part is None else external_array(name, part, kind, strided=strided)
         for name, part in zip(names, value, strict=True)
     ]
     return parts if isinstance(value, list) else tuple(parts)

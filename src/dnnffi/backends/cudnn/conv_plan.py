@@ -25,8 +25,10 @@ from dnnffi.backends.cudnn.conv_classes import output_positions
 from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, EngineExecutor
 from dnnffi.backends.cudnn.conv_tuner import ConvTuner
 from dnnffi.backends.cudnn.conv_tuning import ConvTuning
-from dnnffi.device.arrays import aligned
-from dnnffi.device.interface import AnyArray, Array, Stream
+from dnnffi.backends.own.bias import MAX_POSITIONS, bias_gradient, can_sum
+from dnnffi.backends.own.relayout import relayout
+from dnnffi.device.arrays import aligned, check_aligned, is_external
+from dnnffi.device.interface import AnyArray, Array, Launch, Stream
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import guard
@@ -218,6 +220,9 @@ class CudnnConvPlan(ConvProblemPlan):
         copy: AnyArray = self._empty_strided(array.shape, self._dtype, strides, array.nbytes)
         if self._is_packed(array, strides):
             self.memory.copy(copy.data.ptr, array.data.ptr, array.nbytes, stream)
+        elif is_external(array.__class__):
+            check_aligned(name, array)
+            relayout(array, copy, Launch(stream, self.device), self.memory)
         else:
             copy[...] = aligned(name, array)
         return copy
@@ -404,7 +409,9 @@ class CudnnConvPlan(ConvProblemPlan):
 
 
 class CudnnConvolutions(ConvSource):
-    """libcudnn, on CuPy arrays."""
+    """libcudnn, on arrays of CuPy or of an allocator."""
+
+    takes_strided = True
 
     def __init__(self, resources: ConvResources) -> None:
         self._resources = resources
@@ -412,6 +419,21 @@ class CudnnConvolutions(ConvSource):
 
     def plan(self, problem: ConvProblem, device: int) -> CudnnConvPlan:
         return CudnnConvPlan(problem, device, self._resources, self.tuner)
+
+    def backward_bias(self, dy: Array, device: int) -> Array:
+        memory = self._resources.memory
+        check_aligned("dy", dy)
+        with memory.use(device):
+            if not dy.size:
+                return memory.zeros((dy.shape[1],), dy.dtype)
+            if not can_sum(dy.shape):
+                raise UnsupportedError(
+                    "dnnffi",
+                    "",
+                    f"without CuPy the gradient of a bias has at most {MAX_POSITIONS:,} positions "
+                    f"for each channel; dy has shape {dy.shape}",
+                )
+            return bias_gradient(dy, device, memory)
 
     def clear(self) -> None:
         self.tuner.clear()

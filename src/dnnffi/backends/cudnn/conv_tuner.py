@@ -34,7 +34,7 @@ class Chosen(NamedTuple):
 
 
 class ClassState:
-    """What this process knows about one size class of a layer on one device.
+    """Knowledge of this process about one size class of a layer on one device.
 
     It is shared by the plans of all sizes of the class. Each attribute is replaced as a whole, so
     that threads see an old or a new value; a count may miss a call of another thread.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses, ConvResources, addresses_of
 from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
+from dnnffi.device.arrays import is_external
 from dnnffi.device.interface import AnyArray, MemoryWithGraphs, Stream
 from dnnffi.execution.measure import (
     FAILURES,
@@ -93,10 +94,9 @@ class ConvTrial:
 
     def found(self) -> HostArrays:
         """The result on the host; of a long one elements from all over it."""
-        result = self.result
-        if self._last and result.ndim > 1:
-            result = result.transpose(0, *range(2, result.ndim), 1)
-        flat = result.reshape(-1)
+        flat = self.result.reshape(-1)
+        if is_external(flat.__class__):
+            return [sample(flat)]  # which takes parts, without a step
         # Odd, so that it meets all channels.
         return [sample(flat[:: flat.size // _COMPARED | 1])]
 
@@ -113,11 +113,11 @@ class ConvTrial:
         return ConvTrial(self._problem, self._device, self._resources)
 
     def _image(self, shape: tuple[int, ...], fill: Filler) -> AnyArray:
+        """Return a contiguous array with the dimensions in the order of memory."""
         if len(shape) == 1 or not self._last:
             return fill(shape)
         n, c, *spatial = shape
-        made = fill((n, *spatial, c))
-        return made.transpose(0, made.ndim - 1, *range(1, made.ndim - 1))
+        return fill((n, *spatial, c))
 
     def workspace(self, size: int) -> AnyArray | None:
         """A buffer of ``size`` bytes; None for none."""

@@ -21,6 +21,5 @@ CUDNN = Backend(
     rnn_limits=rnn_limits.LIMITS,
     conv_limits=conv_limits.LIMITS,
     fusion_limits=(),
-    allocator_limits=conv_limits.ALLOCATOR,
-    bias_gradient_limits=conv_limits.ALLOCATOR,
+    bias_gradient_limits=(),
 )

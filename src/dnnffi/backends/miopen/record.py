@@ -21,6 +21,5 @@ MIOPEN = Backend(
     rnn_limits=rnn_limits.LIMITS,
     conv_limits=conv_limits.LIMITS,
     fusion_limits=conv_limits.FUSION,
-    allocator_limits=(),
     bias_gradient_limits=conv_limits.BIAS_GRADIENT,
 )

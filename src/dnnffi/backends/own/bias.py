@@ -6,19 +6,31 @@ steps. Here are two launches, in both layouts.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
+from typing import Any, cast
 
 from dnnffi.backends.own.numbers import conversions
-from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.backends.own.relayout import relayout
+from dnnffi.device.arrays import in_layout, is_external
+from dnnffi.device.graphs import refuse_in_capture
+from dnnffi.device.interface import AnyArray, Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
-from dnnffi.spec.layouts import CHANNELS_LAST
+from dnnffi.spec.layouts import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    is_packed,
+    memory_layout,
+    packed_strides,
+)
 
 _THREADS = 256
 _LANES = 32  # threads of a block that read channels that lie one behind the other
 _AT_ONCE = 8  # reads of a thread that overlap
 _BLOCKS = 8  # for each multiprocessor
 _MOST_PARTS = 256
-_MOST_POSITIONS = 2**30  # of one channel: the kernels count on by ints, in steps far below that
+MAX_POSITIONS = 2**30
+"""Positions of one channel. The kernels count by ints, in steps far below that."""
 
 
 _SOURCE = """
@@ -142,4 +154,43 @@ class BiasGradient:
 def can_sum(shape: tuple[int, ...]) -> bool:
     """Whether `BiasGradient` can sum an array [N, K, ...]."""
     batch, _, *sizes = shape
-    return 0 < batch * prod(sizes) <= _MOST_POSITIONS
+    return 0 < batch * prod(sizes) <= MAX_POSITIONS
+
+
+def bias_gradient(dy: AnyArray, device: int, memory: MemoryWithGraphs) -> AnyArray:
+    """Return the sum [K] of dy [N, K, ...] over all but its channels, where it `can_sum`.
+
+    ``memory`` has dy, on ``device``, which is current; dy begins at a multiple of its elements'
+    size. With gaps it is copied.
+    """
+    gradient = _gradient(dy.shape, dy.strides, dy.dtype, device, cast("Any", memory))
+    stream = memory.current_stream()
+    launch = Launch(stream, device)
+    if gradient is None:
+        last = memory_layout(dy.shape, dy.strides) == CHANNELS_LAST
+        if not is_external(dy.__class__):
+            return bias_gradient(in_layout(dy, channels_last=last), device, memory)
+        strides = tuple(step * dy.dtype.itemsize for step in packed_strides(dy.shape, last))
+        packed = memory.empty_strided(dy.shape, dy.dtype, strides, dy.nbytes)
+        relayout(dy, packed, launch, memory)
+        return bias_gradient(packed, device, memory)
+    refuse_in_capture(stream.ptr)  # before anything is allocated there
+    db = memory.empty((dy.shape[1],), dy.dtype)
+    workspace = memory.empty((gradient.workspace_bytes,), memory.dtype("uint8"))
+    gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
+    return db
+
+
+@lru_cache(maxsize=1024)
+def _gradient(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: Any,
+    device: int,
+    memory: Any,
+) -> BiasGradient | None:
+    """Return the kernels for an array, or None if there are gaps in it."""
+    for layout in (CHANNELS_FIRST, CHANNELS_LAST):
+        if is_packed(shape, strides, layout == CHANNELS_LAST, dtype.itemsize):
+            return BiasGradient(shape, layout, dtype.name, device, memory)
+    return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
@@ -38,16 +40,17 @@ _WRITEABLE, _READ_ONLY = _Flags(), _Flags(writeable=False)
 
 
 class DeviceArray:
-    """A contiguous array in the device memory of ``owner``, which it keeps alive.
+    """An array in the device memory of ``owner``, which it keeps alive.
 
-    It has the attributes that the vendor rooms read of a CuPy array, and the few operations that
-    packing weights needs. Operations run on the stream that `using` names. ``kind`` is "cuda",
-    "rocm" or, where the owner did not tell, None.
+    It has the attributes that backends read of a CuPy array, and the few operations that packing
+    weights needs, which take contiguous arrays only. Operations run on the stream that `using`
+    names. ``kind`` is "cuda", "rocm" or, where the owner did not tell, None. ``strides`` are in
+    bytes; without them the array is contiguous.
     """
 
     __slots__ = (
-        *("__weakref__", "_c_contiguous", "data", "dtype", "flags", "kind", "nbytes", "ndim"),
-        *("owner", "shape", "size"),
+        *("__weakref__", "_c_contiguous", "_strides", "data", "dtype", "flags", "kind", "nbytes"),
+        *("ndim", "owner", "shape", "size"),
     )
 
     def __init__(
@@ -59,7 +62,9 @@ class DeviceArray:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         writeable: bool = True,
+        strides: tuple[int, ...] | None = None,
     ) -> None:
+        self._strides = strides
         self.owner = owner
         self.kind = kind
         self.data = Pointer(address, device, owner)
@@ -68,8 +73,11 @@ class DeviceArray:
         self.dtype = dtype
         self.size = prod(shape)
         self.nbytes = self.size * dtype.itemsize
-        self.flags = _WRITEABLE if writeable else _READ_ONLY
-        self._c_contiguous = True
+        self._c_contiguous = strides is None or _is_contiguous(shape, strides, dtype.itemsize)
+        if self._c_contiguous:
+            self.flags = _WRITEABLE if writeable else _READ_ONLY
+        else:
+            self.flags = _Flags(False, writeable)
 
     def __reduce__(self) -> NoReturn:
         # A copy would have a copy of the owner, and the address of the memory of the first one.
@@ -77,8 +85,11 @@ class DeviceArray:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In bytes, as everywhere."""
-        return tuple(self.dtype.itemsize * step for step in contiguous_strides(self.shape))
+        """Bytes from an element to the next, in each dimension."""
+        found = self._strides
+        if found is None:
+            found = self._strides = _contiguous_strides(self.shape, self.dtype.itemsize)
+        return found
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -86,11 +97,12 @@ class DeviceArray:
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.data.ptr, not self.flags.writeable),
-            "strides": None,
+            "strides": None if self._c_contiguous else self.strides,
             "version": 3,
         }
 
     def _view(self, start: int, shape: tuple[int, ...]) -> DeviceArray:
+        self._check_contiguous()
         address = self.data.ptr + start * self.dtype.itemsize
         at = self.data.device_id, address
         return DeviceArray(self.owner, self.kind, *at, shape, self.dtype, self.flags.writeable)
@@ -125,6 +137,9 @@ class DeviceArray:
             raise ValueError(
                 f"cannot copy {source.dtype} {source.shape} over {target.dtype} {target.shape}"
             )
+        for array in (target, source):
+            if isinstance(array, DeviceArray):
+                array._check_contiguous()
         stream, device = current_stream(), self._runtime()
         device.copy(target.data.ptr, address, target.nbytes, stream)
         if isinstance(source, np.ndarray):
@@ -134,6 +149,7 @@ class DeviceArray:
         """Write zeros."""
         if value:
             raise ValueError(f"a DeviceArray is filled with 0 only; got {value}")
+        self._check_contiguous()
         self._runtime().clear(self.data.ptr, self.nbytes, current_stream())
 
     def copy(self) -> DeviceArray:
@@ -143,16 +159,27 @@ class DeviceArray:
         return new
 
     def get(self) -> np.ndarray[Any, Any]:
-        """A copy on the host. Waits for the stream."""
-        host = np.empty(self.shape, self.dtype)
+        """A copy on the host, with the same strides. Waits for the stream."""
+        if not self.size:
+            return np.empty(self.shape, self.dtype)
+        steps = zip(self.shape, self.strides, strict=True)
+        span = self.dtype.itemsize + sum((size - 1) * stride for size, stride in steps)
+        host = np.empty(span, np.uint8)
         stream, device = current_stream(), self._runtime()
-        device.copy(host.ctypes.data, self.data.ptr, self.nbytes, stream)
+        device.copy(host.ctypes.data, self.data.ptr, span, stream)
         device.synchronize(stream)
-        return host
+        return np.ndarray(self.shape, self.dtype, host, 0, self.strides)
 
     def set(self, values: np.ndarray[Any, Any]) -> None:
         """Copy from the host."""
         self[...] = values
+
+    def _check_contiguous(self) -> None:
+        if not self._c_contiguous:
+            raise ValueError(
+                f"this operation takes contiguous arrays; strides are {self.strides} bytes for "
+                f"shape {self.shape} of {self.dtype}"
+            )
 
     def _runtime(self) -> DeviceRuntime:
         return device_runtime(self.kind or kind_in_process())
@@ -164,14 +191,32 @@ class DeviceArray:
         )
 
 
-def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
+@lru_cache(maxsize=1024)
+def _contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a contiguous array."""
+    return tuple(itemsize * step for step in contiguous_strides(shape))
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether strides are those of a contiguous array, but for dimensions of size 1."""
+    wanted = _contiguous_strides(shape, itemsize)
+    steps = zip(shape, strides, wanted, strict=True)
+    return 0 in shape or all(size == 1 or stride == step for size, stride, step in steps)
+
+
+def device_array(
+    name: str, value: Any, kind: str | None = None, *, strided: bool = False
+) -> DeviceArray:
     """``value`` as a `DeviceArray`: an object with DLPack or ``__cuda_array_interface__``.
 
-    ``kind`` is what to take memory for whose owner does not tell. The current stream waits for
-    what the owner has queued, as far as the protocols say so. Raises ``TypeError`` or
-    ``ValueError`` naming the argument.
+    ``kind`` is what to take memory for whose owner does not tell. The array must be contiguous, or
+    with ``strided`` have strides from 0. The current stream waits for what the owner has queued,
+    as far as the protocols say so. Raises ``TypeError`` or ``ValueError`` naming the argument.
     """
     if isinstance(value, DeviceArray):
+        if not (strided or value._c_contiguous):
+            address = value.data.ptr
+            check_memory(name, address, address, value.shape, value.strides, value.dtype)
         return value
     value = detached(name, value)
     device_of = getattr(value, "__dlpack_device__", None)
@@ -179,7 +224,7 @@ def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
         device_type, device = device_of()
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
             found = "rocm" if device_type == DLPACK_ROCM else "cuda"
-            return from_dlpack(name, value, found, int(device))
+            return from_dlpack(name, value, found, int(device), strided)
         if device_type == DLPACK_CPU:
             raise TypeError(
                 f"{name} must be in device memory; this {type(value).__name__} is on the host: "
@@ -190,24 +235,40 @@ def device_array(name: str, value: Any, kind: str | None = None) -> DeviceArray:
             f"device type {int(device_type)})"
         )
     if hasattr(value, "__cuda_array_interface__"):
-        return _from_interface(name, value, kind)
+        return _from_interface(name, value, kind, strided)
     raise TypeError(
         f"{name} must be an array in device memory, with DLPack or __cuda_array_interface__; "
         f"got {type(value).__name__}"
     )
 
 
-def allocated(shape: tuple[int, ...], dtype: np.dtype[Any], kind: str | None) -> DeviceArray:
-    """A new array of the allocator in use, which is not trusted: see `_check`."""
+def allocated(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    kind: str | None,
+    strides: tuple[int, ...] | None = None,
+) -> DeviceArray:
+    """A new array of the allocator in use, whose every property is checked.
+
+    Contiguous, or with ``strides`` (in bytes), of which the allocator is told in elements.
+    """
     allocator = current_allocator()
     if allocator is None:
         raise RuntimeError("there is no allocator: give options['allocator'], or call within using")
     what = "what the allocator returned"
-    made = allocator(shape, dtype.name)
-    array = device_array(what, made, kind)
+    is_strided = strides is not None and not _is_contiguous(shape, strides, dtype.itemsize)
+    if is_strided:
+        made = _allocate_strided(allocator, shape, dtype, strides)
+    else:
+        made = allocator(shape, dtype.name)
+    array = device_array(what, made, kind, strided=is_strided)
     # A DeviceArray says itself whether it is writable.
     protocol = None if array is made else "__cuda_array_interface__"
     check_allocated(what, array, shape, dtype, protocol)
+    if is_strided:
+        steps = zip(shape, array.strides, strides or (), strict=True)
+        if any(size > 1 and one != other for size, one, other in steps):
+            raise ValueError(f"{what} must have strides {strides} bytes; it has {array.strides}")
     if kind is not None and array.kind not in (None, kind):
         raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
     current = device_runtime(kind).current_device() if kind else array.data.device_id
@@ -239,6 +300,25 @@ def check_allocated(
         raise ValueError(f"{what} must be writable; it says that it is read-only")
 
 
+def _allocate_strided(
+    allocator: Callable[..., object],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    strides: tuple[int, ...],
+) -> object:
+    """Call the allocator for an array that is not contiguous."""
+    steps = tuple(stride // dtype.itemsize for stride in strides)
+    try:
+        return allocator(shape, dtype.name, strides=steps)
+    except TypeError as error:
+        error.add_note(
+            "options['allocator'] was called with strides=..., in elements, because the channels "
+            "of the result are last in memory, as those of the first array. An allocator without "
+            "this keyword is for arrays with channels first"
+        )
+        raise
+
+
 class _Tensor(ctypes.Structure):
     """``DLTensor`` of dlpack.h, which a ``DLManagedTensor`` begins with."""
 
@@ -261,8 +341,10 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
-    """Return an array by DLPack, which is contiguous and of a known dtype."""
+def from_dlpack(
+    name: str, value: Any, kind: str, device: int, strided: bool = False
+) -> DeviceArray:
+    """Return an array by DLPack, which is of a known dtype, and contiguous if not ``strided``."""
     stream = None
     if kind != "host":
         # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
@@ -295,14 +377,25 @@ def from_dlpack(name: str, value: Any, kind: str, device: int) -> DeviceArray:
         )
     address = (tensor.data or 0) + tensor.byte_offset
     in_bytes = None if strides is None else tuple(step * dtype.itemsize for step in strides)
-    check_memory(name, tensor.data, address, shape, in_bytes, dtype)
-    return DeviceArray(value, kind, device, address, shape, dtype)
+    check_memory(name, tensor.data, address, shape, in_bytes, dtype, strided)
+    kept = in_bytes if strided else None
+    return DeviceArray(value, kind, device, address, shape, dtype, strides=kept)
+
+
+class ArrayInterface(NamedTuple):
+    """Checked entries of ``__cuda_array_interface__`` or ``__array_interface__``."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None  # bytes; None: contiguous
+    dtype: np.dtype[Any]
+    is_read_only: bool
 
 
 def read_interface(
-    name: str, interface: Any, protocol: str
-) -> tuple[int, tuple[int, ...], np.dtype[Any], bool]:
-    """Return address, shape, dtype and whether it is read-only of a contiguous array.
+    name: str, interface: Any, protocol: str, strided: bool = False
+) -> ArrayInterface:
+    """Return the entries for an array, which is contiguous if not ``strided``.
 
     ``interface`` is what the attribute ``protocol`` holds: `__cuda_array_interface__`, or
     ``__array_interface__``, which has the same entries but for a stream.
@@ -328,14 +421,16 @@ def read_interface(
     address, read_only = interface["data"]
     address = address or 0
     in_bytes = None if strides is None else tuple(strides)
-    check_memory(name, address, address, shape, in_bytes, dtype)
-    return address, shape, dtype, bool(read_only)
+    check_memory(name, address, address, shape, in_bytes, dtype, strided)
+    return ArrayInterface(address, shape, in_bytes if strided else None, dtype, bool(read_only))
 
 
-def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
+def _from_interface(name: str, value: Any, kind: str | None, strided: bool) -> DeviceArray:
     """An array by version 0 to 3 of ``__cuda_array_interface__``, with all entries looked at."""
     interface = value.__cuda_array_interface__
-    address, shape, dtype, read_only = read_interface(name, interface, "__cuda_array_interface__")
+    address, shape, strides, dtype, is_read_only = read_interface(
+        name, interface, "__cuda_array_interface__", strided
+    )
     producer = interface.get("stream")
     if producer is not None and check_integer(f"the stream of {name}", producer) < 1:
         raise ValueError(
@@ -345,7 +440,8 @@ def _from_interface(name: str, value: Any, kind: str | None) -> DeviceArray:
     found = device_runtime(kind or kind_in_process())
     _wait_for(found, producer)
     device = found.current_device()
-    return DeviceArray(value, kind, device, address, shape, dtype, writeable=not read_only)
+    at = kind, device, address
+    return DeviceArray(value, *at, shape, dtype, writeable=not is_read_only, strides=strides)
 
 
 def _wait_for(found: DeviceRuntime, producer: int | None) -> None:
@@ -365,15 +461,25 @@ def check_memory(
     shape: tuple[int, ...],
     strides: tuple[int, ...] | None,
     dtype: np.dtype[Any],
+    strided: bool = False,
 ) -> None:
-    """Raise unless the shape, strides (in bytes) and address are those of a contiguous array."""
+    """Raise unless the shape, strides (in bytes) and address are those of a contiguous array.
+
+    With ``strided``, of one whose strides are whole elements, from 0.
+    """
     if any(check_integer(f"the shape of {name}", size) < 0 for size in shape):
         raise ValueError(f"{name} must have sizes from 0; its shape is {shape}")
     if strides is not None and len(strides) != len(shape):
         raise ValueError(f"{name} has strides {strides} for shape {shape}")
     if 0 in shape:
         return
-    if strides is not None:
+    if strides is not None and strided:
+        if any(stride < 0 or stride % dtype.itemsize for stride in strides):
+            raise ValueError(
+                f"{name} must have strides from 0, in whole elements; its strides are {strides} "
+                f"bytes for shape {shape} of {dtype}"
+            )
+    elif strides is not None:
         step = dtype.itemsize
         for size, stride in zip(reversed(shape), reversed(strides), strict=True):
             if size > 1 and stride != step:
@@ -382,7 +488,9 @@ def check_memory(
                     f"of {dtype}"
                 )
             step *= size
-    if not data or not 0 < address <= 2**64 - prod(shape) * dtype.itemsize:
+    steps = () if strides is None else zip(shape, strides, strict=True)
+    span = dtype.itemsize + sum((size - 1) * stride for size, stride in steps)
+    if not data or not 0 < address <= 2**64 - max(span, prod(shape) * dtype.itemsize):
         raise ValueError(f"{name} has {prod(shape)} elements and no address of memory")
 
 

@@ -62,15 +62,16 @@ def is_on_host(value: Any) -> bool:
     return hasattr(value, _INTERFACE) and not hasattr(value, "__cuda_array_interface__")
 
 
-def external_array(name: str, value: Any, kind: str) -> Any:
+def external_array(name: str, value: Any, kind: str, *, strided: bool = False) -> Any:
     """Return ``value`` as calls with an allocator take it, whose arrays are of this kind.
 
-    On the host ("host") that is a NumPy array, in device memory ("cuda", "rocm") a `DeviceArray`.
+    On the host ("host") that is a NumPy array, in device memory ("cuda", "rocm") a `DeviceArray`,
+    which with ``strided`` need not be contiguous.
     Raises ``TypeError`` or ``ValueError`` naming the argument, and ``ValueError`` for a stream on
     the host.
     """
     if kind != HOST:
-        return device_array(name, value, kind)
+        return device_array(name, value, kind, strided=strided)
     if stream := current_stream():
         raise ValueError(
             f"options['stream'] must be 0, or left out, for arrays on the host; got {stream:#x}"
@@ -146,8 +147,9 @@ def _described(name: str, value: Any) -> DeviceArray:
         )
     if not isinstance(interface.get("data"), tuple):
         raise TypeError(f"{name} has no address in its {_INTERFACE}")
-    address, shape, dtype, read_only = read_interface(name, interface, _INTERFACE)
-    return DeviceArray(value, HOST, 0, address, shape, dtype, writeable=not read_only)
+    found = read_interface(name, interface, _INTERFACE)
+    at = 0, found.address, found.shape, found.dtype
+    return DeviceArray(value, HOST, *at, writeable=not found.is_read_only)
 
 
 def _in_device_memory(name: str, value: object) -> str:

@@ -35,6 +35,13 @@ class ExternalMemory(DeviceMemory):
             return self._own(shape, dtype)
         return allocated(tuple(shape), np.dtype(dtype), self.kind)
 
+    def empty_strided(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
+    ) -> DeviceArray:
+        if getattr(self._local, "is_scratch", False):
+            return self._own(shape, dtype, strides)
+        return allocated(shape, np.dtype(dtype), self.kind, strides)
+
     def zeros(self, shape: Any, dtype: Any) -> DeviceArray:
         array = self.empty(shape, dtype)
         array.fill(0)
@@ -64,11 +71,14 @@ class ExternalMemory(DeviceMemory):
             self._local.is_scratch = before
             self._cuda.synchronize(current_stream())
 
-    def _own(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
-        """A new array in memory of the runtime."""
+    def _own(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
+    ) -> DeviceArray:
+        """Return a new array in memory of the runtime; ``strides`` leave no gaps."""
         dtype = np.dtype(dtype)
         buffer = self._cuda.allocate(prod(shape) * dtype.itemsize)
-        return DeviceArray(buffer, self.kind, buffer.device, buffer.ptr, tuple(shape), dtype)
+        at = self.kind, buffer.device, buffer.ptr
+        return DeviceArray(buffer, *at, tuple(shape), dtype, strides=strides)
 
     def _on_stream(self, stream: OwnStream) -> AbstractContextManager[Any]:
         return on_stream(stream.ptr)
