@@ -21,6 +21,7 @@ def time_for_all_candidates():
         assert "budget" in tuning.tune.__kwdefaults__
         patch.setitem(tuning.tune.__kwdefaults__, "budget", float("inf"))
         patch.setattr(conv_tuning, "BUDGET", float("inf"))
+        patch.setattr(conv_tuning, "CLASS_BUDGET", float("inf"))
         yield
 
 

@@ -22,7 +22,7 @@ from dnnffi.backends.cudnn.conv_classes import (
     output_positions,
     size_class,
 )
-from dnnffi.backends.cudnn.conv_plan import MEASURED_AT
+from dnnffi.backends.cudnn.conv_plan import CALLS_PER_ATTEMPT
 from dnnffi.backends.cudnn.graph import known_wrong, plans
 from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.spec.conv import ConvSpec
@@ -352,51 +352,52 @@ def test_a_class_is_looked_at_again_when_its_neighbour_was_measured(host, folder
     assert engine_of(check(host, problem_of((9, 12, 12)))) == 2
 
 
-def test_calls_of_a_class_are_counted_and_not_those_of_a_problem(host, folder, counts, monkeypatch):
+def test_a_class_with_a_measured_neighbour_is_measured_once_among_few(
+    host, folder, counts, monkeypatch
+):
     costs(monkeypatch, engine2=1.0)
     check(host, problem_of(KNOWN, tune=True))
     costs(monkeypatch, engine2=2.0, engine3=1.0)
     counts.clear()
-    sizes = [(batch, 12, 12) for batch in range(8, 8 + MEASURED_AT)]
-    for size in sizes[:-1]:
-        assert engine_of(check(host, problem_of(size, tune=True))) == 2
-    assert counts["measurements"] == 0
-    plan = check(host, problem_of(sizes[-1], tune=True))
-    assert counts["measurements"] == 1
-    assert engine_of(plan) == 3
-    # Plans that were made before use it from their next call on.
-    assert engine_of(check(host, problem_of(sizes[0], tune=True))) == 3
-    assert counts["measurements"] == 1
+    for size in ((8, 12, 12), (9, 12, 12), (10, 12, 12)):
+        plan = check(host, problem_of(size, tune=True))
+        assert engine_of(plan) == 3
+        assert counts["measurements"] == 1
     assert set(plan.tuning.times) == {
         *("engine 2", "engine 3", "engine 1 tile_size=3", "engine 1 tile_size=2")
     }
-    assert "measured in this process, for x [15, 4, 12, 12], ms:" in plan.report()
+    assert "measured in this process, for x [8, 4, 12, 12], ms:" in plan.report()
     assert len(list(folder.rglob("*.json"))) == 2
 
 
-def test_for_another_class_only_what_its_neighbour_prefers_is_measured(
-    host, folder, counts, monkeypatch
+def test_of_a_neighbours_candidates_the_preferred_are_measured_and_what_the_heuristics_say(
+    host, folder, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
     monkeypatch.setattr(conv_tuner, "MAX_KNOWN", 1)
     check(host, problem_of(KNOWN, tune=True))
-    for _ in range(MEASURED_AT):
-        plan = check(host, problem_of(NEXT_CLASS, tune=True))
-    assert set(plan.tuning.times) == {"engine 2", "engine 1 tile_size=3"}  # and the heuristics'
+    plan = check(host, problem_of(NEXT_CLASS, tune=True))
+    assert set(plan.tuning.times) == {"engine 2", "engine 1 tile_size=3"}
 
 
-def test_replayed_calls_are_counted(host, folder, counts):
+def test_a_neighbours_candidates_are_measured_until_the_time_is_over(host, folder, monkeypatch):
+    costs(monkeypatch, engine2=1.0)
     check(host, problem_of(KNOWN, tune=True))
-    problem = problem_of(NEXT_CLASS, tune=True)
-    arrays = testing.conv_inputs(problem, 0)
-    x, w = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (arrays.x, arrays.w))
-    x, w = (host.asarray(a).transpose(0, 3, 1, 2) for a in (x, w))
-    counts.clear()
-    with dnnffi.ConvPlan(SPEC, problem.x_shape, options={"tune": True}, **LAST) as plan:
-        out = plan.run(x, w)
-        for _ in range(2 * MEASURED_AT):
-            plan.run(x, w, out=out)
-    assert counts["measurements"] == 1
+    monkeypatch.setattr(conv_tuning, "CLASS_BUDGET", 0.0)
+    plan = check(host, problem_of(NEXT_CLASS, tune=True))
+    assert set(plan.tuning.times) == {"engine 2"}
+    assert plan.tuning.refused["others"] == "the time for measuring was over"
+
+
+def test_all_candidates_are_measured_for_a_plan_that_is_tuned_by_its_user(
+    host, folder, monkeypatch
+):
+    monkeypatch.setattr(conv_tuner, "MAX_KNOWN", 1)
+    check(host, problem_of(KNOWN, tune=True))
+    plan = check(host, problem_of(NEXT_CLASS))
+    assert plan.autotune()
+    assert len(plan.tuning.times) == 4
+    assert check(host, problem_of((9, 12, 12))).tuning is plan.tuning
 
 
 # Faults
@@ -413,12 +414,13 @@ def test_without_memory_to_measure_calls_run_and_it_is_tried_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(conv_tuning.ConvTrial, "__init__", none)
-        for _ in range(2 * MEASURED_AT):
-            check(host, problem_of((2, 8, 16), tune=True, bias=True))
-    # At the first call, and once in as many calls.
+        sizes = [(2, 8, 16 + number) for number in range(2 * CALLS_PER_ATTEMPT)]
+        for size in sizes:
+            check(host, problem_of(size, tune=True, bias=True))
+    # At the first call, and once in as many calls of the class, whichever their sizes.
     assert counts["measurements"] == 3
-    for _ in range(MEASURED_AT):
-        plan = check(host, problem_of((2, 8, 16), tune=True, bias=True))
+    for size in sizes[:CALLS_PER_ATTEMPT]:
+        plan = check(host, problem_of(size, tune=True, bias=True))
     assert counts["measurements"] == 4
     assert plan.tuning.source == "measured"
 

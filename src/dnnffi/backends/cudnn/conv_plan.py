@@ -45,9 +45,9 @@ CAPTURED_AT = 4
 save, so what comes two or three times by chance, while a pool grows, is not worth one.
 """
 
-MEASURED_AT = 8
-"""The call of a size class that measures it, where a measurement was asked for and a neighbouring
-class stands in until then, or another thread is measuring.
+CALLS_PER_ATTEMPT = 8
+"""Calls of a size class between two attempts to measure it, where the first was not possible: in a
+capture, without memory, or while another thread was measuring.
 """
 
 MOST_SHARED_WORKSPACE = 32 * 2**20
@@ -117,9 +117,9 @@ class CudnnConvPlan(ConvProblemPlan):
         self._class = tuner.state(problem, device)
         self.tuning: ConvTuning | None = self._class.tuning or self._class.neighbour
         self._choice: EngineChoice | None = None if self.tuning is None else self.tuning.choice
-        if self.tuning is None and problem.options.tune:
-            self.autotune()
-        # A measurement that the options ask for is due at a later call of the class.
+        if problem.options.tune and self._class.tuning is None and not self._class.calls:
+            self._measure(self._class.neighbour)
+        # The measurement that the options ask for is tried again at a later call of the class.
         self._is_awaiting = problem.options.tune and self._class.tuning is None
         with memory.use(device):
             self._of_thread()
@@ -349,11 +349,11 @@ class CudnnConvPlan(ConvProblemPlan):
         self._local, self._captures = threading.local(), _Captures()
 
     def _count_call(self) -> None:
-        """Count a call of the class, and measure it if it is due."""
+        """Count a call of a class that could not be measured, and try again if it is time."""
         state = self._class
         if state.tuning is None:
             state.calls += 1
-            if state.calls % MEASURED_AT == 0 and self._measure(state.neighbour):
+            if state.calls % CALLS_PER_ATTEMPT == 0 and self._measure(state.neighbour):
                 return
         if state.tuning is not None:  # by another plan of the class
             self._adopt(state.tuning)

@@ -43,7 +43,7 @@ class ClassState:
     ----------
     tuning : what was measured for the class, in this process, or in another one and compared here
     neighbour : what was measured for a neighbouring class, compared for this one
-    calls : calls since a measurement of the class was asked for and did not take place
+    calls : calls since a measurement of the class was asked for and was not possible
     num_refused : how often a choice of the class could not be made for a problem of it
     is_looked_up : whether the measurements on disk and of neighbours were looked at
     measuring : held by the thread that measures the class

@@ -31,7 +31,10 @@ BUDGET = 8.0
 """Seconds after which no further candidate is begun. Some are compiled when they are made."""
 
 CLASS_BUDGET = 0.1
-"""Seconds after which no further candidate is begun where a neighbouring class was measured."""
+"""Seconds after which no further candidate is begun where a neighbouring class was measured.
+
+They begin when the arrays are made.
+"""
 
 _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
 _LAUNCH_MS = 0.05  # what a call may take longer than its kernels
@@ -158,13 +161,13 @@ def measure_plans(
     choices: dict[str, EngineChoice] = {}
     refused: dict[str, str] = {}
     alike: list[tuple[HostArrays, list[str]]] = []
-    end = time.perf_counter() + (BUDGET if known is None else CLASS_BUDGET)
     memory: MemoryWithGraphs = resources.memory
     with memory.use(device), memory.scratch():
         try:
             trial = ConvTrial(problem, device, resources)
         except FAILURES:
             return None
+        end = time.perf_counter() + (BUDGET if known is None else CLASS_BUDGET)
         launch = resources.launch(device, memory.current_stream())
         executors = ConvExecutors(resources.library, problem, launch, to_measure=known is None)
         for executor in (
