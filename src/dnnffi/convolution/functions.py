@@ -91,7 +91,8 @@ def conv(
         for the same bits each time; "tune": True to measure cuDNN's candidates, "find": "search" to
         measure MIOpen's, both at the first call; "workspace_limit": bytes; "validate": True to
         compare with the reference; "allocator": a function that takes a shape and the name of a
-        dtype and makes the result, and "stream": for arrays without CuPy, see `dnnffi.foreign`
+        dtype, and where the channels are last also ``strides``, in elements, and makes the result,
+        and "stream": for arrays without CuPy, see `dnnffi.foreign`
 
     Returns
     -------
@@ -216,8 +217,8 @@ def conv_backward_bias(
 
     It is the sum over all axes but the channels, computed where dy is, for every backend: by
     dnnffi's own kernels on CUDA, by array code elsewhere. The two 16-bit types are summed in
-    float32 or higher. With ``options["allocator"]`` MIOpen computes the sum, in float16 or float32
-    (``miopenConvolutionBackwardBias``).
+    float32 or higher. With ``options["allocator"]`` on ROCm MIOpen computes the sum, in float16 or
+    float32 (``miopenConvolutionBackwardBias``).
 
     Examples
     --------

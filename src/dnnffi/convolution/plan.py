@@ -164,8 +164,8 @@ class ConvPlan:
     def autotune(self) -> None:
         """Measure the candidates now, on scratch data, and use the fastest.
 
-        Waits for the current stream. What was found is also used by the functions and kept on
-        disk, see ``DNNFFI_CACHE_DIR``.
+        Waits for the current stream. The result is also used by the functions, for all problems of
+        the same size class, and kept on disk, see ``DNNFFI_CACHE_DIR``.
         """
         if self._plan.closed:
             raise ValueError("this plan is closed")

@@ -28,7 +28,7 @@ class ConvOptions(NamedTuple):
     math : "default" (float32 may use TF32, as PyTorch does), "strict" (no reduced precision),
         "fast" (float32 may be converted down for the tensor cores)
     deterministic : only algorithms that give the same bits each time
-    tune : cuDNN: measure the candidates at the first call and keep the fastest
+    tune : cuDNN: measure the candidates at the first call of a size class, keep the fastest
     find : MIOpen: "immediate" (what its heuristics say) or "search" (measured at the first call)
     workspace_limit : bytes that an algorithm may ask for, or None for no limit
     validate : run the reference too, and compare

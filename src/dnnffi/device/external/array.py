@@ -256,17 +256,18 @@ def allocated(
     if allocator is None:
         raise RuntimeError("there is no allocator: give options['allocator'], or call within using")
     what = "what the allocator returned"
-    is_strided = strides is not None and not _is_contiguous(shape, strides, dtype.itemsize)
-    if is_strided:
-        made = _allocate_strided(allocator, shape, dtype, strides)
-    else:
+    if strides is not None and _is_contiguous(shape, strides, dtype.itemsize):
+        strides = None
+    if strides is None:
         made = allocator(shape, dtype.name)
-    array = device_array(what, made, kind, strided=is_strided)
+    else:
+        made = _allocate_strided(allocator, shape, dtype, strides)
+    array = device_array(what, made, kind, strided=strides is not None)
     # A DeviceArray says itself whether it is writable.
     protocol = None if array is made else "__cuda_array_interface__"
     check_allocated(what, array, shape, dtype, protocol)
-    if is_strided:
-        steps = zip(shape, array.strides, strides or (), strict=True)
+    if strides is not None:
+        steps = zip(shape, array.strides, strides, strict=True)
         if any(size > 1 and one != other for size, one, other in steps):
             raise ValueError(f"{what} must have strides {strides} bytes; it has {array.strides}")
     if kind is not None and array.kind not in (None, kind):
