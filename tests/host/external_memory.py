@@ -53,7 +53,7 @@ class StridedArray(UserArray):
 
 
 class Allocator:
-    """Make arrays with any strides, as an allocator of a user; ``calls`` holds the requests."""
+    """An allocator that makes arrays with any strides; ``calls`` are its arguments."""
 
     def __init__(self, host):
         self._allocate = host.memory._allocate

@@ -267,7 +267,7 @@ def test_a_general_kernel_computes_every_size_with_the_tile_of_another(
         problem = problem_of(operation, tuple(sizes), batch=batch, layout=layout, **layer)
         if has_kernel(problem):
             check(host, problem, tile_for(problem, tile), specialized=False)
-    # Of channels first one for each number of elements that are read and written at once.
+    # With channels first there is one for each number of elements read and written at once.
     assert len(compiled) == 1 if layout == CHANNELS_LAST else len(compiled) <= 5
 
 

@@ -214,8 +214,8 @@ class ConvExecutors:
     those of the convolution alone and a kernel of dnnffi's. They are made with the handle of
     ``launch``. Before them comes a kernel of our own that is known to be faster. ``to_measure``
     asks for all that cuDNN knows, and first for all of our own, for which there is always time.
-    ``refused`` says what was left out so far and why. Without ``specialized``, kernels of our own
-    are those that serve all sizes of a layer, where there are such.
+    ``refused`` lists the candidates that were left out so far, with reasons. Without
+    ``specialized``, dnnffi's kernels are those that serve all sizes of a layer, if there are any.
     """
 
     def __init__(
