@@ -15,7 +15,7 @@ from dnnffi.backends.vendor.handle import close_handles
 torch = pytest.importorskip("torch")
 
 import dnnffi.torch  # noqa: E402 - needs torch
-from dnnffi.torch import modules, network, tensors, weights  # noqa: E402
+from dnnffi.torch import convolutions, modules, network, tensors, weights  # noqa: E402
 
 STEPS, BATCH, INPUT_SIZE, HIDDEN_SIZE = 5, 2, 3, 4
 DTYPE = torch.float64
@@ -230,6 +230,44 @@ def test_an_argument_on_another_device_is_named(gpu):
     h_0 = torch.zeros(1, BATCH, HIDDEN_SIZE, dtype=DTYPE)
     with pytest.raises(ValueError, match=r"^h_0 must be on the device of x"):
         dnnffi.torch.lstm(x, (h_0, h_0), given)
+
+
+def test_a_convolution_without_cupy_gets_arrays_and_an_allocator(gpu, monkeypatch):
+    calls = []
+
+    def result(name, shape):
+        def call(*arguments, options, **keywords):
+            calls.append((name, *(one for one in arguments if not isinstance(one, tuple))))
+            made = options["allocator"](shape, "float64")
+            made.owner.fill_(1)
+            return made.owner
+
+        return call
+
+    monkeypatch.setattr(convolutions, "_has_cupy", lambda: False)
+    monkeypatch.setattr(convolutions, "options_on", network.options_on)
+    for name, shape in (
+        ("conv", (2, 4, 5)),
+        ("conv_backward_data", (2, 3, 6)),
+        ("conv_backward_weights", (4, 3, 2)),
+        ("conv_backward_bias", (4,)),
+    ):
+        monkeypatch.setattr(convolutions.core, name, result(name, shape))
+    x, w, bias = (
+        on_gpu(torch.randn(*shape, dtype=DTYPE).requires_grad_())
+        for shape in ((2, 3, 6), (4, 3, 2), (4,))
+    )
+    y = dnnffi.torch.conv(x, w, bias)
+    dy = on_gpu(torch.ones(y.shape, dtype=DTYPE))
+    gradients = torch.autograd.grad(y, [x, w, bias], dy)
+    assert [tuple(one.shape) for one in (y, *gradients)] == [(2, 4, 5), (2, 3, 6), (4, 3, 2), (4,)]
+    addresses = [(name, *(one.data.ptr for one in arrays)) for name, *arrays in calls]
+    assert addresses == [
+        ("conv", x.data_ptr(), w.data_ptr(), bias.data_ptr()),
+        ("conv_backward_data", dy.data_ptr(), w.data_ptr()),
+        ("conv_backward_weights", dy.data_ptr(), x.data_ptr()),
+        ("conv_backward_bias", dy.data_ptr()),
+    ]
 
 
 # The layout of a module's parameters

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from dnnffi.spec.conv import Padding
 from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.names import BackendName
 from dnnffi.torch.autograd import recorded
-from dnnffi.torch.tensors import as_tensor, check_tensor, on_device
+from dnnffi.torch.tensors import as_array, as_tensor, check_tensor, on_device, options_on
 
 Sizes = int | Sequence[int]
 
@@ -101,8 +101,8 @@ class _Convolution(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, name: str, geometry: Any, where: Any, *tensors: Any) -> Any:
         ctx.asked, ctx.shapes = (name, geometry, where), [t.shape for t in tensors[:2]]
         ctx.save_for_backward(*tensors[:2])
-        with on_device(tensors[0]), _cupy_stream(tensors[0]):
-            return as_tensor(getattr(core, name)(*tensors, **geometry, **where))
+        given = dict(zip(("x", "w", "bias"), tensors, strict=True))
+        return _compute(name, given, **geometry, **where)
 
     @staticmethod
     def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
@@ -114,24 +114,45 @@ class _Convolution(torch.autograd.Function):  # type: ignore[misc]
 
         def gradients(given: Sequence[Any]) -> list[Any]:
             (dy,) = given
-            found = [None, None, None]
-            with on_device(dy), _cupy_stream(dy):
-                if needed[0]:
-                    found[0] = getattr(core, f"{name}_backward_data")(dy, w, x_shape, **rest)
-                if needed[1]:
-                    found[1] = getattr(core, f"{name}_backward_weights")(dy, x, w_shape, **rest)
-                if needed[2]:
-                    found[2] = core.conv_backward_bias(dy, **where)
-            return [as_tensor(one) for one in found]
+            of_x, of_w = f"{name}_backward_data", f"{name}_backward_weights"
+            return [
+                _compute(of_x, {"dy": dy, "w": w}, x_shape, **rest) if needed[0] else None,
+                _compute(of_w, {"dy": dy, "x": x}, w_shape, **rest) if needed[1] else None,
+                _compute("conv_backward_bias", {"dy": dy}, **where) if needed[2] else None,
+            ]
 
         if torch.is_grad_enabled():
             return None, None, None, *recorded(gradients, (dy,), (x, w))
         return None, None, None, *gradients((dy,))
 
 
-def _cupy_stream(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Make PyTorch's stream that of CuPy, for tensors on a GPU."""
-    if not tensor.is_cuda:
-        return nullcontext()
-    cupy = import_cupy()
-    return cupy.cuda.Stream.from_external(torch.cuda.current_stream(tensor.device))
+def _compute(
+    function: str, tensors: Mapping[str, Any], *shape: Any, options: Any, **keywords: Any
+) -> Tensor | None:
+    """Call a function of the core on tensors by name, of which the first decides the device.
+
+    On a GPU it takes CuPy's arrays, which may have the channels innermost. Where CuPy is not
+    installed, the arrays are contiguous and PyTorch allocates the result.
+    """
+    call, first = getattr(core, function), next(iter(tensors.values()))
+    with on_device(first):
+        if not first.is_cuda:
+            return as_tensor(call(*tensors.values(), *shape, options=options, **keywords))
+        if _has_cupy():
+            with import_cupy().cuda.Stream.from_external(torch.cuda.current_stream()):
+                return as_tensor(call(*tensors.values(), *shape, options=options, **keywords))
+        arrays = [
+            None if tensor is None else as_array(name, tensor, first)
+            for name, tensor in tensors.items()
+        ]
+        options = {**options_on(first.get_device()), **(options or {})}
+        return as_tensor(call(*arrays, *shape, options=options, **keywords))
+
+
+@cache
+def _has_cupy() -> bool:
+    try:
+        import_cupy()
+    except ImportError:
+        return False
+    return True
