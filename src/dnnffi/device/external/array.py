@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM, dtype_object
+from dnnffi.device.external.known import is_tensor, read_known
 from dnnffi.device.external.use import current_allocator, current_stream
 from dnnffi.device.tracked import detached
 from dnnffi.errors import not_picklable
@@ -219,6 +220,9 @@ def device_array(
             check_memory(name, address, address, value.shape, value.strides, value.dtype)
         return value
     value = detached(name, value)
+    known = read_known(value, current_stream())
+    if known is not None:
+        return DeviceArray(value, *known)
     device_of = getattr(value, "__dlpack_device__", None)
     if device_of is not None:
         device_type, device = device_of()
@@ -263,8 +267,8 @@ def allocated(
     else:
         made = _allocate_strided(allocator, shape, dtype, strides)
     array = device_array(what, made, kind, strided=strides is not None)
-    # A DeviceArray says itself whether it is writable.
-    protocol = None if array is made else "__cuda_array_interface__"
+    # A DeviceArray says itself whether it is writable, and a tensor always is.
+    protocol = None if array is made or is_tensor(made) else "__cuda_array_interface__"
     check_allocated(what, array, shape, dtype, protocol)
     if strides is not None:
         steps = zip(shape, array.strides, strides, strict=True)

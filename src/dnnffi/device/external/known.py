@@ -1,0 +1,87 @@
+"""Arrays of PyTorch and CuPy as device arrays, read from their attributes.
+
+A DLPack capsule takes about ten times as long, which an allocator that returns tensors would pay
+for each result. Nothing here imports PyTorch or CuPy.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnffi.device.dtypes import dtype_object
+
+_DTYPE_NAMES = ("float16", "bfloat16", "float32", "float64", "uint8")
+
+
+class KnownArray(NamedTuple):
+    """The memory of a contiguous array."""
+
+    kind: str
+    device: int
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether ``value`` is a tensor of PyTorch itself, not of a subclass."""
+    torch = sys.modules.get("torch")
+    return torch is not None and value.__class__ is getattr(torch, "Tensor", None)
+
+
+def read_known(value: Any, stream: int) -> KnownArray | None:
+    """Return the memory of a contiguous array of PyTorch or CuPy on a GPU; None for others.
+
+    None also if the current stream of its library is not ``stream``: then DLPack orders the two.
+    """
+    if is_tensor(value):
+        return _read_tensor(value, stream)
+    cupy = sys.modules.get("cupy")
+    if cupy is None or value.__class__ is not getattr(cupy, "ndarray", None):
+        return None
+    if not (value._c_contiguous and value.size):
+        return None
+    if cupy.cuda.get_current_stream().ptr != stream:
+        return None
+    kind = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
+    return KnownArray(kind, value.data.device_id, value.data.ptr, value.shape, value.dtype)
+
+
+def _read_tensor(tensor: Any, stream: int) -> KnownArray | None:
+    if not (tensor.is_cuda and tensor.is_contiguous()):
+        return None
+    found = _pytorch()
+    device = tensor.get_device()
+    name = found.dtype_names.get(tensor.dtype)
+    if name is None or found.current_stream(device) != stream:
+        return None
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a tensor of torch.func, which has no memory of its own
+        return None
+    if not address:
+        return None
+    return KnownArray(found.kind, device, address, tuple(tensor.shape), dtype_object(name))
+
+
+class _PyTorch(NamedTuple):
+    """Attributes of PyTorch that every tensor is read with."""
+
+    kind: str
+    current_stream: Callable[[int], int]
+    dtype_names: dict[Any, str]
+
+
+@cache
+def _pytorch() -> _PyTorch:
+    torch = sys.modules["torch"]
+    return _PyTorch(
+        "rocm" if torch.version.hip else "cuda",
+        torch._C._cuda_getCurrentRawStream,
+        {getattr(torch, name): name for name in _DTYPE_NAMES},
+    )
