@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tracemalloc
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.convolution import implementations as conv_implementations
 from dnnffi.jax.convolution.engine import ReferenceEngine as ConvReferenceEngine
 from dnnffi.jax.convolution.engine import ReferenceExecutor
-from dnnffi.jax.engine import VendorHandles, has_cupy
+from dnnffi.jax.engine import VendorHandles
 from dnnffi.jax.handlers import each
 from dnnffi.jax.rnn import implementations, tuning
 from dnnffi.jax.rnn.engine import ReferenceEngine
@@ -144,17 +144,14 @@ def test_networks_on_cudnn_use_what_was_measured_without_cupy(monkeypatch):
     assert implementations._cudnn() == ("library", "tuner")
 
 
-@pytest.mark.parametrize("with_cupy", [False, True])
-def test_convolutions_on_cudnn_use_what_was_measured_if_cupy_is_installed(with_cupy, monkeypatch):
+def test_convolutions_on_cudnn_use_what_was_measured_without_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
     family = conv_implementations
-    library = SimpleNamespace(without_cupy=lambda: "without CuPy")
-    record = SimpleNamespace(load=lambda: library)
-    measured = SimpleNamespace(source=SimpleNamespace(tuner="tuner"))
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy") if with_cupy else None)
-    monkeypatch.setattr(family, "named", lambda name: record)
+    backend = SimpleNamespace(library="library", source=SimpleNamespace(tuner="tuner"))
+    backends = SimpleNamespace(external={"cudnn": backend}.__getitem__)
+    monkeypatch.setattr(family, "conv_backends", backends)
     monkeypatch.setattr(family, "CudnnEngine", lambda *given: given)
-    monkeypatch.setattr(family, "conv_backends", SimpleNamespace(of=lambda name: measured))
-    assert family._cudnn() == ((library, "tuner") if with_cupy else ("without CuPy",))
+    assert family._cudnn() == ("library", "tuner")
 
 
 def test_a_reserve_space_that_no_forward_pass_filled_is_refused():
@@ -475,12 +472,6 @@ def test_the_reference_is_device_0_and_has_one_candidate_without_a_name(engine):
     launch = engine.borrow(0, 0)
     assert (engine.device(), launch.device, launch.stream.ptr) == (0, 0, 0)
     assert engine.decide(PROBLEM) == ""
-
-
-@pytest.mark.parametrize("with_cupy", [False, True])
-def test_cupy_is_there_if_it_can_be_imported(with_cupy, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy") if with_cupy else None)
-    assert has_cupy() is with_cupy
 
 
 def test_a_network_that_cannot_be_made_is_refused_while_tracing(handlers_of):

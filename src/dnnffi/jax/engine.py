@@ -8,18 +8,8 @@ from typing import Any, Protocol
 
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.jax._cdef import ffi
-
-
-def has_cupy() -> bool:
-    """Whether CuPy can be imported: with it convolutions run as they were measured."""
-    try:
-        import_cupy()
-    except ImportError:
-        return False
-    return True
 
 
 class Lender(Protocol):

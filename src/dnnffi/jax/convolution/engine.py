@@ -36,7 +36,7 @@ class Engine(Lender, Protocol):
 
 
 class CudnnEngine(VendorHandles):
-    """cuDNN's plans, and the kernels of our own where there is CuPy.
+    """cuDNN's plans and dnnffi's own kernels.
 
     A plan is made for each handle, since cuDNN does not promise that threads may share one.
     """

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dnnffi.backends.registry import named
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.jax.arrays import platform_of
 from dnnffi.jax.convolution.engine import CudnnEngine, Engine, ReferenceEngine
 from dnnffi.jax.convolution.handlers import Handlers
-from dnnffi.jax.engine import has_cupy
 from dnnffi.jax.primitives import Way
 from dnnffi.spec.checks import check_choice
 
@@ -18,14 +16,10 @@ LAX = "lax"
 
 
 def _cudnn() -> Engine:
-    record = named("cudnn")
-    assert record.load is not None
-    library: Any = record.load()
-    if not has_cupy():
-        return CudnnEngine(library.without_cupy())
-    # With CuPy there are the kernels of our own, and what was measured.
-    source: Any = conv_backends.of("cudnn").source  # type: ignore[attr-defined]
-    return CudnnEngine(library, source.tuner)
+    # XLA has the memory of arrays. What executors keep is memory of the device runtime.
+    backend = conv_backends.external("cudnn")
+    source: Any = backend.source
+    return CudnnEngine(backend.library, source.tuner)
 
 
 # Registered when this is imported: programs from disk find their handlers by name.

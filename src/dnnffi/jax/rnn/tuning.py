@@ -24,7 +24,7 @@ def tune(
 
     For B rows of T steps, forward and gradients, or inference alone. The name of the fastest comes
     back, and is kept on disk with what `dnnffi.lstm` measures. Runs on the current GPU and waits
-    for it; needs CuPy, and memory of the GPU beside what XLA has taken
+    for it; needs memory of the GPU in addition to that which XLA has taken
     (``XLA_PYTHON_CLIENT_PREALLOCATE=false``). Several processes that are to run one program must
     find the same results: let one measure before the others trace.
 
