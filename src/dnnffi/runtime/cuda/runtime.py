@@ -54,6 +54,21 @@ class DeviceBuffer(_Owned):
     _destroy = "cuMemFree_v2"
 
 
+class _PinnedBuffer(_Owned):
+    """Pinned memory of the host; NumPy's arrays over it keep it."""
+
+    _destroy = "cuMemFreeHost"
+
+    def __init__(self, driver: Driver, device: int, ptr: int, nbytes: int) -> None:
+        super().__init__(driver, device, ptr)
+        self._nbytes = nbytes
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        at = self.ptr, False
+        return {"shape": (self._nbytes,), "typestr": "|u1", "data": at, "version": 3}
+
+
 class OwnStream(_Owned):
     """A stream that does not wait for the default stream."""
 
@@ -147,17 +162,10 @@ class CudaRuntime:
 
         Copies to and from it do not wait for the host. It is given back with the array's memory.
         """
-        made = ffi.new("void **")
+        made = ffi.new("host_ptr *")
         with self.beside_capture():
             self._call("cuMemHostAlloc", made, max(nbytes, 1), 0)
-        driver = self.driver
-
-        def free(memory: Any) -> None:
-            with driver.relaxed():
-                driver.lib.cuMemFreeHost(memory)
-
-        owned = ffi.gc(ffi.cast("char *", made[0]), free)
-        return np.frombuffer(ffi.buffer(owned, max(nbytes, 1)), np.uint8)[:nbytes]
+        return np.asarray(_PinnedBuffer(self.driver, self.current_device(), made[0], nbytes))
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy between any two addresses, of devices or the host."""
