@@ -22,9 +22,15 @@ class FakeCupy:
         self.ndarray = self.zeros = None
         outer = self
 
-        class ExternalStream:
-            def __init__(self, ptr, device_id):
-                self.ptr, self.device_id = ptr, device_id
+        class Stream:
+            def __init__(self, ptr):
+                self.ptr = ptr
+
+            @classmethod
+            def from_external(cls, stream):
+                version, ptr = stream.__cuda_stream__()
+                assert version == 0
+                return cls(ptr)
 
             def __enter__(self):
                 outer.streams.append(self)
@@ -57,7 +63,7 @@ class FakeCupy:
                 getDeviceCount=runtime.device_count,
             ),
             get_current_stream=lambda: self.streams[-1],
-            ExternalStream=ExternalStream,
+            Stream=Stream,
             MemoryPool=MemoryPool,
             using_allocator=using_allocator,
             Device=runtime.use,

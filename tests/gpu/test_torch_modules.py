@@ -112,11 +112,13 @@ def test_lengths_of_a_padded_batch_compute_what_packing_does(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:RNN module weights are not part")
-def test_autocast_and_conversion_have_the_dtypes_of_torch_nn(name, dtype):
+def test_autocast_computes_in_its_dtype_and_a_conversion_keeps_one_buffer(name, dtype):
     theirs, ours = pair(name, num_layers=2)
     x = draw(STEPS, BATCH, INPUT_SIZE)
     with torch.autocast("cuda", dtype=dtype):
-        assert_same(theirs, ours, x, rtol=0.1, atol=0.2)
+        found, expected = ours(x)[0], theirs(x)[0]
+    assert found.dtype == dtype  # torch.nn gives float16 for both (PyTorch 2.11)
+    torch.testing.assert_close(found.float(), expected.float(), rtol=0.1, atol=0.2)
     theirs.to(dtype)
     ours.to(dtype)
     assert is_one_buffer(ours)

@@ -71,7 +71,7 @@ class CupyMemory(DeviceMemory):
         return self._cupy.cuda.Device(device)
 
     def _on_stream(self, stream: OwnStream) -> AbstractContextManager[Any]:
-        return self._cupy.cuda.ExternalStream(stream.ptr, stream.device)
+        return self._cupy.cuda.Stream.from_external(stream)
 
     def capture_step(self, step: Callable[[], Any]) -> StepGraph:
         """Return what ``step()`` enqueues on the current stream, with the memory it allocates."""

@@ -74,6 +74,10 @@ class OwnStream(_Owned):
 
     _destroy = "cuStreamDestroy_v2"
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version and address, for CuPy and others that know the CUDA stream protocol."""
+        return 0, self.ptr
+
 
 class Event(_Owned):
     """An event, with or without times."""
