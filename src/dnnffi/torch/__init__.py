@@ -9,7 +9,7 @@ installed, on that stream too. Gradients are those of `dnnffi.RNNContext.backwar
 `dnnffi.conv_backward_data`, `conv_backward_weights` and `conv_backward_bias`. There are no second
 derivatives: asking for one raises `UnsupportedError`.
 
-Under ``torch.autocast`` a network computes in its dtype, as networks of ``torch.nn`` do on a GPU.
+Under ``torch.autocast`` a network computes in its dtype (``torch.nn`` in float16 on a GPU).
 ``torch.compile`` leaves a call as it is, between compiled parts. In ``torch.jit.trace`` a call
 raises `UnsupportedError`, and so does dropout in a forward pass that ``torch.utils.checkpoint``
 repeats.
