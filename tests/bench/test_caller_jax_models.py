@@ -31,4 +31,7 @@ def test_the_empty_function_takes_operands_that_it_does_not_use():
 
 
 def test_both_models_are_measured():
-    assert [one.name for one in jax_models.CREATORS] == ["dnnffi jax", "empty jax function"]
+    assert [(one.name, one.tunes) for one in jax_models.CREATORS] == [
+        ("dnnffi jax", True),
+        ("empty jax function", False),
+    ]

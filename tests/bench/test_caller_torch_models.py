@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from bench_models import SHAPES, check_against_the_reference, host, run
 
@@ -49,6 +50,29 @@ def test_the_empty_function_has_the_operands_and_results_of_a_network(name):
         if training:
             shapes = [one.shape for one in host(list(found))]
             assert shapes == [one.shape for one in host(list(gradients))]
+
+
+def test_the_empty_function_keeps_its_operands_for_backward():
+    for name, count in (("one layer", 7), ("relu", 6)):
+        shape = SHAPES[name]
+        y, last = torch_models.empty(shape, shape.draw(), "cpu", True).forward()
+        assert len(y.grad_fn.saved_tensors) == count
+        assert isinstance(last, tuple) == (name == "one layer")
+
+
+def test_a_library_gives_arrays_on_the_host_and_new_memory():
+    library = torch_models.torch_library("cpu")
+    given = np.arange(6.0).reshape(2, 3)
+    uploaded = library.upload(given)
+    assert uploaded.tolist() == given.tolist()
+    made = library.allocate((2, 3), "float16")
+    assert (made.dtype, made.shape) == (torch.float16, (2, 3))
+    assert library.stream is None
+
+
+def test_entries_of_dnnffi_are_called_until_they_are_tuned():
+    for creator in torch_models.CREATORS:
+        assert creator.tunes is creator.name.startswith("dnnffi")
 
 
 def test_the_empty_function_can_be_called_again_and_again():

@@ -36,6 +36,10 @@ def test_calls_on_new_arrays_have_others_than_in_many_calls_before(monkeypatch):
     assert all(np.array_equal(array, data.x) for array in seen)
 
 
+def test_both_are_called_until_they_are_tuned():
+    assert all(creator.tunes for creator in array_models.CREATORS)
+
+
 def test_the_networks_are_those_that_were_measured_first():
     assert [shape.name for shape in problems.CALLERS] == [
         "lstm f16 100 64 512 512 1 uni",
@@ -109,8 +113,11 @@ def test_the_table_has_each_entry(capsys):
     listed = found["dnnffi torch list"]
     assert (listed["ms"], listed["x dnnffi"], listed["extra µs"]) == ("0.220", "1.10", "+18.0")
     assert found["dnnffi"]["extra µs"] == found["empty autograd function"]["extra µs"] == ""
-    report.print_record(record(), "a name")
+    assert [row[0] for row in rows] == ["a", "", "", ""]
+    skipped = {"shape": "a", "model": "dnnffi jax", "phase": "training", "skipped": "no GPU"}
+    report.print_record(record() | {"rows": [*record()["rows"], skipped]}, "a name")
     out = capsys.readouterr().out
     assert "Forward + backward" in out
+    assert "Not measured: dnnffi jax (1 x no GPU)" in out
     assert "dnnffi torch list, time of a call, limited by the GPU against dnnffi, aim" in out
     assert "at most 1.10x (a, inference), missed" in out

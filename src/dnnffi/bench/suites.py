@@ -57,8 +57,8 @@ class Suite:
     report: str = "show"
     plots: bool = True
     figures: str = (
-        "milliseconds of a call in a loop, of inference and of forward with backward, host time "
-        "and peak memory"
+        "milliseconds of a call in a loop, in inference and with all gradients, host time and "
+        "peak memory"
     )
     instead: Mapping[str, Suite] = field(default_factory=dict)
 
