@@ -564,6 +564,22 @@ def test_gradcheck_of_convolutions(transposed, more):
 
 
 @needs_torch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_convolution_keeps_channels_last(dtype):
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 6, 7, dtype=getattr(torch, dtype))
+    x = x.to(memory_format=torch.channels_last).requires_grad_()
+    w = torch.randn(3, 4, 3, 2, dtype=x.dtype)
+    y = dnnffi.torch.conv(x, w)
+    expected = torch.conv2d(x, w)
+    torch.testing.assert_close(y, expected, rtol=0.02, atol=0.02)
+    (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    for result in (y, dx):
+        assert result.dtype is x.dtype
+        assert result.is_contiguous(memory_format=torch.channels_last)
+
+
+@needs_torch
 def test_a_convolution_without_a_bias():
     x, w = draw(2, 4, 6), draw(5, 4, 3)
     assert torch.autograd.gradcheck(lambda x, w: dnnffi.torch.conv(x, w, padding="same"), (x, w))

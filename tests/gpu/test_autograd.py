@@ -111,10 +111,12 @@ def test_results_are_gone_with_their_last_name():
 
 
 @pytest.mark.parametrize("own_stream", [False, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("name", ["conv", "conv_transpose"])
-def test_convolutions(name, own_stream):
+def test_convolutions(name, layout, own_stream):
     more = {"stride": 2, "padding": 1}
     x, w, bias = (draw(*s, dtype=torch.float32) for s in ((2, 4, 9, 8), (4, 4, 3, 3), (4,)))
+    x = x.detach().to(memory_format=layout).requires_grad_()
     with torch.backends.cudnn.flags(allow_tf32=False):
         expected = getattr(torch, f"{name}2d")(x, w, bias, **more)
         by = torch.randn_like(expected)
@@ -126,6 +128,7 @@ def test_convolutions(name, own_stream):
         found = getattr(dnnffi.torch, name)(x, w, bias, options=STRICT, **more)
         gradients = torch.autograd.grad(found, (x, w, bias), by)
     torch.cuda.synchronize()
+    assert found.is_contiguous(memory_format=layout)
     for one, other in zip((found, *gradients), (expected, *wanted), strict=True):
         assert one.is_cuda
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

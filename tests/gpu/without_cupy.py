@@ -172,6 +172,33 @@ def full_device():
     del kept
 
 
+def convolutions_on_tensors():
+    """Convolutions of dnnffi.torch and their gradients, in both layouts, with a bias; measured."""
+    import torch
+
+    import dnnffi.torch
+
+    torch.manual_seed(0)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        for groups in (1, 16):
+            shapes = ((4, 16, 20, 24), (16, 16 // groups, 3, 3))
+            x, w = (torch.randn(s, device="cuda").to(memory_format=layout) for s in shapes)
+            given = [one.requires_grad_() for one in (x, w, torch.randn(16, device="cuda"))]
+            expected = torch.nn.functional.conv2d(*given, padding=1, groups=groups)
+            dy = torch.randn_like(expected)
+            wanted = torch.autograd.grad(expected, given, dy)
+            options = {"tune": True, "math": "strict"}
+            for _ in range(8):  # some of them are replayed
+                y = dnnffi.torch.conv(*given, padding=1, groups=groups, options=options)
+                found = torch.autograd.grad(y, given, dy)
+            for one, other in zip((y, *found), (expected, *wanted), strict=True):
+                assert difference(one, other) < 5e-3  # PyTorch's TF32
+            assert y.is_contiguous(memory_format=layout)
+    reports = [plan.report() for plan in dnnffi.cached_plans()]
+    assert len(reports) == 12
+    assert all("measured in this process" in report for report in reports), reports
+
+
 def dnnffi_buffer(nbytes):
     from dnnffi.runtime.devices import device_runtime
 
@@ -233,6 +260,7 @@ PROGRAMS = {
     "dropout": dropout_of_own_kernels_on_tensors,
     "threads": threads_on_tensors,
     "full device": full_device,
+    "convolutions": convolutions_on_tensors,
     "JAX": programs_of_jax,
 }
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-from stress import user_arrays
 from stress.user_arrays import UserArray
 
 from dnnffi.device import memory
 
 
-def install(host, monkeypatch):
+def install_kernels(host, monkeypatch):
     """Let calls with an allocator on the library of ``host`` run our kernels on the host, too."""
-    user_arrays.install(monkeypatch)
 
     def get(source, name, device, *, cooperative=False, shared_bytes=0):
         return host.memory.kernel(source, name, cooperative=cooperative)

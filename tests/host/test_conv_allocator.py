@@ -64,7 +64,8 @@ def pool(host, monkeypatch):
 @pytest.fixture
 def user(host, monkeypatch, tmp_path):
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
-    external_memory.install(host, monkeypatch)
+    user_arrays.install(monkeypatch)
+    external_memory.install_kernels(host, monkeypatch)
     yield Allocator(host)
     user_arrays.forget(host.library)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 import weakref
 
+import external_memory
 import pytest
 from stress import user_arrays
 
@@ -58,15 +60,20 @@ class Gpu:
         self._control.standin_unregister(address)
         del self._storages[address]
 
-    def device_array(self, name, tensor, owner):
+    def device_array(self, name, tensor, owner, strides=None):
         self.register(tensor)
         self.arrays.append(name)
-        return tensors_device_array(name, tensor, owner)
+        return tensors_device_array(name, tensor, owner, strides)
 
-    def allocate(self, shape, dtype):
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype)).as_subclass(GpuTensor)
+    def allocate(self, shape, dtype, strides=None):
+        kind = getattr(torch, dtype)
+        if strides is None:
+            tensor = torch.empty(shape, dtype=kind)
+        else:
+            tensor = torch.empty_strided(shape, strides, dtype=kind)
+        tensor = tensor.as_subclass(GpuTensor)
         self.results.append(weakref.ref(tensor))
-        return self.device_array("a result", tensor, tensor)
+        return self.device_array("a result", tensor, tensor, strides)
 
     def close(self):
         for address in list(self._storages):
@@ -83,7 +90,8 @@ def gpu(host, monkeypatch):
     for module in (tensors, weights):
         monkeypatch.setattr(module, "device_array", made.device_array)
     options = {"allocator": made.allocate, "stream": lambda: 0}
-    monkeypatch.setattr(network, "options_on", lambda device: options)
+    for module in (network, convolutions):
+        monkeypatch.setattr(module, "options_on", lambda device: options)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     yield made
     dnnffi.clear_plans()
@@ -232,7 +240,100 @@ def test_an_argument_on_another_device_is_named(gpu):
         dnnffi.torch.lstm(x, (h_0, h_0), given)
 
 
-def test_a_convolution_without_cupy_gets_arrays_and_an_allocator(gpu, monkeypatch):
+# Convolutions
+
+
+@pytest.fixture
+def kernels(host, monkeypatch):
+    """Run our kernels on the host; an import of CuPy fails."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    external_memory.install_kernels(host, monkeypatch)
+
+
+def plain(tensor):
+    return tensor.detach().as_subclass(torch.Tensor)
+
+
+LAYOUTS = {"channels first": torch.contiguous_format, "channels last": torch.channels_last}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("more", [{}, {"stride": 2, "padding": 1}, {"groups": 2}], ids=str)
+def test_a_convolution_and_its_gradients_are_those_of_torch(gpu, kernels, layout, transposed, more):
+    torch.manual_seed(0)
+    name, layout = "conv_transpose" if transposed else "conv", LAYOUTS[layout]
+    x = torch.randn(2, 4, 6, 7).to(memory_format=layout).requires_grad_()
+    w = torch.randn(4, 4 // more.get("groups", 1), 3, 2).to(memory_format=layout).requires_grad_()
+    bias = torch.randn(4, requires_grad=True)
+    expected = getattr(torch, f"{name}2d")(x, w, bias, **more)
+    dy = torch.randn_like(expected)  # in its layout
+    given = list(map(on_gpu, (x, w, bias)))
+    y = getattr(dnnffi.torch, name)(*given, **more)
+    found = torch.autograd.grad(y, given, on_gpu(dy))
+    wanted = torch.autograd.grad(expected, (x, w, bias), dy)
+    for one, other in zip((y, *found), (expected, *wanted), strict=True):
+        torch.testing.assert_close(plain(one), other, rtol=1e-4, atol=1e-4)
+    for result in (y, found[0], found[1]):
+        assert result.is_contiguous(memory_format=layout)
+    made = [one() for one in gpu.results]
+    assert any(one is not None and one.data_ptr() == y.data_ptr() for one in made)
+
+
+def test_tensors_that_are_not_contiguous_are_read_where_they_are(gpu, kernels):
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 4, 6, 14)[..., ::2], torch.randn(4, 1, 3, 3).expand(4, 4, 3, 3)
+    addresses = []
+    for tensor in (x, w):
+        gpu.register(tensor)
+        addresses.append(tensor.data_ptr())
+    ours = [tensor.as_subclass(GpuTensor) for tensor in (x, w)]
+    y = dnnffi.torch.conv(*ours)
+    torch.testing.assert_close(plain(y), torch.conv2d(x, w), rtol=1e-4, atol=1e-4)
+    y = dnnffi.torch.conv(torch._neg_view(ours[0]), ours[1])
+    torch.testing.assert_close(plain(y), -torch.conv2d(x, w), rtol=1e-4, atol=1e-4)
+    assert [tensor.data_ptr() for tensor in ours] == addresses
+
+
+def test_a_gradient_with_strides_of_0_is_that_of_a_sum(gpu, kernels):
+    torch.manual_seed(0)
+    x, w, bias = torch.randn(2, 4, 9), torch.randn(6, 4, 3), torch.randn(6)
+    ours = [on_gpu(tensor).requires_grad_() for tensor in (x, w, bias)]
+    theirs = [tensor.requires_grad_() for tensor in (x, w, bias)]
+    y, expected = dnnffi.torch.conv(*ours), torch.conv1d(*theirs)
+    one = torch.ones(())
+    gpu.register(one)
+    dy = one.expand(y.shape).as_subclass(GpuTensor)
+    found = torch.autograd.grad(y, ours, dy)
+    wanted = torch.autograd.grad(expected.sum(), theirs)
+    for gradient, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(plain(gradient), other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_options_of_a_convolution_are_kept_with_the_allocator(gpu):
+    x, w = on_gpu(torch.randn(1, 2, 5)), on_gpu(torch.randn(3, 2, 2))
+    with pytest.raises(ValueError, match=r"^options.*math"):
+        dnnffi.torch.conv(x, w, options={"math": "exact"})
+    calls = []
+
+    def allocate(*arguments, **keywords):
+        calls.append(arguments)
+        return gpu.allocate(*arguments, **keywords)
+
+    y = dnnffi.torch.conv(x, w, options={"math": "strict", "allocator": allocate})
+    torch.testing.assert_close(plain(y), torch.conv1d(plain(x), plain(w)), rtol=1e-4, atol=1e-4)
+    assert ((1, 3, 4), "float32") in calls
+
+
+@pytest.mark.parametrize("name", ["w", "bias"])
+def test_an_argument_of_a_convolution_on_another_device_is_named(gpu, name):
+    given = {"x": torch.ones(1, 2, 5), "w": torch.ones(3, 2, 2), "bias": torch.ones(3)}
+    given = {key: value if key == name else on_gpu(value) for key, value in given.items()}
+    with pytest.raises(ValueError, match=rf"^{name} must be on the device of x"):
+        dnnffi.torch.conv(*given.values())
+
+
+def test_a_convolution_gets_arrays_over_the_memory_of_tensors(gpu, monkeypatch):
     calls = []
 
     def result(name, shape):
@@ -244,8 +345,6 @@ def test_a_convolution_without_cupy_gets_arrays_and_an_allocator(gpu, monkeypatc
 
         return call
 
-    monkeypatch.setattr(convolutions, "_has_cupy", lambda: False)
-    monkeypatch.setattr(convolutions, "options_on", network.options_on)
     for name, shape in (
         ("conv", (2, 4, 5)),
         ("conv_backward_data", (2, 3, 6)),

@@ -3,11 +3,10 @@
 Needs PyTorch, the extra ``torch``; nothing else of dnnffi imports it. `LSTM`, `GRU` and `RNN` are
 modules to use in place of those of ``torch.nn``. The functions take tensors of weights.
 
-Tensors on the host are computed by the NumPy reference. Networks on a GPU take their results from
-PyTorch's allocator, on its current stream, without CuPy; convolutions go through CuPy if it is
-installed, on that stream too. Gradients are those of `dnnffi.RNNContext.backward` and of
-`dnnffi.conv_backward_data`, `conv_backward_weights` and `conv_backward_bias`. There are no second
-derivatives: asking for one raises `UnsupportedError`.
+Tensors on the host are computed by the NumPy reference. Calls on a GPU take their results from
+PyTorch's allocator, on its current stream, without CuPy. Gradients are those of
+`dnnffi.RNNContext.backward` and of `dnnffi.conv_backward_data`, `conv_backward_weights` and
+`conv_backward_bias`. There are no second derivatives: asking for one raises `UnsupportedError`.
 
 Under ``torch.autocast`` a network computes in its dtype (``torch.nn`` in float16 on a GPU).
 ``torch.compile`` leaves a call as it is, between compiled parts. In ``torch.jit.trace`` a call

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dnnffi.convolution import functions as core
-from dnnffi.device.cupy import import_cupy
-from dnnffi.device.torch_modes import is_compiling, uncompiled
+from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
 from dnnffi.spec.conv import Padding
 from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.names import BackendName
@@ -91,6 +89,7 @@ def _convolution(name: str, geometry: Any, where: Any, x: Any, w: Any, bias: Any
     check_tensor("w", w)
     if bias is not None:
         check_tensor("bias", bias)
+    check_not_traced("x")
     return _Convolution.apply(name, geometry, where, x, w, bias)
 
 
@@ -99,15 +98,15 @@ class _Convolution(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, name: str, geometry: Any, where: Any, *tensors: Any) -> Any:
-        ctx.asked, ctx.shapes = (name, geometry, where), [t.shape for t in tensors[:2]]
-        ctx.save_for_backward(*tensors[:2])
-        given = dict(zip(("x", "w", "bias"), tensors, strict=True))
-        return _compute(name, given, **geometry, **where)
+        x, w, bias = tensors
+        ctx.asked, ctx.shapes = (name, geometry, where), (tuple(x.shape), tuple(w.shape))
+        ctx.save_for_backward(x, w)
+        return _compute(name, {"x": x, "w": w, "bias": bias}, **geometry, **where)
 
     @staticmethod
     def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
         name, geometry, where = ctx.asked
-        x_shape, w_shape = map(tuple, ctx.shapes)
+        x_shape, w_shape = ctx.shapes
         _, _, _, *needed = ctx.needs_input_grad
         x, w = ctx.saved_tensors
         rest = geometry | where
@@ -131,28 +130,15 @@ def _compute(
 ) -> Tensor | None:
     """Call a function of the core on tensors by name, of which the first decides the device.
 
-    On a GPU it takes CuPy's arrays, which may have the channels innermost. Where CuPy is not
-    installed, the arrays are contiguous and PyTorch allocates the result.
+    On a GPU PyTorch allocates the result, and the call runs on PyTorch's current stream, unless
+    the options say otherwise.
     """
-    call, first = getattr(core, function), next(iter(tensors.values()))
-    with on_device(first):
-        if not first.is_cuda:
-            return as_tensor(call(*tensors.values(), *shape, options=options, **keywords))
-        if _has_cupy():
-            with import_cupy().cuda.Stream.from_external(torch.cuda.current_stream()):
-                return as_tensor(call(*tensors.values(), *shape, options=options, **keywords))
-        arrays = [
-            None if tensor is None else as_array(name, tensor, first)
-            for name, tensor in tensors.items()
-        ]
+    first = next(iter(tensors.values()))
+    arrays = [
+        None if tensor is None else as_array(name, tensor, first, strided=True)
+        for name, tensor in tensors.items()
+    ]
+    if first.is_cuda:
         options = {**options_on(first.get_device()), **(options or {})}
-        return as_tensor(call(*arrays, *shape, options=options, **keywords))
-
-
-@cache
-def _has_cupy() -> bool:
-    try:
-        import_cupy()
-    except ImportError:
-        return False
-    return True
+    with on_device(first):
+        return as_tensor(getattr(core, function)(*arrays, *shape, options=options, **keywords))

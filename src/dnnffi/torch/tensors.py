@@ -6,6 +6,7 @@ memory. They are made of the tensor's attributes: a DLPack capsule would take se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any
@@ -42,40 +43,55 @@ def check_tensor(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
 
 
-def as_array(name: str, tensor: Tensor, x: Tensor) -> Any:
+def as_array(name: str, tensor: Tensor, x: Tensor, *, strided: bool = False) -> Any:
     """Return a view of the memory of ``tensor``, which must be on the device of ``x``.
 
-    A tensor with gaps is copied, and so is one that PyTorch negates lazily. Raises ``TypeError`` or
-    ``ValueError`` that names the argument.
+    A tensor that is not contiguous is copied, except with ``strided`` on CUDA and on the host. One
+    that PyTorch negates lazily is copied too. Raises ``TypeError`` or ``ValueError`` that names the
+    argument.
     """
     if tensor.layout is not torch.strided or tensor.is_neg():
         tensor = detached(name, tensor)  # refuses a sparse one
     if tensor.get_device() != x.get_device():
         raise ValueError(f"{name} must be on the device of x, {x.device}; it is on {tensor.device}")
     if not tensor.is_cuda:
-        return host_array(name, tensor)
-    tensor = tensor.contiguous()
+        return host_array(name, tensor, strided=strided)
+    strides = None
+    if strided and KIND == "cuda":
+        strides = tensor.stride()
+    else:
+        tensor = tensor.contiguous()
     # Its owner is a tuple: of an owner that is a tensor, the core would count the writes, as
     # autograd does already.
-    return device_array(name, tensor, (tensor,))
+    return device_array(name, tensor, (tensor,), strides)
 
 
-def device_array(name: str, tensor: Tensor, owner: object) -> DeviceArray:
-    """Return an array over the memory of a contiguous tensor on a GPU, which ``owner`` keeps."""
+def device_array(
+    name: str, tensor: Tensor, owner: object, strides: Sequence[int] | None = None
+) -> DeviceArray:
+    """Return an array over the memory of a tensor on a GPU, which ``owner`` keeps.
+
+    ``strides`` are those of the tensor, in elements; None if it is contiguous.
+    """
     address = tensor.data_ptr()
     if not address and tensor.numel():
         raise TypeError(f"{name} has no memory of its own; got a {type(tensor).__name__}")
     at = KIND, tensor.get_device(), address
-    return DeviceArray(owner, *at, tuple(tensor.shape), _numpy_dtype(name, tensor.dtype))
+    dtype = _numpy_dtype(name, tensor.dtype)
+    in_bytes = None if strides is None else tuple(step * dtype.itemsize for step in strides)
+    return DeviceArray(owner, *at, tuple(tensor.shape), dtype, strides=in_bytes)
 
 
-def host_array(name: str, tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return a contiguous NumPy array over the memory of a tensor on the host, or of a copy."""
+def host_array(name: str, tensor: Tensor, *, strided: bool = False) -> np.ndarray[Any, Any]:
+    """Return a NumPy array over the memory of a tensor on the host.
+
+    Unless ``strided``, it is contiguous, and that of a copy where the tensor is not.
+    """
     if tensor.device.type != "cpu":
         raise TypeError(
             f"{name} must be on the CPU or on a GPU of CUDA or ROCm; it is on {tensor.device}"
         )
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach() if strided else tensor.detach().contiguous()
     if tensor.dtype is torch.bfloat16:  # which NumPy alone does not have
         return tensor.view(torch.int16).numpy().view(_numpy_dtype(name, tensor.dtype))
     return tensor.numpy()
@@ -88,7 +104,7 @@ def as_tensor(result: Any) -> Tensor | None:
     if not isinstance(result, np.ndarray):
         return torch.from_dlpack(result)
     if result.dtype.name == "bfloat16":
-        return torch.from_numpy(np.ascontiguousarray(result).view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(result)
 
 
@@ -99,9 +115,15 @@ def options_on(device: int) -> dict[str, Any]:
     return {"allocator": partial(_allocate, device), "stream": partial(raw_stream, device)}
 
 
-def _allocate(device: int, shape: tuple[int, ...], dtype: str) -> DeviceArray:
-    tensor = torch.empty(shape, dtype=_DTYPES[dtype], device=_cuda(device))
-    return device_array("a result", tensor, tensor)
+def _allocate(
+    device: int, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None = None
+) -> DeviceArray:
+    """Make an array of PyTorch's; ``strides``, in elements, are those of channels last."""
+    if strides is None:
+        tensor = torch.empty(shape, dtype=_DTYPES[dtype], device=_cuda(device))
+    else:
+        tensor = torch.empty_strided(shape, strides, dtype=_DTYPES[dtype], device=_cuda(device))
+    return device_array("a result", tensor, tensor, strides)
 
 
 @cache
