@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import get_args
 
@@ -18,6 +19,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
+@lru_cache(maxsize=4096)  # asked several times for each problem
 def packed_strides(shape: tuple[int, ...], channels_last: bool) -> tuple[int, ...]:
     """Strides of an array [N, C, ...] without gaps; a vector has but one."""
     if not channels_last or len(shape) < 2:

@@ -8,6 +8,7 @@ is in the kernel.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from dnnffi.backends.conv_interface import ConvAddresses
@@ -149,13 +150,14 @@ def _made(problem: ConvProblem, tile: Tile, *, specialized: bool = True) -> Plan
     return Planes(y, x, count, channels, item, tile, specialized=specialized)
 
 
-def tiles(problem: ConvProblem) -> list[Tile]:
+@lru_cache(maxsize=256)
+def tiles(problem: ConvProblem) -> tuple[Tile, ...]:
     """The tiles worth measuring for a problem that `has_kernel`, what is likely best first."""
     channels, item = problem.spec.in_channels, ITEM_SIZES[problem.spec.dtype]
     y, x = axes_of(problem)
     if problem.channels_last:
-        return Pixels.tiles(y, x, problem.batch, channels, item)
-    return Planes.tiles(y, x, problem.batch * channels, channels, item)
+        return tuple(Pixels.tiles(y, x, problem.batch, channels, item))
+    return tuple(Planes.tiles(y, x, problem.batch * channels, channels, item))
 
 
 def tile_for(problem: ConvProblem, tile: Tile) -> Tile | None:
@@ -185,6 +187,7 @@ def tile_for(problem: ConvProblem, tile: Tile) -> Tile | None:
     return min(offered, key=lambda one: [abs(a - b) for a, b in zip(one, tile, strict=True)])
 
 
+@lru_cache(maxsize=256)
 def has_kernel(problem: ConvProblem) -> bool:
     """Whether `DepthwiseGather` can run a problem."""
     spec = problem.spec

@@ -160,10 +160,17 @@ class Pixels:
             **x.sizes("X", tile.across),
         }
         self.read = self.written = tile.many
-        self.source = y.source("Y", tile.down) + x.source("X", tile.across) + _SOURCE.format()
+        self._axes = y.source, x.source
+        self._tile = tile
         self.shared_bytes = 4 * taps * (lanes * tile.many | 1)
         self.grid = (parts * -(-tiles // (places * turns)), 1)
         self.threads = block
+
+    @property
+    def source(self) -> str:
+        """C of the kernel, without the constants."""
+        (y, x), tile = self._axes, self._tile
+        return y("Y", tile.down) + x("X", tile.across) + _SOURCE.format()
 
     @staticmethod
     def tiles(y: Axis, x: Axis, count: int, channels: int, item: int) -> list[Tile]:

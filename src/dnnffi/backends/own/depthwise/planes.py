@@ -242,9 +242,16 @@ class Planes:
             "WRITE": written,
         }
         self.read, self.written = read, written
-        self.source = y.source("Y", tile.down) + x.source("X", tile.across) + _SOURCE.format()
+        self._axes = y.source, x.source
+        self._tile = tile
         self.grid = (-(-count // planes), -(-tiles_y // band))
         self.threads = block
+
+    @property
+    def source(self) -> str:
+        """C of the kernel, without the constants."""
+        (y, x), tile = self._axes, self._tile
+        return y("Y", tile.down) + x("X", tile.across) + _SOURCE.format()
 
     @staticmethod
     def tiles(y: Axis, x: Axis, count: int, channels: int, item: int) -> list[Tile]:
