@@ -193,6 +193,18 @@ def test_dropout_is_repeated_by_the_seed_of_pytorch_and_not_by_a_copy():
     assert not torch.equal(used(x)[0], module(x)[0])
 
 
+def test_dropout_in_another_dtype_has_random_numbers_of_its_own():
+    # On a GPU the kernels may be others, and a DropoutState stays with those that first used it.
+    _, ours = small("LSTM", num_layers=2, dropout=0.5, dtype=torch.float32)
+    x = draw(STEPS, BATCH, INPUT_SIZE, dtype=torch.float32)
+    ours(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours(x)
+    ours.double()(x.double())
+    ours(x.double())
+    assert len(ours._dropout_states) == 3
+
+
 def test_dropout_of_one_layer_is_warned_of_as_in_torch_nn():
     with pytest.warns(UserWarning, match="num_layers greater than 1"):
         module = dnnffi.torch.GRU(INPUT_SIZE, HIDDEN_SIZE, dropout=0.5)

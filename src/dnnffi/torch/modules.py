@@ -84,7 +84,7 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             hx = self._checked_states(hx, x, batch_sizes, has_batch)
         if self.training and self.dropout and self.num_layers > 1:
             keywords["dropout"] = self.dropout
-            keywords["dropout_state"] = self._dropout_state(x.device)
+            keywords["dropout_state"] = self._dropout_state(x, weights[0])
         if x.is_cuda and _get_precision("cuda", "rnn") != "tf32":
             keywords["options"] = {"math": "strict"}
         y, *states = run(_MODES[self.mode], x, hx, weights, None, None, None, keywords)
@@ -167,17 +167,19 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             checked.append(state if has_batch else state.unsqueeze(1))
         return tuple(checked) if is_lstm else checked[0]
 
-    def _dropout_state(self, device: Any) -> DropoutState:
-        """Return the random numbers of dropout on a device.
+    def _dropout_state(self, x: Tensor, weight: Tensor) -> DropoutState:
+        """Return the random numbers of dropout for a device and a dtype.
 
-        They are seeded from PyTorch's random numbers on the host when they are first needed, so
-        that ``torch.manual_seed`` determines them.
+        A `DropoutState` stays with the kernels that first used it, and these depend on both. Its
+        seed is drawn from PyTorch's random numbers on the host at its first use, so that
+        ``torch.manual_seed`` determines it.
         """
         states: dict[Any, DropoutState] = self.__dict__.setdefault("_dropout_states", {})
-        found = states.get(device)
+        key = x.device, weight.dtype, autocast_dtype(x)
+        found = states.get(key)
         if found is None:
             seed = int(torch.randint(2**63 - 1, (), device="cpu"))
-            found = states.setdefault(device, DropoutState(seed))
+            found = states.setdefault(key, DropoutState(seed))
         return found
 
     def _replicate_for_data_parallel(self) -> Any:
