@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 
 # The programs of without_cupy.py, which blocks CuPy for whoever imports it.
 PROGRAMS = (
-    *("loop", "loop on a stream", "training", "own kernels", "dropout", "threads", "full device"),
-    "JAX",
+    *("loop", "loop on a stream", "training", "own kernels", "dropout", "threads"),
+    *("modules", "full device", "JAX"),
 )
 
 

@@ -150,6 +150,35 @@ def threads_on_tensors():
         assert max(pool.map(work, range(4))) < 5e-3
 
 
+def modules_of_torch():
+    """A module and a convolution of dnnffi.torch learn what those of torch.nn do."""
+    import torch
+
+    import dnnffi.torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    steps = {
+        "torch.nn": (torch.nn.LSTM, torch.nn.functional.conv1d),
+        "dnnffi": (dnnffi.torch.LSTM, dnnffi.torch.conv),
+    }
+    trained = {}
+    for name, (module_class, conv) in steps.items():
+        torch.manual_seed(0)
+        module = module_class(INPUT, HIDDEN, num_layers=2, device="cuda")
+        kernel = (0.1 * torch.randn(8, HIDDEN, 3, device="cuda")).requires_grad_()
+        optimizer = torch.optim.SGD([*module.parameters(), kernel], lr=0.1)
+        x = torch.randn(STEPS, BATCH, INPUT, device="cuda")
+        for _ in range(4 * CALLS_BEFORE_TUNING):
+            y, _ = module(x)
+            loss = (conv(y.permute(1, 2, 0).contiguous(), kernel) - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        trained[name] = [*module.parameters(), kernel]
+    for one, other in zip(*trained.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-4)
+
+
 def full_device():
     """A call runs although there is no memory to measure on."""
     import torch
@@ -259,6 +288,7 @@ PROGRAMS = {
     "own kernels": own_kernels_on_tensors,
     "dropout": dropout_of_own_kernels_on_tensors,
     "threads": threads_on_tensors,
+    "modules": modules_of_torch,
     "full device": full_device,
     "convolutions": convolutions_on_tensors,
     "JAX": programs_of_jax,
