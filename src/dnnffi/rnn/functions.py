@@ -186,10 +186,10 @@ def _run(
     if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(_run)(x, hx, weights, call, options, dropout, found)
     signature = None
-    if weights.__class__ is RNNWeights and not dropout[0] and found is None:
+    if weights.__class__ is RNNWeights and not dropout[0]:
         signature = _signed(x, call, options)
         if signature is not None:
-            done = _run_known(x, hx, weights, call[1], signature)
+            done = _run_known(x, hx, weights, call[1], signature, found)
             if done is not None:
                 return done
     if options is not None and embeds(options):
@@ -226,7 +226,12 @@ def _signed(x: AnyArray, call: Request, options: object) -> Signature | None:
 
 
 def _run_known(
-    x: AnyArray, hx: Any, weights: RNNWeights, training: bool, signature: Signature
+    x: AnyArray,
+    hx: Any,
+    weights: RNNWeights,
+    training: bool,
+    signature: Signature,
+    found: RNNBackend | None,
 ) -> tuple[Any, ...] | None:
     """`_run` of a call that was made before; None where it has to be looked at closely."""
     known = weights._known.find(signature)
@@ -234,6 +239,8 @@ def _run_known(
     if known is None or plan is None or plan.forgotten:
         return None
     backend, buffer = known.about
+    if found is not None and backend is not found:
+        return None
     h_0, c_0 = hx, None
     if hx is not None and plan.has_cell:
         if hx.__class__ is not tuple or len(hx) != 2:
@@ -248,7 +255,11 @@ def _run_known(
         return done
     *results, saved = done
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
-    return (*results, RNNContext(arrays, plan, saved))
+    read = unchanged.NOTHING
+    if found is not None and "torch" in sys.modules:
+        given = unchanged.tensors_of(x, hx, weights)
+        read = unchanged.Read.of(arrays, results[0], given, checksums=False)
+    return (*results, RNNContext(arrays, plan, saved, read))
 
 
 def _run_checked(
