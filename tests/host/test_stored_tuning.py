@@ -72,8 +72,9 @@ def store_result(host, folder, problem, candidates, refused=()):
     tune = ConvOptions(**(problem.options._asdict() | {"tune": True}))
     run(host, problem._replace(options=tune))
     (path,) = folder.rglob("*.json")
-    value = {"candidates": candidates, "refused": dict(refused)}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"value": value}))
+    content = json.loads(path.read_text())
+    content["value"] |= {"candidates": candidates, "refused": dict(refused)}
+    path.write_text(json.dumps(content))
     host.forget_plans()
 
 
