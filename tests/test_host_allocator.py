@@ -480,6 +480,53 @@ def test_a_convolution_returns_what_the_allocator_made(name, rows, library):
     assert len(allocator.made) == 1
 
 
+def channels_last(values):
+    """A copy of an array [N, C, ...] with the channels last in memory."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(values, 1, -1)), -1, 1)
+
+
+class Strided:
+    """An array of any strides that shows its memory by ``__array_interface__``."""
+
+    def __init__(self, values):
+        self.values = values
+
+    @property
+    def __array_interface__(self):
+        return self.values.__array_interface__
+
+
+@pytest.mark.parametrize("array", [np.asarray, Strided])
+def test_channels_stay_last_in_memory_as_on_a_device(array):
+    made = []
+
+    def allocate(shape, dtype, strides):
+        steps = sorted(range(4), key=lambda axis: -strides[axis])
+        empty = np.empty([shape[axis] for axis in steps], dtype)
+        made.append(array(empty.transpose(np.argsort(steps))))
+        return made[-1]
+
+    x = channels_last(X)
+    options = {"allocator": allocate}
+    y = dnnffi.conv(array(x), array(W), groups=2, options=options)
+    assert y is made[-1]
+    expected = dnnffi.conv(x, W, groups=2)
+    np.testing.assert_array_equal(values_of(y), expected, strict=True)
+    assert values_of(y).strides == expected.strides
+
+
+def test_an_allocator_without_strides_is_for_channels_first():
+    with pytest.raises(TypeError, match="strides") as error:
+        dnnffi.conv(channels_last(X), W, groups=2, options={"allocator": lambda s, d: None})
+    assert "An allocator without this keyword" in error.value.__notes__[0]
+
+
+def test_the_strides_of_what_the_allocator_returns_are_checked():
+    options = {"allocator": lambda shape, dtype, strides: np.empty(shape, dtype)}
+    with pytest.raises(ValueError, match=r"^what the allocator returned must have strides"):
+        dnnffi.conv(channels_last(X), W, groups=2, options=options)
+
+
 @pytest.mark.parametrize("name", ["conv_backward_data", "conv_backward_bias"])
 def test_a_convolution_in_device_memory_is_refused_by_its_name(name):
     function, (_, *rest), _ = CALLS[name]

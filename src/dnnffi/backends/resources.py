@@ -170,8 +170,8 @@ class Backends(Generic[R, D]):
 
         ``value`` is the first array as the user passes it, and ``argument`` its name: if the
         backend's ``name`` is None, it decides where the call runs. The kind is "host", "cuda" or
-        "rocm"; the array is a NumPy array on the host, and a `DeviceArray` in device memory, which
-        with ``strided`` need not be contiguous.
+        "rocm"; the array is a NumPy array on the host, and a `DeviceArray` in device memory. It
+        must be contiguous unless ``strided``.
         """
         record = None if name is None else named(name)
         if record is not None and record.load is None and record is not REFERENCE:
@@ -180,7 +180,7 @@ class Backends(Generic[R, D]):
                 f"got {record.name!r}"
             )
         if record is REFERENCE or (record is None and is_on_host(value)):
-            return self._reference, HOST, external_array(argument, value, HOST)
+            return self._reference, HOST, external_array(argument, value, HOST, strided=strided)
         array = device_array(argument, value, strided=strided)
         record = backend_of(name, array, external=True)
         if wrong := kind_error(record, argument, array):

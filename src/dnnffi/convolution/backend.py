@@ -24,7 +24,7 @@ MOST_PLANS = 1024
 class ConvBackend:
     """What `dnnffi.conv` asks of a backend; this one is the NumPy reference."""
 
-    takes_strided = False
+    takes_strided = True
     """Whether arrays of a call with an allocator may have strides; else they are contiguous."""
 
     def __init__(self, memory: Memory | None = None) -> None:

@@ -262,18 +262,11 @@ def allocated(
     what = "what the allocator returned"
     if strides is not None and _is_contiguous(shape, strides, dtype.itemsize):
         strides = None
-    if strides is None:
-        made = allocator(shape, dtype.name)
-    else:
-        made = _allocate_strided(allocator, shape, dtype, strides)
+    made = allocate(allocator, shape, dtype, strides)
     array = device_array(what, made, kind, strided=strides is not None)
     # A DeviceArray says itself whether it is writable, and a tensor always is.
     protocol = None if array is made or is_tensor(made) else "__cuda_array_interface__"
-    check_allocated(what, array, shape, dtype, protocol)
-    if strides is not None:
-        steps = zip(shape, array.strides, strides, strict=True)
-        if any(size > 1 and one != other for size, one, other in steps):
-            raise ValueError(f"{what} must have strides {strides} bytes; it has {array.strides}")
+    check_allocated(what, array, shape, dtype, strides, protocol)
     if kind is not None and array.kind not in (None, kind):
         raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
     current = device_runtime(kind).current_device() if kind else array.data.device_id
@@ -289,6 +282,7 @@ def check_allocated(
     array: DeviceArray,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
+    strides: tuple[int, ...] | None,
     protocol: str | None,
 ) -> None:
     """Raise unless an array of the allocator is as it was asked for, and writable.
@@ -298,6 +292,10 @@ def check_allocated(
     """
     if array.shape != shape:
         raise ValueError(f"{what} must have shape {shape}; it has {array.shape}")
+    if strides is not None:
+        steps = zip(shape, array.strides, strides, strict=True)
+        if any(size > 1 and one != other for size, one, other in steps):
+            raise ValueError(f"{what} must have strides {strides} bytes; it has {array.strides}")
     if array.dtype != dtype:
         raise TypeError(f"{what} must have dtype {dtype}; it has {array.dtype}")
     interface = None if protocol is None else getattr(array.owner, protocol, None)
@@ -305,13 +303,15 @@ def check_allocated(
         raise ValueError(f"{what} must be writable; it says that it is read-only")
 
 
-def _allocate_strided(
+def allocate(
     allocator: Callable[..., object],
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    strides: tuple[int, ...],
+    strides: tuple[int, ...] | None,
 ) -> object:
-    """Call the allocator for an array that is not contiguous."""
+    """Call the allocator, with strides in bytes for an array that is not contiguous."""
+    if strides is None:
+        return allocator(shape, dtype.name)
     steps = tuple(stride // dtype.itemsize for stride in strides)
     try:
         return allocator(shape, dtype.name, strides=steps)

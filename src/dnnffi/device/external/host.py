@@ -15,6 +15,7 @@ import numpy as np
 from dnnffi.device.dtypes import DLPACK_CPU
 from dnnffi.device.external.array import (
     DeviceArray,
+    allocate,
     check_allocated,
     check_memory,
     device_array,
@@ -37,17 +38,21 @@ _EMPTY = np.empty(1, np.uint8)  # arrays without elements may have no address
 
 
 class HostMemory:
-    """Memory of a user's object, which it keeps alive: the base of a NumPy array over it."""
+    """Memory of a user's object, which it keeps alive: the base of a NumPy array over it.
+
+    ``span`` is the number of bytes from the first element to the end of the last one.
+    """
 
     __slots__ = ("__array_interface__", "nbytes", "owner")
 
-    def __init__(self, owner: object, address: int, nbytes: int, writeable: bool) -> None:
-        self.owner = owner
-        self.nbytes = nbytes
+    def __init__(self, described: DeviceArray, span: int) -> None:
+        self.owner = described.owner
+        self.nbytes = described.nbytes
+        address = described.data.ptr if span else _EMPTY.ctypes.data
         self.__array_interface__ = {
-            "shape": (nbytes,),
+            "shape": (span,),
             "typestr": "|u1",
-            "data": (address if nbytes else _EMPTY.ctypes.data, not writeable),
+            "data": (address, not described.flags.writeable),
             "version": 3,
         }
 
@@ -65,10 +70,9 @@ def is_on_host(value: Any) -> bool:
 def external_array(name: str, value: Any, kind: str, *, strided: bool = False) -> Any:
     """Return ``value`` as calls with an allocator take it, whose arrays are of this kind.
 
-    On the host ("host") that is a NumPy array, in device memory ("cuda", "rocm") a `DeviceArray`,
-    which with ``strided`` need not be contiguous.
-    Raises ``TypeError`` or ``ValueError`` naming the argument, and ``ValueError`` for a stream on
-    the host.
+    On the host ("host") that is a NumPy array, in device memory ("cuda", "rocm") a `DeviceArray`.
+    It must be contiguous, or with ``strided`` have strides from 0. Raises ``TypeError`` or
+    ``ValueError`` naming the argument, and ``ValueError`` for a stream on the host.
     """
     if kind != HOST:
         return device_array(name, value, kind, strided=strided)
@@ -76,18 +80,19 @@ def external_array(name: str, value: Any, kind: str, *, strided: bool = False) -
         raise ValueError(
             f"options['stream'] must be 0, or left out, for arrays on the host; got {stream:#x}"
         )
-    return host_array(name, value)
+    return host_array(name, value, strided=strided)
 
 
-def host_array(name: str, value: Any) -> np.ndarray[Any, Any]:
+def host_array(name: str, value: Any, *, strided: bool = False) -> np.ndarray[Any, Any]:
     """Return a NumPy array over the memory of ``value``, which `owner_of` returns for it.
 
     ``value`` is a NumPy array, or shows its memory by DLPack or ``__array_interface__``. It must be
-    contiguous, as in device memory. Raises ``TypeError`` or ``ValueError`` naming the argument.
+    contiguous, as in device memory, or with ``strided`` have strides from 0. Raises ``TypeError``
+    or ``ValueError`` naming the argument.
     """
     if isinstance(value, np.ndarray) and owner_of(value) is not None:
         return value
-    return _view(_described(name, value))
+    return _view(_described(name, value, strided))
 
 
 def owner_of(array: Any) -> Any:
@@ -107,15 +112,18 @@ def allocated_copy(values: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] 
     allocator = current_allocator()
     assert allocator is not None  # calls without one return NumPy's arrays
     what = "what the allocator returned"
-    described = _described(what, allocator(values.shape, values.dtype.name))
-    check_allocated(what, described, values.shape, values.dtype, _INTERFACE)
+    shape, dtype = values.shape, values.dtype
+    strides = None if values.flags.c_contiguous else values.strides
+    made = allocate(allocator, shape, dtype, strides)
+    described = _described(what, made, strides is not None)
+    check_allocated(what, described, shape, dtype, strides, _INTERFACE)
     array = _view(described)
     array[...] = values
     return array
 
 
-def _described(name: str, value: Any) -> DeviceArray:
-    """Address, shape and dtype of a contiguous array on the host, and its owner."""
+def _described(name: str, value: Any, strided: bool) -> DeviceArray:
+    """Address, shape, strides and dtype of an array on the host, and its owner."""
     value = detached(name, value)
     if is_peculiar(value.__class__):
         raise TypeError(f"{name} must be a plain array; got {type(value).__name__}")
@@ -125,15 +133,16 @@ def _described(name: str, value: Any) -> DeviceArray:
             raise TypeError(f"{name} has the byte order of other machines, {dtype.str}")
         if dtype.hasobject:
             raise TypeError(f"{name} must have elements of numbers; got {dtype}")
-        check_memory(name, address, address, value.shape, value.strides, dtype)
+        check_memory(name, address, address, value.shape, value.strides, dtype, strided=strided)
+        strides = value.strides if strided else None
         at = 0, address, value.shape, dtype
-        return DeviceArray(value, HOST, *at, writeable=value.flags.writeable)
+        return DeviceArray(value, HOST, *at, value.flags.writeable, strides)
     device_of = getattr(value, "__dlpack_device__", None)
     if device_of is not None:
         device_type, device = device_of()
         if device_type in _DLPACK_HOST:
             try:
-                return from_dlpack(name, value, HOST, int(device))
+                return from_dlpack(name, value, HOST, int(device), strided=strided)
             except BufferError as error:
                 raise TypeError(f"{name} does not show its memory by DLPack: {error}") from error
         raise TypeError(_in_device_memory(name, value))
@@ -147,9 +156,9 @@ def _described(name: str, value: Any) -> DeviceArray:
         )
     if not isinstance(interface.get("data"), tuple):
         raise TypeError(f"{name} has no address in its {_INTERFACE}")
-    found = read_interface(name, interface, _INTERFACE)
+    found = read_interface(name, interface, _INTERFACE, strided)
     at = 0, found.address, found.shape, found.dtype
-    return DeviceArray(value, HOST, *at, writeable=not found.is_read_only)
+    return DeviceArray(value, HOST, *at, not found.is_read_only, found.strides)
 
 
 def _in_device_memory(name: str, value: object) -> str:
@@ -162,6 +171,9 @@ def _in_device_memory(name: str, value: object) -> str:
 
 def _view(described: DeviceArray) -> np.ndarray[Any, Any]:
     """Return a NumPy array over the memory of a description, which keeps the owner alive."""
-    owner, writeable = described.owner, described.flags.writeable
-    memory = HostMemory(owner, described.data.ptr, described.nbytes, writeable)
-    return np.asarray(memory).view(described.dtype).reshape(described.shape)
+    shape, dtype, strides, span = described.shape, described.dtype, described.strides, 0
+    if described.size:
+        steps = zip(shape, strides, strict=True)
+        span = dtype.itemsize + sum((size - 1) * stride for size, stride in steps)
+    memory = HostMemory(described, span)
+    return np.ndarray(shape, dtype, np.asarray(memory), 0, strides if span else None)
