@@ -13,7 +13,7 @@ from typing import Any
 
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.device.interface import Launch
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.rnn.candidates import CandidateSet
@@ -23,6 +23,9 @@ from dnnffi.spec.size_class import SizeClass, size_class
 
 CALLS_BEFORE_TUNING = 8
 """Calls of a network, and then of each of its classes, that run before the class is measured."""
+
+MAX_CLASSES = 512
+"""Classes that a network keeps; with tune="now" all sizes are a class of their own."""
 
 FIRST_BUDGET, LATER_BUDGET = 0.2, 0.1
 """Seconds of measuring for the first class of a network, and for each other one."""
@@ -72,7 +75,7 @@ class Network:
         self._launch_on = resources.launch
         self.tuner = tuner
         self._turn = Turn()
-        self._classes: Once[Hashable, Class] = Once()
+        self._classes: PlanCache[Class] = PlanCache(MAX_CLASSES)
         self._calls_left = CALLS_BEFORE_TUNING
         self.version = 0
 
