@@ -92,14 +92,14 @@ class ExecutorPlan:
 
     @property
     def operations(self) -> Operations:
-        """What replays graphs, made when sizes come again: most sizes of a stream never do."""
+        """Graphs and their replays, made when sizes come again: most of a stream never do."""
         found = self._operations
         if found is None:
             found = Operations(
                 *(self.problem, self.device, self._resources, self._generator),
                 lambda: self.finder.stop_replaying(),
             )
-            # Of two threads that are here at once, both take what the first one made.
+            # Two threads that make one at the same time both take the first.
             found = vars(self).setdefault("_made_operations", found)
             self._operations, self._forward_graphs = found, found.forward_graphs
         return found

@@ -87,7 +87,7 @@ class RouteFinder:
 
     @property
     def choice(self) -> RouteChoice | None:
-        """What was measured for the plan's class of sizes, if the plan uses it."""
+        """Measured choice of the plan's class of sizes, if the plan uses it."""
         used = self._used
         return None if used is None or used is not self._class.choice else used.found
 
@@ -138,7 +138,7 @@ class RouteFinder:
     def begin(self) -> None:
         """Measure now if that is asked for."""
         if self._problem.options.tune == "now" and self._is_unmeasured and not self.autotune():
-            self._class.calls_left = 1  # inside the caller's capture: behind it, then
+            self._class.calls_left = 1  # captured by the caller: measure after that
 
     def advance(self) -> None:
         """Count a call, measure the class if that is due, and complete the route."""

@@ -126,7 +126,7 @@ class OneStep(NamedTuple):
 
 
 class _Layer(NamedTuple):
-    """What is the same for all batches: offsets in bytes, strides in elements.
+    """Constants of a layer for all batches: offsets in bytes, strides in elements.
 
     ``biases`` is None without them.
     """
