@@ -227,7 +227,9 @@ class ExecutorPlan:
         reserve = self._empty((route.reserve_bytes,), self._bytes) if self._training else None
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
-        if captured:  # the caller's graph outlives the call
+        # A call that is not replayed enqueues several kernels. A signal handler in their middle may
+        # call dnnffi on the same stream, so each such call has a workspace of its own.
+        if route.replayed is None or captured:
             workspace = self._empty((route.workspace_bytes,), self._bytes)
         else:
             workspace = self._stream_workspace(self.device, stream.ptr, route.workspace_bytes)
@@ -291,7 +293,8 @@ class ExecutorPlan:
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
         route, at = self.finder.route, saved.at
-        workspace = self.backward_workspace(route, executor, stream, not captured)
+        own = route.replayed is not None and not captured
+        workspace = self.backward_workspace(route, executor, stream, own)
         data = BackwardDataAddresses(
             at.y,
             at.h_0,
