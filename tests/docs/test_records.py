@@ -41,7 +41,7 @@ STALE = {
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "call_overhead.json": ONE_STEP,
     "first_call.json": ONE_STEP,
-    "gpu.json": f"{ON_THE_HOST}; needs a GPU",
+    "gpu.json": "networks are prepared once since; needs a GPU",
     "memcheck.json": ONE_STEP,
     "miopen.json": f"{ON_THE_HOST}; needs libMIOpen on the emulated device",
     "oracle_torch.txt": f"{ON_THE_HOST}; needs PyTorch",

@@ -139,3 +139,27 @@ def test_a_handler_may_use_the_workspaces_that_it_interrupts(workspaces):
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert list(workspaces.buffers.values()) == [buffer]
+
+
+def test_a_buffer_that_is_taken_is_not_given_to_another_call(workspaces):
+    kept = workspaces.get(0, 16, 100)
+    taken = workspaces.take(0, 16, 100)
+    assert taken is kept
+    other = workspaces.get(0, 16, 100)  # as of a signal handler in the middle of the call
+    assert other is not taken
+    workspaces.give_back(0, 16, taken)
+    assert workspaces.get(0, 16, 100) is taken
+
+
+def test_a_call_that_needs_more_leaves_a_larger_buffer(workspaces):
+    workspaces.get(0, 16, 100)
+    taken = workspaces.take(0, 16, 200)
+    assert taken.nbytes == 200
+    workspaces.give_back(0, 16, taken)
+    assert workspaces.get(0, 16, 150) is taken
+
+
+def test_nothing_is_kept_of_the_default_stream_of_a_thread(workspaces):
+    taken = workspaces.take(0, workspace.PER_THREAD_STREAM, 100)
+    workspaces.give_back(0, workspace.PER_THREAD_STREAM, taken)
+    assert workspaces.nbytes == 0

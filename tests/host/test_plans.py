@@ -1460,3 +1460,17 @@ def test_a_forked_child_is_told_so_whatever_it_does(host, what, tune):
         said = results.get(timeout=60)
         process.join()
     assert "forked after dnnffi had used the GPU" in said
+
+
+def test_new_sizes_do_not_compile_what_a_size_of_their_class_has_chosen(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    lstm(x, None, weights)
+    chosen(host, "persist_dynamic", "persist_dynamic")
+    for _ in range(CALLS_BEFORE_TUNING):
+        lstm(x, None, weights)
+    built = host.calls("cudnnBuildRNNDynamic")
+    other = random(host, SPEC.x_shape(STEPS + 1, BATCH), 2)
+    y, _ = lstm(other, None, weights)
+    close(y, on_reference("lstm", other, None, weights)[0])
+    assert host.calls("cudnnBuildRNNDynamic") == built

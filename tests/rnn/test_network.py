@@ -173,6 +173,17 @@ def test_what_is_not_for_the_sizes_of_a_call_is_replaced_by_the_rule(network, ca
     assert called(network, problem(steps=31)).route.direct.algorithm == "direct"
 
 
+def test_what_is_refused_for_new_sizes_is_tried_again_once_they_come_often(network, candidates):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    candidates.refused = lambda problem: True
+    finder = called(network, problem(steps=30))
+    assert finder.route.direct.algorithm == "rule"
+    candidates.refused = lambda problem: False
+    for _ in range(finder.calls_before_capture):
+        finder.advance()
+    assert (finder.route.direct.algorithm, finder.route.replayed.algorithm) == ("rule", "replayed")
+
+
 def test_new_sizes_of_a_measured_class_bind_one_executor_and_nothing_else(
     network, candidates, tuner
 ):

@@ -72,6 +72,9 @@ class AddressExecutor(Protocol):
     weight_size: int
     """Elements of the flat weights."""
     generator: Any
+    keeps_workspace: bool = False
+    """Whether calls that are not replayed use the workspace of their stream. Streams of sizes would
+    make an allocator look for room for each size."""
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         """Fill y, h_n, c_n and, for training, the reserve space."""

@@ -38,6 +38,23 @@ class Workspaces:
                 keep_newest(self.buffers, _MOST_STREAMS)
         return buffer
 
+    def take(self, device: int, stream: int, nbytes: int) -> Array:
+        """Return the buffer that `get` would return for one call alone, until it is given back.
+
+        A call that is not replayed enqueues several kernels. A signal handler in their middle may
+        call dnnffi on the same stream: that call gets another buffer.
+        """
+        buffer = self.buffers.pop((device, stream, get_ident()), None)
+        if buffer is None or buffer.nbytes < nbytes:
+            buffer = self._memory.empty((nbytes,), self._byte)
+        return buffer
+
+    def give_back(self, device: int, stream: int, buffer: Array) -> None:
+        """Let later calls use a buffer of `take`, at the same address."""
+        if stream != PER_THREAD_STREAM:
+            self.buffers[device, stream, get_ident()] = buffer
+            keep_newest(self.buffers, _MOST_STREAMS)
+
     def clear(self) -> None:
         """Let go of all buffers."""
         self.buffers.clear()

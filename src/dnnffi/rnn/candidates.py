@@ -66,7 +66,8 @@ class CandidateSet:
 
     def by_rule(self, problem: RNNProblem, launch: Launch, generator: Any) -> AddressExecutor:
         """Return the executor of a problem that was not measured."""
-        return self._first(problem).make(problem, None, launch, generator)
+        network = self._first(problem).network(problem, None, launch)
+        return network.bind(problem, launch, generator)
 
     def oracle(self, problem: RNNProblem) -> str:
         """The candidate whose results are right."""

@@ -67,6 +67,7 @@ class ExecutorPlan:
         self.is_capturing: Callable[[Stream], bool] = memory.is_capturing
         self._empty = memory.empty
         self._launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
+        self._workspaces = resources.workspaces
         self._stream_workspace = resources.workspaces.get
         self._dtype = memory.dtype(problem.spec.dtype)
         self._item = self._dtype.itemsize
@@ -227,10 +228,13 @@ class ExecutorPlan:
         reserve = self._empty((route.reserve_bytes,), self._bytes) if self._training else None
         y = self._empty(self.y_shape, self._dtype)
         h_n, c_n = self.states()
-        # A call that is not replayed enqueues several kernels. A signal handler in their middle may
-        # call dnnffi on the same stream, so each such call has a workspace of its own.
-        if route.replayed is None or captured:
+        taken = None
+        if captured or (route.replayed is None and not route.direct.keeps_workspace):
             workspace = self._empty((route.workspace_bytes,), self._bytes)
+        elif route.replayed is None:
+            workspace = taken = self._workspaces.take(
+                self.device, stream.ptr, route.workspace_bytes
+            )
         else:
             workspace = self._stream_workspace(self.device, stream.ptr, route.workspace_bytes)
         at = _forward_at(
@@ -248,10 +252,14 @@ class ExecutorPlan:
         )
         if route.replayed is None:
             executor = route.direct
-            if executor.generator is None:
-                executor.forward(self._launch(stream), at)
-            else:
-                run_forward(executor, self._launch(stream), at)
+            try:
+                if executor.generator is None:
+                    executor.forward(self._launch(stream), at)
+                else:
+                    run_forward(executor, self._launch(stream), at)
+            finally:
+                if taken is not None:
+                    self._workspaces.give_back(self.device, stream.ptr, taken)
             if reserve is None:
                 return y, h_n, c_n, None
         elif reserve is not None:
@@ -293,8 +301,14 @@ class ExecutorPlan:
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
         route, at = self.finder.route, saved.at
-        own = route.replayed is not None and not captured
-        workspace = self.backward_workspace(route, executor, stream, own)
+        taken = None
+        is_direct = executor is not route.replayed
+        if is_direct and executor.keeps_workspace and not captured:
+            nbytes = executor.least_workspace_bytes
+            workspace = taken = self._workspaces.take(self.device, stream.ptr, nbytes)
+        else:
+            own = route.replayed is not None and not captured
+            workspace = self.backward_workspace(route, executor, stream, own)
         data = BackwardDataAddresses(
             at.y,
             at.h_0,
@@ -314,10 +328,14 @@ class ExecutorPlan:
             weights = BackwardWeightsAddresses(
                 at.x, at.h_0, at.y, dweights.data.ptr, workspace.data.ptr, context.reserve
             )
-        if executor is route.replayed:
-            self.operations.backward(route, context, data, weights, stream, captured)
-        else:
-            run_backward(context, self._launch(stream), data, weights)
+        try:
+            if is_direct:
+                run_backward(context, self._launch(stream), data, weights)
+            else:
+                self.operations.backward(route, context, data, weights, stream, captured)
+        finally:
+            if taken is not None:
+                self._workspaces.give_back(self.device, stream.ptr, taken)
         return dx, dh_0, dc_0, dweights
 
     def _copied(self, context: Context, stream: Stream) -> Context:

@@ -188,6 +188,8 @@ def _run(
     signature = None
     if weights.__class__ is RNNWeights and not dropout[0]:
         signature = _signed(x, call, options)
+        if signature is not None and found is not None:
+            signature = (*signature, "allocator")
         if signature is not None:
             done = _run_known(x, hx, weights, call[1], signature, found)
             if done is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.device.graphs import refuse_in_capture
-from dnnffi.errors import UnsupportedError
 from dnnffi.execution.measure import FAILURES
 from dnnffi.rnn.network import CALLS_BEFORE_TUNING, Choice, Network
 from dnnffi.rnn.tuning import RouteChoice
@@ -176,13 +176,9 @@ class RouteFinder:
         choice = self.network.choice_for(self._class) if self._is_tuned else None
         with self._memory_use(self._device):
             if choice is not None:
-                try:
-                    direct = self._bound(choice.direct, is_exact=False)
-                except UnsupportedError:  # not for these sizes
-                    pass
-                else:
-                    self._used = choice
-                    return Route.of(direct)
+                self._used = choice
+                with suppress(*FAILURES):  # else it is not for these sizes
+                    return Route.of(self._bound(choice.direct, is_exact=False))
             return Route.of(self.network.by_rule(self._problem, self._generator))
 
     def _use(self, choice: Choice) -> None:

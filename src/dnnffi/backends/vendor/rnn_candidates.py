@@ -9,6 +9,7 @@ from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.dropout import Generator
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Launch
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -70,5 +71,13 @@ class VendorNetwork:
     def bind(
         self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
     ) -> AddressExecutor:
-        """Return a new executor; it refuses as `VendorCandidates.make` does."""
+        """Return a new executor; it refuses as `VendorCandidates.make` does.
+
+        An algorithm that the library compiles for each problem, for seconds, is not for sizes that
+        may come once.
+        """
+        if not is_exact and self._algorithm in self._candidates.costly:
+            raise UnsupportedError(
+                self._candidates.name, "", f"{self._algorithm} is compiled for each problem"
+            )
         return self._candidates.make(problem, self._algorithm, launch, generator)

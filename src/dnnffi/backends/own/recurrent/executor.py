@@ -184,6 +184,8 @@ def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[SourceAndName
 class OwnRNNExecutor(AddressExecutor):
     """One problem of an `OwnNetwork`: offsets of its arrays, and launches."""
 
+    keeps_workspace = True
+
     def __init__(
         self, network: OwnNetwork, problem: RNNProblem, generator: Any, is_exact: bool
     ) -> None:
