@@ -28,7 +28,6 @@ ONE_STEP = "the single-step kernel's launches were changed after the run; needs 
 JAX = "the single-step kernel's launches, and for a handler's cost the JAX code; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
-ON_THE_HOST = "calls with an allocator take arrays on the host, too"
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,
@@ -43,13 +42,10 @@ STALE = {
     "first_call.json": ONE_STEP,
     "gpu.json": "networks are prepared once since; needs a GPU",
     "memcheck.json": ONE_STEP,
-    "miopen.json": f"{ON_THE_HOST}; needs libMIOpen on the emulated device",
-    "oracle_torch.txt": f"{ON_THE_HOST}; needs PyTorch",
     "own_steps.json": ONE_STEP,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "same_graphs.json": ONE_STEP,
-    "vulkan.json": f"{ON_THE_HOST}; needs an adapter",
     "vulkan_gpu.json": NOVEMBER_23,
 }
 
