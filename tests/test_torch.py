@@ -221,7 +221,7 @@ def test_only_what_requires_a_gradient_gets_one():
 def test_without_gradients_nothing_is_kept(monkeypatch):
     monkeypatch.delattr(
         dnnffi.torch.network.core, "lstm_forward"
-    )  # which keeps what a backward needs
+    )  # which keeps what backward data needs
     module = module_of("lstm").requires_grad_(False)
     y, _ = dnnffi.torch.lstm(draw(5, 2, 3).detach(), None, list(module.parameters()))
     assert y.grad_fn is None

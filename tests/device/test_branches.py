@@ -83,7 +83,7 @@ def test_one_work_has_no_branch(runtime, branches):
 
 def test_streams_are_used_again_after_a_capture_only(runtime, branches):
     branches.run(Launch(StreamAt(CAPTURED), 0), works(runtime, 2))
-    runtime.capture_of[PLAIN] = 2  # another capture of the same thread, beside the first
+    runtime.capture_of[PLAIN] = 2  # a second capture of the same thread
     branches.run(Launch(StreamAt(PLAIN), 0), works(runtime, 2))
     assert len(runtime.made) == 2
     runtime.end(1)

@@ -20,7 +20,7 @@ SOURCE = 'extern "C" __global__ void fill(float *out, long long size, double val
 
 
 class Launch(ctypes.Structure):
-    """What the stand-in was told of a launch."""
+    """The arguments of a launch that the stand-in recorded."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3),

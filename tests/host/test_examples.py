@@ -21,7 +21,7 @@ THREADS = 256
 
 
 class Driver:
-    """What the examples use of CUDA's driver, on host memory that the stand-in knows."""
+    """CUDA's driver as the examples use it, on host memory that the stand-in knows."""
 
     def __init__(self, host):
         self._allocate = host.memory._allocate

@@ -120,7 +120,7 @@ def network(candidates, tuner):
 
 
 def called(network, problem, times=1):
-    """A new plan of a problem after so many calls."""
+    """The route finder of a new plan of a problem, after a number of calls."""
     finder = RouteFinder(problem, 0, network, None, lambda: None)
     finder.begin()
     for _ in range(times):

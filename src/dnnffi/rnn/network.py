@@ -52,9 +52,9 @@ class Class:
     ``choice`` is None until it is measured, here or by another process.
     """
 
-    def __init__(self, sizes: SizeClass, calls_left: int) -> None:
+    def __init__(self, sizes: SizeClass) -> None:
         self.sizes = sizes
-        self.calls_left = calls_left
+        self.calls_left = CALLS_BEFORE_TUNING
         self.is_looked_up = False
         self.choice: Choice | None = None
 
@@ -90,7 +90,7 @@ class Network:
             key = sizes, problem.steps, problem.batch
         found = self._classes.find(key)
         if found is None:
-            found = self._classes.get(key, lambda: Class(sizes, CALLS_BEFORE_TUNING))
+            found = self._classes.get(key, lambda: Class(sizes))
         if not found.is_looked_up and self.tuner is not None and problem.options.tune != "off":
             self._look_up(self.tuner, found, problem)
         return found

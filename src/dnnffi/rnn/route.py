@@ -102,11 +102,6 @@ class RouteFinder:
         return self._class.sizes
 
     @property
-    def calls_left(self) -> int:
-        """Calls of the class before it is measured."""
-        return self._class.calls_left
-
-    @property
     def calls_before_capture(self) -> int:
         """Calls of the plan after which captures are worth their time.
 

@@ -215,7 +215,7 @@ class OwnRNNExecutor(AddressExecutor):
             *(positions, directions),
         )
         self.generator = self._dropout = None
-        if problem.dropout and problem.drops:
+        if problem.drops:
             self.generator = self._checked(generator)
             assert network.dropout is not None
             self._dropout = network.dropout.bind(problem, layout, self.generator)

@@ -1,5 +1,5 @@
-/* A single step of a layer, in inference. With no step behind it there is nothing to keep
-   on the chip and nothing to exchange: one launch multiplies x and h_0 by both matrices and computes the
+/* A single step of a layer, in inference. No earlier step has left anything to
+   keep on the chip or to exchange: one launch multiplies x and h_0 by both matrices and computes the
    cells. A block has UNITS hidden units of ROWS rows of one direction. Its warps share the sum over k: the
    first X_WARPS have that of x, the others that of h_0, each every so many steps of k. They add up in
    shared memory.
