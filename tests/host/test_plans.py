@@ -489,7 +489,7 @@ def test_inside_a_capture_of_the_user_calls_are_his(host):
 def chosen(host, direct, replayed, staged=False):
     """Let measurements find this."""
     choice = RouteChoice(f"cudnn {direct}", f"cudnn {replayed}", {}, {}, staged=staged)
-    host.rnn.tuner.measure = lambda problem, device, budget: choice
+    host.rnn.tuner.measure = lambda problem, device, budget, known: choice
 
 
 def kept_for_users(host):
@@ -540,11 +540,11 @@ def test_two_threads_that_would_tune_the_same_problem(host):
     tuner = plan.finder.network.tuner
     tune = tuner.measure
 
-    def measure(problem, device, budget):
+    def measure(problem, *rest):
         measured.append(problem)
         inside.set()
         assert go_on.wait(30)
-        return tune(problem, device, budget)
+        return tune(problem, *rest)
 
     tuner.measure = measure
     thread = threading.Thread(target=plan.autotune)

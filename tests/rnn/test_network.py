@@ -9,7 +9,13 @@ from candidates_by_script import launch_on
 
 from dnnffi.device.interface import StreamAt
 from dnnffi.errors import UnsupportedError
-from dnnffi.rnn.network import CALLS_BEFORE_TUNING, FIRST_BUDGET, LATER_BUDGET, Network
+from dnnffi.rnn.network import (
+    CALLS_BEFORE_TUNING,
+    FIRST_BUDGET,
+    LATER_BUDGET,
+    PATIENCE,
+    Network,
+)
 from dnnffi.rnn.route import RouteFinder
 from dnnffi.rnn.tuning import BUDGET, RouteChoice, Times
 from dnnffi.spec.options import RNNOptions
@@ -69,7 +75,7 @@ class Tuner:
 
     def __init__(self):
         self.measured, self.stored, self.looked_up, self.capturing = [], {}, [], False
-        self.works = True
+        self.known, self.works = [], True
 
     def is_capturing(self):
         return self.capturing
@@ -78,8 +84,9 @@ class Tuner:
         self.looked_up.append(problem)
         return self.stored.get(problem.steps)
 
-    def measure(self, problem, device, budget):
+    def measure(self, problem, device, budget, known):
         self.measured.append((problem.steps, problem.batch, budget))
+        self.known.append(known)
         return choice() if self.works else None
 
 
@@ -141,13 +148,22 @@ def test_calls_of_different_sizes_count_together_for_the_first_measurement(netwo
     assert len(tuner.measured) == 1
 
 
-def test_a_further_class_is_measured_once_its_calls_are_frequent_and_in_less_time(network, tuner):
+def test_a_class_that_borrows_is_measured_once_its_calls_took_much_longer(network, tuner):
     called(network, problem(), CALLS_BEFORE_TUNING)
-    for _ in range(CALLS_BEFORE_TUNING - 1):
+    calls = round(PATIENCE * LATER_BUDGET * 1e3 / choice().direct_ms)
+    for _ in range(calls - 1):
         called(network, problem(steps=200))
     assert len(tuner.measured) == 1
     called(network, problem(steps=300))
     assert tuner.measured[1:] == [(300, 3, LATER_BUDGET)]
+    assert tuner.known == [None, choice()]
+
+
+def test_a_class_with_no_choice_to_borrow_is_measured_after_few_calls(network, tuner):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    called(network, problem(lengths=LENGTHS), CALLS_BEFORE_TUNING)
+    assert tuner.measured[1:] == [(20, 3, LATER_BUDGET)]
+    assert tuner.known == [None, None]
 
 
 def test_until_then_it_uses_the_choice_of_the_nearest_class(network, candidates):

@@ -1,9 +1,10 @@
 """A network on one device: what the calls of all its sizes share.
 
 A network is prepared once; sizes belong to a call. Sizes form classes (`dnnffi.spec.size_class`).
-A class is measured once its calls are frequent, on a call whose sizes were seen, and serves all of
-its sizes from then on. Until then it uses what the nearest measured class chose, and before any
-class was measured the rule of the vendor.
+The first class is measured after a few calls of the network, on a call whose sizes were seen, and
+the choice serves all sizes of the class from then on. Another class borrows the choice of the
+nearest measured one, and is measured once its calls have taken much longer than measuring does.
+Before any class is measured, the vendor's rule chooses.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.size_class import SizeClass, size_class
 
 CALLS_BEFORE_TUNING = 8
-"""Calls of a network, and then of each of its classes, that run before the class is measured."""
+"""Calls of a network, and of a class with no choice to borrow, that run before a measurement."""
 
 MAX_CLASSES = 512
 """Classes that a network keeps; with tune="now" all sizes are a class of their own."""
 
 FIRST_BUDGET, LATER_BUDGET = 0.2, 0.1
 """Seconds of measuring for the first class of a network, and for each other one."""
+
+PATIENCE = 10
+"""How many times `LATER_BUDGET` the calls of a class take before it is measured, if it borrows."""
 
 
 class Choice:
@@ -47,14 +51,15 @@ class Choice:
 
 
 class Class:
-    """One class of sizes of a network. ``calls_left`` is how many calls come before measuring it.
+    """One class of sizes of a network.
 
-    ``choice`` is None until it is measured, here or by another process.
+    ``wait`` is what is left of the time before it is measured, of which each call takes a part: 1
+    at first. ``choice`` is None until it is measured, here or by another process.
     """
 
     def __init__(self, sizes: SizeClass) -> None:
         self.sizes = sizes
-        self.calls_left = CALLS_BEFORE_TUNING
+        self.wait = 1.0
         self.is_looked_up = False
         self.choice: Choice | None = None
 
@@ -76,7 +81,7 @@ class Network:
         self.tuner = tuner
         self._turn = Turn()
         self._classes: PlanCache[Class] = PlanCache(MAX_CLASSES)
-        self._calls_left = CALLS_BEFORE_TUNING
+        self._wait = 1.0  # before the first measurement
         self.version = 0
 
     def class_of(self, problem: RNNProblem) -> Class:
@@ -104,23 +109,32 @@ class Network:
         if known is not None:
             self._apply(found, problem, known)
 
-    def is_due(self, found: Class) -> bool:
-        """Count a call of a class that is not measured; return whether it is to be measured now."""
-        found.calls_left -= 1
-        self._calls_left -= 1
-        return found.calls_left <= 0 or (self._calls_left <= 0 and self.version == 0)
+    def is_due(self, found: Class, call_ms: float | None) -> bool:
+        """Count a call of a class that is not measured; return whether it is to be measured now.
+
+        ``call_ms`` is about what the call takes with a borrowed choice, in milliseconds; None if
+        there is no choice to borrow.
+        """
+        part = 1 / CALLS_BEFORE_TUNING
+        if call_ms is not None:
+            part = call_ms / (PATIENCE * LATER_BUDGET * 1e3)
+        found.wait -= part
+        self._wait -= part
+        return found.wait <= 0 or (self._wait <= 0 and self.version == 0)
 
     def measure(self, found: Class, problem: RNNProblem) -> bool:
         """Measure the candidates of a class on scratch data. False if that cannot be done now."""
         with self._turn.take() as mine:
             if self.tuner is None or not mine or self.tuner.is_capturing():
                 return False
-            # What fails is not tried in every call.
-            found.calls_left = self._calls_left = CALLS_BEFORE_TUNING << 10
-            budget = LATER_BUDGET if self.version else FIRST_BUDGET
+            found.wait = self._wait = 1024  # what fails is not tried in every call
+            budget, borrowed = FIRST_BUDGET, None
             if problem.options.tune == "now":
                 budget = BUDGET
-            choice = self.tuner.measure(problem, self._device, budget)
+            elif self.version and found.choice is None:
+                budget, borrowed = LATER_BUDGET, self.choice_for(found)
+            known = None if borrowed is None else borrowed.found
+            choice = self.tuner.measure(problem, self._device, budget, known)
             return choice is not None and self._apply(found, problem, choice)
 
     def choice_for(self, found: Class) -> Choice | None:

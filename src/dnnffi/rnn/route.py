@@ -111,8 +111,7 @@ class RouteFinder:
         choice = None if self._used is None else self._used.found
         if choice is None or choice.replayed is None or not choice.times:
             return 2
-        direct = choice.times[choice.direct].direct or 0.0
-        gain = direct - (choice.times[choice.replayed].replayed or 0.0)
+        gain = choice.direct_ms - (choice.times[choice.replayed].replayed or 0.0)
         return min(max(2, round(CAPTURE_MS / max(gain, 1e-3))), MAX_CALLS_BEFORE_CAPTURE)
 
     @property
@@ -133,13 +132,14 @@ class RouteFinder:
     def begin(self) -> None:
         """Measure now if that is asked for."""
         if self._problem.options.tune == "now" and self._is_unmeasured and not self.autotune():
-            self._class.calls_left = 1  # captured by the caller: measure after that
+            self._class.wait = 0.0  # captured by the caller: measure after that
 
     def advance(self) -> None:
         """Count a call, measure the class if that is due, and complete the route."""
         if self._is_unmeasured:
             self.network.class_of(self._problem)  # what is on disk, if the first look was captured
-            if self._class.choice is None and self.network.is_due(self._class):
+            call_ms = None if self._used is None else self._used.found.direct_ms
+            if self._class.choice is None and self.network.is_due(self._class, call_ms):
                 self.network.measure(self._class, self._problem)
         self.update()
         self._calls += 1

@@ -36,6 +36,9 @@ from dnnffi.spec.size_class import size_class
 BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
 
+FAR_BEHIND = 2.0
+"""Times slower than the best in the class that is borrowed from: not measured again."""
+
 OTHER_NUMBERS = "draws other random numbers for dropout, so it is only compared with"
 """The reason for which the oracle is not a candidate of a network that drops."""
 
@@ -52,6 +55,11 @@ class Times(NamedTuple):
     direct: float | None = None
     replayed: float | None = None
     staged: float | None = None
+
+    @property
+    def fastest(self) -> float:
+        """The shortest of them."""
+        return min(ms for ms in self if ms is not None)
 
 
 class RouteChoice(NamedTuple):
@@ -75,6 +83,21 @@ class RouteChoice(NamedTuple):
         """The candidates that run: ``direct`` and, if there is one, ``replayed``."""
         return [self.direct] if self.replayed is None else [self.direct, self.replayed]
 
+    @property
+    def direct_ms(self) -> float:
+        """Milliseconds of a call without a graph."""
+        return self.times[self.direct].direct or 0.0
+
+    def far_behind(self) -> dict[str, str]:
+        """Return the candidates that were much slower than the best, each with the reason."""
+        fastest = {name: taken.fastest for name, taken in self.times.items()}
+        best = min(fastest.values())
+        return {
+            name: f"took {ms / best:.1f} times as long as the best for other sizes"
+            for name, ms in fastest.items()
+            if ms > FAR_BEHIND * best
+        }
+
 
 def tune(
     candidates: CandidateSet,
@@ -84,6 +107,7 @@ def tune(
     launch_on: LaunchOn,
     *,
     budget: float = BUDGET,
+    known: RouteChoice | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RouteChoice | None:
     """Measure the candidates of a problem, or None where not even the oracle ran.
@@ -93,14 +117,18 @@ def tune(
     caller's own arrays is allocated, and given back at the end.
 
     ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
-    runs, which compile and load kernels, do not count.
+    runs, which compile and load kernels, do not count. ``known`` is the result for other sizes of
+    the network: what was far behind there is not measured, and the oracle only compared with.
     """
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
     trial: Trial | None
     oracle = candidates.oracle(problem)
     offers = candidates.offers(problem)
-    names = list(dict.fromkeys((oracle, *offers)))
+    behind = {} if known is None else known.far_behind()
+    refused.update((name, behind[name]) for name in offers if name in behind)
+    timed = [name for name in offers if name not in behind]
+    names = list(dict.fromkeys((oracle, *timed)))
     measured = problem._replace(dropout=0.0)
     end = clock() + budget
     expected: HostArrays = []
@@ -127,8 +155,10 @@ def tune(
                     if wrong:
                         refused[name] = wrong
                         continue
-                    best = min(fastest.values(), default=inf)
-                    times[name] = taken = trial.times(best)
+                    if name in timed:
+                        best = min(fastest.values(), default=inf)
+                        times[name] = taken = trial.times(best)
+                        fastest[name] = taken.fastest
             except FAILURES as error:
                 refused[name] = f"{type(error).__name__}: {error}"
                 if not expected:
@@ -136,11 +166,9 @@ def tune(
                 continue
             finally:
                 trial = None  # its memory goes back first
-            fastest[name] = min(t for t in taken if t is not None)
             if not expected:
                 expected, end = found, clock() + budget
     if oracle not in offers:
-        del times[oracle]
         refused[oracle] = OTHER_NUMBERS
     return choose(times, refused) if times else None
 
@@ -374,16 +402,19 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
         self._launch_on = launch_on
 
     def measure(
-        self, problem: RNNProblem, device: int, budget: float = BUDGET
+        self,
+        problem: RNNProblem,
+        device: int,
+        budget: float = BUDGET,
+        known: RouteChoice | None = None,
     ) -> RouteChoice | None:
-        """Measure now with ``budget`` seconds (see `tune`), and keep the result.
+        """Measure now with ``budget`` seconds and what is ``known`` (see `tune`); keep the result.
 
         What is measured with the option tune="now" is the result of these sizes alone, and of their
         class if that has none yet.
         """
-        found = tune(
-            self._candidates, problem, device, self._memory, self._launch_on, budget=budget
-        )
+        where = device, self._memory, self._launch_on
+        found = tune(self._candidates, problem, *where, budget=budget, known=known)
         if found is None:
             return None
         self._keep(problem, device, found)
