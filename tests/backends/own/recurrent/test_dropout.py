@@ -85,7 +85,7 @@ def dropped(problem, values, seed=LARGE_SEED, drawn=0, layer=0):
     layout = row_layout(problem)
     at = 0, 0
     if layout.tables is not None:
-        entries = memory.constant(layout.tables.entries)
+        entries = memory.constant(layout.tables.entries())
         at = layout.tables.addresses(entries.data.ptr)[::2]
     made = DropoutKernels(problem.spec.dtype, memory).bind(problem, layout, generator)
     taken = memory.zeros((16,), np.uint8)

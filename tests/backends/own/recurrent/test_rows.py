@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emulated_cuda import EmulatedMemory
+from host_memory import POISON
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent.packing import Packing
-from dnnffi.backends.own.recurrent.rows import Tables, row_layout
+from dnnffi.backends.own.recurrent import kernels, packing
+from dnnffi.backends.own.recurrent.packing import Cleared, Packing
+from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -58,10 +60,10 @@ def test_rows_of_unequal_length_are_packed_by_tables(batch_first, lengths, more)
 
 def split(tables):
     """The three tables as lists."""
-    entries, steps = tables.entries.tolist(), tables.steps
+    entries, steps, batch = tables.entries().tolist(), tables.steps, len(tables.caller_lengths)
     starts = [(address - 1000) // 4 for address in tables.addresses(1000)]
-    assert starts == [0, steps + 1, steps + 1 + tables.batch]
-    assert len(entries) == steps + 1 + 2 * tables.batch
+    assert starts == [0, steps + 1, steps + 1 + batch]
+    assert 4 * len(entries) == tables.nbytes
     return entries[: starts[1]], entries[starts[1] : starts[2]], entries[starts[2] :]
 
 
@@ -98,17 +100,86 @@ def test_rows_of_equal_length_are_stored_at_constant_strides(steps, batch, batch
     assert found.positions == steps * batch
 
 
+class Padded:
+    """A padded array of a ragged batch on the emulated device, and room for its packed form."""
+
+    def __init__(self, problem, width, offset=0, seed=0):
+        self.problem, self.layout, self.width = problem, row_layout(problem), width
+        self.memory = EmulatedMemory(offset=offset)
+        self.launch = Launch(self.memory.current_stream(), 0)
+        self.packing = Packing(2, self.memory)
+        rng = np.random.default_rng(seed)
+        shape = (*problem.x_shape[:-1], width)
+        self.padded = self.memory.array(rng.integers(0, 2**16, shape, np.uint16))
+        self.packed = self.memory.empty((self.layout.positions, width), np.uint16)
+        self.aligned = EmulatedMemory()
+        self.tables = self.aligned.empty((self.layout.tables.nbytes // 4,), np.int32)
+        self.cleared = self.aligned.empty((16 * 40,), np.uint8)
+
+    def run(self, kernel):
+        """Run `Packing.begin` or `Packing.gather` on the arrays."""
+        kernel(
+            *(self.launch, self.layout, self.tables.data.ptr, self.padded.data.ptr),
+            *(self.packed.data.ptr, self.width),
+            Cleared(self.cleared.data.ptr, self.cleared.nbytes),
+        )
+        self.memory.check_margins()
+        self.aligned.check_margins()
+
+    def check(self):
+        """The tables are those that the host makes, rows are in their places, all is cleared."""
+        assert np.array_equal(self.tables, self.layout.tables.entries())
+        assert not self.cleared.any()
+        if self.layout.caller_strides is None:
+            return
+        step_stride, row_stride = self.layout.caller_strides
+        rows = np.asarray(self.padded).reshape(-1, self.width)
+        places, _ = positions(self.problem.lengths)
+        expected = [rows[step * step_stride + row * row_stride] for row, step in places]
+        assert np.array_equal(self.packed, expected)
+
+
+@pytest.mark.parametrize(("width", "offset"), [(8, 0), (40, 0), (3, 0), (8, 2)])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("lengths", [(3, 1), (2, 5, 2, 5, 1), (1,) * 70 + (4, 2) * 3])
+def test_a_forward_begins_with_tables_packed_rows_and_cleared_memory(
+    lengths, batch_first, width, offset
+):
+    steps = max(lengths) + 1
+    problem = RNNProblem.dense(SPEC, steps, len(lengths), batch_first=batch_first, lengths=lengths)
+    padded = Padded(problem, width, offset)
+    padded.run(padded.packing.begin)
+    padded.check()
+
+
+def test_rows_that_are_packed_already_are_not_copied():
+    padded = Padded(RNNProblem.packed(SPEC, [4, 2, 1]), 8)
+    padded.run(padded.packing.begin)
+    padded.check()
+    assert (np.asarray(padded.packed).view(np.uint8) == POISON).all()
+
+
+def test_the_lengths_of_a_large_batch_do_not_fit_into_one_launch(monkeypatch):
+    monkeypatch.setattr(packing, "MAX_ROWS", 4)
+    padded = Padded(RNNProblem.dense(SPEC, 5, 6, lengths=[1, 4, 2, 4, 1, 3]), 8)
+    monkeypatch.setattr(padded.packing, "_store", kernel_of_entries(padded.memory, monkeypatch))
+    padded.run(padded.packing.begin)
+    padded.check()
+
+
+def kernel_of_entries(memory, monkeypatch):
+    """`store_entries` for the limit that a test has set."""
+    monkeypatch.setattr(kernels, "MAX_ROWS", packing.MAX_ROWS)
+    return memory.kernel(*kernels.table_kernel())
+
+
+def test_a_backward_packs_by_the_tables_of_its_forward():
+    padded = Padded(RNNProblem.dense(SPEC, 5, 3, lengths=[2, 4, 4]), 24)
+    padded.tables[...] = padded.layout.tables.entries()
+    padded.run(padded.packing.gather)
+    padded.check()
+
+
 def test_tables_have_the_integers_that_kernels_read():
     tables = row_layout(RNNProblem.dense(SPEC, 3, 2, lengths=[1, 3])).tables
-    assert tables.entries.dtype == np.dtype(np.int32)
-
-
-@pytest.mark.parametrize("entries", [1, 959, 960, 961, 2000])
-def test_tables_of_any_size_are_stored_by_launches(entries):
-    memory = EmulatedMemory()
-    packing = Packing(2, memory)
-    tables = Tables(np.arange(7, entries + 7, dtype=np.int32), 0, 0)
-    target = memory.zeros((entries,), np.int32)
-    packing.store(Launch(memory.current_stream(), 0), tables, target.data.ptr)
-    assert np.array_equal(np.asarray(target), tables.entries)
-    memory.check_margins()
+    assert tables.entries().dtype == np.dtype(np.int32)

@@ -40,7 +40,7 @@ from dnnffi.backends.own.recurrent.layout import (
     layer_weights,
 )
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel, NarrowMatrices
-from dnnffi.backends.own.recurrent.packing import Packing
+from dnnffi.backends.own.recurrent.packing import Cleared, Packing
 from dnnffi.backends.own.recurrent.products import BoundProducts, Products
 from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.backends.rnn_interface import (
@@ -74,6 +74,10 @@ class _Room(NamedTuple):
     def addresses(self, workspace: int) -> tuple[int, int]:
         """Of what groups exchange, and of the weights that they stream."""
         return workspace + self.exchange, workspace + self.streamed
+
+    def cleared(self, workspace: int) -> Cleared:
+        """What is to be cleared before the kernel."""
+        return Cleared(workspace + self.exchange, self.exchange_bytes)
 
 
 class OwnNetwork:
@@ -244,7 +248,7 @@ class OwnRNNExecutor(AddressExecutor):
         kept = reserve if network.is_training else workspace
         self._tables = self._packed_x = self._taken = 0
         if layout.tables is not None:
-            self._tables = kept.add(layout.tables.entries.nbytes)
+            self._tables = kept.add(layout.tables.nbytes)
             self._packed_x = kept.add(input_bytes)
         if self._dropout is not None:
             self._taken = kept.add(STATE_BYTES)
@@ -338,11 +342,11 @@ class OwnRNNExecutor(AddressExecutor):
         kept = at.reserve if network.is_training else at.workspace
         x, layout, weights_at = at.x, self._layout, at.weights
         tables = self._table_addresses(kept)
-        if network.packing is not None and layout.tables is not None:
-            network.packing.store(launch, layout.tables, tables[0])
+        if network.packing is not None:
             if self._copies:
-                x, width = kept + self._packed_x, network.spec.input_size
-                network.packing.gather(launch, layout, tables[0], at.x, x, width)
+                x = kept + self._packed_x
+            width, cleared = network.spec.input_size, self._forward_room.cleared(at.workspace)
+            network.packing.begin(launch, layout, tables[0], at.x, x, width, cleared)
         if self._dropout is not None:
             self._dropout.take(launch, kept + self._taken)
         has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
@@ -412,8 +416,8 @@ class OwnRNNExecutor(AddressExecutor):
     def _prepare_h(self, launch: Launch, layer: int, at: ForwardAddresses) -> None:
         """Enqueue what the recurrence of a layer reads besides the gates."""
         narrow, weights = self._narrow, self._weights[layer]
-        if layer == 0:
-            self._clear(launch, at.workspace, self._forward_room)
+        if layer == 0 and self._network.packing is None:
+            self._clear(launch, self._forward_room.cleared(at.workspace))
         if narrow is not None:
             w_hh = at.weights + weights.w_hh
             narrow.narrow(launch, w_hh, weights.matrix_stride, at.workspace)
@@ -425,13 +429,14 @@ class OwnRNNExecutor(AddressExecutor):
         network, layout = self._network, self._layout
         spec, launches = network.spec, self._backward_launches
         assert launches is not None
-        self._clear(launch, at.workspace, self._backward_room)
         tables = self._table_addresses(at.reserve)
-        dy = at.dy
+        dy, cleared = at.dy, self._backward_room.cleared(at.workspace)
         if network.packing is not None and self._copies:
             dy = at.workspace + self._dy
             width = spec.hidden_size * self._directions
-            network.packing.gather(launch, layout, tables[0], at.dy, dy, width)
+            network.packing.gather(launch, layout, tables[0], at.dy, dy, width, cleared)
+        else:
+            self._clear(launch, cleared)
         layers = launches.kernel.layers
         for layer in reversed(range(0, spec.num_layers, layers)):
             weights, arrays, last = self._weights[layer], self._arrays[layer], layer + layers - 1
@@ -539,10 +544,10 @@ class OwnRNNExecutor(AddressExecutor):
             stream=launch.stream,
         )
 
-    def _clear(self, launch: Launch, workspace: int, room: _Room) -> None:
+    def _clear(self, launch: Launch, cleared: Cleared) -> None:
         """Clear what groups exchange."""
-        if room.exchange_bytes:
-            self._memory.clear(workspace + room.exchange, room.exchange_bytes, launch.stream)
+        if cleared.nbytes:
+            self._memory.clear(*cleared, launch.stream)
 
     def close(self) -> None:
         """Nothing native is held: the network keeps it for all sizes."""

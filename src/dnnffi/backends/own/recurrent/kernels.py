@@ -16,6 +16,12 @@ _BY_TENSOR_CORES = "tiles", "weights", "product", "recurrence"
 _BY_FMA = ("fma",)
 _PIECES = {WORD_BYTES: "uint4", 4: "unsigned int", 2: "unsigned short"}
 
+MAX_ROWS = 960
+"""Rows of a batch whose lengths fit into the arguments of one launch, which may have 4096 bytes."""
+
+ROWS_PER_BLOCK = 32
+"""Rows of a step that a block packs."""
+
 SourceAndName = tuple[str, str]
 """Of a kernel that has no geometry: what `MemoryWithGraphs.kernel` takes."""
 
@@ -46,11 +52,14 @@ def narrow_kernel() -> SourceAndName:
 
 
 def row_kernels(item_bytes: int) -> dict[tuple[str, int], SourceAndName]:
-    """Return what copies rows of elements of ``item_bytes`` bytes: by direction and piece bytes."""
+    """Return what packs and unpacks rows of elements of ``item_bytes`` bytes.
+
+    By name and the bytes of the pieces that it copies.
+    """
     return {
-        (what, nbytes): (_rows(nbytes), f"{what}_rows")
+        (name, nbytes): (_rows(nbytes), name)
         for nbytes in (WORD_BYTES, item_bytes)
-        for what in ("gather", "scatter")
+        for name in ("begin_rows", "gather_rows", "scatter_rows")
     }
 
 
@@ -60,7 +69,8 @@ def table_kernel() -> SourceAndName:
 
 
 def _rows(piece_bytes: int) -> str:
-    return f"#define PIECE {_PIECES[piece_bytes]}\n{_text('rows')}"
+    constants = {"MAX_ROWS": MAX_ROWS, "ROWS_PER_BLOCK": ROWS_PER_BLOCK}
+    return f"#define PIECE {_PIECES[piece_bytes]}\n{_constants(constants)}{_text('rows')}"
 
 
 def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:

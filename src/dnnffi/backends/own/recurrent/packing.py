@@ -2,38 +2,89 @@
 
 from __future__ import annotations
 
+from array import array
+from typing import NamedTuple
+
 import numpy as np
 
 from dnnffi.backends.own.recurrent.geometry import WORD_BYTES
-from dnnffi.backends.own.recurrent.kernels import row_kernels, table_kernel
+from dnnffi.backends.own.recurrent.kernels import (
+    MAX_ROWS,
+    ROWS_PER_BLOCK,
+    row_kernels,
+    table_kernel,
+)
 from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
 _THREADS = 256
 _MAX_BLOCKS = 2**16
 
-ENTRIES_PER_LAUNCH = 960
-"""Entries of `Tables` that one launch stores: its arguments may have 4096 bytes."""
+
+class Cleared(NamedTuple):
+    """Memory that a kernel clears beside its own work: whole words, at an address."""
+
+    address: int
+    nbytes: int
 
 
 class Packing:
-    """Stores tables, and copies padded rows of elements of ``item_bytes`` bytes to packed ones."""
+    """Makes tables, and copies padded rows of elements of ``item_bytes`` bytes to packed ones."""
 
     def __init__(self, item_bytes: int, memory: MemoryWithGraphs) -> None:
         self._item_bytes = item_bytes
+        self._memory = memory
         self._store = memory.kernel(*table_kernel())
         self._kernels: dict[tuple[str, int], Kernel] = {
-            copies: memory.kernel(*kernel) for copies, kernel in row_kernels(item_bytes).items()
+            key: memory.kernel(*kernel) for key, kernel in row_kernels(item_bytes).items()
         }
 
-    def store(self, launch: Launch, tables: Tables, target: int) -> None:
-        """Enqueue the storing of ``tables`` at address ``target``."""
-        entries = tables.entries
-        for first in range(0, entries.size, ENTRIES_PER_LAUNCH):
-            part = entries[first : first + ENTRIES_PER_LAUNCH]
-            head = np.array((target + INDEX_BYTES * first, part.size), np.int64).tobytes()
-            values = part.tobytes().ljust(ENTRIES_PER_LAUNCH * INDEX_BYTES, b"\0")
-            self._store((1,), (_THREADS,), (head + values,), stream=launch.stream)
+    def begin(
+        self,
+        launch: Launch,
+        layout: RowLayout,
+        tables_at: int,
+        padded: int,
+        packed: int,
+        width: int,
+        cleared: Cleared,
+    ) -> None:
+        """Enqueue what a forward pass begins with: make the tables at ``tables_at``, and `gather`.
+
+        Rows that are packed already are not copied.
+        """
+        tables = layout.tables
+        assert tables is not None
+        batch = layout.batch
+        if layout.caller_strides is None:
+            padded = packed = 0
+        if batch > MAX_ROWS:
+            self._store_all(launch, tables, tables_at)
+            if padded:
+                self.gather(launch, layout, tables_at, padded, packed, width, cleared)
+            else:
+                self._memory.clear(*cleared, launch.stream)
+            return
+        kernel, pieces = self._kernel("begin_rows", padded, packed, width)
+        lengths = array("i", tables.caller_lengths).tobytes()
+        parts = -(-batch // ROWS_PER_BLOCK) if padded else 1
+        kernel(
+            (layout.steps * parts,),
+            (_THREADS,),
+            (
+                padded,
+                packed,
+                *tables.addresses(tables_at),
+                cleared.address,
+                cleared.nbytes // WORD_BYTES,
+                parts,
+                *(layout.caller_strides or (0, 0)),
+                pieces,
+                batch.to_bytes(8, "little") + lengths.ljust(MAX_ROWS * INDEX_BYTES, b"\0"),
+            ),
+            stream=launch.stream,
+            shared_mem=2 * INDEX_BYTES * batch,
+        )
 
     def gather(
         self,
@@ -43,25 +94,21 @@ class Packing:
         padded: int,
         packed: int,
         width: int,
+        cleared: Cleared,
     ) -> None:
         """Enqueue the copy of rows of ``width`` elements from the caller's array to packed ones."""
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
         step_offsets, _, caller_rows = tables.addresses(tables_at)
-        kernel, pieces = self._kernel("gather", padded, packed, width)
+        kernel, pieces = self._kernel("gather_rows", padded, packed, width)
         kernel(
             _blocks(layout.steps * layout.batch),
             (_THREADS,),
             (
-                padded,
-                packed,
-                step_offsets,
-                caller_rows,
-                layout.steps,
-                layout.batch,
-                *strides,
-                pieces,
+                *(padded, packed, step_offsets, caller_rows),
+                *(layout.steps, layout.batch, *strides, pieces),
+                *(cleared.address, cleared.nbytes // WORD_BYTES),
             ),
             stream=launch.stream,
         )
@@ -83,7 +130,7 @@ class Packing:
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
-        kernel, pieces = self._kernel("scatter", packed, padded, width)
+        kernel, pieces = self._kernel("scatter_rows", packed, padded, width)
         at = tables.addresses(tables_at)
         kernel(
             _blocks(steps * layout.batch),
@@ -92,12 +139,21 @@ class Packing:
             stream=launch.stream,
         )
 
-    def _kernel(self, what: str, source: int, target: int, width: int) -> tuple[Kernel, int]:
+    def _store_all(self, launch: Launch, tables: Tables, target: int) -> None:
+        """Enqueue the storing of ``tables`` at address ``target``, as the host has made them."""
+        entries = tables.entries()
+        for first in range(0, entries.size, MAX_ROWS):
+            part = entries[first : first + MAX_ROWS]
+            head = np.array((target + INDEX_BYTES * first, part.size), np.int64).tobytes()
+            values = part.tobytes().ljust(MAX_ROWS * INDEX_BYTES, b"\0")
+            self._store((1,), (_THREADS,), (head + values,), stream=launch.stream)
+
+    def _kernel(self, name: str, source: int, target: int, width: int) -> tuple[Kernel, int]:
         """Return the kernel with the widest pieces that fit, and the pieces of a row."""
         row_bytes = width * self._item_bytes
         is_aligned = (source | target | row_bytes) % WORD_BYTES == 0
         piece_bytes = WORD_BYTES if is_aligned else self._item_bytes
-        return self._kernels[what, piece_bytes], row_bytes // piece_bytes
+        return self._kernels[name, piece_bytes], row_bytes // piece_bytes
 
 
 def _blocks(rows: int) -> tuple[int]:

@@ -1,13 +1,84 @@
-/* Copies between padded sequences of unequal length and packed rows, and the tables that say where
-   each packed row is stored: see `rows.py`. A row consists of `pieces` pieces of type PIECE. */
+/* Packed rows: sequences of unequal length, sorted by decreasing length and stored step by step
+   without padding. A row is one sequence of the batch at one step, and consists of `pieces` pieces of
+   type PIECE. The tables say where packed rows are stored (see `rows.py`):
+     step_offsets [steps + 1], lengths [batch], caller_rows [batch]
+   Padded arrays are [steps, batch, pieces] or [batch, steps, pieces]; `step_stride` and `row_stride`
+   are theirs, in rows. Packed arrays are [positions, pieces]. A warp copies one row of one step. */
 
-/* Tables reach the device as an argument of a launch: no memory of the host has to outlive the call,
-   also where the launch is captured and replayed. */
+/* Clears what groups of the recurrence exchange, before its kernel starts. */
+static DEVICE void clear_words(uint4 *cleared, long long count)
+{
+    const long long all = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += all)
+        cleared[i] = make_uint4(0, 0, 0, 0);
+}
+
+/* The lengths of all rows, in the caller's order. They reach the device as an argument of a launch:
+   no memory of the host has to outlive the call, also where the launch is captured and replayed. */
+struct Lengths
+{
+    long long batch;
+    int of_row[MAX_ROWS]; /* [batch] */
+};
+
+/* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears. Every block sorts
+   for itself in shared memory, int [2, batch]. Rows of equal length keep their order, so that the sums
+   of gradients have the same order in every call. `parts` blocks pack one step, ROWS_PER_BLOCK of its
+   rows each. Grid: steps * parts. */
+extern "C" __global__ void begin_rows(
+    const PIECE *padded, PIECE *packed, int *step_offsets, int *lengths, int *caller_rows,
+    uint4 *cleared, long long cleared_count, long long parts, long long step_stride,
+    long long row_stride, long long pieces, const __grid_constant__ Lengths rows)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int batch = rows.batch;
+    int *sorted_lengths = (int *)memory, *sorted_rows = sorted_lengths + batch;
+    for (int row = threadIdx.x; row < batch; row += blockDim.x) {
+        const int length = rows.of_row[row];
+        int rank = 0;
+        for (int other = 0; other < batch; other++) {
+            const int other_length = rows.of_row[other];
+            rank += other_length > length || (other_length == length && other < row);
+        }
+        sorted_lengths[rank] = length;
+        sorted_rows[rank] = row;
+    }
+    clear_words(cleared, cleared_count);
+    __syncthreads();
+    const long long step = blockIdx.x / parts, part = blockIdx.x % parts;
+    long long offset = 0; /* rows of all earlier steps */
+    int count = 0;        /* rows of this step */
+    for (int row = 0; row < batch; row++) {
+        const int length = sorted_lengths[row];
+        offset += length < step ? length : step;
+        count += length > step;
+    }
+    if (part == 0 && threadIdx.x == 0) {
+        step_offsets[step] = offset;
+        step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
+    }
+    if (blockIdx.x == 0) {
+        for (int row = threadIdx.x; row < batch; row += blockDim.x) {
+            lengths[row] = sorted_lengths[row];
+            caller_rows[row] = sorted_rows[row];
+        }
+    }
+    if (!padded) return;
+    const int first = part * ROWS_PER_BLOCK;
+    const int end = first + ROWS_PER_BLOCK < count ? first + ROWS_PER_BLOCK : count;
+    for (int row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
+        const PIECE *from = padded + (step * step_stride + sorted_rows[row] * row_stride) * pieces;
+        PIECE *to = packed + (offset + row) * pieces;
+        for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32) to[piece] = from[piece];
+    }
+}
+
+/* A part of the tables of a larger batch than `begin_rows` takes. */
 struct Entries
 {
-    int *target;    /* [count] */
+    int *target; /* [count] */
     long long count;
-    int values[960]; /* the first `count` are stored */
+    int values[MAX_ROWS]; /* the first `count` are stored */
 };
 
 extern "C" __global__ void store_entries(const __grid_constant__ Entries entries)
@@ -15,12 +86,13 @@ extern "C" __global__ void store_entries(const __grid_constant__ Entries entries
     for (int i = threadIdx.x; i < entries.count; i += blockDim.x) entries.target[i] = entries.values[i];
 }
 
-/* A warp copies one row of one step. `step_stride` and `row_stride` are those of the padded array, in
-   rows. padded [steps, batch, pieces] or [batch, steps, pieces], packed [positions, pieces]. */
+/* Packs a padded array by tables that are stored, and clears. */
 extern "C" __global__ void gather_rows(
     const PIECE *padded, PIECE *packed, const int *step_offsets, const int *caller_rows,
-    long long steps, long long batch, long long step_stride, long long row_stride, long long pieces)
+    long long steps, long long batch, long long step_stride, long long row_stride, long long pieces,
+    uint4 *cleared, long long cleared_count)
 {
+    clear_words(cleared, cleared_count);
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
     const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     for (long long i = first; i < steps * batch; i += warps) {

@@ -20,22 +20,48 @@ INDEX_BYTES = 4
 
 
 class Tables(NamedTuple):
-    """Index tables of packed rows, as kernels read them: int32 entries, one table after the other.
+    """Index tables of packed rows: int32 entries, one table after the other in device memory.
 
     step_offsets [steps + 1] : first position of each step; the last entry is the number of
         positions
     lengths [batch] : steps of each packed row, in decreasing order
     caller_rows [batch] : index of each packed row in the caller's batch
+
+    Kernels make them of ``caller_lengths``, the lengths in the caller's order.
     """
 
-    entries: np.ndarray[Any, np.dtype[np.int32]]
+    caller_lengths: tuple[int, ...]
     steps: int
-    batch: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables."""
+        return INDEX_BYTES * (self.steps + 1 + 2 * len(self.caller_lengths))
 
     def addresses(self, start: int) -> tuple[int, int, int]:
         """Return the address of each table if the first is stored at ``start``."""
         lengths = start + INDEX_BYTES * (self.steps + 1)
-        return start, lengths, lengths + INDEX_BYTES * self.batch
+        return start, lengths, lengths + INDEX_BYTES * len(self.caller_lengths)
+
+    def entries(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Return the tables as they are in device memory.
+
+        Examples
+        --------
+        >>> Tables((1, 3), steps=3).entries().tolist()
+        [0, 2, 3, 4, 3, 1, 1, 0]
+        """
+        steps, batch = self.steps, len(self.caller_lengths)
+        entries = np.zeros(steps + 1 + 2 * batch, np.int32)
+        step_offsets = entries[: steps + 1]
+        lengths, caller_rows = entries[steps + 1 :].reshape(2, batch)
+        in_order = np.array(self.caller_lengths, np.int32)
+        caller_rows[:] = (-in_order).argsort(kind="stable")  # packed rows stay where they are
+        in_order.take(caller_rows, out=lengths)
+        # A step has the rows that have not ended before it.
+        rows_of_step = batch - np.bincount(in_order, minlength=steps + 1).cumsum()
+        step_offsets[1:] = rows_of_step[:-1].cumsum()
+        return entries
 
 
 class RowLayout(NamedTuple):
@@ -63,25 +89,15 @@ def row_layout(problem: RNNProblem) -> RowLayout:
     >>> from dnnffi.spec.rnn import RNNSpec
     >>> spec = RNNSpec(mode="gru", input_size=1, hidden_size=1)
     >>> layout = row_layout(RNNProblem.dense(spec, steps=4, batch=2, lengths=[1, 3]))
-    >>> layout.positions, layout.tables.entries.tolist()
-    (4, [0, 2, 3, 4, 3, 1, 1, 0])
+    >>> layout.positions, layout.tables
+    (4, Tables(caller_lengths=(1, 3), steps=3))
     """
     steps, batch, lengths = problem.steps, problem.batch, problem.lengths
     is_packed = problem.layout == PACKED
     strides = (1, steps) if problem.layout == BATCH_MAJOR else (batch, 1)
     if lengths is None or (is_packed and lengths[0] == lengths[-1]):
         return RowLayout(steps, batch, steps * batch, *strides)
-    longest, positions = max(lengths), sum(lengths)
-    entries = np.zeros(longest + 1 + 2 * batch, np.int32)
-    step_offsets = entries[: longest + 1]
-    of_rows, caller_rows = entries[longest + 1 :].reshape(2, batch)
-    row_lengths = np.array(lengths, np.int32)
-    caller_rows[:] = (-row_lengths).argsort(kind="stable")  # packed rows stay where they are
-    row_lengths.take(caller_rows, out=of_rows)
-    # A step has the rows that have not ended before it.
-    np.bincount(row_lengths).cumsum(out=step_offsets)
-    np.subtract(batch, step_offsets, out=step_offsets)
-    step_offsets[1:] = step_offsets[:-1].cumsum()
-    step_offsets[0] = 0
-    tables = Tables(entries, longest, batch)
-    return RowLayout(longest, batch, positions, 0, 0, tables, None if is_packed else strides)
+    longest = max(lengths)
+    tables = Tables(lengths, longest)
+    caller_strides = None if is_packed else strides
+    return RowLayout(longest, batch, sum(lengths), 0, 0, tables, caller_strides)
