@@ -506,16 +506,6 @@ def test_completion_shows_what_users_need():
     ]
 
 
-@pytest.mark.parametrize("made", [lambda w: w, lambda w: RNNWeights._of_result(w.flat, w.layout)])
-def test_sixty_four_calls_with_the_same_weights_are_known(made):
-    known, plan = made(packed())._known, np.empty(0)  # anything that may be referred to weakly
-    counts = []
-    for number in range(65):
-        known.add((number,), plan)
-        counts.append(len(known))
-    assert counts == [*range(1, 65), 1]
-
-
 # Arrays on a device, without CuPy
 
 

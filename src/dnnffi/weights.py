@@ -13,7 +13,6 @@ from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.spans import check_apart, span_of, spans_of, written_span
 from dnnffi.execution.embedding import unwrap
-from dnnffi.execution.known_calls import KnownCalls
 from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
 from dnnffi.formats.network import Network
 from dnnffi.spec.checks import is_ordered
@@ -23,10 +22,6 @@ from dnnffi.spec.weights import DEFAULT_LAYOUT, Block, WeightLayout, weight_layo
 
 LayoutOf = LayoutName | Literal["reference"] | None
 """A backend whose layout is asked for, PyTorch's order, or None for the default, cuDNN's."""
-
-MOST_CALLS = 64
-"""Calls with the same weights that are known before they are forgotten all at once."""
-
 
 class RNNWeights(Generic[ArrayT]):
     """The weights of an RNN in one flat buffer, with the layout of that buffer.
@@ -55,7 +50,7 @@ class RNNWeights(Generic[ArrayT]):
     """
 
     # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, the
-    # calls that these weights know, and what backends with devices of their own keep of them.
+    # networks that calls with these weights have checked, and what backends with devices of their own keep of them.
     __slots__ = ("_arrays", "_buffer", "_known", "_packed", "layout", "spec")
 
     def __init__(
@@ -80,7 +75,7 @@ class RNNWeights(Generic[ArrayT]):
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
-        self._known: KnownCalls[Any] = KnownCalls(MOST_CALLS)
+        self._known: dict[tuple[Any, ...], Any] = {}
         self._packed: dict[str, Any] = {}  # by the backend's name
 
     @classmethod
@@ -88,7 +83,7 @@ class RNNWeights(Generic[ArrayT]):
         """Take, without checks, a buffer that dnnffi made, or what JAX puts in its place."""
         made = cls.__new__(cls)
         made._buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
-        made._known, made._packed = KnownCalls(MOST_CALLS), {}
+        made._known, made._packed = {}, {}
         return made
 
     def _computable(self) -> Self:

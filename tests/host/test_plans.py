@@ -1351,7 +1351,8 @@ def test_a_call_on_its_way_while_another_thread_tunes(host, function):
     run(x, None, weights)
     larger(host, ("cudnn standard", "cudnn persist_dynamic"))
     plan = the_plan(host)
-    empty, tuned = plan._empty, []
+    parts, tuned = plan.parts, []
+    empty, take = parts.empty, parts.stream_workspace
 
     def tune_between(shape, dtype):
         array = empty(shape, dtype)
@@ -1362,11 +1363,10 @@ def test_a_call_on_its_way_while_another_thread_tunes(host, function):
             thread.join()
         return array
 
-    plan._empty = tune_between
-    take = plan._stream_workspace
-    plan._stream_workspace = lambda device, stream, nbytes: tune_between((nbytes,), np.dtype("u1"))
+    parts.empty = tune_between
+    parts.stream_workspace = lambda device, stream, nbytes: tune_between((nbytes,), np.dtype("u1"))
     y = run(x, None, weights)[0]
-    plan._empty, plan._stream_workspace = empty, take
+    parts.empty, parts.stream_workspace = empty, take
     assert plan.finder.choice is not None
     close(y, on_reference("lstm", x, None, weights)[0])
 

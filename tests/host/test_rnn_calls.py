@@ -170,12 +170,73 @@ def test_what_is_known_keeps_no_plan(host):
     assert plan() is None
 
 
-def test_only_so_many_calls_are_known(host, monkeypatch):
-    monkeypatch.setattr("dnnffi.weights.MOST_CALLS", 3)
+def test_only_so_many_sizes_are_known(host, monkeypatch):
+    monkeypatch.setattr("dnnffi.rnn.known.MAX_SIZES", 3)
     _, _, weights = arrays_of(host)
-    for steps in range(1, 9):
-        lstm(random(host, SPEC.x_shape(steps, BATCH)), None, weights, options={"tune": "off"})
-        assert 0 < len(weights._known) <= 3
+    (network,) = weights._known.values()
+    for steps in range(1, 7):
+        lstm(random(host, SPEC.x_shape(steps, BATCH)), None, weights)
+        assert 0 < len(network) <= 3
+
+
+def test_only_so_many_networks_of_the_same_weights_are_known(host, monkeypatch):
+    monkeypatch.setattr("dnnffi.rnn.functions.MAX_NETWORKS", 2)
+    x, hx, weights = arrays_of(host)
+    for high in (1.0, 2.0, 3.0, 4.0):
+        lstm(x, hx, weights, options={"clip": (-1.0, high)})
+        assert 0 < len(weights._known) <= 2
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"shape": (STEPS + 1, BATCH, 3)},
+        {"shape": (STEPS, BATCH + 1, 3)},
+        {"shape": (STEPS, BATCH, 3), "lengths": [STEPS, 2]},
+        {"shape": (STEPS, BATCH, 3), "lengths": np.array([2, 3])},
+        {"shape": (3, 3), "batch_sizes": (2, 1)},
+    ],
+)
+def test_new_sizes_of_a_known_network_need_no_checks_of_its_weights(host, monkeypatch, sizes):
+    _, _, weights = arrays_of(host)
+    shape, more = sizes["shape"], {name: sizes[name] for name in sizes if name != "shape"}
+    x = random(host, shape, 7)
+    expected = dnnffi.lstm(np.asarray(x), None, on_the_host(weights), backend="reference", **more)
+    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
+    found = lstm(x, None, weights, **more)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+
+
+def on_the_host(weights):
+    return dnnffi.RNNWeights(np.array(weights.flat), SPEC)
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "words"),
+    [
+        ((STEPS, BATCH, 4), {}, "last dimension"),
+        ((STEPS, BATCH), {}, "3 dimensions"),
+        ((STEPS, BATCH, 3), {"lengths": [1]}, "one entry for each"),
+        ((STEPS, BATCH, 3), {"lengths": [1, STEPS + 1]}, r"lengths\[1\]"),
+        ((STEPS, BATCH, 3), {"lengths": [1, 2], "batch_sizes": [1]}, "2 dimensions"),
+    ],
+)
+def test_new_sizes_of_a_known_network_are_checked(host, shape, more, words):
+    _, _, weights = arrays_of(host)
+    with pytest.raises(ValueError, match=words):
+        lstm(random(host, shape), None, weights, **more)
+
+
+def test_lengths_that_can_be_read_once_serve_a_known_network(host):
+    x, _, weights = arrays_of(host)
+    expected = lstm(x, None, weights, lengths=(2, 4))[0]
+    for hx in (None, [None, None]):  # the second is looked at closely, and refused
+        lengths = (length for length in (2, 4))
+        if hx is None:
+            np.testing.assert_array_equal(lstm(x, hx, weights, lengths=lengths)[0], expected)
+        else:
+            with pytest.raises(TypeError, match="h_0 must be an array"):
+                lstm(x, hx, weights, lengths=lengths)
 
 
 def test_a_copy_of_weights_knows_nothing(host):

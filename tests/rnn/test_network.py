@@ -123,12 +123,19 @@ def tuner():
 
 @pytest.fixture
 def network(candidates, tuner):
-    return Network(0, candidates, SimpleNamespace(memory=Memory(), launch=launch_on), tuner)
+    memory = Memory()
+    parts = SimpleNamespace(
+        memory=memory,
+        launch=lambda stream: launch_on(0, stream),
+        current_device=lambda: 0,
+        current_stream=memory.current_stream,
+    )
+    return Network(0, candidates, parts, tuner)
 
 
 def called(network, problem, times=1):
     """The route finder of a new plan of a problem, after a number of calls."""
-    finder = RouteFinder(problem, 0, network, None, lambda: None)
+    finder = RouteFinder(problem, network, None, lambda: None)
     finder.begin()
     for _ in range(times):
         if finder.is_pending:

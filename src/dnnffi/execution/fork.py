@@ -11,7 +11,7 @@ from dnnffi.execution.cache import Living
 
 
 class Guarded(Protocol):
-    """A plan that asks for the current device at every call."""
+    """A plan, or what plans share: each call asks it for the current device."""
 
     current_device: Callable[[], Any]
 
@@ -20,7 +20,7 @@ _alive: Living[Guarded] = Living()
 
 
 def guard(plan: Guarded) -> None:
-    """Let calls of ``plan`` in a forked process raise `DnnffiError`."""
+    """Let calls that ask ``plan`` in a forked process raise `DnnffiError`."""
     _alive.add(plan)
 
 

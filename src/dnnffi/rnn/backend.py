@@ -25,7 +25,7 @@ from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.executor_plan import ExecutorPlan
-from dnnffi.rnn.network import Network
+from dnnffi.rnn.network import Network, PlanParts
 from dnnffi.rnn.packed_plan import PackedPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
 from dnnffi.rnn.tuning import RNNTuner
@@ -61,6 +61,8 @@ class RNNBackend:
         self.name = record.name
         self.layout: LayoutName = record.layout
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
+        self.generation = 0
+        """How often plans were forgotten: what is known of earlier ones is not used."""
         self._default_states: Once[str, DropoutState] = Once()
 
     def device_of(self, name: str, array: AnyArray) -> int:
@@ -106,6 +108,7 @@ class RNNBackend:
 
     def clear(self) -> None:
         """Forget plans and what was measured."""
+        self.generation += 1
         self.plans.clear()
 
     def copied_bytes(self) -> int:
@@ -148,8 +151,6 @@ class DeviceRNNBackend(RNNBackend):
 
     def clear(self) -> None:
         super().clear()
-        for plan in self._alive.snapshot():
-            plan.forgotten = True
         for network in self.networks.values():
             network.forget()
         self.networks.clear()
@@ -195,8 +196,9 @@ class DeviceRNNBackend(RNNBackend):
         if found is None:
             record = self.resources.backend
             record.check_network(problem, self.library)
+            parts = PlanParts(problem.spec.dtype, device, self.resources)
             found = self.networks.get(
-                key, lambda: Network(device, self.candidates, self.resources, self.tuner)
+                key, lambda: Network(device, self.candidates, parts, self.tuner)
             )
         return found
 

@@ -62,7 +62,7 @@ class BufferPlan:
         plan = self.plan
         if plan.closed:
             self._open()
-        if plan.current_device() != plan.device:
+        if plan.parts.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.forward(x, h_0, c_0, weights, out)
         finder = plan.finder
@@ -115,7 +115,7 @@ class BufferPlan:
         Either is left out where it is None. Fills and returns (dx, dh_0, dc_0), and the gradient.
         """
         plan = self.plan
-        if plan.current_device() != plan.device:
+        if plan.parts.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.backward(gradients, weights, out, out_weights, accumulate)
         filled = self._begun()
@@ -146,7 +146,7 @@ class BufferPlan:
 
     def _stream(self) -> tuple[Stream, bool]:
         """The current stream, and whether the caller captures it."""
-        stream = self.plan.current_stream()
+        stream = self.plan.parts.current_stream()
         return stream, self.plan.is_captured(stream)
 
     def _data_at(

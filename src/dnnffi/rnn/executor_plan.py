@@ -16,7 +16,6 @@ from dnnffi.backends.rnn_interface import (
 )
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.device.interface import Array, Graph, Launch, Stream
-from dnnffi.execution.fork import guard
 from dnnffi.rnn.arguments import Arguments
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import Network
@@ -60,35 +59,24 @@ class ExecutorPlan:
         self.problem = problem
         self.device = device
         self.closed = False
-        self.forgotten = False  # the plans were cleared: no new call of the functional API uses it
-        self.memory = memory = resources.memory
-        self.current_device: Callable[[], int] = memory.current_device
-        self.current_stream: Callable[[], Stream] = memory.current_stream
-        self.is_capturing: Callable[[Stream], bool] = memory.is_capturing
-        self._empty = memory.empty
-        self._launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
-        self._workspaces = resources.workspaces
-        self._stream_workspace = resources.workspaces.get
-        self._dtype = memory.dtype(problem.spec.dtype)
-        self._item = self._dtype.itemsize
-        self._bytes = memory.dtype("uint8")
-        self._ndarray = memory.ndarray
-        self._only_device = memory.device_count() == 1
-        self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
-        self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
+        self.memory = network.memory
+        self.parts = parts = network.parts
+        spec, batch, leading = problem.spec, problem.batch, problem.leading_shape
+        self.x_shape = (*leading, spec.input_size)
+        self.y_shape = (*leading, spec.output_size * spec.num_directions)
+        self.h_shape, self.c_shape = spec.h_shape(batch), spec.c_shape(batch)
         self.states: Callable[[], tuple[Array, Array | None]] = self._one_state
         """New (h_n, c_n), or (dh_0, dc_0)."""
-        if problem.spec.has_cell:
-            self.states = memory.pairs(self.h_shape, self.c_shape, self._dtype)
-        self.has_cell = problem.spec.has_cell
+        self.has_cell = spec.has_cell
+        if self.has_cell:
+            self.states = self.memory.pairs(self.h_shape, self.c_shape, parts.dtype)
         self._training = problem.training
         self._resources, self._generator = resources, generator
         self._operations: Operations | None = None
         self._arguments: Arguments | None = None
         self._forward_graphs: Mapping[ForwardAddresses, Graph] = _NO_GRAPHS
-        self.finder = RouteFinder(problem, device, network, generator, self._route_changed)
+        self.finder = RouteFinder(problem, network, generator, self._route_changed)
         self._weight_size = self.finder.route.direct.weight_size
-        guard(self)
         self.finder.begin()
 
     @property
@@ -121,55 +109,57 @@ class ExecutorPlan:
 
     def autotune(self) -> bool:
         """Measure the candidates and use the fastest. False where that cannot be done now."""
-        self.current_device()  # refuses in a forked process
+        self.parts.current_device()  # refuses in a forked process
         return self.finder.autotune()
 
     # Arrays
 
     def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
         """Whether an array is contiguous, of this shape, and of the plan's dtype and device."""
+        parts = self.parts
         return (
-            array.__class__ is self._ndarray
+            array.__class__ is parts.ndarray
             and array._c_contiguous
             and array.shape == shape
-            and array.dtype == self._dtype
-            and (self._only_device or array.data.device_id == self.device)
+            and array.dtype == parts.dtype
+            and (parts.is_only_device or array.data.device_id == self.device)
         )
 
     def takes(self, array: Array, shape: tuple[int, ...]) -> bool:
         """Whether a call can use an array as it is: one that fits, aligned to its elements."""
-        return self.fits(array, shape) and not array.data.ptr % self._item
+        return self.fits(array, shape) and not array.data.ptr % self.parts.item_bytes
 
     def takes_all(self, x: Array | None, h_0: Array | None, c_0: Array | None) -> bool:
         """Whether a call can use its arrays as they are; a state may be None.
 
         As `takes` of each, without its frames.
         """
+        parts = self.parts
         for array, shape in ((x, self.x_shape), (h_0, self.h_shape), (c_0, self.c_shape)):
             if array is None:
                 if x is None:
                     return False
             elif (
-                array.__class__ is not self._ndarray
+                array.__class__ is not parts.ndarray
                 or not array._c_contiguous
                 or array.shape != shape
-                or array.dtype != self._dtype
-                or array.data.ptr % self._item
-                or not (self._only_device or array.data.device_id == self.device)
+                or array.dtype != parts.dtype
+                or array.data.ptr % parts.item_bytes
+                or not (parts.is_only_device or array.data.device_id == self.device)
             ):
                 return False
         return True
 
     def empty(self, shape: tuple[int, ...]) -> Array:
         """A new array of the problem's dtype."""
-        return self._empty(shape, self._dtype)
+        return self.parts.empty(shape, self.parts.dtype)
 
     def _one_state(self) -> tuple[Array, None]:
-        return self._empty(self.h_shape, self._dtype), None
+        return self.parts.empty(self.h_shape, self.parts.dtype), None
 
     def is_captured(self, stream: Stream) -> bool:
         """Whether the caller captures ``stream``. A call asks once."""
-        return stream.ptr != 0 and self.is_capturing(stream)
+        return stream.ptr != 0 and self.parts.is_capturing(stream)
 
     def workspace(self, nbytes: int, stream: Stream, own: bool) -> Array:
         """A workspace: the stream's own, always at the same address, or a new one.
@@ -178,8 +168,8 @@ class ExecutorPlan:
         new one during a capture of the caller's, because that graph outlives the call.
         """
         if own:
-            return self._stream_workspace(self.device, stream.ptr, nbytes)
-        return self._empty((nbytes,), self._bytes)
+            return self.parts.stream_workspace(self.device, stream.ptr, nbytes)
+        return self.parts.empty((nbytes,), self.parts.byte)
 
     def backward_workspace(
         self,
@@ -193,7 +183,7 @@ class ExecutorPlan:
         nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
         if nbytes <= route.workspace_bytes:
             return self.workspace(route.workspace_bytes, stream, own)
-        return self._empty((nbytes,), self._bytes)
+        return self.parts.empty((nbytes,), self.parts.byte)
 
     # The functional API
 
@@ -209,7 +199,8 @@ class ExecutorPlan:
 
         Weights that came without their address are checked here.
         """
-        if self.current_device() != self.device:
+        parts = self.parts
+        if parts.current_device() != self.device:
             with self.memory.use(self.device):
                 return self.forward(x, h_0, c_0, weights, weights_at)
         finder = self.finder
@@ -223,20 +214,20 @@ class ExecutorPlan:
                 weights_at = weights.data.ptr
             else:
                 weights_at = self.arguments.weights(weights)  # raises with the reason
-        stream = self.current_stream()
-        captured = stream.ptr != 0 and self.is_capturing(stream)
-        reserve = self._empty((route.reserve_bytes,), self._bytes) if self._training else None
-        y = self._empty(self.y_shape, self._dtype)
+        stream = parts.current_stream()
+        captured = stream.ptr != 0 and parts.is_capturing(stream)
+        reserve = parts.empty((route.reserve_bytes,), parts.byte) if self._training else None
+        y = parts.empty(self.y_shape, parts.dtype)
         h_n, c_n = self.states()
         taken = None
         if captured or (route.replayed is None and not route.direct.keeps_workspace):
-            workspace = self._empty((route.workspace_bytes,), self._bytes)
+            workspace = parts.empty((route.workspace_bytes,), parts.byte)
         elif route.replayed is None:
-            workspace = taken = self._workspaces.take(
+            workspace = taken = parts.take_workspace(
                 self.device, stream.ptr, route.workspace_bytes
             )
         else:
-            workspace = self._stream_workspace(self.device, stream.ptr, route.workspace_bytes)
+            workspace = parts.stream_workspace(self.device, stream.ptr, route.workspace_bytes)
         at = _forward_at(
             (
                 x.data.ptr,
@@ -254,12 +245,12 @@ class ExecutorPlan:
             executor = route.direct
             try:
                 if executor.generator is None:
-                    executor.forward(self._launch(stream), at)
+                    executor.forward(parts.launch(stream), at)
                 else:
-                    run_forward(executor, self._launch(stream), at)
+                    run_forward(executor, parts.launch(stream), at)
             finally:
                 if taken is not None:
-                    self._workspaces.give_back(self.device, stream.ptr, taken)
+                    parts.give_back_workspace(self.device, stream.ptr, taken)
             if reserve is None:
                 return y, h_n, c_n, None
         elif reserve is not None:
@@ -285,27 +276,28 @@ class ExecutorPlan:
         retain: bool,
     ) -> tuple[Array, Array, Array | None, Array | None]:
         """(dx, dh_0, dc_0, gradient of the flat weights or None)."""
-        if self.current_device() != self.device:
+        parts = self.parts
+        if parts.current_device() != self.device:
             with self.memory.use(self.device):
                 return self.backward(
                     saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
                 )
-        stream = self.current_stream()
+        stream = parts.current_stream()
         captured = self.is_captured(stream)
         context = self._copied(saved.context, stream) if retain else saved.context
         executor = context.executor
         if dy is None:
-            dy = self.memory.zeros(self.y_shape, self._dtype)
-        dx = self._empty(self.x_shape, self._dtype)
+            dy = self.memory.zeros(self.y_shape, parts.dtype)
+        dx = parts.empty(self.x_shape, parts.dtype)
         dh_0, dc_0 = self.states()
         # All memory before the first call: if there is too little, the context can be used again.
-        dweights = self._empty((executor.weight_size,), self._dtype) if weights_needed else None
+        dweights = parts.empty((executor.weight_size,), parts.dtype) if weights_needed else None
         route, at = self.finder.route, saved.at
         taken = None
         is_direct = executor is not route.replayed
         if is_direct and executor.keeps_workspace and not captured:
             nbytes = executor.least_workspace_bytes
-            workspace = taken = self._workspaces.take(self.device, stream.ptr, nbytes)
+            workspace = taken = parts.take_workspace(self.device, stream.ptr, nbytes)
         else:
             own = route.replayed is not None and not captured
             workspace = self.backward_workspace(route, executor, stream, own)
@@ -330,18 +322,18 @@ class ExecutorPlan:
             )
         try:
             if is_direct:
-                run_backward(context, self._launch(stream), data, weights)
+                run_backward(context, parts.launch(stream), data, weights)
             else:
                 self.operations.backward(route, context, data, weights, stream, captured)
         finally:
             if taken is not None:
-                self._workspaces.give_back(self.device, stream.ptr, taken)
+                parts.give_back_workspace(self.device, stream.ptr, taken)
         return dx, dh_0, dc_0, dweights
 
     def _copied(self, context: Context, stream: Stream) -> Context:
         """The same on a copy of the reserve space, to go back over a forward again."""
         context.check(Phase.FORWARD)
-        reserve = self._empty((context.owner.nbytes,), self._bytes)
+        reserve = self.parts.empty((context.owner.nbytes,), self.parts.byte)
         self.memory.copy(reserve.data.ptr, context.reserve, reserve.nbytes, stream)
         return Context(context.executor, reserve.data.ptr, reserve, Phase.FORWARD)
 

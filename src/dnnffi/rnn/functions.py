@@ -25,11 +25,11 @@ from dnnffi.execution.embedding import (
     unwrap,
     wrapped,
 )
-from dnnffi.execution.known_calls import Signature
 from dnnffi.rnn import unchanged, validate
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
 from dnnffi.rnn.call import CallArrays, initial_states, pair, problem_of
 from dnnffi.rnn.context import Phase
+from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
@@ -162,9 +162,12 @@ class RNNContext(Generic[ArrayT]):
         )
 
 
-Request = tuple[Any, bool, Any, Any, Any, Any, Any, Any]
-"""What a call is asked beside arrays, dropout and options: mode, training, num_layers,
-bidirectional, batch_first, lengths, batch_sizes, backend."""
+NetworkRequest = tuple[Any, bool, Any, Any, Any, Any]
+"""What a call says of its network beside weights, dropout and options: mode, training, num_layers,
+bidirectional, batch_first, backend."""
+
+Request = tuple[NetworkRequest, Any, Any]
+"""The network, lengths and batch_sizes of a call."""
 
 Dropout = tuple[float, DropoutState | None]
 _NO_DROPOUT: Dropout = (0.0, None)
@@ -187,43 +190,52 @@ def _run(
         return uncompiled(_run)(x, hx, weights, call, options, dropout, found)
     signature = None
     if weights.__class__ is RNNWeights and not dropout[0]:
-        signature = _signed(x, call, options)
-        if signature is not None and found is not None:
-            signature = (*signature, "allocator")
-        if signature is not None:
-            done = _run_known(x, hx, weights, call[1], signature, found)
-            if done is not None:
-                return done
+        signature = _signed(call[0], options, found)
+        known = None if signature is None else weights._known.get(signature)
+        if known is not None and known.buffer is weights._buffer:
+            network, lengths, batch_sizes = call
+            if lengths is not None:
+                lengths = as_integers("lengths", lengths)
+            if batch_sizes is not None:
+                batch_sizes = as_integers("batch_sizes", batch_sizes)
+            call = network, lengths, batch_sizes
+            if found is None or found is known.backend:
+                plan = known.plan(x, lengths, batch_sizes)
+                done = None if plan is None else _run_known(x, hx, weights, known, plan, found)
+                if done is not None:
+                    return done
     if options is not None and embeds(options):
         return _run_embedded(x, hx, weights, call, options, dropout)
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
 
 
-def _signed(x: AnyArray, call: Request, options: object) -> Signature | None:
-    """What a call on `RNNWeights` without dropout is known by.
+def _signed(
+    network: NetworkRequest, options: object, found: RNNBackend | None
+) -> tuple[Any, ...] | None:
+    """What a network on `RNNWeights` without dropout is known by.
 
     None for one that has to be looked at closely: with arguments that are not plain. Of these
     there is more than one kind that compares equal, as 1, True and 1.0 do.
     """
-    _, _, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend = call
+    _, _, num_layers, bidirectional, batch_first, backend = network
     if (
         num_layers.__class__ is not int
         or bidirectional.__class__ is not bool
         or batch_first.__class__ is not bool
-        or lengths is not None
-        or batch_sizes is not None
         or not (backend is None or backend.__class__ is str)
     ):
         return None
-    signature: Signature = getattr(x, "shape", None), call
+    signature: tuple[Any, ...] = network
+    if found is not None:
+        signature = (*signature, "allocator")
     if options is not None:
         if not isinstance(options, dict):
             return None
         signature = (*signature, *options, *options.values(), *map(type, options.values()))
-    try:
-        hash(signature)
-    except TypeError:
-        return None
+        try:
+            hash(signature)
+        except TypeError:
+            return None
     return signature
 
 
@@ -231,18 +243,11 @@ def _run_known(
     x: AnyArray,
     hx: Any,
     weights: RNNWeights,
-    training: bool,
-    signature: Signature,
+    known: KnownNetwork,
+    plan: Any,
     found: RNNBackend | None,
 ) -> tuple[Any, ...] | None:
-    """`_run` of a call that was made before; None where it has to be looked at closely."""
-    known = weights._known.find(signature)
-    plan = None if known is None else known.plan()
-    if known is None or plan is None or plan.forgotten:
-        return None
-    backend, buffer = known.about
-    if found is not None and backend is not found:
-        return None
+    """`_run` of a network that is known; None where the arrays have to be looked at closely."""
     h_0, c_0 = hx, None
     if hx is not None and plan.has_cell:
         if hx.__class__ is not tuple or len(hx) != 2:
@@ -250,13 +255,14 @@ def _run_known(
         h_0, c_0 = hx
         if h_0 is None or c_0 is None:
             return None
-    if buffer is not weights._buffer or not plan.takes_all(x, h_0, c_0):
+    if not plan.takes_all(x, h_0, c_0):
         return None
-    done = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
-    if not training:
+    buffer = known.buffer
+    done: tuple[Any, ...] = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
+    if not plan.problem.training:
         return done
     *results, saved = done
-    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
+    arrays = CallArrays(known.backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
     read = unchanged.NOTHING
     if found is not None and "torch" in sys.modules:
         given = unchanged.tensors_of(x, hx, weights)
@@ -272,10 +278,10 @@ def _run_checked(
     options: object,
     dropout: Dropout,
     found: RNNBackend | None,
-    signature: Signature | None,
+    signature: tuple[Any, ...] | None,
 ) -> tuple[Any, ...]:
-    """`_run` of a call that was not made before, or that has to be looked at closely."""
-    mode, training, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend = call
+    """`_run` of a network that is not known, or of arrays that have to be looked at closely."""
+    (mode, training, num_layers, bidirectional, batch_first, backend), lengths, batch_sizes = call
     probability, state = dropout
     given = unchanged.tensors_of(x, hx, weights) if training and "torch" in sys.modules else ()
     checked = rnn_options(options, mode)
@@ -317,7 +323,11 @@ def _run_checked(
     elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
     elif signature is not None and native is weights._buffer:
-        weights._known.add(signature, plan, (found, native))
+        network = KnownNetwork(found, spec, device, native, batch_first, checked, training)
+        network.add((x.shape, lengths, batch_sizes), plan)
+        if len(weights._known) >= MAX_NETWORKS:
+            weights._known.clear()
+        weights._known[signature] = network
     if not training:
         return (*results, None)
     read = unchanged.NOTHING
@@ -333,7 +343,7 @@ def _run_embedded(
     rest = dict(options)
     embedding = take_embedding(rest)
     with using(*embedding):
-        found, kind, x = rnn_backends.for_allocator(call[-1], x)
+        found, kind, x = rnn_backends.for_allocator(call[0][-1], x)
         if isinstance(weights, RNNWeights):
             if kind == HOST:
                 external_array("weights", weights._buffer, kind)
@@ -481,7 +491,8 @@ def lstm(
     ((5, 2, 4), (1, 2, 4), (1, 2, 4))
     >>> y, hx = dnnffi.lstm(x, (h_n, c_n), weights)  # continues where the first call ended
     """
-    call = "lstm", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "lstm", False, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, c_n, _ = _run(x, hx, weights, call, options)
     return y, (h_n, c_n)
 
@@ -522,7 +533,8 @@ def lstm_forward(
     >>> grads = ctx.backward(dy=2 * y)  # of the sum of y * y
     >>> weights.flat -= 0.1 * grads.weights.flat
     """
-    call = "lstm", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "lstm", True, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, c_n, ctx = _run(x, hx, weights, call, options, _checked(dropout, dropout_state))
     return y, (h_n, c_n), ctx
 
@@ -559,7 +571,8 @@ def gru(
     >>> bool(y[1, 2:].any())  # past the length of the second row
     False
     """
-    call = "gru", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "gru", False, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
@@ -594,7 +607,8 @@ def gru_forward(
     >>> ctx.backward(dhx=np.ones_like(h_n), need=("x",)).x.shape
     (5, 2, 3)
     """
-    call = "gru", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "gru", True, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
 
@@ -628,7 +642,8 @@ def rnn_tanh(
     >>> y.ravel().round(3).tolist()
     [0.762, 0.363, 0.18]
     """
-    call = "rnn_tanh", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "rnn_tanh", False, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
@@ -662,7 +677,8 @@ def rnn_tanh_forward(
     >>> dw_ih.round(3).tolist()
     [[0.088]]
     """
-    call = "rnn_tanh", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "rnn_tanh", True, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx
 
@@ -696,7 +712,8 @@ def rnn_relu(
     >>> y.ravel().tolist()
     [1.0, 3.0, 0.0, 3.0]
     """
-    call = "rnn_relu", False, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "rnn_relu", False, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, _, _ = _run(x, h_0, weights, call, options)
     return y, h_n
 
@@ -729,6 +746,7 @@ def rnn_relu_forward(
     >>> ctx.backward(dhx=np.ones_like(h_n)).x.ravel().tolist()  # what came before the 0 is lost
     [0.0, 0.0, 0.0, 1.0]
     """
-    call = "rnn_relu", True, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
+    network = "rnn_relu", True, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
     return y, h_n, ctx

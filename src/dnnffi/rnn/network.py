@@ -9,12 +9,17 @@ Before any class is measured, the vendor's rule chooses.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
+from dnnffi.backends.resources import Resources
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
-from dnnffi.device.interface import Launch
+from dnnffi.backends.vendor.handle import launch_on
+from dnnffi.device.interface import Launch, Stream
 from dnnffi.execution.cache import PlanCache
+from dnnffi.execution.fork import guard
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.rnn.candidates import CandidateSet
@@ -64,20 +69,51 @@ class Class:
         self.choice: Choice | None = None
 
 
+_ON_DEVICE = nullcontext()
+
+
+class PlanParts:
+    """What all plans of a network on one device use alike, found once.
+
+    ``is_only_device`` says that the process has no other device.
+    """
+
+    def __init__(self, dtype: str, device: int, resources: Resources) -> None:
+        self.memory = memory = resources.memory
+        self.launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
+        self.dtype, self.byte = memory.dtype(dtype), memory.dtype("uint8")
+        self.item_bytes: int = self.dtype.itemsize
+        self.ndarray = memory.ndarray
+        self.is_only_device = memory.device_count() == 1
+        # Without another frame, because they are on the path of every call.
+        self.current_device: Callable[[], int] = memory.current_device
+        self.current_stream: Callable[[], Stream] = memory.current_stream
+        self.is_capturing: Callable[[Stream], bool] = memory.is_capturing
+        self.empty = memory.empty
+        self.take_workspace = resources.workspaces.take
+        self.give_back_workspace = resources.workspaces.give_back
+        self.stream_workspace = resources.workspaces.get
+        guard(self)
+
+
 class Network:
     """Choices by class for one network on one device.
 
     The key of a network is everything of a problem but its sizes. ``version`` grows with each new
-    choice, so that plans notice it.
+    choice, so that plans notice it. ``parts`` are for its plans.
     """
 
     def __init__(
-        self, device: int, candidates: CandidateSet, resources: Any, tuner: RNNTuner | None
+        self,
+        device: int,
+        candidates: CandidateSet,
+        parts: PlanParts,
+        tuner: RNNTuner | None,
     ) -> None:
         self._device = device
         self._candidates = candidates
-        self.memory = resources.memory
-        self._launch_on = resources.launch
+        self.parts = parts
+        self.memory = parts.memory
         self.tuner = tuner
         self._turn = Turn()
         self._classes: PlanCache[Class] = PlanCache(MAX_CLASSES)
@@ -151,8 +187,13 @@ class Network:
 
     def launch(self) -> Launch:
         """Return a launch on the current stream of the network's device, which is current."""
-        launch: Launch = self._launch_on(self._device, self.memory.current_stream())
-        return launch
+        return self.parts.launch(self.parts.current_stream())
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Return a context in which the network's device is the current one."""
+        if self.parts.current_device() == self._device:
+            return _ON_DEVICE
+        return self.memory.use(self._device)
 
     def by_rule(self, problem: RNNProblem, generator: Any) -> AddressExecutor:
         """Return the executor that the vendor's rule picks."""
@@ -161,7 +202,7 @@ class Network:
     def _apply(self, found: Class, problem: RNNProblem, known: RouteChoice) -> bool:
         """Use what was measured, unless one of its candidates cannot be made now."""
         try:
-            with self.memory.use(self._device):
+            with self.on_device():
                 launch = self.launch()
                 networks = {
                     name: self._candidates.network(problem, name, launch) for name in known.used

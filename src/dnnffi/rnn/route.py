@@ -65,14 +65,11 @@ class RouteFinder:
     def __init__(
         self,
         problem: RNNProblem,
-        device: int,
         network: Network,
         generator: Any,
         changed: Callable[[], object],
     ) -> None:
         self._problem = problem
-        self._memory_use = network.memory.use
-        self._device = device
         self.network = network
         self._generator = generator
         self._changed = changed
@@ -169,7 +166,7 @@ class RouteFinder:
 
     def _first_route(self) -> Route:
         choice = self.network.choice_for(self._class) if self._is_tuned else None
-        with self._memory_use(self._device):
+        with self.network.on_device():
             if choice is not None:
                 self._used = choice
                 with suppress(*FAILURES):  # else it is not for these sizes
@@ -179,7 +176,7 @@ class RouteFinder:
     def _use(self, choice: Choice) -> None:
         """Use a choice for all calls from now on; one that cannot be bound is left out."""
         try:
-            with self._memory_use(self._device):
+            with self.network.on_device():
                 direct = self._bound(choice.direct, is_exact=True)
                 replayed = None
                 if choice.replayed is choice.direct:
@@ -197,7 +194,7 @@ class RouteFinder:
         assert choice is not None
         assert choice.replayed is not None
         try:
-            with self._memory_use(self._device):
+            with self.network.on_device():
                 replayed = self._bound(choice.replayed, is_exact=True)
         except FAILURES:
             self._stopped = True

@@ -115,12 +115,12 @@ class RNNProblem(NamedTuple):
     @property
     def x_shape(self) -> tuple[int, ...]:
         """Shape of ``x`` and ``dx``."""
-        return (*self._leading, self.spec.input_size)
+        return (*self.leading_shape, self.spec.input_size)
 
     @property
     def y_shape(self) -> tuple[int, ...]:
         """Shape of ``y`` and ``dy``."""
-        return (*self._leading, self.spec.output_size * self.spec.num_directions)
+        return (*self.leading_shape, self.spec.output_size * self.spec.num_directions)
 
     @property
     def h_shape(self) -> tuple[int, int, int]:
@@ -143,7 +143,8 @@ class RNNProblem(NamedTuple):
         return self.training and self.dropout > 0 and self.spec.num_layers > 1
 
     @property
-    def _leading(self) -> tuple[int, ...]:
+    def leading_shape(self) -> tuple[int, ...]:
+        """The dimensions of ``x`` and ``y`` before the last one."""
         if self.layout == PACKED:
             return (sum(self.row_lengths),)
         if self.layout == BATCH_MAJOR:
