@@ -23,6 +23,7 @@ from dnnffi.spec.weights import DEFAULT_LAYOUT, Block, WeightLayout, weight_layo
 LayoutOf = LayoutName | Literal["reference"] | None
 """A backend whose layout is asked for, PyTorch's order, or None for the default, cuDNN's."""
 
+
 class RNNWeights(Generic[ArrayT]):
     """The weights of an RNN in one flat buffer, with the layout of that buffer.
 
@@ -50,7 +51,8 @@ class RNNWeights(Generic[ArrayT]):
     """
 
     # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, the
-    # networks that calls with these weights have checked, and what backends with devices of their own keep of them.
+    # networks that calls with these weights have checked, and what backends with devices of their
+    # own keep of them.
     __slots__ = ("_arrays", "_buffer", "_known", "_packed", "layout", "spec")
 
     def __init__(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnffi.device.arrays import as_array, check_aligned, ready
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.rnn.backend import RNNBackend
 from dnnffi.spec.names import Integers
@@ -129,17 +130,20 @@ def problem_of(
             f"x must have {spec.input_size} as its last dimension (I, from the weights); "
             f"got shape {shape}"
         )
-    if x.dtype.name != spec.dtype:
+    # The name, which NumPy puts together each time, only where it is another object.
+    if x.dtype != dtype_object(spec.dtype) and x.dtype.name != spec.dtype:
         raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
     if options.validate and dropout and spec.num_layers > 1:
         raise ValueError(
             "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "
             "numbers"
         )
-    common: dict[str, Any] = {"training": training, "dropout": dropout, "options": options}
     if batch_sizes is not None:
         if lengths is not None:
             raise ValueError("lengths and batch_sizes exclude each other; give one")
-        return RNNProblem.packed(spec, batch_sizes, shape[0], **common)
+        return RNNProblem.packed(
+            spec, batch_sizes, shape[0], training=training, dropout=dropout, options=options
+        )
     batch, steps = shape[:2] if batch_first else shape[1::-1]
-    return RNNProblem.dense(spec, steps, batch, batch_first=batch_first, lengths=lengths, **common)
+    rest = batch_first, lengths, training, dropout, options
+    return RNNProblem._dense(spec, steps, batch, *rest)

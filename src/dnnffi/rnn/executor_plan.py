@@ -14,8 +14,7 @@ from dnnffi.backends.rnn_interface import (
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
-from dnnffi.backends.vendor.handle import launch_on
-from dnnffi.device.interface import Array, Graph, Launch, Stream
+from dnnffi.device.interface import Array, Graph, Stream
 from dnnffi.rnn.arguments import Arguments
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import Network
@@ -223,9 +222,7 @@ class ExecutorPlan:
         if captured or (route.replayed is None and not route.direct.keeps_workspace):
             workspace = parts.empty((route.workspace_bytes,), parts.byte)
         elif route.replayed is None:
-            workspace = taken = parts.take_workspace(
-                self.device, stream.ptr, route.workspace_bytes
-            )
+            workspace = taken = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
         else:
             workspace = parts.stream_workspace(self.device, stream.ptr, route.workspace_bytes)
         at = _forward_at(
@@ -274,8 +271,11 @@ class ExecutorPlan:
         *,
         weights_needed: bool,
         retain: bool,
-    ) -> tuple[Array, Array, Array | None, Array | None]:
-        """(dx, dh_0, dc_0, gradient of the flat weights or None)."""
+    ) -> tuple[Array, Array | None, Array | None, Array | None]:
+        """(dx, dh_0, dc_0, gradient of the flat weights or None).
+
+        dh_0 and dc_0 are None where the forward began with zeros.
+        """
         parts = self.parts
         if parts.current_device() != self.device:
             with self.memory.use(self.device):
@@ -289,10 +289,11 @@ class ExecutorPlan:
         if dy is None:
             dy = self.memory.zeros(self.y_shape, parts.dtype)
         dx = parts.empty(self.x_shape, parts.dtype)
-        dh_0, dc_0 = self.states()
+        at = saved.at
+        dh_0, dc_0 = self.states() if at.h_0 else (None, None)
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = parts.empty((executor.weight_size,), parts.dtype) if weights_needed else None
-        route, at = self.finder.route, saved.at
+        route = self.finder.route
         taken = None
         is_direct = executor is not route.replayed
         if is_direct and executor.keeps_workspace and not captured:
@@ -310,7 +311,7 @@ class ExecutorPlan:
             0 if dh_n is None else dh_n.data.ptr,
             0 if dc_n is None else dc_n.data.ptr,
             dx.data.ptr,
-            dh_0.data.ptr,
+            0 if dh_0 is None else dh_0.data.ptr,
             0 if dc_0 is None else dc_0.data.ptr,
             workspace.data.ptr,
             context.reserve,

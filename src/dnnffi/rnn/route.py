@@ -77,7 +77,8 @@ class RouteFinder:
         self._class = network.class_of(problem)
         self._used: Choice | None = None
         self._calls = 0
-        refuse_in_capture(network.memory.current_stream().ptr)  # executors may allocate when made
+        self._stopped = False  # a capture has failed
+        refuse_in_capture(network.parts.current_stream().ptr)  # executors may allocate when made
         self.route: Route = self._first_route()
         self.version = network.version
         self.is_pending = self._is_unmeasured or self._is_incomplete
@@ -124,8 +125,6 @@ class RouteFinder:
             and not self._stopped
         )
 
-    _stopped = False  # whether a capture has failed
-
     def begin(self) -> None:
         """Measure now if that is asked for."""
         if self._problem.options.tune == "now" and self._is_unmeasured and not self.autotune():
@@ -133,12 +132,15 @@ class RouteFinder:
 
     def advance(self) -> None:
         """Count a call, measure the class if that is due, and complete the route."""
+        network, found = self.network, self._class
         if self._is_unmeasured:
-            self.network.class_of(self._problem)  # what is on disk, if the first look was captured
+            if not found.is_looked_up:
+                network.class_of(self._problem)  # the first look was captured
             call_ms = None if self._used is None else self._used.found.direct_ms
-            if self._class.choice is None and self.network.is_due(self._class, call_ms):
-                self.network.measure(self._class, self._problem)
-        self.update()
+            if found.choice is None and network.is_due(found, call_ms):
+                network.measure(found, self._problem)
+        if self.version != network.version:
+            self.update()
         self._calls += 1
         if self._is_incomplete and self._calls >= self.calls_before_capture:
             self._complete()

@@ -66,20 +66,29 @@ class RNNProblem(NamedTuple):
         """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none."""
         training, options = _check_rest(spec, training, options)
         steps, batch = check_integer("steps", steps), check_integer("batch", batch)
-        if steps < 1:
-            raise ValueError(f"x must have at least one time step; got T = {shown(steps)}")
-        if batch < 0:
-            raise ValueError(f"x must have 0 or more rows in its batch; got B = {shown(batch)}")
-        for letter, what, count in (("T", "time steps", steps), ("B", "rows in its batch", batch)):
-            if count > MOST_ENTRIES:
-                raise ValueError(
-                    f"x must have at most {MOST_ENTRIES} {what}; got {letter} = {shown(count)}"
-                )
+        batch_first, dropout = check_flag("batch_first", batch_first), check_dropout(dropout)
+        return cls._dense(spec, steps, batch, batch_first, lengths, training, dropout, options)
+
+    @classmethod
+    def _dense(
+        cls,
+        spec: RNNSpec,
+        steps: int,
+        batch: int,
+        batch_first: bool,
+        lengths: Integers | None,
+        training: bool,
+        dropout: float,
+        options: RNNOptions,
+    ) -> Self:
+        """As `dense`, of arguments whose types were checked."""
+        if not 1 <= steps <= MOST_ENTRIES or not 0 <= batch <= MOST_ENTRIES:
+            raise _wrong_size(steps, batch)
         checked = None if lengths is None else check_lengths(lengths, steps, batch)
         if checked is not None and min(checked, default=steps) == steps:
             checked = None
-        layout = BATCH_MAJOR if check_flag("batch_first", batch_first) else SEQUENCE_MAJOR
-        made = cls(spec, steps, batch, layout, checked, training, check_dropout(dropout), options)
+        layout = BATCH_MAJOR if batch_first else SEQUENCE_MAJOR
+        made = cls(spec, steps, batch, layout, checked, training, dropout, options)
         return made._of_possible_sizes()
 
     @classmethod
@@ -170,6 +179,18 @@ def _check_rest(
     if type(options) is not RNNOptions:
         options = rnn_options(options, spec.mode)
     return check_flag("training", training), options
+
+
+def _wrong_size(steps: int, batch: int) -> ValueError:
+    """What is wrong with the number of steps or of rows."""
+    if steps < 1:
+        return ValueError(f"x must have at least one time step; got T = {shown(steps)}")
+    if batch < 0:
+        return ValueError(f"x must have 0 or more rows in its batch; got B = {shown(batch)}")
+    letter, what, count = "T", "time steps", steps
+    if steps <= MOST_ENTRIES:
+        letter, what, count = "B", "rows in its batch", batch
+    return ValueError(f"x must have at most {MOST_ENTRIES} {what}; got {letter} = {shown(count)}")
 
 
 def check_dropout(dropout: object) -> float:

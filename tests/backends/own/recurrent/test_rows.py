@@ -159,18 +159,21 @@ def test_rows_that_are_packed_already_are_not_copied():
     assert (np.asarray(padded.packed).view(np.uint8) == POISON).all()
 
 
-def test_the_lengths_of_a_large_batch_do_not_fit_into_one_launch(monkeypatch):
-    monkeypatch.setattr(packing, "MAX_ROWS", 4)
+@pytest.mark.parametrize("max_rows", [(2, 6), (2, 4)])
+def test_the_lengths_of_a_large_batch_fit_into_one_launch_or_not(monkeypatch, max_rows):
+    for module in (packing, kernels):
+        monkeypatch.setattr(module, "MAX_ROWS", max_rows)
     padded = Padded(RNNProblem.dense(SPEC, 5, 6, lengths=[1, 4, 2, 4, 1, 3]), 8)
-    monkeypatch.setattr(padded.packing, "_store", kernel_of_entries(padded.memory, monkeypatch))
     padded.run(padded.packing.begin)
     padded.check()
 
 
-def kernel_of_entries(memory, monkeypatch):
-    """`store_entries` for the limit that a test has set."""
-    monkeypatch.setattr(kernels, "MAX_ROWS", packing.MAX_ROWS)
-    return memory.kernel(*kernels.table_kernel())
+def test_a_large_batch_that_is_packed_already(monkeypatch):
+    for module in (packing, kernels):
+        monkeypatch.setattr(module, "MAX_ROWS", (2, 3))
+    padded = Padded(RNNProblem.packed(SPEC, [4, 2, 1]), 8)
+    padded.run(padded.packing.begin)
+    padded.check()
 
 
 def test_a_backward_packs_by_the_tables_of_its_forward():

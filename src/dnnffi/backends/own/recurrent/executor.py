@@ -27,6 +27,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
     LayerLaunches,
     SourceAndName,
+    begin_kernels,
     bias_kernel,
     dropout_kernels,
     narrow_kernel,
@@ -68,8 +69,9 @@ class _Room(NamedTuple):
     @classmethod
     def of(cls, launches: LayerLaunches, workspace: Buffer) -> _Room:
         """Return new parts of a workspace."""
-        exchange = workspace.add(launches.exchange_bytes)
-        return cls(exchange, launches.exchange_bytes, workspace.add(launches.streamed_bytes))
+        nbytes = launches.exchange_bytes
+        exchange, streamed = workspace.add_all(nbytes, launches.streamed_bytes)
+        return cls(exchange, nbytes, streamed)
 
     def addresses(self, workspace: int) -> tuple[int, int]:
         """Of what groups exchange, and of the weights that they stream."""
@@ -179,7 +181,9 @@ def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[SourceAndName
     if forward.kind.narrow:
         found.append(narrow_kernel())
     if forward.kind.packed:
-        found += [table_kernel(), *row_kernels(ITEM_SIZES[spec.dtype]).values()]
+        item_bytes = ITEM_SIZES[spec.dtype]
+        found += [table_kernel(), *row_kernels(item_bytes).values()]
+        found += begin_kernels(item_bytes).values()
     if problem.drops:
         found += dropout_kernels(spec.dtype)
     return found
@@ -248,8 +252,7 @@ class OwnRNNExecutor(AddressExecutor):
         kept = reserve if network.is_training else workspace
         self._tables = self._packed_x = self._taken = 0
         if layout.tables is not None:
-            self._tables = kept.add(layout.tables.nbytes)
-            self._packed_x = kept.add(input_bytes)
+            self._tables, self._packed_x = kept.add_all(layout.tables.nbytes, input_bytes)
         if self._dropout is not None:
             self._taken = kept.add(STATE_BYTES)
         if self._backward_launches is not None:
@@ -272,13 +275,15 @@ class OwnRNNExecutor(AddressExecutor):
             self._backward_strides = self._strides(layers)
             # A layer's dx takes the place of its dy, which its kernel has read by then.
             needs_dy = self._copies or num_layers > layers
-            self._dy = workspace.add(output_bytes if needs_dy else 0)
-            self._packed_dx = workspace.add(input_bytes)
-            self._padded = workspace.add(max([one.padded_bytes for one in products]))
+            self._dy, self._packed_dx, self._padded = workspace.add_all(
+                output_bytes if needs_dy else 0,
+                input_bytes,
+                max([one.padded_bytes for one in products]),
+            )
             needed = max(needed, workspace.nbytes)
             workspace = Buffer()
-            workspace.add(product_bytes)
-            self._beside = workspace.add(max([one.dw_hh_workspace_bytes for one in products]))
+            beside_bytes = max([one.dw_hh_workspace_bytes for one in products])
+            _, self._beside = workspace.add_all(product_bytes, beside_bytes)
             needed = max(needed, workspace.nbytes)
         self.workspace_bytes = self.least_workspace_bytes = needed
 
@@ -294,9 +299,11 @@ class OwnRNNExecutor(AddressExecutor):
         num_layers = len(self._weights)
         found = []
         for layer in range(num_layers):
-            gates, c_before = reserve.add(gate_bytes), reserve.add(cell_bytes)
-            h_before, bias_sums = reserve.add(state_bytes), reserve.add(bias_bytes)
-            y = dropped = reserve.add(output_bytes if layer < self._num_own_ys else 0)
+            y_bytes = output_bytes if layer < self._num_own_ys else 0
+            gates, c_before, h_before, bias_sums, y = reserve.add_all(
+                gate_bytes, cell_bytes, state_bytes, bias_bytes, y_bytes
+            )
+            dropped = y
             if self._dropout is not None and network.keeps_dropped and layer < num_layers - 1:
                 dropped = reserve.add(output_bytes)
             found.append(LayerArrays(gates, c_before, h_before, bias_sums, y, dropped))

@@ -16,8 +16,9 @@ _BY_TENSOR_CORES = "tiles", "weights", "product", "recurrence"
 _BY_FMA = ("fma",)
 _PIECES = {WORD_BYTES: "uint4", 4: "unsigned int", 2: "unsigned short"}
 
-MAX_ROWS = 960
-"""Rows of a batch whose lengths fit into the arguments of one launch, which may have 4096 bytes."""
+MAX_ROWS = 128, 960
+"""Rows of a batch whose lengths are arguments of one launch: few, which cost the host less to pass,
+and as many as fit into the 4096 bytes that arguments may have."""
 
 ROWS_PER_BLOCK = 32
 """Rows of a step that a block packs."""
@@ -57,19 +58,31 @@ def row_kernels(item_bytes: int) -> dict[tuple[str, int], SourceAndName]:
     By name and the bytes of the pieces that it copies.
     """
     return {
-        (name, nbytes): (_rows(nbytes), name)
+        (name, nbytes): (_rows(nbytes, MAX_ROWS[-1]), name)
         for nbytes in (WORD_BYTES, item_bytes)
-        for name in ("begin_rows", "gather_rows", "scatter_rows")
+        for name in ("gather_rows", "scatter_rows")
+    }
+
+
+def begin_kernels(item_bytes: int) -> dict[tuple[int, int], SourceAndName]:
+    """Return what begins a forward pass on rows of unequal length.
+
+    By the most rows of a batch and the bytes of the pieces that it copies.
+    """
+    return {
+        (max_rows, nbytes): (_rows(nbytes, max_rows), "begin_rows")
+        for nbytes in (WORD_BYTES, item_bytes)
+        for max_rows in MAX_ROWS
     }
 
 
 def table_kernel() -> SourceAndName:
     """Return what stores tables of rows."""
-    return _rows(WORD_BYTES), "store_entries"
+    return _rows(WORD_BYTES, MAX_ROWS[-1]), "store_entries"
 
 
-def _rows(piece_bytes: int) -> str:
-    constants = {"MAX_ROWS": MAX_ROWS, "ROWS_PER_BLOCK": ROWS_PER_BLOCK}
+def _rows(piece_bytes: int, max_rows: int) -> str:
+    constants = {"MAX_ROWS": max_rows, "ROWS_PER_BLOCK": ROWS_PER_BLOCK}
     return f"#define PIECE {_PIECES[piece_bytes]}\n{_constants(constants)}{_text('rows')}"
 
 

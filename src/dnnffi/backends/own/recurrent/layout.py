@@ -25,6 +25,15 @@ class Buffer:
         self.nbytes = at + (nbytes + _ALIGNMENT - 1 & -_ALIGNMENT)
         return at
 
+    def add_all(self, *sizes: int) -> list[int]:
+        """The offsets of new parts: as `add` of each, in half of the time."""
+        at, found = self.nbytes, []
+        for nbytes in sizes:
+            found.append(at)
+            at += nbytes + _ALIGNMENT - 1 & -_ALIGNMENT
+        self.nbytes = at
+        return found
+
 
 class LayerWeights(NamedTuple):
     """Bytes from the flat weights to those of a layer: of its first direction, and to the next.

@@ -11,6 +11,7 @@ from dnnffi.backends.own.recurrent.geometry import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import (
     MAX_ROWS,
     ROWS_PER_BLOCK,
+    begin_kernels,
     row_kernels,
     table_kernel,
 )
@@ -38,6 +39,9 @@ class Packing:
         self._kernels: dict[tuple[str, int], Kernel] = {
             key: memory.kernel(*kernel) for key, kernel in row_kernels(item_bytes).items()
         }
+        self._begin: dict[tuple[int, int], Kernel] = {
+            key: memory.kernel(*kernel) for key, kernel in begin_kernels(item_bytes).items()
+        }
 
     def begin(
         self,
@@ -58,17 +62,19 @@ class Packing:
         batch = layout.batch
         if layout.caller_strides is None:
             padded = packed = 0
-        if batch > MAX_ROWS:
+        few, many = MAX_ROWS
+        if batch > many:
             self._store_all(launch, tables, tables_at)
             if padded:
                 self.gather(launch, layout, tables_at, padded, packed, width, cleared)
             else:
                 self._memory.clear(*cleared, launch.stream)
             return
-        kernel, pieces = self._kernel("begin_rows", padded, packed, width)
+        max_rows = few if batch <= few else many
+        piece_bytes, pieces = self._pieces(padded, packed, width)
         lengths = array("i", tables.caller_lengths).tobytes()
         parts = -(-batch // ROWS_PER_BLOCK) if padded else 1
-        kernel(
+        self._begin[max_rows, piece_bytes](
             (layout.steps * parts,),
             (_THREADS,),
             (
@@ -80,7 +86,7 @@ class Packing:
                 parts,
                 *(layout.caller_strides or (0, 0)),
                 pieces,
-                batch.to_bytes(8, "little") + lengths.ljust(MAX_ROWS * INDEX_BYTES, b"\0"),
+                batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
             ),
             stream=launch.stream,
             shared_mem=2 * INDEX_BYTES * batch,
@@ -101,8 +107,8 @@ class Packing:
         assert tables is not None
         assert strides is not None
         step_offsets, _, caller_rows = tables.addresses(tables_at)
-        kernel, pieces = self._kernel("gather_rows", padded, packed, width)
-        kernel(
+        piece_bytes, pieces = self._pieces(padded, packed, width)
+        self._kernels["gather_rows", piece_bytes](
             _blocks(layout.steps * layout.batch),
             (_THREADS,),
             (
@@ -130,9 +136,9 @@ class Packing:
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
-        kernel, pieces = self._kernel("scatter_rows", packed, padded, width)
+        piece_bytes, pieces = self._pieces(packed, padded, width)
         at = tables.addresses(tables_at)
-        kernel(
+        self._kernels["scatter_rows", piece_bytes](
             _blocks(steps * layout.batch),
             (_THREADS,),
             (packed, padded, *at, steps, layout.batch, *strides, pieces),
@@ -141,19 +147,19 @@ class Packing:
 
     def _store_all(self, launch: Launch, tables: Tables, target: int) -> None:
         """Enqueue the storing of ``tables`` at address ``target``, as the host has made them."""
-        entries = tables.entries()
-        for first in range(0, entries.size, MAX_ROWS):
-            part = entries[first : first + MAX_ROWS]
+        entries, at_once = tables.entries(), MAX_ROWS[-1]
+        for first in range(0, entries.size, at_once):
+            part = entries[first : first + at_once]
             head = np.array((target + INDEX_BYTES * first, part.size), np.int64).tobytes()
-            values = part.tobytes().ljust(MAX_ROWS * INDEX_BYTES, b"\0")
+            values = part.tobytes().ljust(at_once * INDEX_BYTES, b"\0")
             self._store((1,), (_THREADS,), (head + values,), stream=launch.stream)
 
-    def _kernel(self, name: str, source: int, target: int, width: int) -> tuple[Kernel, int]:
-        """Return the kernel with the widest pieces that fit, and the pieces of a row."""
+    def _pieces(self, source: int, target: int, width: int) -> tuple[int, int]:
+        """Return the bytes of the widest pieces that fit, and how many a row has."""
         row_bytes = width * self._item_bytes
         is_aligned = (source | target | row_bytes) % WORD_BYTES == 0
         piece_bytes = WORD_BYTES if is_aligned else self._item_bytes
-        return self._kernels[name, piece_bytes], row_bytes // piece_bytes
+        return piece_bytes, row_bytes // piece_bytes
 
 
 def _blocks(rows: int) -> tuple[int]:
