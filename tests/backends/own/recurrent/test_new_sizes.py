@@ -6,8 +6,11 @@ import conformance
 import numpy as np
 import pytest
 from emulated_network import Network, geometry, kind_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dnnffi.backends.cublas.product import RowsProduct, _Descriptors
+from dnnffi.backends.own.recurrent.buffer_layout import bound
 from dnnffi.backends.own.recurrent.executor import OwnNetwork
 from dnnffi.errors import CublasError, UnsupportedError
 from dnnffi.spec.problem import RNNProblem
@@ -129,3 +132,32 @@ def test_where_the_algorithms_for_more_rows_do_not_run_the_library_is_asked_for_
     assert asked == [True, False, True, False]
     assert len(product._exact) == 1
     product.close()
+
+
+def test_sizes_up_to_the_same_bounds_share_a_layout(network):
+    bind = network.network.bind
+
+    def buffers(steps):
+        lengths = [steps, steps, steps, steps, steps - 1] if network.is_ragged else None
+        problem = RNNProblem.dense(SPEC, steps, 5, lengths=lengths, training=True)
+        return bind(problem, network.launch)._buffers
+
+    assert buffers(50) is buffers(51)
+    assert buffers(50) is not buffers(52)
+
+
+@given(count=st.integers(1, 2**40))
+def test_bounds_are_at_most_an_eighth_above_and_between_the_same_powers_of_two(count):
+    above = bound(count)
+    assert count <= above <= count * 9 / 8
+    assert (above - 1).bit_length() == (count - 1).bit_length()
+    assert bound(above) == above
+
+
+@pytest.mark.parametrize("steps", [3, 60, 100])
+def test_buffers_of_new_sizes_are_at_most_an_eighth_larger_than_needed(network, steps):
+    problem = problem_of(steps, 5, network.is_ragged, seed=3)
+    needed = network.network.bind(problem, network.launch, is_exact=True)
+    found = network.network.bind(problem, network.launch)
+    alignment = 256 * 24  # of all parts together
+    assert needed.reserve_bytes <= found.reserve_bytes <= needed.reserve_bytes * 9 / 8 + alignment

@@ -19,6 +19,11 @@ INDEX_BYTES = 4
 """Bytes of an entry of `Tables`, an int32."""
 
 
+def table_bytes(steps: int, batch: int) -> int:
+    """Return the bytes of the `Tables` of a batch."""
+    return INDEX_BYTES * (steps + 1 + 2 * batch)
+
+
 class Tables(NamedTuple):
     """Index tables of packed rows: int32 entries, one table after the other in device memory.
 
@@ -36,7 +41,7 @@ class Tables(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of all tables."""
-        return INDEX_BYTES * (self.steps + 1 + 2 * len(self.caller_lengths))
+        return table_bytes(self.steps, len(self.caller_lengths))
 
     def addresses(self, start: int) -> tuple[int, int, int]:
         """Return the address of each table if the first is stored at ``start``."""

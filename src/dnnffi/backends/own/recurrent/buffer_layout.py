@@ -1,0 +1,191 @@
+"""Where the arrays of a network lie in its workspace and reserve space, for sizes up to a bound.
+
+Batches of a stream rarely have the same sizes twice. Offsets are computed for bounds of which there
+are few, so that a batch of new sizes finds its own: the buffers are up to an eighth larger than the
+batch needs, and an allocator finds buffers of the same sizes again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from dnnffi.backends.own.recurrent.dropout import STATE_BYTES
+from dnnffi.backends.own.recurrent.kernels import LayerLaunches
+from dnnffi.backends.own.recurrent.layout import Buffer, LayerArrays
+from dnnffi.backends.own.recurrent.narrow import NarrowMatrices
+from dnnffi.backends.own.recurrent.packing import Cleared
+from dnnffi.backends.own.recurrent.rows import RowLayout, table_bytes
+
+if TYPE_CHECKING:
+    from dnnffi.backends.own.recurrent.executor import OwnNetwork
+
+MAX_LAYOUTS = 256
+"""Layouts that a network keeps."""
+
+
+def bound(count: int) -> int:
+    """Return the least of eight bounds between two powers of two that is not below ``count``.
+
+    >>> [bound(count) for count in (1, 15, 17, 100, 104, 105, 128, 129)]
+    [1, 15, 18, 104, 104, 112, 128, 144]
+    """
+    step = 1 << max(0, (count - 1).bit_length() - 4)
+    return -(-count // step) * step
+
+
+class Bounds(NamedTuple):
+    """Sizes for which buffers are laid out: the most positions and steps, and all else exactly.
+
+    ``copies``: whether rows are copied from the caller's padded arrays into packed ones.
+    """
+
+    batch: int
+    max_positions: int
+    max_steps: int
+    copies: bool
+
+    @classmethod
+    def exactly(cls, layout: RowLayout) -> Bounds:
+        """Return the sizes of a batch."""
+        copies = layout.caller_strides is not None
+        return cls(layout.batch, layout.positions, layout.steps, copies)
+
+    @classmethod
+    def above(cls, layout: RowLayout) -> Bounds:
+        """Return the bounds that a batch shares with others."""
+        copies = layout.caller_strides is not None
+        return cls(layout.batch, bound(layout.positions), bound(layout.steps), copies)
+
+
+class Room(NamedTuple):
+    """What the groups of a kernel need of a workspace: offsets, and bytes to be cleared."""
+
+    exchange: int
+    exchange_bytes: int
+    streamed: int
+
+    @classmethod
+    def of(cls, launches: LayerLaunches, workspace: Buffer) -> Room:
+        """Return new parts of a workspace."""
+        nbytes = launches.exchange_bytes
+        exchange, streamed = workspace.add_all(nbytes, launches.streamed_bytes)
+        return cls(exchange, nbytes, streamed)
+
+    def addresses(self, workspace: int) -> tuple[int, int]:
+        """Of what groups exchange, and of the weights that they stream."""
+        return workspace + self.exchange, workspace + self.streamed
+
+    def cleared(self, workspace: int) -> Cleared:
+        """What is to be cleared before the kernel."""
+        return Cleared(workspace + self.exchange, self.exchange_bytes)
+
+
+class BufferLayout:
+    """Offsets, in bytes, of all parts of the buffers of a batch, and the launches of its groups.
+
+    ``products`` have algorithms for up to ``max_positions`` positions. Raises `UnsupportedError`
+    if the groups do not fit on the device.
+    """
+
+    def __init__(self, network: OwnNetwork, bounds: Bounds, max_positions: int) -> None:
+        self._network, self._bounds = network, bounds
+        spec = network.spec
+        self._directions = directions = spec.num_directions
+        sizes = bounds.batch, directions, bounds.max_steps
+        self.forward_launches = network.forward_kernel.bind(*sizes)
+        self.backward_launches: LayerLaunches | None = None
+        if network.backward_kernel is not None:
+            self.backward_launches = network.backward_kernel.bind(*sizes)
+        self.products = {
+            inputs: products.bind(max_positions) for inputs, products in network.products.items()
+        }
+        self.num_own_ys = spec.num_layers - 1 + bounds.copies
+        """Layers whose y is not the caller's array."""
+        self._output_bytes = bounds.max_positions * network.output_bytes
+        self._input_bytes = bounds.max_positions * network.input_bytes if bounds.copies else 0
+        self._product_bytes = max(one.workspace_bytes for one in self.products.values())
+        workspace, reserve = Buffer(), Buffer()
+        workspace.add(self._product_bytes)  # at its beginning
+        self._lay_out_forward(workspace, reserve)
+        self.reserve_bytes = reserve.nbytes
+        self.workspace_bytes = workspace.nbytes
+        if self.backward_launches is not None:
+            needed = self._lay_out_backward(self.backward_launches)
+            self.workspace_bytes = max(self.workspace_bytes, needed)
+
+    def _lay_out_forward(self, workspace: Buffer, reserve: Buffer) -> None:
+        network, bounds = self._network, self._bounds
+        num_layers = network.spec.num_layers
+        self.forward_room = Room.of(self.forward_launches, workspace)
+        self.narrow: NarrowMatrices | None = None
+        if network.narrow is not None:
+            self.narrow = network.narrow.bind(bounds.batch, workspace)
+        kept = reserve if network.is_training else workspace
+        self.tables = self.packed_x = self.taken = 0
+        if network.is_packed:
+            tables = table_bytes(bounds.max_steps, bounds.batch)
+            self.tables, self.packed_x = kept.add_all(tables, self._input_bytes)
+        if network.dropout is not None:
+            self.taken = kept.add(STATE_BYTES)
+        if self.backward_launches is not None:
+            self.arrays = self._saved(reserve, self.backward_launches)
+        else:
+            gates = workspace.add(self._directions * bounds.max_positions * network.gate_bytes)
+            own_ys = self.num_own_ys if network.layers_at_once == 1 else int(bounds.copies)
+            ys = [workspace.add(self._output_bytes) for _ in range(min(2, own_ys))] or [0]
+            self.arrays = [LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(num_layers)]
+        self.forward_strides = self._strides(network.layers_at_once)
+
+    def _saved(self, reserve: Buffer, launches: LayerLaunches) -> list[LayerArrays]:
+        """Return the parts of the reserve space of each layer."""
+        network, directions = self._network, self._directions
+        self.bias_parts = launches.groups * launches.kernel.bias_parts
+        bias_bytes = network.bias_part_bytes * self.bias_parts if network.spec.bias else 0
+        gate_bytes = directions * self._bounds.max_positions * network.gate_bytes
+        state_bytes = directions * self._bounds.max_positions * network.position_bytes
+        cell_bytes = state_bytes if network.has_saved_cell else 0
+        num_layers = network.spec.num_layers
+        found = []
+        for layer in range(num_layers):
+            y_bytes = self._output_bytes if layer < self.num_own_ys else 0
+            gates, c_before, h_before, bias_sums, y = reserve.add_all(
+                gate_bytes, cell_bytes, state_bytes, bias_bytes, y_bytes
+            )
+            dropped = y
+            if network.dropout is not None and network.keeps_dropped and layer < num_layers - 1:
+                dropped = reserve.add(self._output_bytes)
+            found.append(LayerArrays(gates, c_before, h_before, bias_sums, y, dropped))
+        return found
+
+    def _lay_out_backward(self, launches: LayerLaunches) -> int:
+        """Lay out the workspaces of both backwards; return the bytes of the larger one."""
+        products, layers = self.products.values(), launches.kernel.layers
+        workspace = Buffer()
+        workspace.add(self._product_bytes)
+        self.backward_room = Room.of(launches, workspace)
+        self.backward_strides = self._strides(layers)
+        # A layer's dx takes the place of its dy, which its kernel has read by then.
+        needs_dy = self._bounds.copies or self._network.spec.num_layers > layers
+        self.dy, self.packed_dx, self.padded = workspace.add_all(
+            self._output_bytes if needs_dy else 0,
+            self._input_bytes,
+            max(one.padded_bytes for one in products),
+        )
+        beside = Buffer()
+        beside_bytes = max(one.dw_hh_workspace_bytes for one in products)
+        _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
+        return max(workspace.nbytes, beside.nbytes)
+
+    def _strides(self, layers: int) -> list[tuple[int, int, int]]:
+        """Elements between the arrays, matrices and biases that a kernel reads of each layer.
+
+        From layer to layer if a kernel has several; else from direction to direction.
+        """
+        network = self._network
+        if layers == 1:
+            return network.strides
+        first, second = network.weights[:2]
+        between = self.arrays[1].gates - self.arrays[0].gates
+        size = network.item_bytes
+        matrices, biases = second.w_hh - first.w_hh, second.b_ih - first.b_ih
+        return [(between // size, matrices // size, biases // size)]
