@@ -81,36 +81,26 @@ class _LaunchBuffers:
     but not where a cooperative launch is captured: ``CUDA_ERROR_INVALID_VALUE``, driver 580.)
     """
 
-    __slots__ = ("_packed", "_packer", "_shape", "_view", "config", "pointers")
+    __slots__ = ("_packed", "config", "pack", "pointers", "shape", "view")
 
     def __init__(self, layout: _ArgumentLayout, is_cooperative: bool) -> None:
-        self._packer = layout.packer
+        self.pack = layout.packer.pack_into
         self._packed = ffi.new("uint64_t[]", layout.packer.size // 8)
-        self._view = ffi.buffer(self._packed)
+        self.view = ffi.buffer(self._packed)
         self.pointers = ffi.new("void *[]", [self._packed + word for word in layout.words])
         self.config = ffi.new("CUlaunchConfig *")
-        self._shape: object = None
+        self.shape: object = None
         if is_cooperative:
             self.config.attrs, self.config.numAttrs = _COOPERATIVE, 1
 
-    def fill(
-        self,
-        blocks: tuple[int, ...],
-        threads: tuple[int, ...],
-        shared_bytes: int,
-        stream: int,
-        arguments: tuple[Argument, ...],
-    ) -> None:
-        self._packer.pack_into(self._view, 0, *arguments)
+    def set_shape(self, shape: tuple[tuple[int, ...], tuple[int, ...], int]) -> None:
+        """Set blocks, threads and shared bytes of what is launched from now on."""
+        blocks, threads, shared_bytes = shape
         config = self.config
-        config.hStream = stream
-        shape = blocks, threads, shared_bytes
-        if shape == self._shape:  # half of the time of this function
-            return
         config.gridDimX, config.gridDimY, config.gridDimZ = (*blocks, 1, 1)[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = (*threads, 1, 1)[:3]
         config.sharedMemBytes = shared_bytes
-        self._shape = shape
+        self.shape = shape
 
 
 class Kernel:
@@ -152,7 +142,11 @@ class Kernel:
             if self._layout is None:
                 self._layout = _ArgumentLayout.of(arguments)
             buffers = _LaunchBuffers(self._layout, self._is_cooperative)
-        buffers.fill(blocks, threads, shared_mem, stream.ptr, arguments)
+        buffers.pack(buffers.view, 0, *arguments)
+        shape = blocks, threads, shared_mem
+        if shape != buffers.shape:
+            buffers.set_shape(shape)
+        buffers.config.hStream = stream.ptr
         status = self._launch(buffers.config, self._function, buffers.pointers, ffi.NULL)
         if status == _INVALID_CONTEXT:  # in a thread where nothing has used the device yet
             self._driver.make_current(self._device)
