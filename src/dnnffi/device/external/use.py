@@ -10,10 +10,20 @@ from typing import Any
 Allocator = Callable[[tuple[int, ...], str], object]
 
 
+class TrustedAllocator:
+    """An allocator of dnnffi itself, whose arrays need no check."""
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
+    ) -> Any:
+        """Return a new `DeviceArray`; ``strides`` are in bytes, None for a contiguous one."""
+        raise NotImplementedError
+
+
 class _Use(threading.local):
     """The allocator and the stream of the thread's calls."""
 
-    allocator: Allocator | None = None
+    allocator: Allocator | TrustedAllocator | None = None
     stream = 0
 
 
@@ -22,7 +32,8 @@ _use = _Use()
 
 @contextmanager
 def using(
-    allocator: Allocator | None = None, stream: int | Callable[[], int] = 0
+    allocator: Allocator | TrustedAllocator | None = None,
+    stream: int | Callable[[], int] = 0,
 ) -> Iterator[None]:
     """Allocate with ``allocator`` and run on ``stream`` for the length of a ``with`` block.
 
@@ -54,11 +65,22 @@ def on_stream(address: int) -> Iterator[None]:
         _use.stream = before
 
 
+@contextmanager
+def allocating_with(allocator: TrustedAllocator) -> Iterator[None]:
+    """Use another allocator, on the same stream, for the length of a ``with`` block."""
+    before = _use.allocator
+    try:
+        _use.allocator = allocator
+        yield
+    finally:
+        _use.allocator = before
+
+
 def current_stream() -> int:
     """The address of the stream in use."""
     return _use.stream
 
 
-def current_allocator() -> Allocator | None:
+def current_allocator() -> Allocator | TrustedAllocator | None:
     """The allocator in use."""
     return _use.allocator
