@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import using
+from dnnffi.device.external.array import known_array
 from dnnffi.device.external.host import HOST, allocated_copy, external_array
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.torch_modes import is_compiling, uncompiled
@@ -139,19 +140,7 @@ class RNNContext(Generic[ArrayT]):
         dy = call.optional("dy", dy, problem.y_shape)
         dh_n = call.optional("dh_n", dh_n, problem.h_shape)
         dc_n = call.optional("dc_n", dc_n, problem.c_shape)
-        if self._saved is None:
-            raise ContextError(
-                "backward was already called and spent the reserve space; call it with "
-                "retain=True to be able to call it again"
-            )
-        self._read.check(call, weights_needed="weights" in wanted)
-        dx, dh_0, dc_0, dweights = plan.backward(
-            self._saved, dy, dh_n, dc_n, weights_needed="weights" in wanted, retain=retain
-        )
-        if not retain:
-            self._saved = None
-        if problem.options.validate and problem.batch:
-            validate.check_backward(call, problem, dy, dh_n, dc_n, (dx, dh_0, dc_0), dweights)
+        dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
         dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:
             dhx_0 = (dh_0, dc_0) if problem.spec.has_cell else dh_0
@@ -160,6 +149,27 @@ class RNNContext(Generic[ArrayT]):
             dhx_0,
             None if dweights is None else call.weight_gradient(dweights),
         )
+
+    def _spend(
+        self, dy: Any, dh_n: Any, dc_n: Any, weights_needed: bool, retain: bool
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return the gradients of x, h_0, c_0 and the weights, of arrays that the plan takes."""
+        call, plan = self._call, self._plan
+        if self._saved is None:
+            raise ContextError(
+                "backward was already called and spent the reserve space; call it with "
+                "retain=True to be able to call it again"
+            )
+        self._read.check(call, weights_needed=weights_needed)
+        found: tuple[Any, Any, Any, Any] = plan.backward(
+            self._saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
+        )
+        if not retain:
+            self._saved = None
+        problem: RNNProblem = plan.problem
+        if problem.options.validate and problem.batch:
+            validate.check_backward(call, problem, dy, dh_n, dc_n, found[:3], found[3])
+        return found
 
 
 Request = tuple[Any, bool, Any, Any, Any, Any, Any, Any]
@@ -234,8 +244,13 @@ def _run_known(
     training: bool,
     signature: Signature,
     found: RNNBackend | None,
+    embedding: Embedding | None = None,
+    is_watched: bool = True,
 ) -> tuple[Any, ...] | None:
-    """`_run` of a call that was made before; None where it has to be looked at closely."""
+    """`_run` of a call that was made before; None where it has to be looked at closely.
+
+    With ``embedding`` the arrays are `DeviceArray`, and ``is_watched`` as in `run_embedded`.
+    """
     known = weights._known.find(signature)
     plan = None if known is None else known.plan()
     if known is None or plan is None or plan.forgotten:
@@ -252,16 +267,20 @@ def _run_known(
             return None
     if buffer is not weights._buffer or not plan.takes_all(x, h_0, c_0):
         return None
+    if embedding is not None and x.kind != backend.library.kind:
+        return None
     done = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
     if not training:
         return done
     *results, saved = done
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
     read = unchanged.NOTHING
-    if found is not None and "torch" in sys.modules:
+    if (found or embedding) is not None and is_watched and "torch" in sys.modules:
         given = unchanged.tensors_of(x, hx, weights)
         read = unchanged.Read.of(arrays, results[0], given, checksums=False)
-    return (*results, RNNContext(arrays, plan, saved, read))
+    if embedding is None:
+        return (*results, RNNContext(arrays, plan, saved, read))
+    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, backend.library.kind))
 
 
 def _run_checked(
@@ -332,7 +351,31 @@ def _run_embedded(
     """`_run` on arrays of another library; the results are objects of the user's allocator."""
     rest = dict(options)
     embedding = take_embedding(rest)
+    return run_embedded(x, hx, weights, call, rest, dropout, embedding)
+
+
+def run_embedded(
+    x: Any,
+    hx: Any,
+    weights: Any,
+    call: Request,
+    options: object,
+    dropout: Dropout,
+    embedding: Embedding,
+    *,
+    is_watched: bool = True,
+) -> tuple[Any, ...]:
+    """Return (y, h_n, c_n, context) of a call with an allocator, whose objects the results are.
+
+    ``options`` are the others. ``is_watched`` is whether the backward pass of a known call notices
+    a write to a tensor of PyTorch; dnnffi.torch leaves that to autograd.
+    """
     with using(*embedding):
+        if weights.__class__ is RNNWeights and not dropout[0]:
+            done = _run_known_embedded(x, hx, weights, call, options, embedding, is_watched)
+            if done is not None:
+                y, h_n, c_n, context = done
+                return unwrap(y), unwrap(h_n), unwrap(c_n), context
         found, kind, x = rnn_backends.for_allocator(call[-1], x)
         if isinstance(weights, RNNWeights):
             if kind == HOST:
@@ -340,20 +383,54 @@ def _run_embedded(
         elif isinstance(weights, Sequence) and not isinstance(weights, str):
             weights = [external_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
         hx = wrapped(("h_0", "c_0"), hx, kind)
-        *results, context = _run(x, hx, weights, call, rest, dropout, found)
+        *results, context = _run(x, hx, weights, call, options, dropout, found)
         results = in_user_memory(results, kind)
     if context is not None:
-        context = _EmbeddedContext(context, embedding, kind, results[0])
+        read = context._read.copied_to(results[0]) if kind == HOST else context._read
+        made = context._call, context._plan, context._saved, read
+        context = _EmbeddedContext(*made, embedding, kind)
     return (*map(unwrap, results), context)
+
+
+def _run_known_embedded(
+    x: Any,
+    hx: Any,
+    weights: RNNWeights,
+    call: Request,
+    options: object,
+    embedding: Embedding,
+    is_watched: bool,
+) -> tuple[Any, ...] | None:
+    """`_run_known` on arrays that are read without a protocol; None where they are not."""
+    signature = _signed(x, call, options or None)
+    if signature is None:
+        return None
+    x = known_array(x)
+    if x is None:
+        return None
+    if hx.__class__ is tuple:
+        hx = tuple(map(known_array, hx))
+    elif hx is not None:
+        hx = known_array(hx)
+        if hx is None:
+            return None
+    signature = (*signature, "allocator")
+    return _run_known(x, hx, weights, call[1], signature, None, embedding, is_watched)
 
 
 class _EmbeddedContext(RNNContext[Any]):
     """The context of a call with an allocator, which backward uses too."""
 
-    def __init__(self, context: RNNContext, embedding: Embedding, kind: str, y: Any) -> None:
-        super().__init__(context._call, context._plan, context._saved, context._read)
-        if kind == HOST:
-            self._read = self._read.copied_to(y)
+    def __init__(
+        self,
+        call: CallArrays,
+        plan: Any,
+        saved: Any,
+        read: unchanged.Read,
+        embedding: Embedding,
+        kind: str,
+    ) -> None:
+        super().__init__(call, plan, saved, read)
         self._embedding = embedding
         self._kind = kind
 
@@ -367,23 +444,49 @@ class _EmbeddedContext(RNNContext[Any]):
     ) -> Gradients[ArrayT]:
         if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(_EmbeddedContext.backward)(self, dy, dhx, need=need, retain=retain)
-        on_host = self._kind == HOST
         check_flag("retain", retain)
         with using(*self._embedding):
+            if self._kind == HOST:
+                return self._backward_on_host(dy, dhx, need, retain)
             dy = wrapped(("dy",), dy, self._kind)
             dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
-            saved = self._saved
-            # On the host the gradients are copied: nothing is spent if the allocator fails.
-            found = super().backward(dy, dhx, need=need, retain=retain or on_host)
-            if on_host:
-                found = Gradients(*map(_copied_to_user, found))
-                if not retain:
-                    saved.take(Phase.FORWARD)
-                    self._saved = None
-                return found
-        x, hx, weights = found
-        hx = tuple(map(unwrap, hx)) if isinstance(hx, tuple) else unwrap(hx)
+            x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
+        hx = tuple(map(unwrap, hx)) if hx.__class__ is tuple else unwrap(hx)
         return Gradients(unwrap(x), hx, weights)
+
+    def gradients(
+        self, dy: Any, dh_n: Any, dc_n: Any, *, weights_needed: bool, retain: bool
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return the gradients of x, h_0, c_0 and the weights, for dnnffi.torch.
+
+        As `backward`, of arrays in device memory that are read already. None stands for zeros,
+        and for the gradient of what was None.
+        """
+        call, problem = self._call, self._plan.problem
+        with using(*self._embedding):
+            dy = call.optional("dy", dy, problem.y_shape)
+            dh_n = call.optional("dh_n", dh_n, problem.h_shape)
+            dc_n = call.optional("dc_n", dc_n, problem.c_shape)
+            dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, weights_needed, retain)
+            if dweights is not None:
+                dweights = call.weight_gradient(dweights)
+        if call.h_0 is None:
+            return unwrap(dx), None, None, dweights
+        return unwrap(dx), unwrap(dh_0), unwrap(dc_0), dweights
+
+    def _backward_on_host(
+        self, dy: Any, dhx: Any, need: Iterable[GradientName], retain: bool
+    ) -> Gradients[Any]:
+        """Return copies of the gradients, so that nothing is spent if the allocator fails."""
+        dy = wrapped(("dy",), dy, HOST)
+        dhx = wrapped(("dh_n", "dc_n"), dhx, HOST)
+        saved = self._saved
+        found = super().backward(dy, dhx, need=need, retain=True)
+        found = Gradients(*map(_copied_to_user, found))
+        if not retain:
+            saved.take(Phase.FORWARD)
+            self._saved = None
+        return found
 
 
 def _copied_to_user(gradient: Any) -> Any:

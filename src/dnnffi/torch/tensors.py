@@ -6,10 +6,10 @@ memory. They are made of the tensor's attributes: a DLPack capsule would take se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.external import DeviceArray
+from dnnffi.device.external.use import TrustedAllocator
 from dnnffi.device.tracked import detached
 from dnnffi.spec.names import DType
 
@@ -32,7 +33,6 @@ DTYPE_NAMES: dict[Any, DType] = {
 """Names of the dtypes of networks."""
 
 _NAMES: dict[Any, str] = {**DTYPE_NAMES, torch.uint8: "uint8"}  # which a workspace has
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _numpy_dtypes: dict[Any, np.dtype[Any]] = {}  # those used: bfloat16 needs a package
 _NO_CHANGE: AbstractContextManager[Any] = nullcontext()
 
@@ -108,27 +108,40 @@ def as_tensor(result: Any) -> Tensor | None:
     return torch.from_numpy(result)
 
 
-@cache
-def options_on(device: int) -> dict[str, Any]:
-    """Return the options of a call on a GPU: PyTorch's allocator and current stream."""
-    raw_stream = torch._C._cuda_getCurrentRawStream
-    return {"allocator": partial(_allocate, device), "stream": partial(raw_stream, device)}
+class Allocation(NamedTuple):
+    """PyTorch's allocator and current stream on a GPU, as `dnnffi.foreign.using` takes them."""
 
-
-def _allocate(
-    device: int, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None = None
-) -> DeviceArray:
-    """Make an array of PyTorch's; ``strides``, in elements, are those of channels last."""
-    if strides is None:
-        tensor = torch.empty(shape, dtype=_DTYPES[dtype], device=_cuda(device))
-    else:
-        tensor = torch.empty_strided(shape, strides, dtype=_DTYPES[dtype], device=_cuda(device))
-    return device_array("a result", tensor, tensor, strides)
+    allocator: TrustedAllocator
+    stream: Callable[[], int]
 
 
 @cache
-def _cuda(device: int) -> Any:
-    return torch.device("cuda", device)
+def allocation_on(device: int) -> Allocation:
+    """Return the allocator and the current stream of a GPU."""
+    stream = partial(torch._C._cuda_getCurrentRawStream, device)
+    return Allocation(TensorAllocator("cuda", device), stream)
+
+
+class TensorAllocator(TrustedAllocator):
+    """An allocator of tensors on one device."""
+
+    def __init__(self, device_type: str, index: int) -> None:
+        self._index, self._device = index, torch.device(device_type, index)
+        self._dtypes: dict[np.dtype[Any], torch.dtype] = {}  # those used: bfloat16 needs a package
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
+    ) -> DeviceArray:
+        kind = self._dtypes.get(dtype)
+        if kind is None:
+            kind = self._dtypes[dtype] = getattr(torch, dtype.name)
+        if strides is None:
+            tensor = torch.empty(shape, dtype=kind, device=self._device)
+        else:
+            steps = [step // dtype.itemsize for step in strides]
+            tensor = torch.empty_strided(shape, steps, dtype=kind, device=self._device)
+        at = KIND, self._index, tensor.data_ptr()
+        return DeviceArray(tensor, *at, shape, dtype, strides=strides)
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
