@@ -65,9 +65,14 @@ def torch(monkeypatch):
     for name in known._DTYPE_NAMES:
         setattr(module, name, f"torch.{name}")
     monkeypatch.setitem(sys.modules, "torch", module)
-    known._pytorch.cache_clear()
+    forget()
     yield module
+    forget()
+
+
+def forget():
     known._pytorch.cache_clear()
+    known._reader.cache_clear()
 
 
 def test_a_tensor_is_read_without_a_capsule():
@@ -132,6 +137,7 @@ def test_a_tensor_of_another_stream_goes_through_a_capsule_which_orders_the_stre
 
 def test_without_pytorch_nothing_is_a_tensor(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
+    forget()
     assert known.read_known(FakeTensor(), CURRENT_STREAM) is None
 
 
@@ -179,6 +185,7 @@ def cupy(monkeypatch):
         get_current_stream=lambda: SimpleNamespace(ptr=CURRENT_STREAM),
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
+    forget()
     return module
 
 

@@ -19,13 +19,8 @@ from dnnffi.execution.embedding import unwrap
 from dnnffi.rnn.call import CallArrays
 from dnnffi.weights import RNNWeights
 
-
-class Seen(NamedTuple):
-    """A tensor of PyTorch and the number of writes to it up to the forward pass."""
-
-    name: str
-    tensor: Any
-    version: int
+Seen = tuple[str, Any, int]
+"""The name of a tensor of PyTorch, the tensor, and the number of writes to it so far."""
 
 
 class Read(NamedTuple):
@@ -95,11 +90,11 @@ def _seen(given: Iterable[tuple[str, Any]], used: Mapping[str, AnyArray | None])
         if not isinstance(tensor, tensor_class) or tensor.is_inference():
             continue
         array = used.get(name)
-        if array is not None and address(array) != tensor.data_ptr():
+        if array is not None and array is not value and address(array) != tensor.data_ptr():
             continue  # copied
         # A tensor with a history would keep it alive; detached, it has the same count.
         kept = tensor if tensor.is_leaf else tensor.detach()
-        found.append(Seen(name, kept, tensor._version))
+        found.append((name, kept, tensor._version))
     return found
 
 

@@ -291,12 +291,16 @@ def allocated(
     if strides is not None and _is_contiguous(shape, strides, dtype.itemsize):
         strides = None
     made = allocate(allocator, shape, dtype, strides)
-    array = device_array(what, made, kind, strided=strides is not None)
-    # A DeviceArray says itself whether it is writable, and a tensor always is.
-    protocol = None if array is made or is_tensor(made) else "__cuda_array_interface__"
-    check_allocated(what, array, shape, dtype, strides, protocol)
-    if kind is not None and array.kind not in (None, kind):
-        raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
+    known = None if strides is not None else read_known(made, current_stream())
+    if known is not None and (known[3], known[4], known[0]) == (shape, dtype, kind or known[0]):
+        array = DeviceArray(made, *known)
+    else:
+        array = device_array(what, made, kind, strided=strides is not None)
+        # A DeviceArray says itself whether it is writable, and a tensor always is.
+        protocol = None if array is made or is_tensor(made) else "__cuda_array_interface__"
+        check_allocated(what, array, shape, dtype, strides, protocol)
+        if kind is not None and array.kind not in (None, kind):
+            raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
     if kind is not None:
         runtime: Any = device_runtime(kind)
         device = array.data.device_id

@@ -21,10 +21,9 @@ KnownArray = tuple[str, int, int, tuple[int, ...], np.dtype[Any]]
 """The memory of a contiguous array: kind, device, address, shape and dtype."""
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: Any) -> bool:
     """Return whether ``value`` is a tensor of PyTorch itself, not of a subclass."""
-    torch = sys.modules.get("torch")
-    return torch is not None and value.__class__ is getattr(torch, "Tensor", None)
+    return _reader(value.__class__) is _read_tensor
 
 
 def read_known(value: Any, stream: int) -> KnownArray | None:
@@ -34,17 +33,28 @@ def read_known(value: Any, stream: int) -> KnownArray | None:
     And None for a tensor that is more than its memory tells: one that requires a gradient or
     carries a tangent, that is negated lazily, or that is traced.
     """
-    if is_tensor(value):
-        return _read_tensor(value, stream)
-    cupy = sys.modules.get("cupy")
-    if cupy is None or value.__class__ is not getattr(cupy, "ndarray", None):
+    read = _reader(value.__class__)
+    return None if read is None else read(value, stream)
+
+
+@cache
+def _reader(array_class: type) -> Callable[[Any, int], KnownArray | None] | None:
+    """Return what reads arrays of a class; None if it is not the one of a known library."""
+    for library, name, read in (("torch", "Tensor", _read_tensor), ("cupy", "ndarray", _read_cupy)):
+        # An array of a module that was never imported cannot have been passed.
+        if array_class is getattr(sys.modules.get(library), name, None):
+            return read
+    return None
+
+
+def _read_cupy(array: Any, stream: int) -> KnownArray | None:
+    if not (array._c_contiguous and array.size):
         return None
-    if not (value._c_contiguous and value.size):
+    cuda = sys.modules["cupy"].cuda
+    if cuda.get_current_stream().ptr != stream:
         return None
-    if cupy.cuda.get_current_stream().ptr != stream:
-        return None
-    kind = "rocm" if cupy.cuda.runtime.is_hip else "cuda"
-    return kind, value.data.device_id, value.data.ptr, value.shape, value.dtype
+    kind = "rocm" if cuda.runtime.is_hip else "cuda"
+    return kind, array.data.device_id, array.data.ptr, array.shape, array.dtype
 
 
 def _read_tensor(tensor: Any, stream: int) -> KnownArray | None:
