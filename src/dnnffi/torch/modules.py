@@ -155,9 +155,11 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
         checked = []
         for name, state, size in zip(("h_0", "c_0"), states, sizes, strict=False):
             check_tensor(name, state)
-            expected = [rows, batch, size] if has_batch else [rows, size]
-            if list(state.shape) != expected:
-                raise RuntimeError(f"{name} must have shape {expected}; got {list(state.shape)}")
+            expected = (rows, batch, size) if has_batch else (rows, size)
+            if state.shape != expected:
+                raise RuntimeError(
+                    f"{name} must have shape {list(expected)}; got {list(state.shape)}"
+                )
             if state.device != x.device:
                 raise RuntimeError(f"{name} must be on {x.device} like input; got {state.device}")
             if state.dtype is not x.dtype and autocast_dtype(x) is None:
