@@ -154,6 +154,20 @@ def test_a_tensor_of_the_allocator_is_not_asked_whether_it_is_writable(monkeypat
                 array.allocated(shape, np.dtype(dtype), "cuda")
 
 
+def test_the_current_device_is_that_of_an_allocated_array(monkeypatch):
+    monkeypatch.setattr(array, "device_runtime", lambda kind: Runtime())
+    with using(lambda shape, dtype: FakeTensor(), stream=CURRENT_STREAM):
+        monkeypatch.setattr(FakeTensor, "get_device", lambda self: 0)
+        with pytest.raises(ValueError, match="must be on the current device, 1; it is on 0"):
+            array.allocated((2, 3), np.dtype("f4"), "cuda")
+        # A process with one device does not ask which it is.
+        monkeypatch.setattr(Runtime, "device_count", lambda self: 1)
+        assert array.allocated((2, 3), np.dtype("f4"), "cuda").data.device_id == 0
+        monkeypatch.setattr(FakeTensor, "get_device", lambda self: 1)
+        with pytest.raises(ValueError, match="must be on the current device, 0; it is on 1"):
+            array.allocated((2, 3), np.dtype("f4"), "cuda")
+
+
 class Runtime:
     """Two devices, of which the second is the current one."""
 

@@ -195,6 +195,8 @@ def _run(
     """
     if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(_run)(x, hx, weights, call, options, dropout, found)
+    if options is not None and embeds(options):
+        return _run_embedded(x, hx, weights, call, options, dropout)
     signature = None
     if weights.__class__ is RNNWeights and not dropout[0]:
         signature = _signed(x, call, options)
@@ -204,8 +206,6 @@ def _run(
             done = _run_known(x, hx, weights, call[1], signature, found)
             if done is not None:
                 return done
-    if options is not None and embeds(options):
-        return _run_embedded(x, hx, weights, call, options, dropout)
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
 
 
@@ -460,7 +460,7 @@ class _EmbeddedContext(RNNContext[Any]):
         """Return the gradients of x, h_0, c_0 and the weights, for dnnffi.torch.
 
         As `backward`, of arrays in device memory that are read already. None stands for zeros,
-        and for the gradient of what was None.
+        and for the gradient of what was None. The gradient of an `RNNWeights` is its buffer.
         """
         call, problem = self._call, self._plan.problem
         with using(*self._embedding):
@@ -468,8 +468,9 @@ class _EmbeddedContext(RNNContext[Any]):
             dh_n = call.optional("dh_n", dh_n, problem.h_shape)
             dc_n = call.optional("dc_n", dc_n, problem.c_shape)
             dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, weights_needed, retain)
-            if dweights is not None:
+            if dweights is not None and call.weights.__class__ is not RNNWeights:
                 dweights = call.weight_gradient(dweights)
+        dweights = dweights if dweights.__class__ is list else unwrap(dweights)
         if call.h_0 is None:
             return unwrap(dx), None, None, dweights
         return unwrap(dx), unwrap(dh_0), unwrap(dc_0), dweights

@@ -41,6 +41,7 @@ from dnnffi.torch.weights import (
     list_form,
     read_weights,
 )
+from dnnffi.weights import RNNWeights
 
 
 class RNNKeywords(TypedDict, total=False):
@@ -296,6 +297,8 @@ def _gradients(
             dhx = dh_n if count == 1 else (dh_n, dc_n)
             dx, dhx, dweights = context.backward(dy, dhx, need=need, retain=retain)
             dh_0, dc_0 = dhx if isinstance(dhx, tuple) else (dhx, None)
+            if isinstance(dweights, RNNWeights):
+                dweights = dweights.flat
     except ContextError:
         raise ContextError(
             f"autograd goes back through this call for the second time, and the first "

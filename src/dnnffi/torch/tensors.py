@@ -60,7 +60,7 @@ def as_array(name: str, tensor: Tensor, x: Tensor, *, strided: bool = False) -> 
     strides = None
     if strided and KIND == "cuda":
         strides = tensor.stride()
-    else:
+    elif not tensor.is_contiguous():
         tensor = tensor.contiguous()
     # Its owner is a tuple: of an owner that is a tensor, the core would count the writes, as
     # autograd does already.
@@ -78,7 +78,9 @@ def device_array(
     if not address and tensor.numel():
         raise TypeError(f"{name} has no memory of its own; got a {type(tensor).__name__}")
     at = KIND, tensor.get_device(), address
-    dtype = _numpy_dtype(name, tensor.dtype)
+    dtype = _numpy_dtypes.get(tensor.dtype)
+    if dtype is None:
+        dtype = _add_dtype(name, tensor.dtype)
     in_bytes = None if strides is None else tuple(step * dtype.itemsize for step in strides)
     return DeviceArray(owner, *at, tuple(tensor.shape), dtype, strides=in_bytes)
 
@@ -94,7 +96,7 @@ def host_array(name: str, tensor: Tensor, *, strided: bool = False) -> np.ndarra
         )
     tensor = tensor.detach() if strided else tensor.detach().contiguous()
     if tensor.dtype is torch.bfloat16:  # which NumPy alone does not have
-        return tensor.view(torch.int16).numpy().view(_numpy_dtype(name, tensor.dtype))
+        return tensor.view(torch.int16).numpy().view(_add_dtype(name, tensor.dtype))
     return tensor.numpy()
 
 
@@ -160,11 +162,9 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(tensor.get_device())
 
 
-def _numpy_dtype(name: str, dtype: torch.dtype) -> np.dtype[Any]:
-    found = _numpy_dtypes.get(dtype)
-    if found is None:
-        if dtype not in _NAMES:
-            names = ", ".join(DTYPE_NAMES.values())
-            raise TypeError(f"{name} must have one of the dtypes {names}; got {dtype}")
-        found = _numpy_dtypes[dtype] = dtype_object(_NAMES[dtype])
-    return found
+def _add_dtype(name: str, dtype: torch.dtype) -> np.dtype[Any]:
+    """Return NumPy's dtype for one of PyTorch that was not used so far."""
+    if dtype not in _NAMES:
+        names = ", ".join(DTYPE_NAMES.values())
+        raise TypeError(f"{name} must have one of the dtypes {names}; got {dtype}")
+    return _numpy_dtypes.setdefault(dtype, dtype_object(_NAMES[dtype]))

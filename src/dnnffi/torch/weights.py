@@ -43,7 +43,10 @@ class Form(Protocol):
         """Return what the functions of the core take for these tensors, on the device of x."""
 
     def gradients(self, gradient: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """Return the gradient of each tensor; ``gradient`` is the core's, in the native form."""
+        """Return the gradient of each tensor.
+
+        ``gradient`` is the core's: of an `RNNWeights` the flat buffer, of a list a list, or None.
+        """
 
 
 class ConstantForm(NamedTuple):
@@ -71,7 +74,7 @@ class FlatForm(NamedTuple):
         return RNNWeights(array, self.layout.spec, backend=self.layout.name)
 
     def gradients(self, gradient: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        return (None if gradient is None else as_tensor(gradient.flat),)
+        return (as_tensor(gradient),)
 
 
 class ListForm(NamedTuple):
@@ -142,7 +145,7 @@ class ListForm(NamedTuple):
     def gradients(self, gradient: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if gradient is None:
             return (None,) * len(tensors)
-        flat: Any = as_tensor(gradient.flat)
+        flat: Any = as_tensor(gradient)
         if self.is_cast:
             flat = flat.to(self.dtype)
         return [
