@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
-from dnnffi.device.external import using
-from dnnffi.device.external.array import known_array
+from dnnffi.device.external.array import device_array, known_array
 from dnnffi.device.external.host import HOST, allocated_copy, external_array
+from dnnffi.device.external.use import checked_use, thread
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
@@ -275,7 +275,9 @@ def _run_known(
     *results, saved = done
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
     read = unchanged.NOTHING
-    if (found or embedding) is not None and is_watched and "torch" in sys.modules:
+    if embedding is not None and is_watched:
+        read = unchanged.Read.of_used(x, h_0, c_0, buffer, results[0])
+    elif found is not None and "torch" in sys.modules:
         given = unchanged.tensors_of(x, hx, weights)
         read = unchanged.Read.of(arrays, results[0], given, checksums=False)
     if embedding is None:
@@ -370,7 +372,9 @@ def run_embedded(
     ``options`` are the others. ``is_watched`` is whether the backward pass of a known call notices
     a write to a tensor of PyTorch; dnnffi.torch leaves that to autograd.
     """
-    with using(*embedding):
+    before = thread.use
+    try:
+        thread.use = checked_use(*embedding)
         if weights.__class__ is RNNWeights and not dropout[0]:
             done = _run_known_embedded(x, hx, weights, call, options, embedding, is_watched)
             if done is not None:
@@ -385,6 +389,8 @@ def run_embedded(
         hx = wrapped(("h_0", "c_0"), hx, kind)
         *results, context = _run(x, hx, weights, call, options, dropout, found)
         results = in_user_memory(results, kind)
+    finally:
+        thread.use = before
     if context is not None:
         read = context._read.copied_to(results[0]) if kind == HOST else context._read
         made = context._call, context._plan, context._saved, read
@@ -445,12 +451,17 @@ class _EmbeddedContext(RNNContext[Any]):
         if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(_EmbeddedContext.backward)(self, dy, dhx, need=need, retain=retain)
         check_flag("retain", retain)
-        with using(*self._embedding):
+        before = thread.use
+        try:
+            thread.use = checked_use(*self._embedding)
             if self._kind == HOST:
                 return self._backward_on_host(dy, dhx, need, retain)
-            dy = wrapped(("dy",), dy, self._kind)
-            dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
-            x, hx, weights = super().backward(dy, dhx, need=need, retain=retain)
+            given: Any = None if dy is None else device_array("dy", dy, self._kind)
+            if dhx is not None:
+                dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
+            x, hx, weights = super().backward(given, dhx, need=need, retain=retain)
+        finally:
+            thread.use = before
         hx = tuple(map(unwrap, hx)) if hx.__class__ is tuple else unwrap(hx)
         return Gradients(unwrap(x), hx, weights)
 
@@ -463,13 +474,17 @@ class _EmbeddedContext(RNNContext[Any]):
         and for the gradient of what was None. The gradient of an `RNNWeights` is its buffer.
         """
         call, problem = self._call, self._plan.problem
-        with using(*self._embedding):
+        before = thread.use
+        try:
+            thread.use = checked_use(*self._embedding)
             dy = call.optional("dy", dy, problem.y_shape)
             dh_n = call.optional("dh_n", dh_n, problem.h_shape)
             dc_n = call.optional("dc_n", dc_n, problem.c_shape)
             dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, weights_needed, retain)
             if dweights is not None and call.weights.__class__ is not RNNWeights:
                 dweights = call.weight_gradient(dweights)
+        finally:
+            thread.use = before
         dweights = dweights if dweights.__class__ is list else unwrap(dweights)
         if call.h_0 is None:
             return unwrap(dx), None, None, dweights

@@ -41,6 +41,25 @@ class Read(NamedTuple):
             return cls(tensors, None, {})
         return cls(tensors, y, _checksums(_arrays_of(call, y)))
 
+    @classmethod
+    def of_used(cls, x: Any, h_0: Any | None, c_0: Any | None, weights: Any, y: Any) -> Read:
+        """Look at the arrays of a call in device memory, which it uses as they are."""
+        tensor_class = getattr(sys.modules.get("torch"), "Tensor", None)
+        if tensor_class is None:
+            return NOTHING
+        named = ("x", x), ("h_0", h_0), ("c_0", c_0), ("weights", weights), ("y", y)
+        return cls(
+            [
+                _seen_tensor(name, array.owner)
+                for name, array in named
+                if array is not None
+                and isinstance(array.owner, tensor_class)
+                and not array.owner.is_inference()
+            ],
+            None,
+            {},
+        )
+
     def copied_to(self, y: AnyArray) -> Read:
         """Return the same where the caller holds y as a copy: a write to the copy is noticed."""
         tensors = [*self.tensors, *_seen((("y", y),), {})]
@@ -92,10 +111,13 @@ def _seen(given: Iterable[tuple[str, Any]], used: Mapping[str, AnyArray | None])
         array = used.get(name)
         if array is not None and array is not value and address(array) != tensor.data_ptr():
             continue  # copied
-        # A tensor with a history would keep it alive; detached, it has the same count.
-        kept = tensor if tensor.is_leaf else tensor.detach()
-        found.append((name, kept, tensor._version))
+        found.append(_seen_tensor(name, tensor))
     return found
+
+
+def _seen_tensor(name: str, tensor: Any) -> Seen:
+    # A tensor with a history would keep it alive; detached, it has the same count.
+    return name, tensor if tensor.is_leaf else tensor.detach(), tensor._version
 
 
 def _arrays_of(call: CallArrays, y: AnyArray) -> dict[str, AnyArray | None]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.known import is_tensor, read_known
-from dnnffi.device.external.use import TrustedAllocator, current_allocator, current_stream
+from dnnffi.device.external.use import TrustedAllocator, current_stream, thread
 from dnnffi.device.tracked import detached
 from dnnffi.errors import not_picklable
 from dnnffi.runtime.devices import DeviceRuntime, device_runtime, kind_in_process
@@ -282,7 +282,7 @@ def allocated(
 
     Contiguous, or with ``strides`` (in bytes), of which the allocator is told in elements.
     """
-    allocator = current_allocator()
+    allocator, stream = thread.use
     if isinstance(allocator, TrustedAllocator):
         return allocator.empty(shape, dtype, strides)
     if allocator is None:
@@ -291,7 +291,7 @@ def allocated(
     if strides is not None and _is_contiguous(shape, strides, dtype.itemsize):
         strides = None
     made = allocate(allocator, shape, dtype, strides)
-    known = None if strides is not None else read_known(made, current_stream())
+    known = None if strides is not None else read_known(made, stream)
     if known is not None and (known[3], known[4], known[0]) == (shape, dtype, kind or known[0]):
         array = DeviceArray(made, *known)
     else:
