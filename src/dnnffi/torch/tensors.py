@@ -128,8 +128,8 @@ def allocation_on(device: int) -> Allocation:
 class TensorAllocator(TrustedAllocator):
     """An allocator of tensors on one device, which is the current one.
 
-    It calls what the code that ``torch.compile`` generates calls, in a third of the time of
-    ``torch.empty`` (PyTorch 2.13).
+    It calls the function that compiled code of PyTorch calls, which takes a third of the time of
+    ``torch.empty`` (2.13).
     """
 
     def __init__(self, device_type: str, index: int) -> None:

@@ -29,7 +29,7 @@ from dnnffi.torch.tensors import (
 )
 from dnnffi.weights import RNNWeights
 
-# What the code that ``torch.compile`` generates calls: `Tensor.as_strided` takes twice as long.
+# The function that compiled code of PyTorch calls; `Tensor.as_strided` takes twice as long.
 _part_of = torch._C._dynamo.guards._reinterpret_tensor
 
 MAX_LIST_FORMS = 256

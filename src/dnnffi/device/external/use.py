@@ -31,7 +31,7 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
-"""For `using`, and for calls of networks, which do without the time that a context takes."""
+"""Set by `using`, and by calls of networks, which save the time of a context manager."""
 
 
 def checked_use(
@@ -46,6 +46,7 @@ def checked_use(
 
 @contextmanager
 def _within(use: Use) -> Iterator[None]:
+    """Use it for the length of a ``with`` block."""
     before = thread.use
     try:
         thread.use = use
