@@ -21,7 +21,11 @@ class FakeTensor:
     def __init__(self, **attributes):
         self.is_cuda, self.dtype, self.shape = True, "torch.float32", [2, 3]
         self.contiguous, self.address, self.capsules = True, 0x7000, []
+        self.layout, self.requires_grad, self.negative = "torch.strided", False, False
         self.__dict__.update(attributes)
+
+    def is_neg(self):
+        return self.negative
 
     def is_contiguous(self):
         return self.contiguous
@@ -51,13 +55,24 @@ def torch(monkeypatch):
     module = ModuleType("torch")
     module.Tensor = FakeTensor
     module.version = SimpleNamespace(hip=None)
-    module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: CURRENT_STREAM)
+    module.strided = "torch.strided"
+    module._C = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda device: CURRENT_STREAM, _is_tracing=lambda: False
+    )
+    module.autograd = SimpleNamespace(forward_ad=SimpleNamespace(_current_level=-1))
+    module.autograd.forward_ad.unpack_dual = lambda tensor: SimpleNamespace(tangent=None)
+    module.is_grad_enabled = lambda: False
     for name in known._DTYPE_NAMES:
         setattr(module, name, f"torch.{name}")
     monkeypatch.setitem(sys.modules, "torch", module)
-    known._pytorch.cache_clear()
+    forget()
     yield module
+    forget()
+
+
+def forget():
     known._pytorch.cache_clear()
+    known._reader.cache_clear()
 
 
 def test_a_tensor_is_read_without_a_capsule():
@@ -74,6 +89,25 @@ def test_a_tensor_of_pytorch_for_rocm_is_on_rocm(torch):
     torch.version.hip = "7.0"
     with using(stream=CURRENT_STREAM):
         assert device_array("x", FakeTensor()).kind == "rocm"
+
+
+def test_a_tensor_that_is_more_than_its_memory_is_read_in_another_form():
+    plain = FakeTensor()
+    for given in (FakeTensor(requires_grad=True), FakeTensor(negative=True)):
+        given.detach = given.resolve_neg = lambda: plain
+        with using(stream=CURRENT_STREAM):
+            assert known.read_known(given, CURRENT_STREAM) is None
+            assert device_array("x", given).owner is plain
+
+
+@pytest.mark.parametrize("mode", ["traced", "forward-mode differentiation"])
+def test_no_tensor_is_read_in_a_mode_that_its_attributes_do_not_show(torch, mode):
+    if mode == "traced":
+        torch._C._is_tracing = lambda: True
+    else:
+        torch.autograd.forward_ad._current_level = 0
+    known._pytorch.cache_clear()
+    assert known.read_known(FakeTensor(), CURRENT_STREAM) is None
 
 
 @pytest.mark.parametrize(
@@ -103,11 +137,12 @@ def test_a_tensor_of_another_stream_goes_through_a_capsule_which_orders_the_stre
 
 def test_without_pytorch_nothing_is_a_tensor(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch")
+    forget()
     assert known.read_known(FakeTensor(), CURRENT_STREAM) is None
 
 
 def test_a_tensor_of_the_allocator_is_not_asked_whether_it_is_writable(monkeypatch):
-    monkeypatch.setattr(array, "device_runtime", lambda kind: SimpleNamespace(current_device=one))
+    monkeypatch.setattr(array, "device_runtime", lambda kind: Runtime())
     monkeypatch.setattr(
         *(FakeTensor, "__cuda_array_interface__"), property(lambda self: 1 / 0), raising=False
     )
@@ -119,8 +154,28 @@ def test_a_tensor_of_the_allocator_is_not_asked_whether_it_is_writable(monkeypat
                 array.allocated(shape, np.dtype(dtype), "cuda")
 
 
-def one():
-    return 1
+def test_the_current_device_is_that_of_an_allocated_array(monkeypatch):
+    monkeypatch.setattr(array, "device_runtime", lambda kind: Runtime())
+    with using(lambda shape, dtype: FakeTensor(), stream=CURRENT_STREAM):
+        monkeypatch.setattr(FakeTensor, "get_device", lambda self: 0)
+        with pytest.raises(ValueError, match="must be on the current device, 1; it is on 0"):
+            array.allocated((2, 3), np.dtype("f4"), "cuda")
+        # A process with one device does not ask which it is.
+        monkeypatch.setattr(Runtime, "device_count", lambda self: 1)
+        assert array.allocated((2, 3), np.dtype("f4"), "cuda").data.device_id == 0
+        monkeypatch.setattr(FakeTensor, "get_device", lambda self: 1)
+        with pytest.raises(ValueError, match="must be on the current device, 0; it is on 1"):
+            array.allocated((2, 3), np.dtype("f4"), "cuda")
+
+
+class Runtime:
+    """Two devices, of which the second is the current one."""
+
+    def device_count(self):
+        return 2
+
+    def current_device(self):
+        return 1
 
 
 class FakeNdarray:
@@ -144,6 +199,7 @@ def cupy(monkeypatch):
         get_current_stream=lambda: SimpleNamespace(ptr=CURRENT_STREAM),
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
+    forget()
     return module
 
 

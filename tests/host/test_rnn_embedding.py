@@ -185,6 +185,19 @@ def test_arrays_that_say_where_they_are_name_the_backend(user):
     np.testing.assert_array_equal(np.array(found), np.array(expected))
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_an_array_of_another_place_is_refused_in_a_known_call_too(user, is_known):
+    x, states, weights = user.arguments("gru")
+    address, options = x.__cuda_array_interface__["data"][0], {"allocator": user}
+    given = {kind: DeviceArray(x, kind, 0, address, x.shape, x.dtype) for kind in ("cuda", "rocm")}
+    if is_known:
+        dnnffi.gru(given["cuda"], states[0], weights, options=options)
+    with pytest.raises(TypeError, match=r"^x must be an array on CUDA .* is on ROCm"):
+        dnnffi.gru(given["rocm"], states[0], weights, backend="cudnn", options=options)
+    with pytest.raises(TypeError, match=r"^weights must be on the host"):
+        dnnffi.gru(np.array(x), states[0], weights, options=options)
+
+
 class Loop:
     """A training step on the same arrays, with an allocator that gives out the same memory again.
 

@@ -8,11 +8,14 @@ import sys
 import weakref
 
 import external_memory
+import numpy as np
 import pytest
 from stress import user_arrays
 
 import dnnffi
 from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.device.external import DeviceArray
+from dnnffi.device.external.use import TrustedAllocator
 
 torch = pytest.importorskip("torch")
 
@@ -40,7 +43,7 @@ def on_gpu(tensor):
     return tensor.detach().clone().as_subclass(GpuTensor).requires_grad_(tensor.requires_grad)
 
 
-class Gpu:
+class Gpu(TrustedAllocator):
     """Memory that the stand-in knows, and a log of the arrays and results made in it."""
 
     def __init__(self, control):
@@ -65,15 +68,13 @@ class Gpu:
         self.arrays.append(name)
         return tensors_device_array(name, tensor, owner, strides)
 
-    def allocate(self, shape, dtype, strides=None):
-        kind = getattr(torch, dtype)
-        if strides is None:
-            tensor = torch.empty(shape, dtype=kind)
-        else:
-            tensor = torch.empty_strided(shape, strides, dtype=kind)
-        tensor = tensor.as_subclass(GpuTensor)
+    def empty(self, shape, dtype, strides=None):
+        made = tensors.TensorAllocator("cpu", 0).empty(shape, dtype, strides)
+        tensor = made.owner.as_subclass(GpuTensor)
+        self.register(tensor)
+        self.arrays.append("a result")
         self.results.append(weakref.ref(tensor))
-        return self.device_array("a result", tensor, tensor, strides)
+        return DeviceArray(tensor, "cuda", 0, made.data.ptr, shape, dtype, strides=strides)
 
     def close(self):
         for address in list(self._storages):
@@ -89,9 +90,9 @@ def gpu(host, monkeypatch):
     made = Gpu(host.control)
     for module in (tensors, weights):
         monkeypatch.setattr(module, "device_array", made.device_array)
-    options = {"allocator": made.allocate, "stream": lambda: 0}
+    allocation = tensors.Allocation(made, lambda: 0)
     for module in (network, convolutions):
-        monkeypatch.setattr(module, "options_on", lambda device: options)
+        monkeypatch.setattr(module, "allocation_on", lambda device: allocation)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     yield made
     dnnffi.clear_plans()
@@ -316,9 +317,9 @@ def test_the_options_of_a_convolution_are_kept_with_the_allocator(gpu):
         dnnffi.torch.conv(x, w, options={"math": "exact"})
     calls = []
 
-    def allocate(*arguments, **keywords):
-        calls.append(arguments)
-        return gpu.allocate(*arguments, **keywords)
+    def allocate(shape, dtype):
+        calls.append((shape, dtype))
+        return gpu.empty(shape, np.dtype(dtype))
 
     y = dnnffi.torch.conv(x, w, options={"math": "strict", "allocator": allocate})
     torch.testing.assert_close(plain(y), torch.conv1d(plain(x), plain(w)), rtol=1e-4, atol=1e-4)
@@ -339,7 +340,7 @@ def test_a_convolution_gets_arrays_over_the_memory_of_tensors(gpu, monkeypatch):
     def result(name, shape):
         def call(*arguments, options, **keywords):
             calls.append((name, *(one for one in arguments if not isinstance(one, tuple))))
-            made = options["allocator"](shape, "float64")
+            made = options["allocator"].empty(shape, np.dtype("float64"))
             made.owner.fill_(1)
             return made.owner
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.external.host import HOST, allocated_copy, external_array, owner_of
+from dnnffi.device.external.use import Allocator, TrustedAllocator
 from dnnffi.spec.options import EMBEDDING
 
-Embedding = tuple[Callable[[tuple[int, ...], str], object], int | Callable[[], int]]
+Embedding = tuple[Allocator | TrustedAllocator, int | Callable[[], int]]
 """What the results of a call are made with, and the stream that it runs on: for `using`."""
 
 
@@ -21,7 +22,7 @@ def take_embedding(options: dict[str, Any]) -> Embedding:
     allocator, stream = options.pop("allocator", None), options.pop("stream", 0)
     if allocator is None:
         raise ValueError("options['stream'] needs options['allocator'] beside it")
-    if not callable(allocator):
+    if not (callable(allocator) or isinstance(allocator, TrustedAllocator)):
         raise TypeError(
             f"options['allocator'] must be a function of a shape and the name of a dtype; "
             f"got {type(allocator).__name__}"
@@ -59,5 +60,5 @@ def in_user_memory(results: list[Any], kind: str) -> list[Any]:
 
 def unwrap(result: Any) -> Any:
     """The user's object whose memory a result shows; the result itself if it has no owner."""
-    owner = result.owner if isinstance(result, DeviceArray) else owner_of(result)
+    owner = result.owner if result.__class__ is DeviceArray else owner_of(result)
     return result if owner is None else owner

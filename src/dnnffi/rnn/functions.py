@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn
 
 from dnnffi.device.arrays import as_array
-from dnnffi.device.external import using
+from dnnffi.device.external.array import device_array, known_array
 from dnnffi.device.external.host import HOST, allocated_copy, external_array
+from dnnffi.device.external.use import checked_use, thread
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
@@ -26,7 +27,13 @@ from dnnffi.execution.embedding import (
     wrapped,
 )
 from dnnffi.rnn import unchanged, validate
-from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout, weights_of
+from dnnffi.rnn.backend import (
+    DeviceRNNBackend,
+    RNNBackend,
+    rnn_backends,
+    warn_of_dropout,
+    weights_of,
+)
 from dnnffi.rnn.call import CallArrays, initial_states, pair, problem_of
 from dnnffi.rnn.context import Phase
 from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork
@@ -139,19 +146,7 @@ class RNNContext(Generic[ArrayT]):
         dy = call.optional("dy", dy, problem.y_shape)
         dh_n = call.optional("dh_n", dh_n, problem.h_shape)
         dc_n = call.optional("dc_n", dc_n, problem.c_shape)
-        if self._saved is None:
-            raise ContextError(
-                "backward was already called and spent the reserve space; call it with "
-                "retain=True to be able to call it again"
-            )
-        self._read.check(call, weights_needed="weights" in wanted)
-        dx, dh_0, dc_0, dweights = plan.backward(
-            self._saved, dy, dh_n, dc_n, weights_needed="weights" in wanted, retain=retain
-        )
-        if not retain:
-            self._saved = None
-        if problem.options.validate and problem.batch:
-            validate.check_backward(call, problem, dy, dh_n, dc_n, (dx, dh_0, dc_0), dweights)
+        dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
         dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:
             dhx_0 = (dh_0, dc_0) if problem.spec.has_cell else dh_0
@@ -160,6 +155,27 @@ class RNNContext(Generic[ArrayT]):
             dhx_0,
             None if dweights is None else call.weight_gradient(dweights),
         )
+
+    def _spend(
+        self, dy: Any, dh_n: Any, dc_n: Any, weights_needed: bool, retain: bool
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return the gradients of x, h_0, c_0 and the weights, of arrays that the plan takes."""
+        call, plan = self._call, self._plan
+        if self._saved is None:
+            raise ContextError(
+                "backward was already called and spent the reserve space; call it with "
+                "retain=True to be able to call it again"
+            )
+        self._read.check(call, weights_needed=weights_needed)
+        found: tuple[Any, Any, Any, Any] = plan.backward(
+            self._saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
+        )
+        if not retain:
+            self._saved = None
+        problem: RNNProblem = plan.problem
+        if problem.options.validate and problem.batch:
+            validate.check_backward(call, problem, dy, dh_n, dc_n, found[:3], found[3])
+        return found
 
 
 NetworkRequest = tuple[Any, bool, Any, Any, Any, Any]
@@ -188,29 +204,21 @@ def _run(
     """
     if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(_run)(x, hx, weights, call, options, dropout, found)
-    signature = None
-    if weights.__class__ is RNNWeights and not dropout[0]:
-        signature = _signed(call[0], options, found)
-        known = None if signature is None else weights._known.get(signature)
-        if known is not None and known.buffer is weights._buffer:
-            network, lengths, batch_sizes = call
-            if lengths is not None:
-                lengths = as_integers("lengths", lengths)
-            if batch_sizes is not None:
-                batch_sizes = as_integers("batch_sizes", batch_sizes)
-            call = network, lengths, batch_sizes
-            if found is None or found is known.backend:
-                plan = known.plan(x, lengths, batch_sizes)
-                done = None if plan is None else _run_known(x, hx, weights, known, plan, found)
-                if done is not None:
-                    return done
     if options is not None and embeds(options):
         return _run_embedded(x, hx, weights, call, options, dropout)
+    signature = None
+    if weights.__class__ is RNNWeights and not dropout[0]:
+        signature = _signed(call[0], options, found is not None)
+        known, call = _known_network(weights, signature, call)
+        if known is not None and (found is None or found is known.backend):
+            done = _run_known(x, hx, weights, known, call)
+            if done is not None:
+                return done
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
 
 
 def _signed(
-    network: NetworkRequest, options: object, found: RNNBackend | None
+    network: NetworkRequest, options: object, has_allocator: bool
 ) -> tuple[Any, ...] | None:
     """What a network on `RNNWeights` without dropout is known by.
 
@@ -226,7 +234,7 @@ def _signed(
     ):
         return None
     signature: tuple[Any, ...] = network
-    if found is not None:
+    if has_allocator:
         signature = (*signature, "allocator")
     if options is not None:
         if not isinstance(options, dict):
@@ -239,15 +247,41 @@ def _signed(
     return signature
 
 
+def _known_network(
+    weights: RNNWeights, signature: tuple[Any, ...] | None, call: Request
+) -> tuple[KnownNetwork | None, Request]:
+    """The network that calls with these weights have checked, and the call with its lengths read.
+
+    Lengths are read once: they may come from a generator.
+    """
+    known: KnownNetwork | None = None if signature is None else weights._known.get(signature)
+    if known is None or known.buffer is not weights._buffer:
+        return None, call
+    network, lengths, batch_sizes = call
+    if lengths is not None:
+        lengths = as_integers("lengths", lengths)
+    if batch_sizes is not None:
+        batch_sizes = as_integers("batch_sizes", batch_sizes)
+    return known, (network, lengths, batch_sizes)
+
+
 def _run_known(
     x: AnyArray,
     hx: Any,
     weights: RNNWeights,
     known: KnownNetwork,
-    plan: Any,
-    found: RNNBackend | None,
+    call: Request,
+    embedding: Embedding | None = None,
+    is_watched: bool = False,
 ) -> tuple[Any, ...] | None:
-    """`_run` of a network that is known; None where the arrays have to be looked at closely."""
+    """`_run` of a network that is known; None where the arrays have to be looked at closely.
+
+    With ``embedding`` the arrays are `DeviceArray`, and ``is_watched`` as in `run_embedded`.
+    """
+    _, lengths, batch_sizes = call
+    plan = known.plan(x, lengths, batch_sizes)
+    if plan is None:
+        return None
     h_0, c_0 = hx, None
     if hx is not None and plan.has_cell:
         if hx.__class__ is not tuple or len(hx) != 2:
@@ -257,17 +291,19 @@ def _run_known(
             return None
     if not plan.takes_all(x, h_0, c_0):
         return None
-    buffer = known.buffer
+    buffer, backend = known.buffer, known.backend
     done: tuple[Any, ...] = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
     if not plan.problem.training:
         return done
     *results, saved = done
-    arrays = CallArrays(known.backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
+    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
+    if embedding is None:
+        return (*results, RNNContext(arrays, plan, saved))
     read = unchanged.NOTHING
-    if found is not None and "torch" in sys.modules:
-        given = unchanged.tensors_of(x, hx, weights)
-        read = unchanged.Read.of(arrays, results[0], given, checksums=False)
-    return (*results, RNNContext(arrays, plan, saved, read))
+    if is_watched:
+        read = unchanged.Read.of_used(x, h_0, c_0, buffer, results[0])
+    kind = known.kind
+    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, kind))
 
 
 def _run_checked(
@@ -322,7 +358,11 @@ def _run_checked(
         pass  # nothing to compare, and no plan to know again
     elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
-    elif signature is not None and native is weights._buffer:
+    elif (
+        signature is not None
+        and native is weights._buffer
+        and isinstance(found, DeviceRNNBackend)  # the others take no buffer as it is
+    ):
         network = KnownNetwork(found, spec, device, native, batch_first, checked, training)
         network.add((x.shape, lengths, batch_sizes), plan)
         if len(weights._known) >= MAX_NETWORKS:
@@ -342,7 +382,36 @@ def _run_embedded(
     """`_run` on arrays of another library; the results are objects of the user's allocator."""
     rest = dict(options)
     embedding = take_embedding(rest)
-    with using(*embedding):
+    return run_embedded(x, hx, weights, call, rest, dropout, embedding)
+
+
+def run_embedded(
+    x: Any,
+    hx: Any,
+    weights: Any,
+    call: Request,
+    options: object,
+    dropout: Dropout,
+    embedding: Embedding,
+    *,
+    is_watched: bool = True,
+) -> tuple[Any, ...]:
+    """Return (y, h_n, c_n, context) of a call with an allocator, whose objects the results are.
+
+    ``options`` are the others. ``is_watched`` is whether the backward pass of a known call notices
+    a write to a tensor of PyTorch; dnnffi.torch leaves that to autograd.
+    """
+    before = thread.use
+    try:
+        thread.use = checked_use(*embedding)
+        if weights.__class__ is RNNWeights and not dropout[0]:
+            signature = _signed(call[0], options or None, True)
+            known, call = _known_network(weights, signature, call)
+            if known is not None:
+                done = _run_known_embedded(x, hx, weights, known, call, embedding, is_watched)
+                if done is not None:
+                    y, h_n, c_n, context = done
+                    return unwrap(y), unwrap(h_n), unwrap(c_n), context
         found, kind, x = rnn_backends.for_allocator(call[0][-1], x)
         if isinstance(weights, RNNWeights):
             if kind == HOST:
@@ -350,20 +419,52 @@ def _run_embedded(
         elif isinstance(weights, Sequence) and not isinstance(weights, str):
             weights = [external_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
         hx = wrapped(("h_0", "c_0"), hx, kind)
-        *results, context = _run(x, hx, weights, call, rest, dropout, found)
+        *results, context = _run(x, hx, weights, call, options, dropout, found)
         results = in_user_memory(results, kind)
+    finally:
+        thread.use = before
     if context is not None:
-        context = _EmbeddedContext(context, embedding, kind, results[0])
+        read = context._read.copied_to(results[0]) if kind == HOST else context._read
+        made = context._call, context._plan, context._saved, read
+        context = _EmbeddedContext(*made, embedding, kind)
     return (*map(unwrap, results), context)
+
+
+def _run_known_embedded(
+    x: Any,
+    hx: Any,
+    weights: RNNWeights,
+    known: KnownNetwork,
+    call: Request,
+    embedding: Embedding,
+    is_watched: bool,
+) -> tuple[Any, ...] | None:
+    """`_run_known` on arrays that are read without a protocol; None where they are not."""
+    x = known_array(x)
+    if x is None or x.kind != known.kind:
+        return None
+    if hx.__class__ is tuple:
+        hx = tuple(map(known_array, hx))
+    elif hx is not None:
+        hx = known_array(hx)
+        if hx is None:
+            return None
+    return _run_known(x, hx, weights, known, call, embedding, is_watched)
 
 
 class _EmbeddedContext(RNNContext[Any]):
     """The context of a call with an allocator, which backward uses too."""
 
-    def __init__(self, context: RNNContext, embedding: Embedding, kind: str, y: Any) -> None:
-        super().__init__(context._call, context._plan, context._saved, context._read)
-        if kind == HOST:
-            self._read = self._read.copied_to(y)
+    def __init__(
+        self,
+        call: CallArrays,
+        plan: Any,
+        saved: Any,
+        read: unchanged.Read,
+        embedding: Embedding,
+        kind: str,
+    ) -> None:
+        super().__init__(call, plan, saved, read)
         self._embedding = embedding
         self._kind = kind
 
@@ -377,23 +478,59 @@ class _EmbeddedContext(RNNContext[Any]):
     ) -> Gradients[ArrayT]:
         if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(_EmbeddedContext.backward)(self, dy, dhx, need=need, retain=retain)
-        on_host = self._kind == HOST
         check_flag("retain", retain)
-        with using(*self._embedding):
-            dy = wrapped(("dy",), dy, self._kind)
-            dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
-            saved = self._saved
-            # On the host the gradients are copied: nothing is spent if the allocator fails.
-            found = super().backward(dy, dhx, need=need, retain=retain or on_host)
-            if on_host:
-                found = Gradients(*map(_copied_to_user, found))
-                if not retain:
-                    saved.take(Phase.FORWARD)
-                    self._saved = None
-                return found
-        x, hx, weights = found
-        hx = tuple(map(unwrap, hx)) if isinstance(hx, tuple) else unwrap(hx)
+        before = thread.use
+        try:
+            thread.use = checked_use(*self._embedding)
+            if self._kind == HOST:
+                return self._backward_on_host(dy, dhx, need, retain)
+            given: Any = None if dy is None else device_array("dy", dy, self._kind)
+            if dhx is not None:
+                dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
+            x, hx, weights = super().backward(given, dhx, need=need, retain=retain)
+        finally:
+            thread.use = before
+        hx = tuple(map(unwrap, hx)) if hx.__class__ is tuple else unwrap(hx)
         return Gradients(unwrap(x), hx, weights)
+
+    def gradients(
+        self, dy: Any, dh_n: Any, dc_n: Any, *, weights_needed: bool, retain: bool
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return the gradients of x, h_0, c_0 and the weights, for dnnffi.torch.
+
+        As `backward`, of arrays in device memory that are read already. None stands for zeros,
+        and for the gradient of what was None. The gradient of an `RNNWeights` is its buffer.
+        """
+        call, problem = self._call, self._plan.problem
+        before = thread.use
+        try:
+            thread.use = checked_use(*self._embedding)
+            dy = call.optional("dy", dy, problem.y_shape)
+            dh_n = call.optional("dh_n", dh_n, problem.h_shape)
+            dc_n = call.optional("dc_n", dc_n, problem.c_shape)
+            dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, weights_needed, retain)
+            if dweights is not None and call.weights.__class__ is not RNNWeights:
+                dweights = call.weight_gradient(dweights)
+        finally:
+            thread.use = before
+        dweights = dweights if dweights.__class__ is list else unwrap(dweights)
+        if call.h_0 is None:
+            return unwrap(dx), None, None, dweights
+        return unwrap(dx), unwrap(dh_0), unwrap(dc_0), dweights
+
+    def _backward_on_host(
+        self, dy: Any, dhx: Any, need: Iterable[GradientName], retain: bool
+    ) -> Gradients[Any]:
+        """Return copies of the gradients, so that nothing is spent if the allocator fails."""
+        dy = wrapped(("dy",), dy, HOST)
+        dhx = wrapped(("dh_n", "dc_n"), dhx, HOST)
+        saved = self._saved
+        found = super().backward(dy, dhx, need=need, retain=True)
+        found = Gradients(*map(_copied_to_user, found))
+        if not retain:
+            saved.take(Phase.FORWARD)
+            self._saved = None
+        return found
 
 
 def _copied_to_user(gradient: Any) -> Any:

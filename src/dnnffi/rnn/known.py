@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import ref
 
-from dnnffi.rnn.backend import RNNBackend
+from dnnffi.rnn.backend import DeviceRNNBackend
 from dnnffi.rnn.call import problem_of
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
@@ -31,12 +31,12 @@ class KnownNetwork:
 
     __slots__ = (
         *("_batch_first", "_device", "_generation", "_options", "_plans", "_spec", "_training"),
-        *("backend", "buffer"),
+        *("backend", "buffer", "kind"),
     )
 
     def __init__(
         self,
-        backend: RNNBackend,
+        backend: DeviceRNNBackend,
         spec: RNNSpec,
         device: int,
         buffer: Any,
@@ -45,6 +45,7 @@ class KnownNetwork:
         training: bool,
     ) -> None:
         self.backend, self.buffer = backend, buffer
+        self.kind: str = backend.library.kind
         self._spec, self._device, self._batch_first = spec, device, batch_first
         self._options, self._training = options, training
         self._generation = backend.generation

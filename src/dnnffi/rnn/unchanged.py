@@ -19,13 +19,8 @@ from dnnffi.execution.embedding import unwrap
 from dnnffi.rnn.call import CallArrays
 from dnnffi.weights import RNNWeights
 
-
-class Seen(NamedTuple):
-    """A tensor of PyTorch and the number of writes to it up to the forward pass."""
-
-    name: str
-    tensor: Any
-    version: int
+Seen = tuple[str, Any, int]
+"""The name of a tensor of PyTorch, the tensor, and the number of writes to it so far."""
 
 
 class Read(NamedTuple):
@@ -45,6 +40,25 @@ class Read(NamedTuple):
         if not checksums:
             return cls(tensors, None, {})
         return cls(tensors, y, _checksums(_arrays_of(call, y)))
+
+    @classmethod
+    def of_used(cls, x: Any, h_0: Any | None, c_0: Any | None, weights: Any, y: Any) -> Read:
+        """Look at the arrays of a call in device memory, which it uses as they are."""
+        tensor_class = getattr(sys.modules.get("torch"), "Tensor", None)
+        if tensor_class is None:
+            return NOTHING
+        named = ("x", x), ("h_0", h_0), ("c_0", c_0), ("weights", weights), ("y", y)
+        return cls(
+            [
+                _seen_tensor(name, array.owner)
+                for name, array in named
+                if array is not None
+                and isinstance(array.owner, tensor_class)
+                and not array.owner.is_inference()
+            ],
+            None,
+            {},
+        )
 
     def copied_to(self, y: AnyArray) -> Read:
         """Return the same where the caller holds y as a copy: a write to the copy is noticed."""
@@ -95,12 +109,15 @@ def _seen(given: Iterable[tuple[str, Any]], used: Mapping[str, AnyArray | None])
         if not isinstance(tensor, tensor_class) or tensor.is_inference():
             continue
         array = used.get(name)
-        if array is not None and address(array) != tensor.data_ptr():
+        if array is not None and array is not value and address(array) != tensor.data_ptr():
             continue  # copied
-        # A tensor with a history would keep it alive; detached, it has the same count.
-        kept = tensor if tensor.is_leaf else tensor.detach()
-        found.append(Seen(name, kept, tensor._version))
+        found.append(_seen_tensor(name, tensor))
     return found
+
+
+def _seen_tensor(name: str, tensor: Any) -> Seen:
+    # A tensor with a history would keep it alive; detached, it has the same count.
+    return name, tensor if tensor.is_leaf else tensor.detach(), tensor._version
 
 
 def _arrays_of(call: CallArrays, y: AnyArray) -> dict[str, AnyArray | None]:

@@ -14,7 +14,7 @@ from dnnffi.spec.conv import Padding
 from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.names import BackendName
 from dnnffi.torch.autograd import recorded
-from dnnffi.torch.tensors import as_array, as_tensor, check_tensor, on_device, options_on
+from dnnffi.torch.tensors import allocation_on, as_array, as_tensor, check_tensor, on_device
 
 Sizes = int | Sequence[int]
 
@@ -139,6 +139,6 @@ def _compute(
         for name, tensor in tensors.items()
     ]
     if first.is_cuda:
-        options = {**options_on(first.get_device()), **(options or {})}
+        options = {**allocation_on(first.get_device())._asdict(), **(options or {})}
     with on_device(first):
         return as_tensor(getattr(core, function)(*arrays, *shape, options=options, **keywords))

@@ -67,7 +67,8 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
                 hx = self.permute_hidden(hx, sorted_indices)
         else:
             keywords["batch_first"] = self.batch_first
-        check_tensor("input", x)
+        if not isinstance(x, Tensor):
+            check_tensor("input", x)
         has_batch = batch_sizes is not None or x.dim() == 3
         if not has_batch:
             if x.dim() != 2:
@@ -94,7 +95,9 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             y = y.squeeze(0 if self.batch_first else 1)
             states = [state.squeeze(1) for state in states]
         last = tuple(states) if self.mode == "LSTM" else states[0]
-        return y, self.permute_hidden(last, unsorted_indices)
+        if unsorted_indices is not None:
+            last = self.permute_hidden(last, unsorted_indices)
+        return y, last
 
     def flatten_parameters(self) -> None:
         """Lay the parameters out in one buffer in cuDNN's order, if they are on a GPU of NVIDIA.
@@ -127,7 +130,8 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             return list(self._flat_weights)
 
     def _check_input(self, x: Tensor, weight: Any, *, is_packed: bool) -> None:
-        check_tensor(self._flat_weights_names[0], weight)
+        if not isinstance(weight, Tensor):
+            check_tensor(self._flat_weights_names[0], weight)
         if x.dtype is not weight.dtype and autocast_dtype(x) is None:
             raise ValueError(
                 f"input must have the dtype of the parameters, {weight.dtype}; got {x.dtype}. "
@@ -154,10 +158,13 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
         sizes = (self.proj_size or self.hidden_size, self.hidden_size)
         checked = []
         for name, state, size in zip(("h_0", "c_0"), states, sizes, strict=False):
-            check_tensor(name, state)
-            expected = [rows, batch, size] if has_batch else [rows, size]
-            if list(state.shape) != expected:
-                raise RuntimeError(f"{name} must have shape {expected}; got {list(state.shape)}")
+            if not isinstance(state, Tensor):
+                check_tensor(name, state)
+            expected = (rows, batch, size) if has_batch else (rows, size)
+            if state.shape != expected:
+                raise RuntimeError(
+                    f"{name} must have shape {list(expected)}; got {list(state.shape)}"
+                )
             if state.device != x.device:
                 raise RuntimeError(f"{name} must be on {x.device} like input; got {state.device}")
             if state.dtype is not x.dtype and autocast_dtype(x) is None:

@@ -12,9 +12,11 @@ from torch import Tensor
 from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
+from dnnffi.execution.embedding import embeds
 from dnnffi.rnn import functions as core
 from dnnffi.spec.names import BackendName, GradientName, Integers, LayoutName
 from dnnffi.spec.options import RNNOptionsDict
+from dnnffi.spec.problem import check_dropout
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.torch.autograd import (
     has_tangents,
@@ -22,7 +24,14 @@ from dnnffi.torch.autograd import (
     recorded,
     runs_in_backward,
 )
-from dnnffi.torch.tensors import as_array, as_tensor, check_tensor, on_device, options_on
+from dnnffi.torch.tensors import (
+    Allocation,
+    allocation_on,
+    as_array,
+    as_tensor,
+    check_tensor,
+    on_device,
+)
 from dnnffi.torch.weights import (
     ConstantForm,
     Form,
@@ -32,6 +41,7 @@ from dnnffi.torch.weights import (
     list_form,
     read_weights,
 )
+from dnnffi.weights import RNNWeights
 
 
 class RNNKeywords(TypedDict, total=False):
@@ -125,23 +135,57 @@ def run(
         return _Network.apply(call, x, *states, *tensors)
     keywords.pop("dropout", None)
     keywords.pop("dropout_state", None)
-    return _results(*_call_core(mode, form, keywords, x, states, tensors))
+    return _call_core(mode, False, form, keywords, x, states, tensors)[0]
 
 
 def _call_core(
-    function: str,
+    mode: Any,
+    training: bool,
     form: Form,
     keywords: Any,
     x: Tensor,
     states: Sequence[Tensor | None],
     weights: Sequence[Tensor],
-) -> tuple[Any, ...]:
-    """Call a function of the core on arrays."""
+) -> tuple[tuple[Any, ...], Any]:
+    """Return the results of the core as tensors, and the context of a training forward pass."""
+    arrays = as_array("x", x, x), _hx(states, x), form.native(weights, x)
+    options = keywords.get("options")
     if x.is_cuda:
-        on_gpu, given = options_on(x.get_device()), keywords.get("options")
-        keywords = {**keywords, "options": {**on_gpu, **given} if given else on_gpu}
-    arrays = as_array("x", x, x), _hx(states, x, ("h_0", "c_0")), form.native(weights, x)
-    return getattr(core, function)(*arrays, **keywords)
+        allocation = allocation_on(x.get_device())
+        if not (embeds(options) or keywords.get("dropout") or keywords.get("dropout_state")):
+            return _run_on_gpu(mode, training, allocation, *arrays, **keywords)
+        keywords = {**keywords, "options": {**allocation._asdict(), **(options or {})}}
+    function = getattr(core, f"{mode}_forward" if training else mode)
+    y, last, *context = function(*arrays, **keywords)
+    last = map(as_tensor, last) if isinstance(last, tuple) else (as_tensor(last),)
+    return (as_tensor(y), *last), context[0] if training else None
+
+
+def _run_on_gpu(
+    mode: Any,
+    training: bool,
+    allocation: Allocation,
+    x: Any,
+    hx: Any,
+    weights: Any,
+    /,
+    num_layers: int = 1,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    lengths: Any = None,
+    batch_sizes: Any = None,
+    dropout: float = 0.0,
+    dropout_state: None = None,
+    backend: BackendName | None = None,
+    options: RNNOptionsDict | None = None,
+) -> tuple[tuple[Any, ...], Any]:
+    """`_call_core` on a GPU, of a call that drops nothing and does not name an allocator."""
+    network = mode, training, num_layers, bidirectional, batch_first, backend
+    call = network, lengths, batch_sizes
+    drops = dropout if dropout.__class__ is float else check_dropout(dropout), dropout_state
+    run = core.run_embedded
+    y, h_n, c_n, context = run(x, hx, weights, call, options, drops, allocation, is_watched=False)
+    return (y, h_n) if c_n is None else (y, h_n, c_n), context
 
 
 def _needed(
@@ -192,25 +236,18 @@ def _states(mode: str, hx: Any) -> tuple[Any, ...]:
     return tuple(hx)
 
 
-def _hx(states: Sequence[Tensor | None], x: Tensor, names: tuple[str, str]) -> Any:
+def _hx(states: Sequence[Tensor | None], x: Tensor) -> Any:
     """Return states as the core takes them: one array or a pair, None for zeros."""
     if len(states) == 1:
         (state,) = states
-        return None if state is None else as_array(names[0], state, x)
+        return None if state is None else as_array("h_0", state, x)
     h, c = states
     if h is None and c is None:
         return None
     return (
-        None if h is None else as_array(names[0], h, x),
-        None if c is None else as_array(names[1], c, x),
+        None if h is None else as_array("h_0", h, x),
+        None if c is None else as_array("c_0", c, x),
     )
-
-
-def _results(y: Any, last: Any) -> tuple[Any, ...]:
-    """Return results of the core as tensors: (y, h_n) or (y, h_n, c_n)."""
-    if isinstance(last, tuple):
-        return as_tensor(y), as_tensor(last[0]), as_tensor(last[1])
-    return as_tensor(y), as_tensor(last)
 
 
 class _Network(torch.autograd.Function):  # type: ignore[misc]
@@ -220,8 +257,8 @@ class _Network(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, call: _Call, x: Any, *tensors: Any) -> tuple[Any, ...]:
         mode, form, keywords, _, count, _ = call
         states, weights = tensors[:count], tensors[count:]
-        y, last, context = _call_core(f"{mode}_forward", form, keywords, x, states, weights)
-        y, *rest = _results(y, last)
+        results, context = _call_core(mode, True, form, keywords, x, states, weights)
+        y, *rest = results
         if y.is_cuda:
             y = y.detach()  # the core's context has the other object, which would keep the context
         ctx.call, ctx.context = call, context
@@ -248,18 +285,25 @@ def _gradients(
     mode, form, _, retain, count, need = call
     x = saved[0]
     dy = None if given[0] is None else as_array("dy", given[0], x)
-    dhx = _hx(given[1:], x, ("dh_n", "dc_n"))
+    dh_n = None if given[1] is None else as_array("dh_n", given[1], x)
+    dc_n = None if count == 1 or given[2] is None else as_array("dc_n", given[2], x)
     if retain is None:
         retain = keeps_graph()
     try:
-        dx, dhx, dweights = context.backward(dy, dhx, need=need, retain=retain)
+        if x.is_cuda:
+            dx, dh_0, dc_0, dweights = context.gradients(
+                dy, dh_n, dc_n, weights_needed="weights" in need, retain=retain
+            )
+        else:
+            dhx = dh_n if count == 1 else (dh_n, dc_n)
+            dx, dhx, dweights = context.backward(dy, dhx, need=need, retain=retain)
+            dh_0, dc_0 = dhx if isinstance(dhx, tuple) else (dhx, None)
+            if isinstance(dweights, RNNWeights):
+                dweights = dweights.flat
     except ContextError:
         raise ContextError(
             f"autograd goes back through this call for the second time, and the first "
             f"spent what it needs: dnnffi.torch.{mode}(..., retain=True) keeps it"
         ) from None
-    weights = form.gradients(dweights, saved[1 + count : -1])
-    if count == 1:
-        return as_tensor(dx), as_tensor(dhx), *weights
-    dh_0, dc_0 = (None, None) if dhx is None else dhx
-    return as_tensor(dx), as_tensor(dh_0), as_tensor(dc_0), *weights
+    states = (as_tensor(dh_0), as_tensor(dc_0))[:count]
+    return as_tensor(dx), *states, *form.gradients(dweights, saved[1 + count : -1])

@@ -29,6 +29,9 @@ from dnnffi.torch.tensors import (
 )
 from dnnffi.weights import RNNWeights
 
+# The function that compiled code of PyTorch calls; `Tensor.as_strided` takes twice as long.
+_part_of = torch._C._dynamo.guards._reinterpret_tensor
+
 MAX_LIST_FORMS = 256
 """Number of networks whose lists of weights are known by their shapes."""
 
@@ -40,7 +43,10 @@ class Form(Protocol):
         """Return what the functions of the core take for these tensors, on the device of x."""
 
     def gradients(self, gradient: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """Return the gradient of each tensor; ``gradient`` is the core's, in the native form."""
+        """Return the gradient of each tensor.
+
+        ``gradient`` is the core's: of an `RNNWeights` the flat buffer, of a list a list, or None.
+        """
 
 
 class ConstantForm(NamedTuple):
@@ -68,7 +74,7 @@ class FlatForm(NamedTuple):
         return RNNWeights(array, self.layout.spec, backend=self.layout.name)
 
     def gradients(self, gradient: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        return (None if gradient is None else as_tensor(gradient.flat),)
+        return (as_tensor(gradient),)
 
 
 class ListForm(NamedTuple):
@@ -139,8 +145,13 @@ class ListForm(NamedTuple):
     def gradients(self, gradient: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if gradient is None:
             return (None,) * len(tensors)
-        flat: Any = as_tensor(gradient.flat)
-        return self.views(flat.to(self.dtype) if self.is_cast else flat)
+        flat: Any = as_tensor(gradient)
+        if self.is_cast:
+            flat = flat.to(self.dtype)
+        return [
+            _part_of(flat, block.shape, strides, block.offset)
+            for block, strides in zip(self.blocks, self.strides, strict=True)
+        ]
 
 
 class SeparateForm(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.known import is_tensor, read_known
-from dnnffi.device.external.use import current_allocator, current_stream
+from dnnffi.device.external.use import TrustedAllocator, current_stream, thread
 from dnnffi.device.tracked import detached
 from dnnffi.errors import not_picklable
 from dnnffi.runtime.devices import DeviceRuntime, device_runtime, kind_in_process
@@ -39,6 +39,9 @@ class _Flags(NamedTuple):
 
 _WRITEABLE, _READ_ONLY = _Flags(), _Flags(writeable=False)
 
+# By the class of tuples itself: a named tuple's own constructor is a function of Python.
+_pointer: Callable[[tuple[int, int, object]], Pointer] = partial(tuple.__new__, Pointer)
+
 
 class DeviceArray:
     """An array in the device memory of ``owner``, which it keeps alive.
@@ -50,8 +53,8 @@ class DeviceArray:
     """
 
     __slots__ = (
-        *("__weakref__", "_c_contiguous", "_strides", "data", "dtype", "flags", "kind", "nbytes"),
-        *("ndim", "owner", "shape", "size"),
+        *("__weakref__", "_c_contiguous", "_strides", "data", "dtype", "flags", "kind", "owner"),
+        "shape",
     )
 
     def __init__(
@@ -68,21 +71,34 @@ class DeviceArray:
         self._strides = strides
         self.owner = owner
         self.kind = kind
-        self.data = Pointer(address, device, owner)
+        self.data = _pointer((address, device, owner))
         self.shape = shape
-        self.ndim = len(shape)
         self.dtype = dtype
-        self.size = prod(shape)
-        self.nbytes = self.size * dtype.itemsize
-        self._c_contiguous = strides is None or _is_contiguous(shape, strides, dtype.itemsize)
-        if self._c_contiguous:
+        if strides is None or _is_contiguous(shape, strides, dtype.itemsize):
+            self._c_contiguous = True
             self.flags = _WRITEABLE if writeable else _READ_ONLY
         else:
+            self._c_contiguous = False
             self.flags = _Flags(False, writeable)
 
     def __reduce__(self) -> NoReturn:
         # A copy would have a copy of the owner, and the address of the memory of the first one.
         raise not_picklable(self, "copy the array that it was made of, or copy what get() returns")
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes that the elements take."""
+        return prod(self.shape) * self.dtype.itemsize
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -219,8 +235,10 @@ def device_array(
             address = value.data.ptr
             check_memory(name, address, address, value.shape, value.strides, value.dtype)
         return value
-    value = detached(name, value)
     known = read_known(value, current_stream())
+    if known is None:
+        value = detached(name, value)
+        known = read_known(value, current_stream())
     if known is not None:
         return DeviceArray(value, *known)
     device_of = getattr(value, "__dlpack_device__", None)
@@ -246,35 +264,56 @@ def device_array(
     )
 
 
+def known_array(value: Any) -> DeviceArray | None:
+    """Return a `DeviceArray` of what `device_array` reads without a protocol; None for others."""
+    if value.__class__ is DeviceArray:
+        return value if value._c_contiguous else None
+    known = read_known(value, current_stream())
+    return None if known is None else DeviceArray(value, *known)
+
+
 def allocated(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     kind: str | None,
     strides: tuple[int, ...] | None = None,
 ) -> DeviceArray:
-    """A new array of the allocator in use, whose every property is checked.
+    """A new array of the allocator in use, whose every property is checked if it is a user's.
 
     Contiguous, or with ``strides`` (in bytes), of which the allocator is told in elements.
     """
-    allocator = current_allocator()
+    allocator, stream = thread.use
+    if isinstance(allocator, TrustedAllocator):
+        return allocator.empty(shape, dtype, strides)
     if allocator is None:
         raise RuntimeError("there is no allocator: give options['allocator'], or call within using")
     what = "what the allocator returned"
     if strides is not None and _is_contiguous(shape, strides, dtype.itemsize):
         strides = None
     made = allocate(allocator, shape, dtype, strides)
-    array = device_array(what, made, kind, strided=strides is not None)
-    # A DeviceArray says itself whether it is writable, and a tensor always is.
-    protocol = None if array is made or is_tensor(made) else "__cuda_array_interface__"
-    check_allocated(what, array, shape, dtype, strides, protocol)
-    if kind is not None and array.kind not in (None, kind):
-        raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
-    current = device_runtime(kind).current_device() if kind else array.data.device_id
-    if array.data.device_id != current:
-        raise ValueError(
-            f"{what} must be on the current device, {current}; it is on {array.data.device_id}"
-        )
+    known = None if strides is not None else read_known(made, stream)
+    if known is not None and (known[3], known[4], known[0]) == (shape, dtype, kind or known[0]):
+        array = DeviceArray(made, *known)
+    else:
+        array = device_array(what, made, kind, strided=strides is not None)
+        # A DeviceArray says itself whether it is writable, and a tensor always is.
+        protocol = None if array is made or is_tensor(made) else "__cuda_array_interface__"
+        check_allocated(what, array, shape, dtype, strides, protocol)
+        if kind is not None and array.kind not in (None, kind):
+            raise TypeError(f"{what} must be in memory of {kind}; it is in that of {array.kind}")
+    if kind is not None:
+        runtime: Any = device_runtime(kind)
+        device = array.data.device_id
+        current = 0 if _has_one_device(runtime) else runtime.current_device()
+        if device != current:
+            raise ValueError(f"{what} must be on the current device, {current}; it is on {device}")
     return array
+
+
+@cache
+def _has_one_device(runtime: Any) -> bool:
+    """Whether a runtime has one device, so that it need not be asked which is the current one."""
+    return runtime.device_count() == 1
 
 
 def check_allocated(
@@ -296,7 +335,7 @@ def check_allocated(
         steps = zip(shape, array.strides, strides, strict=True)
         if any(size > 1 and one != other for size, one, other in steps):
             raise ValueError(f"{what} must have strides {strides} bytes; it has {array.strides}")
-    if array.dtype != dtype:
+    if array.dtype is not dtype and array.dtype != dtype:
         raise TypeError(f"{what} must have dtype {dtype}; it has {array.dtype}")
     interface = None if protocol is None else getattr(array.owner, protocol, None)
     if not array.flags.writeable or (interface is not None and interface["data"][1]):
@@ -311,10 +350,10 @@ def allocate(
 ) -> object:
     """Call the allocator, with strides in bytes for an array that is not contiguous."""
     if strides is None:
-        return allocator(shape, dtype.name)
+        return allocator(shape, _name_of(dtype))
     steps = tuple(stride // dtype.itemsize for stride in strides)
     try:
-        return allocator(shape, dtype.name, strides=steps)
+        return allocator(shape, _name_of(dtype), strides=steps)
     except TypeError as error:
         error.add_note(
             "options['allocator'] was called with strides=..., in elements, because the channels "
@@ -322,6 +361,12 @@ def allocate(
             "this keyword is for arrays with channels first"
         )
         raise
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype, which NumPy puts together in Python each time."""
+    return dtype.name
 
 
 class _Tensor(ctypes.Structure):

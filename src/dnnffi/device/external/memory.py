@@ -10,10 +10,30 @@ from typing import Any
 import numpy as np
 
 from dnnffi.device.external.array import DeviceArray, allocated
-from dnnffi.device.external.use import current_stream, on_stream
+from dnnffi.device.external.use import (
+    TrustedAllocator,
+    allocating_with,
+    current_stream,
+    on_stream,
+)
 from dnnffi.device.interface import Array, Stream, StreamAt
 from dnnffi.device.memory import DeviceMemory
 from dnnffi.runtime.cuda.runtime import OwnStream
+
+
+class _RuntimeAllocator(TrustedAllocator):
+    """Memory of the device runtime, of which nothing is left when its arrays are gone."""
+
+    def __init__(self, memory: ExternalMemory) -> None:
+        self._memory = memory
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
+    ) -> DeviceArray:
+        """Return a new array; ``strides`` leave no gaps."""
+        buffer = self._memory._cuda.allocate(prod(shape) * dtype.itemsize)
+        at = self._memory.kind, buffer.device, buffer.ptr
+        return DeviceArray(buffer, *at, shape, dtype, strides=strides)
 
 
 class ExternalMemory(DeviceMemory):
@@ -31,15 +51,11 @@ class ExternalMemory(DeviceMemory):
         self.device_count = self._runtime.device_count
 
     def empty(self, shape: Any, dtype: Any) -> DeviceArray:
-        if getattr(self._local, "is_scratch", False):
-            return self._own(shape, dtype)
         return allocated(tuple(shape), np.dtype(dtype), self.kind)
 
     def empty_strided(
         self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
     ) -> DeviceArray:
-        if getattr(self._local, "is_scratch", False):
-            return self._own(shape, dtype, strides)
         return allocated(shape, np.dtype(dtype), self.kind, strides)
 
     def zeros(self, shape: Any, dtype: Any) -> DeviceArray:
@@ -54,7 +70,7 @@ class ExternalMemory(DeviceMemory):
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         values = np.ascontiguousarray(values)
-        array = self._own(values.shape, values.dtype)
+        array = _RuntimeAllocator(self).empty(values.shape, values.dtype)
         self._cuda.write(array.data.ptr, values.ctypes.data, values.nbytes)
         return array
 
@@ -63,22 +79,11 @@ class ExternalMemory(DeviceMemory):
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        before = getattr(self._local, "is_scratch", False)
-        self._local.is_scratch = True
         try:
-            yield
+            with allocating_with(_RuntimeAllocator(self)):
+                yield
         finally:
-            self._local.is_scratch = before
             self._cuda.synchronize(current_stream())
-
-    def _own(
-        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
-    ) -> DeviceArray:
-        """Return a new array in memory of the runtime; ``strides`` leave no gaps."""
-        dtype = np.dtype(dtype)
-        buffer = self._cuda.allocate(prod(shape) * dtype.itemsize)
-        at = self.kind, buffer.device, buffer.ptr
-        return DeviceArray(buffer, *at, tuple(shape), dtype, strides=strides)
 
     def _on_stream(self, stream: OwnStream) -> AbstractContextManager[Any]:
         return on_stream(stream.ptr)

@@ -4,26 +4,61 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 Allocator = Callable[[tuple[int, ...], str], object]
 
 
-class _Use(threading.local):
-    """The allocator and the stream of the thread's calls."""
+class TrustedAllocator:
+    """An allocator of dnnffi itself, whose arrays need no check."""
 
-    allocator: Allocator | None = None
-    stream = 0
+    def empty(
+        self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
+    ) -> Any:
+        """Return a new `DeviceArray`; ``strides`` are in bytes, None for a contiguous one."""
+        raise NotImplementedError
 
 
-_use = _Use()
+Use = tuple[Allocator | TrustedAllocator | None, int]
+"""An allocator, and the address of a stream."""
+
+
+class _Thread(threading.local):
+    """What the thread's calls use. One value, so that an interrupt finds both parts or neither."""
+
+    use: Use = None, 0
+
+
+thread = _Thread()
+"""Set by `using`, and by calls of networks, which save the time of a context manager."""
+
+
+def checked_use(
+    allocator: Allocator | TrustedAllocator | None, stream: int | Callable[[], int]
+) -> Use:
+    """Return the arguments of `using` with the stream that is current now."""
+    address: Any = stream() if callable(stream) else stream
+    if isinstance(address, bool) or not isinstance(address, int) or address < 0:
+        raise TypeError(f"stream must be the address of a stream, or return one; got {address!r}")
+    return allocator, address
 
 
 @contextmanager
+def _within(use: Use) -> Iterator[None]:
+    """Use it for the length of a ``with`` block."""
+    before = thread.use
+    try:
+        thread.use = use
+        yield
+    finally:
+        thread.use = before
+
+
 def using(
-    allocator: Allocator | None = None, stream: int | Callable[[], int] = 0
-) -> Iterator[None]:
+    allocator: Allocator | TrustedAllocator | None = None,
+    stream: int | Callable[[], int] = 0,
+) -> AbstractContextManager[None]:
     """Allocate with ``allocator`` and run on ``stream`` for the length of a ``with`` block.
 
     ``allocator(shape, dtype_name)`` returns a new contiguous array in the memory of the current
@@ -32,33 +67,24 @@ def using(
     allocator on its current stream, and where freeing waits for the device. ``stream`` is an
     address, 0 for the default stream, or a function that returns one.
     """
-    before = _use.allocator, _use.stream
-    address: Any = stream() if callable(stream) else stream
-    if isinstance(address, bool) or not isinstance(address, int) or address < 0:
-        raise TypeError(f"stream must be the address of a stream, or return one; got {address!r}")
-    try:
-        _use.allocator, _use.stream = allocator, address
-        yield
-    finally:
-        _use.allocator, _use.stream = before
+    return _within(checked_use(allocator, stream))
 
 
-@contextmanager
-def on_stream(address: int) -> Iterator[None]:
+def on_stream(address: int) -> AbstractContextManager[None]:
     """Run on another stream, with the same allocator, for the length of a ``with`` block."""
-    before = _use.stream
-    try:
-        _use.stream = address
-        yield
-    finally:
-        _use.stream = before
+    return _within((thread.use[0], address))
+
+
+def allocating_with(allocator: TrustedAllocator) -> AbstractContextManager[None]:
+    """Use another allocator, on the same stream, for the length of a ``with`` block."""
+    return _within((allocator, thread.use[1]))
 
 
 def current_stream() -> int:
     """The address of the stream in use."""
-    return _use.stream
+    return thread.use[1]
 
 
-def current_allocator() -> Allocator | None:
+def current_allocator() -> Allocator | TrustedAllocator | None:
     """The allocator in use."""
-    return _use.allocator
+    return thread.use[0]
