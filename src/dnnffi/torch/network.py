@@ -182,8 +182,9 @@ def _run_on_gpu(
     """`_call_core` on a GPU, of a call that drops nothing and does not name an allocator."""
     call = mode, training, num_layers, bidirectional, batch_first, lengths, batch_sizes, backend
     drops = dropout if dropout.__class__ is float else check_dropout(dropout), dropout_state
-    run = core.run_embedded
-    y, h_n, c_n, context = run(x, hx, weights, call, options, drops, allocation, is_watched=False)
+    y, h_n, c_n, context = core.run_embedded(
+        x, hx, weights, call, options, drops, allocation, is_watched=False
+    )
     return (y, h_n) if c_n is None else (y, h_n, c_n), context
 
 
