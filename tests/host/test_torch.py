@@ -14,7 +14,7 @@ from stress import user_arrays
 
 import dnnffi
 from dnnffi.backends.vendor.handle import close_handles
-from dnnffi.device.external import DeviceArray
+from dnnffi.device.external import DeviceArray, device_array, known
 from dnnffi.device.external.use import TrustedAllocator
 
 torch = pytest.importorskip("torch")
@@ -239,6 +239,43 @@ def test_an_argument_on_another_device_is_named(gpu):
     h_0 = torch.zeros(1, BATCH, HIDDEN_SIZE, dtype=DTYPE)
     with pytest.raises(ValueError, match=r"^h_0 must be on the device of x"):
         dnnffi.torch.lstm(x, (h_0, h_0), given)
+
+
+@pytest.fixture
+def all_on_gpu(gpu, monkeypatch):
+    """PyTorch's own tensors say that they are on a GPU, as `device_array` reads them."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
+    known._pytorch.cache_clear()
+    yield gpu
+    known._pytorch.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["x", "h_0", "weights", "y", "h_n"])
+def test_a_write_to_a_tensor_before_backward_is_noticed_in_a_known_call(all_on_gpu, name):
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")
+    size = dnnffi.weight_layout(spec, "cudnn").size
+    shapes = {"x": (STEPS, BATCH, 3), "h_0": (1, BATCH, 4), "weights": (size,)}
+
+    def allocate(shape, dtype):
+        made = torch.zeros(shape, dtype=getattr(torch, dtype))
+        all_on_gpu.register(made)
+        return made
+
+    given = {key: allocate(shape, "float64") for key, shape in shapes.items()}
+    weights = dnnffi.RNNWeights(device_array("weights", given["weights"]), spec)
+    keywords = {"backend": "cudnn", "options": {"allocator": allocate}}
+    for _ in range(2):
+        y, h_n, context = dnnffi.gru_forward(given["x"], given["h_0"], weights, **keywords)
+        written = {**given, "y": y, "h_n": h_n}[name]
+        written.add_(1)
+        if name == "h_n":  # which the backward pass does not read
+            assert context.backward(y).x.shape == (STEPS, BATCH, 3)
+        else:
+            with pytest.raises(dnnffi.ContextError, match=f"^{name} was written to"):
+                context.backward(torch.ones_like(y))
+    assert len(weights._known) == 1
 
 
 # Convolutions

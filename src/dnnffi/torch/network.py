@@ -183,8 +183,9 @@ def _run_on_gpu(
     network = mode, training, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
     drops = dropout if dropout.__class__ is float else check_dropout(dropout), dropout_state
-    run = core.run_embedded
-    y, h_n, c_n, context = run(x, hx, weights, call, options, drops, allocation, is_watched=False)
+    y, h_n, c_n, context = core.run_embedded(
+        x, hx, weights, call, options, drops, allocation, is_watched=False
+    )
     return (y, h_n) if c_n is None else (y, h_n, c_n), context
 
 

@@ -113,9 +113,10 @@ class Driver:
         """Return the device of the thread's context: 0 if it has none, as in the CUDA runtime."""
         handle = ffi.new(_DEVICE)
         status = self._get_device(handle)
-        if status == _INVALID_CONTEXT:
-            return 0
-        self.check(status, "cuCtxGetDevice")
+        if status:
+            if status == _INVALID_CONTEXT:
+                return 0
+            self.check(status, "cuCtxGetDevice")
         device = self._ordinals.get(handle[0])
         if device is None:
             ordinals = range(self.device_count())
