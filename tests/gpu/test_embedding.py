@@ -62,6 +62,19 @@ def test_tensors_in_and_tensors_out(mode, module, own_stream):
         np.testing.assert_allclose(one.cpu().numpy(), other.get(), rtol=1e-4, atol=1e-5)
 
 
+def test_a_network_is_known_although_cupy_holds_the_tensor_of_its_weights(monkeypatch):
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=5)
+    flat = torch.randn(dnnffi.weight_layout(spec, "cudnn").size, device="cuda")
+    weights = dnnffi.RNNWeights(flat, spec)
+    dnnffi.gru(torch.randn(4, 2, 3, device="cuda"), None, weights, options=options())
+    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)  # what is known does without
+    x = torch.randn(6, 3, 3, device="cuda")
+    y, _ = dnnffi.gru(x, None, weights, options=options())
+    monkeypatch.undo()
+    expected, _ = dnnffi.gru(x, None, weights, options={"math": "strict"})
+    np.testing.assert_allclose(y.cpu().numpy(), expected.get(), rtol=1e-5, atol=1e-6)
+
+
 def test_tensors_of_an_empty_batch():
     parameters, x, dy = problem(torch.nn.GRU)
     keywords = {"num_layers": 2, "bidirectional": True, "options": options()}

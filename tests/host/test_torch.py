@@ -69,7 +69,7 @@ class Gpu(TrustedAllocator):
         return tensors_device_array(name, tensor, owner, strides)
 
     def empty(self, shape, dtype, strides=None):
-        made = tensors.TensorAllocator("cpu", 0).empty(shape, dtype, strides)
+        made = tensors.TensorAllocator(torch.device("cpu", 0)).empty(shape, dtype, strides)
         tensor = made.owner.as_subclass(GpuTensor)
         self.register(tensor)
         self.arrays.append("a result")

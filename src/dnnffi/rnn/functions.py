@@ -211,9 +211,11 @@ def _run(
         signature = _signed(call[0], options, found is not None)
         known, call = _known_network(weights, signature, call)
         if known is not None and (found is None or found is known.backend):
-            done = _run_known(x, hx, weights, known, call)
-            if done is not None:
-                return done
+            native = known.buffer if found is None else known_array(known.buffer)
+            if native is not None:
+                done = _run_known(x, hx, weights, native, known, call)
+                if done is not None:
+                    return done
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
 
 
@@ -269,6 +271,7 @@ def _run_known(
     x: AnyArray,
     hx: Any,
     weights: RNNWeights,
+    native: AnyArray,
     known: KnownNetwork,
     call: Request,
     embedding: Embedding | None = None,
@@ -276,7 +279,8 @@ def _run_known(
 ) -> tuple[Any, ...] | None:
     """`_run` of a network that is known; None where the arrays have to be looked at closely.
 
-    With ``embedding`` the arrays are `DeviceArray`, and ``is_watched`` as in `run_embedded`.
+    ``native`` is the buffer of the weights as the backend takes it. With ``embedding`` the arrays
+    are `DeviceArray`, and ``is_watched`` as in `run_embedded`.
     """
     _, lengths, batch_sizes = call
     plan = known.plan(x, lengths, batch_sizes)
@@ -291,19 +295,17 @@ def _run_known(
             return None
     if not plan.takes_all(x, h_0, c_0):
         return None
-    buffer, backend = known.buffer, known.backend
-    done: tuple[Any, ...] = plan.forward(x, h_0, c_0, buffer, buffer.data.ptr)
+    done: tuple[Any, ...] = plan.forward(x, h_0, c_0, native, native.data.ptr)
     if not plan.problem.training:
         return done
     *results, saved = done
-    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
+    arrays = CallArrays(known.backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
     if embedding is None:
         return (*results, RNNContext(arrays, plan, saved))
     read = unchanged.NOTHING
     if is_watched:
-        read = unchanged.Read.of_used(x, h_0, c_0, buffer, results[0])
-    kind = known.kind
-    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, kind))
+        read = unchanged.Read.of_used(x, h_0, c_0, native, results[0])
+    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, known.kind))
 
 
 def _run_checked(
@@ -358,12 +360,9 @@ def _run_checked(
         pass  # nothing to compare, and no plan to know again
     elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
-    elif (
-        signature is not None
-        and native is weights._buffer
-        and isinstance(found, DeviceRNNBackend)  # the others take no buffer as it is
-    ):
-        network = KnownNetwork(found, spec, device, native, batch_first, checked, training)
+    elif signature is not None and isinstance(found, DeviceRNNBackend):
+        buffer = weights._buffer
+        network = KnownNetwork(found, spec, device, buffer, batch_first, checked, training)
         network.add((x.shape, lengths, batch_sizes), plan)
         if len(weights._known) >= MAX_NETWORKS:
             weights._known.clear()
@@ -440,8 +439,9 @@ def _run_known_embedded(
     is_watched: bool,
 ) -> tuple[Any, ...] | None:
     """`_run_known` on arrays that are read without a protocol; None where they are not."""
-    x = known_array(x)
-    if x is None or x.kind != known.kind:
+    # The buffer may be an array of CuPy, over a tensor: it is read on this stream or not at all.
+    x, native = known_array(x), known_array(known.buffer)
+    if x is None or x.kind != known.kind or native is None:
         return None
     if hx.__class__ is tuple:
         hx = tuple(map(known_array, hx))
@@ -449,7 +449,7 @@ def _run_known_embedded(
         hx = known_array(hx)
         if hx is None:
             return None
-    return _run_known(x, hx, weights, known, call, embedding, is_watched)
+    return _run_known(x, hx, weights, native, known, call, embedding, is_watched)
 
 
 class _EmbeddedContext(RNNContext[Any]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.external.use import TrustedAllocator
 from dnnffi.device.tracked import detached
-from dnnffi.spec.layouts import contiguous_strides
 from dnnffi.spec.names import DType
 
 KIND = "rocm" if torch.version.hip else "cuda"
@@ -122,19 +121,14 @@ class Allocation(NamedTuple):
 def allocation_on(device: int) -> Allocation:
     """Return the allocator and the current stream of a GPU."""
     stream = partial(torch._C._cuda_getCurrentRawStream, device)
-    return Allocation(TensorAllocator("cuda", device), stream)
+    return Allocation(TensorAllocator(torch.device("cuda", device)), stream)
 
 
 class TensorAllocator(TrustedAllocator):
-    """An allocator of tensors on one device, which is the current one.
+    """An allocator of tensors on one device."""
 
-    It calls the function that compiled code of PyTorch calls, which takes a third of the time of
-    ``torch.empty`` (2.13).
-    """
-
-    def __init__(self, device_type: str, index: int) -> None:
-        self._index = index
-        self._empty_strided = getattr(torch._C._dynamo.guards, f"_empty_strided_{device_type}")
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._index = device, device.index
         self._dtypes: dict[np.dtype[Any], torch.dtype] = {}  # those used: bfloat16 needs a package
 
     def empty(
@@ -144,15 +138,12 @@ class TensorAllocator(TrustedAllocator):
         if kind is None:
             kind = self._dtypes[dtype] = getattr(torch, dtype.name)
         if strides is None:
-            steps = _contiguous_strides(shape)
+            tensor = torch.empty(shape, dtype=kind, device=self._device)
         else:
             steps = tuple(step // dtype.itemsize for step in strides)
-        tensor = self._empty_strided(shape, steps, kind)
+            tensor = torch.empty_strided(shape, steps, dtype=kind, device=self._device)
         at = KIND, self._index, tensor.data_ptr()
         return DeviceArray(tensor, *at, shape, dtype, strides=strides)
-
-
-_contiguous_strides = lru_cache(maxsize=1024)(contiguous_strides)  # in elements
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:

@@ -29,9 +29,6 @@ from dnnffi.torch.tensors import (
 )
 from dnnffi.weights import RNNWeights
 
-# The function that compiled code of PyTorch calls; `Tensor.as_strided` takes twice as long.
-_part_of = torch._C._dynamo.guards._reinterpret_tensor
-
 MAX_LIST_FORMS = 256
 """Number of networks whose lists of weights are known by their shapes."""
 
@@ -146,12 +143,7 @@ class ListForm(NamedTuple):
         if gradient is None:
             return (None,) * len(tensors)
         flat: Any = as_tensor(gradient)
-        if self.is_cast:
-            flat = flat.to(self.dtype)
-        return [
-            _part_of(flat, block.shape, strides, block.offset)
-            for block, strides in zip(self.blocks, self.strides, strict=True)
-        ]
+        return self.views(flat.to(self.dtype) if self.is_cast else flat)
 
 
 class SeparateForm(NamedTuple):

@@ -65,12 +65,13 @@ def from_list(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 def flat(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """`dnnffi.torch.lstm` and its like on one flat tensor of weights."""
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
-    packed = dnnffi.RNNWeights.pack(data.weights, shape.spec, backend=layout)
+    spec = shape.spec
+    packed = dnnffi.RNNWeights.pack(data.weights, spec, backend=layout)
     weights = tensor(packed.flat, place, training)
     function = getattr(dnnffi.torch, shape.mode)
 
     def run(x: torch.Tensor, hx: Any) -> Any:
-        return function(x, hx, weights, spec=shape.spec, layout=layout)
+        return function(x, hx, weights, spec=spec, layout=layout)
 
     return _network(shape, data, place, training, [weights], run)
 
@@ -87,8 +88,10 @@ def torch_library(place: str) -> ArrayLibrary:
     def upload(array: Any) -> torch.Tensor:
         return tensor(array, place, False)
 
+    where = device(place)
+
     def allocate(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=device(place))
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=where)
 
     def stream() -> int:
         return int(torch.cuda.current_stream().cuda_stream)
