@@ -530,6 +530,20 @@ def test_a_capture_of_the_user_keeps_each_operation(host, what):
         assert kept_for_users(host) == (["persist_dynamic"], 1)
 
 
+@pytest.mark.parametrize("tune", ["auto", "off"])
+def test_a_capture_of_the_user_keeps_what_runs_without_graphs_too(host, tune):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    host.memory.stream = host.memory.new_stream()
+    lstm(x, None, weights)  # makes the handle
+    y, _, ctx = lstm_forward(x, None, weights, options={"tune": tune})
+    host.memory.capture_number = 17
+    ctx.backward(y)
+    assert kept_for_users(host) == (["standard"], 1)
+    lstm(x, None, weights, options={"tune": tune})
+    assert kept_for_users(host) == (["standard", "standard"], 1)
+
+
 def test_two_threads_that_would_tune_the_same_problem(host):
     host.control.standin_check_threads(0)
     weights = weights_of(host)

@@ -13,8 +13,10 @@ from host_memory import HostGraph
 import dnnffi
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.convolution.backend import conv_backends
 from dnnffi.device import memory
 from dnnffi.device.external import array
+from dnnffi.rnn.backend import rnn_backends
 from dnnffi.runtime.cuda.driver import DeviceAttributes
 
 
@@ -142,6 +144,9 @@ def forget(library):
     """Let go of what a library keeps for calls on arrays of users."""
     dnnffi.clear_plans()
     external = library.without_cupy()
+    for backend in (*rnn_backends.used(), *conv_backends.used()):
+        if getattr(backend, "library", None) is external:
+            backend.resources.graphs.of_users.clear()
     close_handles(external)
     external.memory._null_streams.clear()
 

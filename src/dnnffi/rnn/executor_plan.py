@@ -238,7 +238,7 @@ class ExecutorPlan:
                 0 if reserve is None else reserve.data.ptr,
             )
         )
-        if route.replayed is None:
+        if route.replayed is None and not captured:
             executor = route.direct
             try:
                 if executor.generator is None:
@@ -295,8 +295,8 @@ class ExecutorPlan:
         dweights = parts.empty((executor.weight_size,), parts.dtype) if weights_needed else None
         route = self.finder.route
         taken = None
-        is_direct = executor is not route.replayed
-        if is_direct and executor.keeps_workspace and not captured:
+        is_direct = executor is not route.replayed and not captured
+        if is_direct and executor.keeps_workspace:
             nbytes = executor.least_workspace_bytes
             workspace = taken = parts.take_workspace(self.device, stream.ptr, nbytes)
         else:

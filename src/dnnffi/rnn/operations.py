@@ -67,23 +67,20 @@ class Operations:
     ) -> AddressExecutor:
         """Forward. Returns who ran it, and has to run its backwards."""
         executor, replayed = route.direct, route.replayed
-        if replayed is not None:
-            if captured:
-                executor = replayed  # in the caller's graph what is fastest in a graph
-                self._forward.keep_for_user(executor, self._launch(stream))
-            else:
-                graph = self._forward.graph(
-                    at, replayed, lambda launch: replayed.forward(launch, at)
-                )
-                if graph is not None:
-                    if self._generator is None:
-                        graph.launch(stream)
-                    else:
-                        launch = self._launch(stream)
-                        self._generator.in_order(launch, lambda: graph.launch(stream))
-                    return replayed
-                if route.staged and self._run_staged(replayed, at, stream):
-                    return replayed
+        if captured:
+            executor = route.main  # in the caller's graph what is fastest in a graph
+            self._forward.keep_for_user(executor, self._launch(stream))
+        elif replayed is not None:
+            graph = self._forward.graph(at, replayed, lambda launch: replayed.forward(launch, at))
+            if graph is not None:
+                if self._generator is None:
+                    graph.launch(stream)
+                else:
+                    launch = self._launch(stream)
+                    self._generator.in_order(launch, lambda: graph.launch(stream))
+                return replayed
+            if route.staged and self._run_staged(replayed, at, stream):
+                return replayed
         if executor.least_workspace_bytes > route.workspace_bytes:
             workspace = self._empty((executor.least_workspace_bytes,), self._bytes)
             at = at._replace(workspace=workspace.data.ptr)
@@ -148,7 +145,7 @@ class Operations:
             graph.launch(stream)
         else:
             launch = self._launch(stream)
-            if captured and executor is route.replayed:
+            if captured:
                 operation.keep_for_user(executor, launch)
             call(launch)
         context.reach(Phase.DATA if weights is None else Phase.SPENT)
