@@ -183,7 +183,12 @@ class DeviceRNNBackend(RNNBackend):
             return RNNWeights.pack(weights, spec, backend=self.layout, out=flat)._buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
-        network = self._network(problem, device)
+        return self.plan_of(self._network(problem, device), problem, device, generator)
+
+    def plan_of(
+        self, network: Network, problem: RNNProblem, device: int, generator: Any
+    ) -> ExecutorPlan:
+        """A new plan for a problem of a network."""
         made = ExecutorPlan(problem, device, network, self.resources, generator)
         self._alive.add(made)
         return made

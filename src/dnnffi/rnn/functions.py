@@ -340,11 +340,11 @@ def _run_checked(
             generator = found.generator(state, device, spec, checked.algorithm)
     elif probability:
         warn_of_dropout()
-    rest = batch_first, lengths, batch_sizes, checked, training, probability
-    key = (spec, x.shape, device, *rest, generator)
+    asked = batch_first, lengths, batch_sizes, checked, training, probability
+    key = (spec, x.shape, device, *asked, generator)
     plan = found.plans.find(key)
     if plan is None:
-        problem = problem_of(spec, x, *rest)
+        problem = problem_of(spec, x, *asked)
         plan = found.plans.get(key, lambda: found.prepare(problem, device, generator))
     arrays = CallArrays(found, spec, device, plan.takes, x, h_0, c_0, weights)
     if not (weights.__class__ is RNNWeights and plan.takes(x, plan.x_shape)):
@@ -361,8 +361,8 @@ def _run_checked(
     elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
     elif signature is not None and isinstance(found, DeviceRNNBackend):
-        buffer = weights._buffer
-        network = KnownNetwork(found, spec, device, buffer, batch_first, checked, training)
+        rest = batch_first, checked, training
+        network = KnownNetwork(found, plan.finder.network, spec, device, weights._buffer, *rest)
         network.add((x.shape, lengths, batch_sizes), plan)
         if len(weights._known) >= MAX_NETWORKS:
             weights._known.clear()

@@ -12,6 +12,7 @@ from weakref import ref
 
 from dnnffi.rnn.backend import DeviceRNNBackend
 from dnnffi.rnn.call import problem_of
+from dnnffi.rnn.network import Network
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 
@@ -30,13 +31,14 @@ class KnownNetwork:
     """A network without dropout that a call has checked: ``buffer`` has its weights."""
 
     __slots__ = (
-        *("_batch_first", "_device", "_generation", "_options", "_plans", "_spec", "_training"),
-        *("backend", "buffer", "kind"),
+        *("_batch_first", "_device", "_generation", "_network", "_options", "_plans", "_spec"),
+        *("_training", "backend", "buffer", "kind"),
     )
 
     def __init__(
         self,
         backend: DeviceRNNBackend,
+        network: Network,
         spec: RNNSpec,
         device: int,
         buffer: Any,
@@ -49,6 +51,7 @@ class KnownNetwork:
         self._spec, self._device, self._batch_first = spec, device, batch_first
         self._options, self._training = options, training
         self._generation = backend.generation
+        self._network = ref(network)  # of the backend, which may drop it
         self._plans: dict[Sizes, ref[Any]] = {}
 
     def plan(self, x: Any, lengths: Lengths, batch_sizes: Lengths) -> Any:
@@ -64,13 +67,13 @@ class KnownNetwork:
         plan = None if known is None else known()
         if plan is not None:
             return plan
-        device = self._device
-        if 0 in x.shape or x.data.device_id != device:
+        network, device = self._network(), self._device
+        if network is None or 0 in x.shape or x.data.device_id != device:
             return None
         rest = self._batch_first, lengths, batch_sizes, self._options, self._training, 0.0
         problem = problem_of(self._spec, x, *rest)
         key = self._spec, x.shape, device, *rest, None
-        plan = backend.plans.get(key, lambda: backend.prepare(problem, device, None))
+        plan = backend.plans.get(key, lambda: backend.plan_of(network, problem, device, None))
         self.add(sizes, plan)
         return plan
 
