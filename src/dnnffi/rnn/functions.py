@@ -213,7 +213,8 @@ def _run(
         if known is not None and (found is None or found is known.backend):
             native = known.buffer if found is None else known_array(known.buffer)
             if native is not None:
-                done = _run_known(x, hx, weights, native, known, call)
+                is_watched = found is not None
+                done = _run_known(x, hx, weights, native, known, call, is_watched=is_watched)
                 if done is not None:
                     return done
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
@@ -279,8 +280,8 @@ def _run_known(
 ) -> tuple[Any, ...] | None:
     """`_run` of a network that is known; None where the arrays have to be looked at closely.
 
-    ``native`` is the buffer of the weights as the backend takes it. With ``embedding`` the arrays
-    are `DeviceArray`, and ``is_watched`` as in `run_embedded`.
+    ``native`` is the buffer of the weights as the backend takes it. ``embedding`` is for the
+    context of the call; ``is_watched``, of arrays that are `DeviceArray`, as in `run_embedded`.
     """
     _, lengths, batch_sizes = call
     plan = known.plan(x, lengths, batch_sizes)
@@ -300,11 +301,11 @@ def _run_known(
         return done
     *results, saved = done
     arrays = CallArrays(known.backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
-    if embedding is None:
-        return (*results, RNNContext(arrays, plan, saved))
     read = unchanged.NOTHING
     if is_watched:
         read = unchanged.Read.of_used(x, h_0, c_0, native, results[0])
+    if embedding is None:
+        return (*results, RNNContext(arrays, plan, saved, read))
     return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, known.kind))
 
 

@@ -88,10 +88,9 @@ class BufferLayout:
     """
 
     def __init__(self, network: OwnNetwork, bounds: Bounds, max_positions: int) -> None:
-        self._network, self._bounds = network, bounds
+        # The network, which keeps this, is not kept here: a cycle would outlive it.
         spec = network.spec
-        self._directions = directions = spec.num_directions
-        sizes = bounds.batch, directions, bounds.max_steps
+        sizes = bounds.batch, spec.num_directions, bounds.max_steps
         self.forward_launches = network.forward_kernel.bind(*sizes)
         self.backward_launches: LayerLaunches | None = None
         if network.backward_kernel is not None:
@@ -106,16 +105,16 @@ class BufferLayout:
         self._product_bytes = max(one.workspace_bytes for one in self.products.values())
         workspace, reserve = Buffer(), Buffer()
         workspace.add(self._product_bytes)  # at its beginning
-        self._lay_out_forward(workspace, reserve)
+        self._lay_out_forward(network, bounds, workspace, reserve)
         self.reserve_bytes = reserve.nbytes
         self.workspace_bytes = workspace.nbytes
         if self.backward_launches is not None:
-            needed = self._lay_out_backward(self.backward_launches)
+            needed = self._lay_out_backward(network, bounds, self.backward_launches)
             self.workspace_bytes = max(self.workspace_bytes, needed)
 
-    def _lay_out_forward(self, workspace: Buffer, reserve: Buffer) -> None:
-        network, bounds = self._network, self._bounds
-        num_layers = network.spec.num_layers
+    def _lay_out_forward(
+        self, network: OwnNetwork, bounds: Bounds, workspace: Buffer, reserve: Buffer
+    ) -> None:
         self.forward_room = Room.of(self.forward_launches, workspace)
         self.narrow: NarrowMatrices | None = None
         if network.narrow is not None:
@@ -127,45 +126,58 @@ class BufferLayout:
             self.tables, self.packed_x = kept.add_all(tables, self._input_bytes)
         if network.dropout is not None:
             self.taken = kept.add(STATE_BYTES)
+        gate_bytes = network.spec.num_directions * bounds.max_positions * network.gate_bytes
         if self.backward_launches is not None:
-            self.arrays = self._saved(reserve, self.backward_launches)
+            self.arrays = self._saved(network, bounds, gate_bytes, reserve, self.backward_launches)
         else:
-            gates = workspace.add(self._directions * bounds.max_positions * network.gate_bytes)
+            gates = workspace.add(gate_bytes)
             own_ys = self.num_own_ys if network.layers_at_once == 1 else int(bounds.copies)
             ys = [workspace.add(self._output_bytes) for _ in range(min(2, own_ys))] or [0]
-            self.arrays = [LayerArrays(gates, y=ys[layer % len(ys)]) for layer in range(num_layers)]
-        self.forward_strides = self._strides(network.layers_at_once)
+            layers = range(network.spec.num_layers)
+            self.arrays = [LayerArrays(gates, y=ys[layer % len(ys)]) for layer in layers]
+        self.forward_strides = self._strides(network, network.layers_at_once)
 
-    def _saved(self, reserve: Buffer, launches: LayerLaunches) -> list[LayerArrays]:
+    def _saved(
+        self,
+        network: OwnNetwork,
+        bounds: Bounds,
+        gate_bytes: int,
+        reserve: Buffer,
+        launches: LayerLaunches,
+    ) -> list[LayerArrays]:
         """Return the parts of the reserve space of each layer."""
-        network, directions = self._network, self._directions
+        spec = network.spec
         self.bias_parts = launches.groups * launches.kernel.bias_parts
-        bias_bytes = network.bias_part_bytes * self.bias_parts if network.spec.bias else 0
-        gate_bytes = directions * self._bounds.max_positions * network.gate_bytes
-        state_bytes = directions * self._bounds.max_positions * network.position_bytes
+        bias_bytes = network.bias_part_bytes * self.bias_parts if spec.bias else 0
+        state_bytes = spec.num_directions * bounds.max_positions * network.position_bytes
         cell_bytes = state_bytes if network.has_saved_cell else 0
-        num_layers = network.spec.num_layers
         found = []
-        for layer in range(num_layers):
+        for layer in range(spec.num_layers):
             y_bytes = self._output_bytes if layer < self.num_own_ys else 0
             gates, c_before, h_before, bias_sums, y = reserve.add_all(
                 gate_bytes, cell_bytes, state_bytes, bias_bytes, y_bytes
             )
             dropped = y
-            if network.dropout is not None and network.keeps_dropped and layer < num_layers - 1:
+            if (
+                network.dropout is not None
+                and network.keeps_dropped
+                and layer < spec.num_layers - 1
+            ):
                 dropped = reserve.add(self._output_bytes)
             found.append(LayerArrays(gates, c_before, h_before, bias_sums, y, dropped))
         return found
 
-    def _lay_out_backward(self, launches: LayerLaunches) -> int:
+    def _lay_out_backward(
+        self, network: OwnNetwork, bounds: Bounds, launches: LayerLaunches
+    ) -> int:
         """Lay out the workspaces of both backwards; return the bytes of the larger one."""
         products, layers = self.products.values(), launches.kernel.layers
         workspace = Buffer()
         workspace.add(self._product_bytes)
         self.backward_room = Room.of(launches, workspace)
-        self.backward_strides = self._strides(layers)
+        self.backward_strides = self._strides(network, layers)
         # A layer's dx takes the place of its dy, which its kernel has read by then.
-        needs_dy = self._bounds.copies or self._network.spec.num_layers > layers
+        needs_dy = bounds.copies or network.spec.num_layers > layers
         self.dy, self.packed_dx, self.padded = workspace.add_all(
             self._output_bytes if needs_dy else 0,
             self._input_bytes,
@@ -176,12 +188,11 @@ class BufferLayout:
         _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
         return max(workspace.nbytes, beside.nbytes)
 
-    def _strides(self, layers: int) -> list[tuple[int, int, int]]:
+    def _strides(self, network: OwnNetwork, layers: int) -> list[tuple[int, int, int]]:
         """Elements between the arrays, matrices and biases that a kernel reads of each layer.
 
         From layer to layer if a kernel has several; else from direction to direction.
         """
-        network = self._network
         if layers == 1:
             return network.strides
         first, second = network.weights[:2]
