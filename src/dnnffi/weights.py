@@ -53,7 +53,7 @@ class RNNWeights(Generic[ArrayT]):
     # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, the
     # networks that calls with these weights have checked, and what backends with devices of their
     # own keep of them.
-    __slots__ = ("_arrays", "_buffer", "_known", "_packed", "layout", "spec")
+    __slots__ = ("_arrays", "_buffer", "_networks", "_packed", "layout", "spec")
 
     def __init__(
         self, flat: ArrayT, spec: RNNSpec, *, backend: LayoutName = DEFAULT_LAYOUT
@@ -77,7 +77,7 @@ class RNNWeights(Generic[ArrayT]):
         self.spec: RNNSpec = spec
         self.layout: WeightLayout = layout
         self._arrays: tuple[AnyArray, ...] | None = None
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self._networks: dict[tuple[Any, ...], Any] = {}
         self._packed: dict[str, Any] = {}  # by the backend's name
 
     @classmethod
@@ -85,7 +85,7 @@ class RNNWeights(Generic[ArrayT]):
         """Take, without checks, a buffer that dnnffi made, or what JAX puts in its place."""
         made = cls.__new__(cls)
         made._buffer, made.spec, made.layout, made._arrays = flat, layout.spec, layout, None
-        made._known, made._packed = {}, {}
+        made._networks, made._packed = {}, {}
         return made
 
     def _computable(self) -> Self:

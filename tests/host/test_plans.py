@@ -489,7 +489,7 @@ def test_inside_a_capture_of_the_user_calls_are_his(host):
 def chosen(host, direct, replayed, staged=False):
     """Let measurements find this."""
     choice = RouteChoice(f"cudnn {direct}", f"cudnn {replayed}", {}, {}, staged=staged)
-    host.rnn.tuner.measure = lambda problem, device, budget, known: choice
+    host.rnn.tuner.measure = lambda problem, device, budget, borrowed: choice
 
 
 def kept_for_users(host):

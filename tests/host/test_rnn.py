@@ -385,7 +385,7 @@ def test_an_empty_batch_asks_no_library(host, layout, loose):
     assert [a.shape for a in found] == [a.shape for a in (given if loose else [weights.flat])]
     assert all(isinstance(a, host.memory.ndarray) and not a.any() for a in found)
     assert loose or gradients.weights.layout == weights.layout
-    assert len(weights._known) == 0
+    assert len(weights._networks) == 0
     assert host.calls("*") == 0
 
 

@@ -32,7 +32,7 @@ def arrays_of(host):
     hx = random(host, SPEC.h_shape(BATCH), 2), random(host, SPEC.c_shape(BATCH), 3)
     weights = weights_of(host)
     lstm(x, hx, weights)
-    assert len(weights._known) == 1
+    assert len(weights._networks) == 1
     return x, hx, weights
 
 
@@ -166,14 +166,14 @@ def test_what_is_known_keeps_no_plan(host):
     (plan,) = map(ref, host.rnn.plans.values())
     host.rnn.plans.clear()
     gc.collect()
-    assert len(weights._known) == 1
+    assert len(weights._networks) == 1
     assert plan() is None
 
 
 def test_only_so_many_sizes_are_known(host, monkeypatch):
     monkeypatch.setattr("dnnffi.rnn.known.MAX_SIZES", 3)
     _, _, weights = arrays_of(host)
-    (network,) = weights._known.values()
+    (network,) = weights._networks.values()
     for steps in range(1, 7):
         lstm(random(host, SPEC.x_shape(steps, BATCH)), None, weights)
         assert 0 < len(network) <= 3
@@ -184,7 +184,7 @@ def test_only_so_many_networks_of_the_same_weights_are_known(host, monkeypatch):
     x, hx, weights = arrays_of(host)
     for high in (1.0, 2.0, 3.0, 4.0):
         lstm(x, hx, weights, options={"clip": (-1.0, high)})
-        assert 0 < len(weights._known) <= 2
+        assert 0 < len(weights._networks) <= 2
 
 
 @pytest.mark.parametrize(
@@ -241,6 +241,6 @@ def test_lengths_that_can_be_read_once_serve_a_known_network(host):
 
 def test_a_copy_of_weights_knows_nothing(host):
     _, _, weights = arrays_of(host)
-    assert weights.to("cudnn")._known is weights._known
-    assert len(weights.like(weights.flat)._known) == 0
-    assert len(copy.copy(weights)._known) == 0
+    assert weights.to("cudnn")._networks is weights._networks
+    assert len(weights.like(weights.flat)._networks) == 0
+    assert len(copy.copy(weights)._networks) == 0

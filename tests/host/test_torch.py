@@ -275,7 +275,7 @@ def test_a_write_to_a_tensor_before_backward_is_noticed_in_a_known_call(all_on_g
         else:
             with pytest.raises(dnnffi.ContextError, match=f"^{name} was written to"):
                 context.backward(torch.ones_like(y))
-    assert len(weights._known) == 1
+    assert len(weights._networks) == 1
 
 
 # Convolutions

@@ -75,7 +75,7 @@ class Tuner:
 
     def __init__(self):
         self.measured, self.stored, self.looked_up, self.capturing = [], {}, [], False
-        self.known, self.works = [], True
+        self.borrowed, self.works = [], True
 
     def is_capturing(self):
         return self.capturing
@@ -84,9 +84,9 @@ class Tuner:
         self.looked_up.append(problem)
         return self.stored.get(problem.steps)
 
-    def measure(self, problem, device, budget, known):
+    def measure(self, problem, device, budget, borrowed):
         self.measured.append((problem.steps, problem.batch, budget))
-        self.known.append(known)
+        self.borrowed.append(borrowed)
         return choice() if self.works else None
 
 
@@ -163,14 +163,14 @@ def test_a_class_that_borrows_is_measured_once_its_calls_took_much_longer(networ
     assert len(tuner.measured) == 1
     called(network, problem(steps=300))
     assert tuner.measured[1:] == [(300, 3, LATER_BUDGET)]
-    assert tuner.known == [None, choice()]
+    assert tuner.borrowed == [None, choice()]
 
 
 def test_a_class_with_no_choice_to_borrow_is_measured_after_few_calls(network, tuner):
     called(network, problem(), CALLS_BEFORE_TUNING)
     called(network, problem(lengths=LENGTHS), CALLS_BEFORE_TUNING)
     assert tuner.measured[1:] == [(20, 3, LATER_BUDGET)]
-    assert tuner.known == [None, None]
+    assert tuner.borrowed == [None, None]
 
 
 def test_until_then_it_uses_the_choice_of_the_nearest_class(network, candidates):

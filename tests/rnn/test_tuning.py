@@ -28,10 +28,10 @@ PROBLEM = RNNProblem.dense(SPEC, 5, 2)
 TRAINING = PROBLEM._replace(training=True)
 
 
-def tuned(problem=PROBLEM, known=None, **scripts):
+def tuned(problem=PROBLEM, borrowed=None, **scripts):
     """What tuning finds, and the engine. Whatever happens, nothing is left behind."""
     candidates = ScriptedCandidates(ScriptedMemory(), scripts)
-    choice = tune(candidates, problem, 0, candidates.memory, launch_on, known=known)
+    choice = tune(candidates, problem, 0, candidates.memory, launch_on, borrowed=borrowed)
     assert_left_nothing(candidates)
     return choice, candidates
 
@@ -72,11 +72,11 @@ def test_the_fastest_directly_and_the_fastest_replayed_are_chosen():
 
 
 def test_what_was_far_behind_for_other_sizes_is_not_measured_again():
-    known = RouteChoice(
+    borrowed = RouteChoice(
         "static", None, {"standard": Times(2.1), "static": Times(1.0), "dynamic": Times(2.0)}, {}
     )
     scripts = {"standard": Script(3.0), "static": Script(1.0), "dynamic": Script(2.0)}
-    choice, candidates = tuned(known=known, **scripts)
+    choice, candidates = tuned(borrowed=borrowed, **scripts)
     assert choice.times.keys() == {"static", "dynamic"}
     assert choice.refused == {"standard": "took 2.1 times as long as the best for other sizes"}
     assert candidates.runs["standard", "forward", "direct"] == 1, "the oracle is compared with"

@@ -62,7 +62,7 @@ class RNNBackend:
         self.layout: LayoutName = record.layout
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self.generation = 0
-        """How often plans were forgotten: what is known of earlier ones is not used."""
+        """Number of times that plans were forgotten: older networks are checked again."""
         self._default_states: Once[str, DropoutState] = Once()
 
     def device_of(self, name: str, array: AnyArray) -> int:

@@ -274,7 +274,7 @@ class ExecutorPlan:
     ) -> tuple[Array, Array | None, Array | None, Array | None]:
         """(dx, dh_0, dc_0, gradient of the flat weights or None).
 
-        dh_0 and dc_0 are None where the forward began with zeros.
+        dh_0 and dc_0 are None if the forward pass began with zeros.
         """
         parts = self.parts
         if parts.current_device() != self.device:

@@ -179,8 +179,8 @@ class RNNContext(Generic[ArrayT]):
 
 
 NetworkRequest = tuple[Any, bool, Any, Any, Any, Any]
-"""What a call says of its network beside weights, dropout and options: mode, training, num_layers,
-bidirectional, batch_first, backend."""
+"""Arguments of a call about its network, apart from weights, dropout and options: mode, training,
+num_layers, bidirectional, batch_first, backend."""
 
 Request = tuple[NetworkRequest, Any, Any]
 """The network, lengths and batch_sizes of a call."""
@@ -223,9 +223,9 @@ def _run(
 def _signed(
     network: NetworkRequest, options: object, has_allocator: bool
 ) -> tuple[Any, ...] | None:
-    """What a network on `RNNWeights` without dropout is known by.
+    """Return the key of a network without dropout among those of its `RNNWeights`.
 
-    None for one that has to be looked at closely: with arguments that are not plain. Of these
+    None for a call that has to be looked at closely: with arguments that are not plain. Of these
     there is more than one kind that compares equal, as 1, True and 1.0 do.
     """
     _, _, num_layers, bidirectional, batch_first, backend = network
@@ -257,7 +257,7 @@ def _known_network(
 
     Lengths are read once: they may come from a generator.
     """
-    known: KnownNetwork | None = None if signature is None else weights._known.get(signature)
+    known: KnownNetwork | None = None if signature is None else weights._networks.get(signature)
     if known is None or known.buffer is not weights._buffer:
         return None, call
     network, lengths, batch_sizes = call
@@ -365,9 +365,9 @@ def _run_checked(
         rest = batch_first, checked, training
         network = KnownNetwork(found, plan.finder.network, spec, device, weights._buffer, *rest)
         network.add((x.shape, lengths, batch_sizes), plan)
-        if len(weights._known) >= MAX_NETWORKS:
-            weights._known.clear()
-        weights._known[signature] = network
+        if len(weights._networks) >= MAX_NETWORKS:
+            weights._networks.clear()
+        weights._networks[signature] = network
     if not training:
         return (*results, None)
     read = unchanged.NOTHING

@@ -84,5 +84,5 @@ class KnownNetwork:
         self._plans[sizes] = ref(plan)
 
     def __len__(self) -> int:
-        """How many sizes are known."""
+        """Return the number of sizes that are known."""
         return len(self._plans)

@@ -37,7 +37,7 @@ FIRST_BUDGET, LATER_BUDGET = 0.2, 0.1
 """Seconds of measuring for the first class of a network, and for each other one."""
 
 PATIENCE = 10
-"""How many times `LATER_BUDGET` the calls of a class take before it is measured, if it borrows."""
+"""Multiple of `LATER_BUDGET` that the calls of a class that borrows take before it is measured."""
 
 
 class Choice:
@@ -73,7 +73,7 @@ _ON_DEVICE = nullcontext()
 
 
 class PlanParts:
-    """What all plans of a network on one device use alike, found once.
+    """Memory, dtype, stream and workspaces of all plans of a network on one device, found once.
 
     ``is_only_device`` says that the process has no other device.
     """
@@ -169,8 +169,8 @@ class Network:
                 budget = BUDGET
             elif self.version and found.choice is None:
                 budget, borrowed = LATER_BUDGET, self.choice_for(found)
-            known = None if borrowed is None else borrowed.found
-            choice = self.tuner.measure(problem, self._device, budget, known)
+            of_others = None if borrowed is None else borrowed.found
+            choice = self.tuner.measure(problem, self._device, budget, of_others)
             return choice is not None and self._apply(found, problem, choice)
 
     def choice_for(self, found: Class) -> Choice | None:

@@ -107,7 +107,7 @@ def tune(
     launch_on: LaunchOn,
     *,
     budget: float = BUDGET,
-    known: RouteChoice | None = None,
+    borrowed: RouteChoice | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RouteChoice | None:
     """Measure the candidates of a problem, or None where not even the oracle ran.
@@ -117,17 +117,17 @@ def tune(
     caller's own arrays is allocated, and given back at the end.
 
     ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
-    runs, which compile and load kernels, do not count. ``known`` is the result for other sizes of
-    the network: what was far behind there is not measured, and the oracle only compared with.
+    runs, which compile and load kernels, do not count. ``borrowed`` is the result for other sizes
+    of the network: a candidate that was far behind there is not measured, nor is the oracle.
     """
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
     trial: Trial | None
     oracle = candidates.oracle(problem)
     offers = candidates.offers(problem)
-    behind = {} if known is None else known.far_behind()
-    refused.update((name, behind[name]) for name in offers if name in behind)
-    timed = [name for name in offers if name not in behind]
+    far_behind = {} if borrowed is None else borrowed.far_behind()
+    refused.update((name, far_behind[name]) for name in offers if name in far_behind)
+    timed = [name for name in offers if name not in far_behind]
     names = list(dict.fromkeys((oracle, *timed)))
     measured = problem._replace(dropout=0.0)
     end = clock() + budget
@@ -406,15 +406,15 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
         problem: RNNProblem,
         device: int,
         budget: float = BUDGET,
-        known: RouteChoice | None = None,
+        borrowed: RouteChoice | None = None,
     ) -> RouteChoice | None:
-        """Measure now with ``budget`` seconds and what is ``known`` (see `tune`); keep the result.
+        """Measure now, with ``budget`` seconds and ``borrowed`` (see `tune`), and keep the result.
 
         What is measured with the option tune="now" is the result of these sizes alone, and of their
         class if that has none yet.
         """
         where = device, self._memory, self._launch_on
-        found = tune(self._candidates, problem, *where, budget=budget, known=known)
+        found = tune(self._candidates, problem, *where, budget=budget, borrowed=borrowed)
         if found is None:
             return None
         self._keep(problem, device, found)

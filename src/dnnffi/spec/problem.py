@@ -182,7 +182,7 @@ def _check_rest(
 
 
 def _wrong_size(steps: int, batch: int) -> ValueError:
-    """What is wrong with the number of steps or of rows."""
+    """Return the error of a wrong number of steps or of rows."""
     if steps < 1:
         return ValueError(f"x must have at least one time step; got T = {shown(steps)}")
     if batch < 0:

@@ -25,7 +25,7 @@ Use = tuple[Allocator | TrustedAllocator | None, int]
 
 
 class _Thread(threading.local):
-    """What the thread's calls use. One value, so that an interrupt finds both parts or neither."""
+    """Allocator and stream of a thread: one value, so that an interrupt finds both or neither."""
 
     use: Use = None, 0
 

@@ -1,4 +1,4 @@
-"""Where the arrays of a network lie in its workspace and reserve space, for sizes up to a bound.
+"""Offsets of the arrays of a network in its workspace and reserve space, for sizes up to a bound.
 
 Batches of a stream rarely have the same sizes twice. Offsets are computed for bounds of which there
 are few, so that a batch of new sizes finds its own: the buffers are up to an eighth larger than the
@@ -58,7 +58,7 @@ class Bounds(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What the groups of a kernel need of a workspace: offsets, and bytes to be cleared."""
+    """Parts of a workspace for the groups of a kernel: offsets, and bytes to be cleared."""
 
     exchange: int
     exchange_bytes: int
@@ -72,11 +72,11 @@ class Room(NamedTuple):
         return cls(exchange, nbytes, streamed)
 
     def addresses(self, workspace: int) -> tuple[int, int]:
-        """Of what groups exchange, and of the weights that they stream."""
+        """Return the addresses of the exchange, and of the weights that groups stream."""
         return workspace + self.exchange, workspace + self.streamed
 
     def cleared(self, workspace: int) -> Cleared:
-        """What is to be cleared before the kernel."""
+        """Return the memory that is to be cleared before the kernel."""
         return Cleared(workspace + self.exchange, self.exchange_bytes)
 
 

@@ -23,7 +23,7 @@ _MAX_BLOCKS = 2**16
 
 
 class Cleared(NamedTuple):
-    """Memory that a kernel clears beside its own work: whole words, at an address."""
+    """Memory that a kernel clears in addition to its own work: whole words from an address on."""
 
     address: int
     nbytes: int
