@@ -9,7 +9,6 @@ from dnnffi.device.arrays import as_array, check_aligned, ready
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.rnn.backend import RNNBackend
-from dnnffi.spec.names import Integers
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -112,8 +111,8 @@ def problem_of(
     spec: RNNSpec,
     x: AnyArray,
     batch_first: bool,
-    lengths: Integers | None,
-    batch_sizes: Integers | None,
+    lengths: tuple[int, ...] | None,
+    batch_sizes: tuple[int, ...] | None,
     options: RNNOptions,
     training: bool,
     dropout: float,

@@ -41,7 +41,7 @@ from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
-from dnnffi.spec.sequences import as_integers
+from dnnffi.spec.sequences import integers_or_none
 from dnnffi.weights import RNNWeights
 
 Weights = RNNWeights[ArrayT] | Sequence[ArrayT]
@@ -261,10 +261,9 @@ def _known_network(
     if known is None or known.buffer is not weights._buffer:
         return None, call
     network, lengths, batch_sizes = call
-    if lengths is not None:
-        lengths = as_integers("lengths", lengths)
-    if batch_sizes is not None:
-        batch_sizes = as_integers("batch_sizes", batch_sizes)
+    if lengths is not None or batch_sizes is not None:
+        lengths = integers_or_none("lengths", lengths)
+        batch_sizes = integers_or_none("batch_sizes", batch_sizes)
     return known, (network, lengths, batch_sizes)
 
 
@@ -330,10 +329,8 @@ def _run_checked(
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
     h_0, c_0 = initial_states(spec, hx)
     batch_first = check_flag("batch_first", batch_first)  # 1 equals True, and would find its plan
-    if lengths is not None:
-        lengths = as_integers("lengths", lengths)
-    if batch_sizes is not None:
-        batch_sizes = as_integers("batch_sizes", batch_sizes)
+    lengths = integers_or_none("lengths", lengths)
+    batch_sizes = integers_or_none("batch_sizes", batch_sizes)
     device = found.device_of("x", x)
     generator = None
     if probability and spec.num_layers > 1:

@@ -21,6 +21,7 @@ from dnnffi.spec.checks import check_choice, check_flag, check_integer
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.sequences import integers_or_none
 from dnnffi.weights import RNNWeights
 
 
@@ -108,6 +109,8 @@ class PackedRNN:
         if alone and known is not None and known[0] == key:  # a stream's steps are alike
             problem = known[1]
         else:
+            lengths = integers_or_none("lengths", lengths)
+            batch_sizes = integers_or_none("batch_sizes", batch_sizes)
             problem = problem_of(spec, x, batch_first, lengths, batch_sizes, checked, False, 0.0)
             self._backend.record.check_network(problem, network.device)
             if alone:

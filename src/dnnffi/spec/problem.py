@@ -10,9 +10,10 @@ from dnnffi.spec.options import DEFAULTS, RNNOptions, RNNOptionsDict, rnn_option
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import (
     MOST_ENTRIES,
+    as_integers,
     batch_sizes_to_lengths,
     check_batch_sizes,
-    check_lengths,
+    shortest_length,
 )
 
 _SMALL_ELEMENTS = 2**40  # arrays with fewer need no closer look
@@ -67,6 +68,8 @@ class RNNProblem(NamedTuple):
         training, options = _check_rest(spec, training, options)
         steps, batch = check_integer("steps", steps), check_integer("batch", batch)
         batch_first, dropout = check_flag("batch_first", batch_first), check_dropout(dropout)
+        if lengths is not None:
+            lengths = as_integers("lengths", lengths)
         return cls._dense(spec, steps, batch, batch_first, lengths, training, dropout, options)
 
     @classmethod
@@ -76,7 +79,7 @@ class RNNProblem(NamedTuple):
         steps: int,
         batch: int,
         batch_first: bool,
-        lengths: Integers | None,
+        lengths: tuple[int, ...] | None,
         training: bool,
         dropout: float,
         options: RNNOptions,
@@ -84,11 +87,10 @@ class RNNProblem(NamedTuple):
         """As `dense`, of arguments whose types were checked."""
         if not 1 <= steps <= MOST_ENTRIES or not 0 <= batch <= MOST_ENTRIES:
             raise _wrong_size(steps, batch)
-        checked = None if lengths is None else check_lengths(lengths, steps, batch)
-        if checked is not None and min(checked, default=steps) == steps:
-            checked = None
+        if lengths is not None and shortest_length(lengths, steps, batch) == steps:
+            lengths = None
         layout = BATCH_MAJOR if batch_first else SEQUENCE_MAJOR
-        made = cls(spec, steps, batch, layout, checked, training, dropout, options)
+        made = cls(spec, steps, batch, layout, lengths, training, dropout, options)
         return made._of_possible_sizes()
 
     @classmethod

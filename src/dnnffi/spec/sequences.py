@@ -51,15 +51,24 @@ def as_integers(name: str, values: object) -> tuple[int, ...]:
 def check_lengths(lengths: object, steps: int, batch: int) -> tuple[int, ...]:
     """``lengths`` checked: one integer for each of the B rows, each from 1 to T, in any order."""
     checked = as_integers("lengths", lengths)
-    if len(checked) != batch:
+    shortest_length(checked, steps, batch)
+    return checked
+
+
+def shortest_length(lengths: tuple[int, ...], steps: int, batch: int) -> int:
+    """Return the length of the shortest row, T of an empty batch. Raises as `check_lengths`."""
+    if len(lengths) != batch:
         raise ValueError(
             f"lengths must have one entry for each of the {batch} rows of the batch; "
-            f"got {len(checked)}"
+            f"got {len(lengths)}"
         )
-    if checked and not 1 <= min(checked) <= max(checked) <= steps:
-        row = next(row for row, length in enumerate(checked) if not 1 <= length <= steps)
-        raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {shown(checked[row])}")
-    return checked
+    if not lengths:
+        return steps
+    shortest = min(lengths)
+    if shortest < 1 or max(lengths) > steps:
+        row = next(row for row, length in enumerate(lengths) if not 1 <= length <= steps)
+        raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {shown(lengths[row])}")
+    return shortest
 
 
 def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[int, ...]:
@@ -88,6 +97,11 @@ def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[in
             f"{sum(checked)}"
         )
     return checked
+
+
+def integers_or_none(name: str, values: object) -> tuple[int, ...] | None:
+    """As `as_integers`; None stays None."""
+    return None if values is None else as_integers(name, values)
 
 
 def lengths_to_batch_sizes(lengths: Integers) -> tuple[int, ...]:
