@@ -38,7 +38,6 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "call_overhead.json": ONE_STEP,
     "first_call.json": ONE_STEP,
     "memcheck.json": ONE_STEP,
     "own_steps.json": ONE_STEP,
@@ -47,10 +46,6 @@ STALE = {
     "same_graphs.json": ONE_STEP,
     "vulkan_gpu.json": NOVEMBER_23,
 }
-
-# The records that were not made yet, with the reason why.
-AWAITED = {"stream_conv.json": "needs a GPU"}
-MADE = [name for name in RECORDS if name not in AWAITED]
 
 # Imports across parts that no figure depends on. A record of the first part does not depend on the
 # second one.
@@ -112,7 +107,7 @@ def changes(name: str) -> str:
 
 
 def test_a_record_whose_code_changed_is_on_the_list():
-    stale = {name: why for name in MADE if (why := changes(name))}
+    stale = {name: why for name in RECORDS if (why := changes(name))}
     new = {name: why for name, why in stale.items() if name not in STALE}
     assert not new, "the code of these records changed: make them again, or add them to STALE"
 
@@ -124,8 +119,8 @@ def test_a_record_that_was_made_again_is_off_the_list():
 
 def test_the_table_has_every_record():
     made = {path.name for path in VERIFICATION.iterdir()}
-    assert made == set(MADE), "remove a record that was made from AWAITED"
-    assert all(list(hashes(name)) for name in MADE)
+    assert made == set(RECORDS)
+    assert all(list(hashes(name)) for name in RECORDS)
     assert STALE.keys() <= RECORDS.keys()
 
 

@@ -209,12 +209,14 @@ def _run(
     signature = None
     if weights.__class__ is RNNWeights and not dropout[0]:
         signature = _signed(call[0], options, found is not None)
-        known, call = _known_network(weights, signature, call)
-        if known is not None and (found is None or found is known.backend):
-            native = known.buffer if found is None else known_array(known.buffer)
+        known = None if signature is None else weights._networks.get(signature)
+        if known is not None and known.buffer is weights._buffer:
+            call = _with_lengths_read(call)
+            native = known.buffer
+            if found is not None:
+                native = known_array(native) if found is known.backend else None
             if native is not None:
-                is_watched = found is not None
-                done = _run_known(x, hx, weights, native, known, call, is_watched=is_watched)
+                done = _run_known(x, hx, weights, native, known, call, None, found is not None)
                 if done is not None:
                     return done
     return _run_checked(x, hx, weights, call, options, dropout, found, signature)
@@ -250,21 +252,16 @@ def _signed(
     return signature
 
 
-def _known_network(
-    weights: RNNWeights, signature: tuple[Any, ...] | None, call: Request
-) -> tuple[KnownNetwork | None, Request]:
-    """The network that calls with these weights have checked, and the call with its lengths read.
-
-    Lengths are read once: they may come from a generator.
-    """
-    known: KnownNetwork | None = None if signature is None else weights._networks.get(signature)
-    if known is None or known.buffer is not weights._buffer:
-        return None, call
+def _with_lengths_read(call: Request) -> Request:
+    """The call with lengths that can be read twice: they may come from a generator."""
     network, lengths, batch_sizes = call
-    if lengths is not None or batch_sizes is not None:
-        lengths = integers_or_none("lengths", lengths)
-        batch_sizes = integers_or_none("batch_sizes", batch_sizes)
-    return known, (network, lengths, batch_sizes)
+    if lengths is None and batch_sizes is None:
+        return call
+    return (
+        network,
+        integers_or_none("lengths", lengths),
+        integers_or_none("batch_sizes", batch_sizes),
+    )
 
 
 def _run_known(
@@ -282,8 +279,11 @@ def _run_known(
     ``native`` is the buffer of the weights as the backend takes it. ``embedding`` is for the
     context of the call; ``is_watched``, of arrays that are `DeviceArray`, as in `run_embedded`.
     """
-    _, lengths, batch_sizes = call
-    plan = known.plan(x, lengths, batch_sizes)
+    if x.__class__ is not known.ndarray or known.generation != known.backend.generation:
+        return None
+    sizes = x.shape, call[1], call[2]
+    found = known.find(sizes)
+    plan = (None if found is None else found()) or known.new_plan(x, sizes)
     if plan is None:
         return None
     h_0, c_0 = hx, None
@@ -403,8 +403,9 @@ def run_embedded(
         thread.use = checked_use(*embedding)
         if weights.__class__ is RNNWeights and not dropout[0]:
             signature = _signed(call[0], options or None, True)
-            known, call = _known_network(weights, signature, call)
-            if known is not None:
+            known = None if signature is None else weights._networks.get(signature)
+            if known is not None and known.buffer is weights._buffer:
+                call = _with_lengths_read(call)
                 done = _run_known_embedded(x, hx, weights, known, call, embedding, is_watched)
                 if done is not None:
                     y, h_n, c_n, context = done

@@ -7,6 +7,7 @@ many there are is the business of the backend's cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -31,8 +32,8 @@ class KnownNetwork:
     """A network without dropout that a call has checked: ``buffer`` has its weights."""
 
     __slots__ = (
-        *("_batch_first", "_device", "_generation", "_network", "_options", "_plans", "_spec"),
-        *("_training", "backend", "buffer", "kind"),
+        *("_batch_first", "_device", "_network", "_options", "_plans", "_spec", "_training"),
+        *("backend", "buffer", "find", "generation", "kind", "ndarray"),
     )
 
     def __init__(
@@ -48,31 +49,29 @@ class KnownNetwork:
     ) -> None:
         self.backend, self.buffer = backend, buffer
         self.kind: str = backend.library.kind
+        self.ndarray = backend.ndarray
         self._spec, self._device, self._batch_first = spec, device, batch_first
         self._options, self._training = options, training
-        self._generation = backend.generation
+        self.generation = backend.generation
+        """That of the backend, which has another one since plans were forgotten."""
         self._network = ref(network)  # of the backend, which may drop it
         self._plans: dict[Sizes, ref[Any]] = {}
+        # The dictionary's own, because it is on the path of every call.
+        self.find: Callable[[Sizes], ref[Any] | None] = self._plans.get
+        """The plan of some sizes, while it lives, or None."""
 
-    def plan(self, x: Any, lengths: Lengths, batch_sizes: Lengths) -> Any:
-        """Return the plan for these sizes of x, an array of the backend.
+    def new_plan(self, x: Any, sizes: Sizes) -> Any:
+        """Return a plan for new sizes, of x, an array of the backend.
 
         None if the call needs the checks of a new network. Raises as `problem_of`.
         """
-        backend = self.backend
-        if x.__class__ is not backend.ndarray or self._generation != backend.generation:
-            return None
-        sizes = x.shape, lengths, batch_sizes
-        known = self._plans.get(sizes)
-        plan = None if known is None else known()
-        if plan is not None:
-            return plan
-        network, device = self._network(), self._device
-        if network is None or 0 in x.shape or x.data.device_id != device:
+        network, device, backend = self._network(), self._device, self.backend
+        shape, lengths, batch_sizes = sizes
+        if network is None or 0 in shape or x.data.device_id != device:
             return None
         rest = self._batch_first, lengths, batch_sizes, self._options, self._training, 0.0
         problem = problem_of(self._spec, x, *rest)
-        key = self._spec, x.shape, device, *rest, None
+        key = self._spec, shape, device, *rest, None
         plan = backend.plans.get(key, lambda: backend.plan_of(network, problem, device, None))
         self.add(sizes, plan)
         return plan
