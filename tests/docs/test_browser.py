@@ -143,7 +143,7 @@ def test_the_first_page_has_contents_of_two_levels(browser, look):
     assert count("article .toctree-wrapper ul ul ul") == 0
 
 
-@pytest.mark.parametrize(("page", "images"), [("index.html", 1), ("tutorial.html", 1)])
+@pytest.mark.parametrize(("page", "images"), [("index.html", 2), ("tutorial.html", 1)])
 def test_figures_are_shown(look, browser, page, images):
     look(page, DESKTOP)
     browser.get((BUILD / page).as_uri())
