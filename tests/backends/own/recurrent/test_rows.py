@@ -168,6 +168,14 @@ def test_the_lengths_of_a_large_batch_fit_into_one_launch_or_not(monkeypatch, ma
     padded.check()
 
 
+@pytest.mark.parametrize("batch", [128, 129, 960, 961])
+def test_batches_at_the_limits_of_the_arguments_of_a_launch(batch):
+    lengths = [1 + row % 2 for row in range(batch)]
+    padded = Padded(RNNProblem.dense(SPEC, 2, batch, lengths=lengths), 8)
+    padded.run(padded.packing.begin)
+    padded.check()
+
+
 def test_a_large_batch_that_is_packed_already(monkeypatch):
     for module in (packing, kernels):
         monkeypatch.setattr(module, "MAX_ROWS", (2, 3))
