@@ -278,6 +278,20 @@ def test_a_write_to_a_tensor_before_backward_is_noticed_in_a_known_call(all_on_g
     assert len(weights._networks) == 1
 
 
+def test_a_write_to_constant_weights_is_noticed_in_every_call_of_tensors(all_on_gpu):
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")
+    flat = torch.zeros(dnnffi.weight_layout(spec, "cudnn").size, dtype=torch.float64)
+    x = torch.zeros(STEPS, BATCH, 3, dtype=torch.float64)
+    all_on_gpu.register(flat)
+    all_on_gpu.register(x)
+    weights = dnnffi.RNNWeights(device_array("weights", flat), spec)
+    for _ in range(3):  # from the second one on the network is known
+        y, _ = dnnffi.torch.gru(x.detach().requires_grad_(), None, weights)
+        flat.add_(1)
+        with pytest.raises(dnnffi.ContextError, match=r"^weights was written to"):
+            y.sum().backward()
+
+
 # Convolutions
 
 

@@ -95,6 +95,9 @@ class ScriptedCandidates:
         self.events.append(("prepare", *names))
         return lambda: self.events.append(("wait",))
 
+    def left_out(self, offers, times):
+        return {name: f"left out after {times[name]}" for name in offers if times[name] > 2}
+
     def far_behind(self, candidate, times):
         return self.behind if candidate == "costly" and times else ""
 

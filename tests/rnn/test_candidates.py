@@ -108,6 +108,21 @@ def test_a_source_says_what_is_behind_its_others():
     assert not BOTH.far_behind("own wide", {"cudnn standard": 3.0})
 
 
+def test_a_vendor_that_was_far_behind_is_left_out_for_other_sizes_with_all_its_algorithms():
+    offers = ["cudnn standard", "own 1", "cudnn persist_dynamic", "own 2"]
+    times = {"cudnn standard": 2.2, "cudnn persist_static": 2.1, "own 1": 1.0, "own 2": 9.0}
+    found = BOTH.left_out(offers, times)
+    assert found.keys() == {"cudnn standard", "cudnn persist_dynamic"}
+    assert set(found.values()) == {"the best of cudnn took 2.1 times as long for other sizes"}
+
+
+@pytest.mark.parametrize(
+    "times", [{"cudnn standard": 2.0, "own 1": 1.0}, {"cudnn standard": 1.0}, {"own 1": 1.0}]
+)
+def test_a_vendor_that_was_not_far_behind_is_measured_for_other_sizes(times):
+    assert BOTH.left_out(["cudnn standard", "own 1"], times) == {}
+
+
 def test_who_is_far_behind_is_told_why():
     found = BOTH.far_behind("cudnn persist_dynamic", {"cudnn standard": 3.0, "own wide": 1.25})
     assert found == "takes long to compile, and own wide is 2.4 times as fast as cudnn's best"

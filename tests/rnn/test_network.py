@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from dnnffi.rnn.network import (
     FIRST_BUDGET,
     LATER_BUDGET,
     PATIENCE,
+    Choice,
     Network,
 )
 from dnnffi.rnn.route import RouteFinder
@@ -21,6 +23,7 @@ from dnnffi.rnn.tuning import BUDGET, RouteChoice, Times
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.size_class import SizeClass
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4)
 LENGTHS = (3, 20, 7)
@@ -157,13 +160,55 @@ def test_calls_of_different_sizes_count_together_for_the_first_measurement(netwo
 
 def test_a_class_that_borrows_is_measured_once_its_calls_took_much_longer(network, tuner):
     called(network, problem(), CALLS_BEFORE_TUNING)
-    calls = round(PATIENCE * LATER_BUDGET * 1e3 / choice().direct_ms)
+    call_ms = choice().direct_ms * 512 / 32  # of classes of up to so many steps
+    calls = math.ceil(PATIENCE * LATER_BUDGET * 1e3 / call_ms)
     for _ in range(calls - 1):
         called(network, problem(steps=200))
     assert len(tuner.measured) == 1
     called(network, problem(steps=300))
     assert tuner.measured[1:] == [(300, 3, LATER_BUDGET)]
     assert tuner.borrowed == [None, choice()]
+
+
+def test_the_time_of_a_borrowed_call_grows_with_steps_and_with_rows_alone_if_there_are_more():
+    borrowed = Choice(choice(), {"direct": None, "replayed": None}, SizeClass(8, 32, False))
+    assert borrowed.call_ms(SizeClass(8, 128, False)) == 4 * choice().direct_ms
+    assert borrowed.call_ms(SizeClass(16, 32, False)) == 2 * choice().direct_ms
+    assert borrowed.call_ms(SizeClass(1, 32, False)) == choice().direct_ms
+    assert borrowed.call_ms(SizeClass(1, 8, False)) == choice().direct_ms / 4
+
+
+def test_a_class_whose_sizes_are_not_for_the_nearest_choice_borrows_nothing(
+    network, candidates, tuner
+):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    candidates.refused = lambda problem: problem.steps == 200
+    finder = called(network, problem(steps=200))
+    assert (finder.route.direct.algorithm, finder.borrowed) == ("rule", None)
+    for _ in range(CALLS_BEFORE_TUNING - 1):
+        called(network, problem(steps=200))
+    assert tuner.measured[1:] == [(200, 3, LATER_BUDGET)]
+
+
+def test_who_asks_for_a_measurement_gets_all_of_it(network, tuner):
+    called(network, problem(), CALLS_BEFORE_TUNING)
+    called(network, problem(steps=200)).autotune()
+    assert tuner.measured[1:] == [(200, 3, FIRST_BUDGET)]
+    assert tuner.borrowed == [None, None]
+
+
+def test_what_another_thread_measures_while_a_plan_is_made_is_used(network, candidates, tuner):
+    by_rule, measured = candidates.by_rule, []
+
+    def measure_between(problem_, launch, generator):
+        if not measured:
+            measured.append(network.measure(network.class_of(problem()), problem()))
+        return by_rule(problem_, launch, generator)
+
+    candidates.by_rule = measure_between
+    finder = called(network, problem())
+    assert measured == [True]
+    assert finder.route.direct.algorithm == "direct"
 
 
 def test_a_class_with_no_choice_to_borrow_is_measured_after_few_calls(network, tuner):

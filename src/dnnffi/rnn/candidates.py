@@ -13,6 +13,9 @@ from dnnffi.spec.rnn import RNNSpec
 _PROMISING = 4
 """Candidates of other sources that are measured before the vendor's."""
 
+_FAR_BEHIND = 2.0
+"""Times as long as the best that the vendor's best took: its algorithms are not measured again."""
+
 _FAR_AHEAD = 1.5
 """Times as fast as a source's others: what is costly to make there is then not tried.
 
@@ -95,6 +98,20 @@ class CandidateSet:
         sources = dict.fromkeys(_source(name) for name in names)
         waits = [self._sources[name].prepare(problem, device) for name in sources]
         return lambda: [wait() for wait in waits]
+
+    def left_out(self, offers: Iterable[str], times: Mapping[str, float]) -> dict[str, str]:
+        """Return the candidates that are not worth measuring for further sizes, with the reason.
+
+        ``times`` are those for other sizes of the network. If all algorithms of the vendor were far
+        behind there, none is measured again. Names of other sources are those of one class only.
+        """
+        vendor = self._vendor.name
+        of_vendor = [ms for name, ms in times.items() if _source(name) == vendor]
+        behind = min(of_vendor, default=0.0) / min(times.values(), default=1.0)
+        if behind <= _FAR_BEHIND:
+            return {}
+        reason = f"the best of {vendor} took {behind:.1f} times as long for other sizes"
+        return {name: reason for name in offers if _source(name) == vendor}
 
     def far_behind(self, candidate: str, times: Mapping[str, float]) -> str:
         """Why a candidate is not worth measuring; empty where it may be.

@@ -80,6 +80,11 @@ class RNNContext(Generic[ArrayT]):
         self._saved = saved
         self._read = read
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether a backward pass has used up what the forward pass saved."""
+        return self._saved is None
+
     def __reduce__(self) -> NoReturn:
         raise not_picklable(
             self,

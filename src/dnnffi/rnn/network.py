@@ -47,12 +47,21 @@ class Choice:
     """
 
     def __init__(
-        self, found: RouteChoice, networks: dict[str, PreparedNetwork], origin: object
+        self, found: RouteChoice, networks: dict[str, PreparedNetwork], origin: SizeClass
     ) -> None:
         self.found = found
         self.direct = networks[found.direct]
         self.replayed = None if found.replayed is None else networks[found.replayed]
         self.origin = origin
+
+    def call_ms(self, sizes: SizeClass) -> float:
+        """Estimate the milliseconds of a call of a class that borrows the choice.
+
+        The time of a recurrence grows with its steps, and with rows once they fill the device.
+        """
+        origin = self.origin
+        rows = max(1.0, sizes.max_rows / origin.max_rows)
+        return self.found.direct_ms * rows * sizes.max_steps / origin.max_steps
 
 
 class Class:
@@ -158,8 +167,11 @@ class Network:
         self._wait -= part
         return found.wait <= 0 or (self._wait <= 0 and self.version == 0)
 
-    def measure(self, found: Class, problem: RNNProblem) -> bool:
-        """Measure the candidates of a class on scratch data. False if that cannot be done now."""
+    def measure(self, found: Class, problem: RNNProblem, *, in_full: bool = False) -> bool:
+        """Measure the candidates of a class on scratch data. False if that cannot be done now.
+
+        ``in_full``: all candidates, whatever was measured for other classes.
+        """
         with self._turn.take() as mine:
             if self.tuner is None or not mine or self.tuner.is_capturing():
                 return False
@@ -167,7 +179,7 @@ class Network:
             budget, borrowed = FIRST_BUDGET, None
             if problem.options.tune == "now":
                 budget = BUDGET
-            elif self.version and found.choice is None:
+            elif self.version and not in_full:
                 budget, borrowed = LATER_BUDGET, self.choice_for(found)
             of_others = None if borrowed is None else borrowed.found
             choice = self.tuner.measure(problem, self._device, budget, of_others)

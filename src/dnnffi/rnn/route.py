@@ -79,8 +79,9 @@ class RouteFinder:
         self._calls = 0
         self._stopped = False  # a capture has failed
         refuse_in_capture(network.parts.current_stream().ptr)  # executors may allocate when made
+        self._runs_choice = False
+        self.version = network.version  # before the choice is read: another thread may measure
         self.route: Route = self._first_route()
-        self.version = network.version
         self.is_pending = self._is_unmeasured or self._is_incomplete
 
     @property
@@ -92,7 +93,7 @@ class RouteFinder:
     @property
     def borrowed(self) -> Choice | None:
         """The choice of another class that the plan uses until its own class is measured."""
-        return self._used if self._class.choice is None else None
+        return self._used if self._class.choice is None and self._runs_choice else None
 
     @property
     def sizes(self) -> object:
@@ -136,7 +137,8 @@ class RouteFinder:
         if self._is_unmeasured:
             if not found.is_looked_up:
                 network.class_of(self._problem)  # the first look was captured
-            call_ms = None if self._used is None else self._used.found.direct_ms
+            borrowed = self.borrowed
+            call_ms = None if borrowed is None else borrowed.call_ms(found.sizes)
             if found.choice is None and network.is_due(found, call_ms):
                 network.measure(found, self._problem)
         if self.version != network.version:
@@ -155,7 +157,7 @@ class RouteFinder:
 
     def autotune(self) -> bool:
         """Measure the candidates and use the fastest. False if that cannot be done now."""
-        if not self._is_tuned or not self.network.measure(self._class, self._problem):
+        if not self._is_tuned or not self.network.measure(self._class, self._problem, in_full=True):
             return False
         self.update()
         return True
@@ -172,7 +174,9 @@ class RouteFinder:
             if choice is not None:
                 self._used = choice
                 with suppress(*FAILURES):  # else it is not for these sizes
-                    return Route.of(self._bound(choice.direct, is_exact=False))
+                    direct = self._bound(choice.direct, is_exact=False)
+                    self._runs_choice = True
+                    return Route.of(direct)
             return Route.of(self.network.by_rule(self._problem, self._generator))
 
     def _use(self, choice: Choice) -> None:
@@ -187,7 +191,7 @@ class RouteFinder:
                     replayed = self._bound(choice.replayed, is_exact=True)
         except FAILURES:
             return
-        self._used, self._stopped = choice, False
+        self._used, self._runs_choice, self._stopped = choice, True, False
         self.route = Route.of(direct, replayed, choice.found.staged)
         self._changed()
 

@@ -36,9 +36,6 @@ from dnnffi.spec.size_class import size_class
 BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
 
-FAR_BEHIND = 2.0
-"""Times slower than the best in the class that is borrowed from: not measured again."""
-
 OTHER_NUMBERS = "draws other random numbers for dropout, so it is only compared with"
 """The reason for which the oracle is not a candidate of a network that drops."""
 
@@ -88,16 +85,6 @@ class RouteChoice(NamedTuple):
         """Milliseconds of a call without a graph."""
         return self.times[self.direct].direct or 0.0
 
-    def far_behind(self) -> dict[str, str]:
-        """Return the candidates that were much slower than the best, each with the reason."""
-        fastest = {name: taken.fastest for name, taken in self.times.items()}
-        best = min(fastest.values())
-        return {
-            name: f"took {ms / best:.1f} times as long as the best for other sizes"
-            for name, ms in fastest.items()
-            if ms > FAR_BEHIND * best
-        }
-
 
 def tune(
     candidates: CandidateSet,
@@ -118,16 +105,18 @@ def tune(
 
     ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
     runs, which compile and load kernels, do not count. ``borrowed`` is the result for other sizes
-    of the network: a candidate that was far behind there is not measured, nor is the oracle.
+    of the network, after which `CandidateSet.left_out` says what is not measured. The oracle is
+    compared with in any case.
     """
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
     trial: Trial | None
     oracle = candidates.oracle(problem)
     offers = candidates.offers(problem)
-    far_behind = {} if borrowed is None else borrowed.far_behind()
-    refused.update((name, far_behind[name]) for name in offers if name in far_behind)
-    timed = [name for name in offers if name not in far_behind]
+    if borrowed is not None:
+        fastest_there = {name: taken.fastest for name, taken in borrowed.times.items()}
+        refused.update(candidates.left_out(offers, fastest_there))
+    timed = [name for name in offers if name not in refused]
     names = list(dict.fromkeys((oracle, *timed)))
     measured = problem._replace(dropout=0.0)
     end = clock() + budget

@@ -152,8 +152,12 @@ def _call_core(
     options = keywords.get("options")
     if x.is_cuda:
         allocation = allocation_on(x.get_device())
-        if not (embeds(options) or keywords.get("dropout") or keywords.get("dropout_state")):
-            return _run_on_gpu(mode, training, allocation, *arrays, **keywords)
+        if not (
+            embeds(options) or keywords.get("dropout") or keywords.get("dropout_state") is not None
+        ):
+            # Autograd watches the tensors that it saves; those of a constant are none of them.
+            is_watched = isinstance(form, ConstantForm)
+            return _run_on_gpu(mode, training, allocation, is_watched, *arrays, **keywords)
         keywords = {**keywords, "options": {**allocation._asdict(), **(options or {})}}
     function = getattr(core, f"{mode}_forward" if training else mode)
     y, last, *context = function(*arrays, **keywords)
@@ -165,6 +169,7 @@ def _run_on_gpu(
     mode: Any,
     training: bool,
     allocation: Allocation,
+    is_watched: bool,
     x: Any,
     hx: Any,
     weights: Any,
@@ -184,7 +189,7 @@ def _run_on_gpu(
     call = network, lengths, batch_sizes
     drops = dropout if dropout.__class__ is float else check_dropout(dropout), dropout_state
     y, h_n, c_n, context = core.run_embedded(
-        x, hx, weights, call, options, drops, allocation, is_watched=False
+        x, hx, weights, call, options, drops, allocation, is_watched=is_watched
     )
     return (y, h_n) if c_n is None else (y, h_n, c_n), context
 
@@ -302,6 +307,8 @@ def _gradients(
             if isinstance(dweights, RNNWeights):
                 dweights = dweights.flat
     except ContextError:
+        if not context.is_spent:
+            raise
         raise ContextError(
             f"autograd goes back through this call for the second time, and the first "
             f"spent what it needs: dnnffi.torch.{mode}(..., retain=True) keeps it"
