@@ -227,6 +227,15 @@ def test_new_sizes_of_a_known_network_are_checked(host, shape, more, words):
         lstm(random(host, shape), None, weights, **more)
 
 
+@pytest.mark.parametrize("algorithm", ["persist_static", "persist_dynamic"])
+def test_sizes_that_a_known_network_does_not_have_are_refused_by_name(host, algorithm):
+    x, _, weights = arrays_of(host)
+    options = {"algorithm": algorithm}
+    lstm(x, None, weights, options=options)
+    with pytest.raises(dnnffi.UnsupportedError, match="rows of equal length; use standard"):
+        lstm(x, None, weights, lengths=[STEPS, 2], options=options)
+
+
 def test_lengths_that_can_be_read_once_serve_a_known_network(host):
     x, _, weights = arrays_of(host)
     expected = lstm(x, None, weights, lengths=(2, 4))[0]

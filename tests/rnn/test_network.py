@@ -129,6 +129,7 @@ def network(candidates, tuner):
     memory = Memory()
     parts = SimpleNamespace(
         memory=memory,
+        check=lambda problem: None,
         launch=lambda stream: launch_on(0, stream),
         current_device=lambda: 0,
         current_stream=memory.current_stream,

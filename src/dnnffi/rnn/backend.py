@@ -199,9 +199,8 @@ class DeviceRNNBackend(RNNBackend):
         key = problem.spec, problem.training, problem.drops, options, device
         found = self.networks.find(key)
         if found is None:
-            record = self.resources.backend
-            record.check_network(problem, self.library)
             parts = PlanParts(problem.spec.dtype, device, self.resources)
+            parts.check(problem)
             found = self.networks.get(
                 key, lambda: Network(device, self.candidates, parts, self.tuner)
             )
