@@ -161,7 +161,7 @@ def test_calls_of_different_sizes_count_together_for_the_first_measurement(netwo
 
 def test_a_class_that_borrows_is_measured_once_its_calls_took_much_longer(network, tuner):
     called(network, problem(), CALLS_BEFORE_TUNING)
-    call_ms = choice().direct_ms * 512 / 32  # of classes of up to so many steps
+    call_ms = choice().direct_ms * 512 / 32  # the steps of the two classes
     calls = math.ceil(PATIENCE * LATER_BUDGET * 1e3 / call_ms)
     for _ in range(calls - 1):
         called(network, problem(steps=200))

@@ -102,8 +102,8 @@ class CandidateSet:
     def left_out(self, offers: Iterable[str], times: Mapping[str, float]) -> dict[str, str]:
         """Return the candidates that are not worth measuring for further sizes, with the reason.
 
-        ``times`` are those for other sizes of the network. If all algorithms of the vendor were far
-        behind there, none is measured again. Names of other sources are those of one class only.
+        ``times`` are those for other sizes of the network. If all algorithms of the vendor took
+        much longer than the best, none is measured again. Other sources name candidates by class.
         """
         vendor = self._vendor.name
         of_vendor = [ms for name, ms in times.items() if _source(name) == vendor]

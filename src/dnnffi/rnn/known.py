@@ -53,7 +53,7 @@ class KnownNetwork:
         self._spec, self._device, self._batch_first = spec, device, batch_first
         self._options, self._training = options, training
         self.generation = backend.generation
-        """That of the backend, which has another one since plans were forgotten."""
+        """Count of the backend when the network was checked; it counts on when it forgets plans."""
         self._network = ref(network)  # of the backend, which may drop it
         self._plans: dict[Sizes, ref[Any]] = {}
         # The dictionary's own, because it is on the path of every call.
