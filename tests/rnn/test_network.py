@@ -128,13 +128,14 @@ def tuner():
 def network(candidates, tuner):
     memory = Memory()
     parts = SimpleNamespace(
+        device=0,
         memory=memory,
         check=lambda problem: None,
         launch=lambda stream: launch_on(0, stream),
         current_device=lambda: 0,
         current_stream=memory.current_stream,
     )
-    return Network(0, candidates, parts, tuner)
+    return Network(candidates, parts, tuner)
 
 
 def called(network, problem, times=1):

@@ -183,13 +183,11 @@ class DeviceRNNBackend(RNNBackend):
             return RNNWeights.pack(weights, spec, backend=self.layout, out=flat)._buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
-        return self.plan_of(self._network(problem, device), problem, device, generator)
+        return self.plan_of(self._network(problem, device), problem, generator)
 
-    def plan_of(
-        self, network: Network, problem: RNNProblem, device: int, generator: Any
-    ) -> ExecutorPlan:
+    def plan_of(self, network: Network, problem: RNNProblem, generator: Any) -> ExecutorPlan:
         """A new plan for a problem of a network."""
-        made = ExecutorPlan(problem, device, network, self.resources, generator)
+        made = ExecutorPlan(problem, network, generator)
         self._alive.add(made)
         return made
 
@@ -201,9 +199,7 @@ class DeviceRNNBackend(RNNBackend):
         if found is None:
             parts = PlanParts(problem.spec.dtype, device, self.resources)
             parts.check(problem)
-            found = self.networks.get(
-                key, lambda: Network(device, self.candidates, parts, self.tuner)
-            )
+            found = self.networks.get(key, lambda: Network(self.candidates, parts, self.tuner))
         return found
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:

@@ -107,10 +107,10 @@ class CandidateSet:
         """
         vendor = self._vendor.name
         of_vendor = [ms for name, ms in times.items() if _source(name) == vendor]
-        behind = min(of_vendor, default=0.0) / min(times.values(), default=1.0)
-        if behind <= _FAR_BEHIND:
+        ratio = min(of_vendor, default=0.0) / min(times.values(), default=1.0)
+        if ratio <= _FAR_BEHIND:
             return {}
-        reason = f"the best of {vendor} took {behind:.1f} times as long for other sizes"
+        reason = f"the best of {vendor} took {ratio:.1f} times as long for other sizes"
         return {name: reason for name in offers if _source(name) == vendor}
 
     def far_behind(self, candidate: str, times: Mapping[str, float]) -> str:

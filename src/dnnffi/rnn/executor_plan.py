@@ -7,7 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dnnffi.backends.resources import Resources
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
@@ -50,16 +49,13 @@ class ExecutorPlan:
     def __init__(
         self,
         problem: RNNProblem,
-        device: int,
         network: Network,
-        resources: Resources,
         generator: Any = None,
     ) -> None:
         self.problem = problem
-        self.device = device
-        self.closed = False
-        self.memory = network.memory
         self.parts = parts = network.parts
+        self.device, self.memory = parts.device, parts.memory
+        self.closed = False
         spec, batch, leading = problem.spec, problem.batch, problem.leading_shape
         self.x_shape = (*leading, spec.input_size)
         self.y_shape = (*leading, spec.output_size * spec.num_directions)
@@ -70,7 +66,7 @@ class ExecutorPlan:
         if self.has_cell:
             self.states = self.memory.pairs(self.h_shape, self.c_shape, parts.dtype)
         self._training = problem.training
-        self._resources, self._generator = resources, generator
+        self._generator = generator
         self._operations: Operations | None = None
         self._arguments: Arguments | None = None
         self._forward_graphs: Mapping[ForwardAddresses, Graph] = _NO_GRAPHS
@@ -84,7 +80,7 @@ class ExecutorPlan:
         found = self._operations
         if found is None:
             found = Operations(
-                *(self.problem, self.device, self._resources, self._generator),
+                *(self.problem, self.parts, self._generator),
                 lambda: self.finder.stop_replaying(),
             )
             # Two threads that make one at the same time both take the first.

@@ -217,10 +217,8 @@ def _run(
         known = None if signature is None else weights._networks.get(signature)
         if known is not None and known.buffer is weights._buffer:
             call = _with_lengths_read(call)
-            native = known.buffer
-            if found is not None:
-                native = known_array(native) if found is known.backend else None
-            if native is not None:
+            native = known.buffer if found is None else known_array(known.buffer)
+            if found is None or found is known.backend:
                 done = _run_known(x, hx, weights, native, known, call, None, found is not None)
                 if done is not None:
                     return done
@@ -273,7 +271,7 @@ def _run_known(
     x: AnyArray,
     hx: Any,
     weights: RNNWeights,
-    native: AnyArray,
+    native: AnyArray | None,
     known: KnownNetwork,
     call: Request,
     embedding: Embedding | None = None,
@@ -281,10 +279,14 @@ def _run_known(
 ) -> tuple[Any, ...] | None:
     """`_run` of a network that is known; None where the arrays have to be looked at closely.
 
-    ``native`` is the buffer of the weights as the backend takes it. ``embedding`` is for the
+    ``native`` is the buffer of the weights as the backend takes it, None if it has to be looked at
+    closely. ``embedding`` is for the
     context of the call; ``is_watched``, of arrays that are `DeviceArray`, as in `run_embedded`.
     """
-    if x.__class__ is not known.ndarray or known.generation != known.backend.generation:
+    backend = known.backend
+    if x.__class__ is not backend.ndarray or known.generation != backend.generation:
+        return None
+    if native is None:
         return None
     sizes = x.shape, call[1], call[2]
     found = known.find(sizes)
@@ -304,13 +306,13 @@ def _run_known(
     if not plan.problem.training:
         return done
     *results, saved = done
-    arrays = CallArrays(known.backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
+    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
     read = unchanged.NOTHING
     if is_watched:
         read = unchanged.Read.of_used(x, h_0, c_0, native, results[0])
     if embedding is None:
         return (*results, RNNContext(arrays, plan, saved, read))
-    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, known.kind))
+    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, backend.library.kind))
 
 
 def _run_checked(
@@ -365,7 +367,7 @@ def _run_checked(
         validate.check_forward(arrays, plan.problem, results)
     elif signature is not None and isinstance(found, DeviceRNNBackend):
         rest = batch_first, checked, training
-        network = KnownNetwork(found, plan.finder.network, spec, device, weights._buffer, *rest)
+        network = KnownNetwork(found, plan.finder.network, spec, weights._buffer, *rest)
         network.add((x.shape, lengths, batch_sizes), plan)
         if len(weights._networks) >= MAX_NETWORKS:
             weights._networks.clear()
@@ -445,7 +447,7 @@ def _run_known_embedded(
     """`_run_known` on arrays that are read without a protocol; None where they are not."""
     # The buffer may be an array of CuPy, over a tensor: it is read on this stream or not at all.
     x, native = known_array(x), known_array(known.buffer)
-    if x is None or x.kind != known.kind or native is None:
+    if x is None or x.kind != known.backend.library.kind:
         return None
     if hx.__class__ is tuple:
         hx = tuple(map(known_array, hx))

@@ -1,8 +1,8 @@
-"""Networks that calls have checked: new sizes, and old ones, need few checks more.
+"""Networks that calls have checked, so that later calls check their sizes alone.
 
-What a call says of its network (weights, options, backend) is the same for all of its sizes. It is
-checked once, and kept with the weights; the plans of its sizes are referred to weakly, since how
-many there are is the business of the backend's cache.
+The arguments of a call about its network (weights, options, backend) are the same for all sizes.
+They are checked once, and kept with the weights. Plans are referred to weakly: the cache of the
+backend owns them, and limits their number.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class KnownNetwork:
     """A network without dropout that a call has checked: ``buffer`` has its weights."""
 
     __slots__ = (
-        *("_batch_first", "_device", "_network", "_options", "_plans", "_spec", "_training"),
-        *("backend", "buffer", "find", "generation", "kind", "ndarray"),
+        *("_batch_first", "_network", "_options", "_plans", "_spec", "_training"),
+        *("backend", "buffer", "find", "generation"),
     )
 
     def __init__(
@@ -41,19 +41,16 @@ class KnownNetwork:
         backend: DeviceRNNBackend,
         network: Network,
         spec: RNNSpec,
-        device: int,
         buffer: Any,
         batch_first: bool,
         options: RNNOptions,
         training: bool,
     ) -> None:
         self.backend, self.buffer = backend, buffer
-        self.kind: str = backend.library.kind
-        self.ndarray = backend.ndarray
-        self._spec, self._device, self._batch_first = spec, device, batch_first
+        self._spec, self._batch_first = spec, batch_first
         self._options, self._training = options, training
         self.generation = backend.generation
-        """Count of the backend when the network was checked; it counts on when it forgets plans."""
+        """`RNNBackend.generation` when the network was checked."""
         self._network = ref(network)  # of the backend, which may drop it
         self._plans: dict[Sizes, ref[Any]] = {}
         # The dictionary's own, because it is on the path of every call.
@@ -65,14 +62,14 @@ class KnownNetwork:
 
         None if the call needs the checks of a new network. Raises as `problem_of`.
         """
-        network, device, backend = self._network(), self._device, self.backend
+        network, backend = self._network(), self.backend
         shape, lengths, batch_sizes = sizes
-        if network is None or 0 in shape or x.data.device_id != device:
+        if network is None or 0 in shape or x.data.device_id != network.parts.device:
             return None
         rest = self._batch_first, lengths, batch_sizes, self._options, self._training, 0.0
         problem = problem_of(self._spec, x, *rest)
-        key = self._spec, shape, device, *rest, None
-        plan = backend.plans.get(key, lambda: backend.plan_of(network, problem, device, None))
+        key = self._spec, shape, network.parts.device, *rest, None
+        plan = backend.plans.get(key, lambda: backend.plan_of(network, problem, None))
         self.add(sizes, plan)
         return plan
 

@@ -88,7 +88,9 @@ class PlanParts:
     """
 
     def __init__(self, dtype: str, device: int, resources: Resources) -> None:
+        self.device = device
         self.memory = memory = resources.memory
+        self.graphs = resources.graphs
         self.launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
         self.dtype, self.byte = memory.dtype(dtype), memory.dtype("uint8")
         self.check: Callable[[RNNProblem], None] = partial(
@@ -118,12 +120,10 @@ class Network:
 
     def __init__(
         self,
-        device: int,
         candidates: CandidateSet,
         parts: PlanParts,
         tuner: RNNTuner | None,
     ) -> None:
-        self._device = device
         self._candidates = candidates
         self.parts = parts
         self.memory = parts.memory
@@ -154,7 +154,7 @@ class Network:
         if tuner.is_capturing():
             return  # stored results are run and compared first
         found.is_looked_up = True
-        known = tuner.find(problem, self._device)
+        known = tuner.find(problem, self.parts.device)
         if known is not None:
             self._apply(found, problem, known)
 
@@ -186,7 +186,7 @@ class Network:
             elif self.version and not in_full:
                 budget, borrowed = LATER_BUDGET, self.choice_for(found)
             of_others = None if borrowed is None else borrowed.found
-            choice = self.tuner.measure(problem, self._device, budget, of_others)
+            choice = self.tuner.measure(problem, self.parts.device, budget, of_others)
             return choice is not None and self._apply(found, problem, choice)
 
     def choice_for(self, found: Class) -> Choice | None:
@@ -207,9 +207,9 @@ class Network:
 
     def on_device(self) -> AbstractContextManager[Any]:
         """Return a context in which the network's device is the current one."""
-        if self.parts.current_device() == self._device:
+        if self.parts.current_device() == self.parts.device:
             return _ON_DEVICE
-        return self.memory.use(self._device)
+        return self.memory.use(self.parts.device)
 
     def by_rule(self, problem: RNNProblem, generator: Any) -> AddressExecutor:
         """Return the executor that the vendor's rule picks.

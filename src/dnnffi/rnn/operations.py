@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from dnnffi.backends.resources import Resources
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
-from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.device.interface import Launch, Stream
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
 from dnnffi.rnn.context import Context, Phase
+from dnnffi.rnn.network import PlanParts
 from dnnffi.rnn.route import Route
 from dnnffi.rnn.staging import Staging
 from dnnffi.spec.problem import RNNProblem
@@ -36,20 +34,18 @@ class Operations:
     def __init__(
         self,
         problem: RNNProblem,
-        device: int,
-        resources: Resources,
+        parts: PlanParts,
         generator: Any,
         failed: Callable[[], object],
     ) -> None:
         self._problem = problem
-        self._memory = resources.memory
-        self._empty = resources.memory.empty
-        self._bytes = resources.memory.dtype("uint8")
+        self._memory = parts.memory
+        self._empty, self._bytes = parts.empty, parts.byte
         self._generator = generator if problem.drops else None
-        self._launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
+        self._launch = parts.launch
 
         def operation() -> Operation:
-            return Operation(self._memory, self._launch, resources.graphs, failed)
+            return Operation(self._memory, self._launch, parts.graphs, failed)
 
         self._all = tuple(operation() for _ in range(4))
         self._forward, self._data, self._weights, self._both = self._all

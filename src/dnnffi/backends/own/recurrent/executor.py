@@ -75,7 +75,7 @@ class OwnNetwork:
         self.spec = spec = problem.spec
         self.item_bytes = ITEM_SIZES[spec.dtype]
         low, high = problem.options.clip or (0.0, 0.0)
-        self.bounds = float(low), float(high)
+        self.clip = float(low), float(high)
         self.weight_size: int = weight_layout(spec, "cudnn").size
         self.weights = layer_weights(spec)
         self.packing = Packing(self.item_bytes, memory) if kind.packed else None
@@ -278,7 +278,7 @@ class OwnRNNExecutor(AddressExecutor):
                 between_matrices,
                 between_biases,
             )
-            buffers.forward_launches.run(launch, arguments, network.bounds)
+            buffers.forward_launches.run(launch, arguments, network.clip)
             x = y
             if self._dropout is not None and layer < last_layer - 1:
                 x = kept + arrays.dropped
@@ -358,7 +358,7 @@ class OwnRNNExecutor(AddressExecutor):
                 *self._sizes,
                 between_matrices,
             )
-            launches.run(launch, arguments, network.bounds)
+            launches.run(launch, arguments, network.clip)
             dx = at.workspace + buffers.dy
             if layer == 0:
                 dx = at.workspace + buffers.packed_dx if self._copies else at.dx

@@ -188,14 +188,14 @@ class LayerLaunches(NamedTuple):
     exchange_bytes: int
     streamed_bytes: int
 
-    def run(self, launch: Launch, arguments: tuple[int, ...], bounds: tuple[float, float]) -> None:
+    def run(self, launch: Launch, arguments: tuple[int, ...], clip: tuple[float, float]) -> None:
         """Enqueue all groups."""
         kernel = self.kernel
         for blocks, first in self.launches:
             kernel.kernel(
                 blocks,
                 kernel.threads,
-                (*arguments, self.groups, first, *bounds),
+                (*arguments, self.groups, first, *clip),
                 stream=launch.stream,
                 shared_mem=kernel.shared_bytes,
             )

@@ -26,7 +26,7 @@ class Buffer:
         return at
 
     def add_all(self, *sizes: int) -> list[int]:
-        """The offsets of new parts: as `add` of each, in half of the time."""
+        """The offsets of new parts, one after the other: as `add` of each."""
         at, found = self.nbytes, []
         for nbytes in sizes:
             found.append(at)
