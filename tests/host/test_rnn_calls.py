@@ -170,15 +170,6 @@ def test_what_is_known_keeps_no_plan(host):
     assert plan() is None
 
 
-def test_only_so_many_sizes_are_known(host, monkeypatch):
-    monkeypatch.setattr("dnnffi.rnn.known.MAX_SIZES", 3)
-    _, _, weights = arrays_of(host)
-    (network,) = weights._networks.values()
-    for steps in range(1, 7):
-        lstm(random(host, SPEC.x_shape(steps, BATCH)), None, weights)
-        assert 0 < len(network) <= 3
-
-
 def test_only_so_many_networks_of_the_same_weights_are_known(host, monkeypatch):
     monkeypatch.setattr("dnnffi.rnn.functions.MAX_NETWORKS", 2)
     x, hx, weights = arrays_of(host)
@@ -205,6 +196,28 @@ def test_new_sizes_of_a_known_network_need_no_checks_of_its_weights(host, monkey
     monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
     found = lstm(x, None, weights, **more)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_with_dropout_is_known_by_its_random_numbers(host, monkeypatch):
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
+    size = dnnffi.weight_layout(spec, "cudnn").size
+    weights = dnnffi.RNNWeights(random(host, size), spec)
+    state, other = dnnffi.DropoutState(seed=7), dnnffi.DropoutState(seed=7)
+
+    def y(steps, state, probability=0.5):
+        x = random(host, spec.x_shape(steps, BATCH))
+        rest = {"dropout": probability, "dropout_state": state, "backend": "cudnn"}
+        rest["options"] = {"algorithm": "standard"}
+        return np.array(dnnffi.lstm_forward(x, None, weights, **rest)[0])
+
+    y(STEPS, state)
+    expected = [y(STEPS, other), y(STEPS + 1, other)][1]
+    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
+    np.testing.assert_array_equal(y(STEPS + 1, state), expected)
+    with pytest.raises(TypeError):  # looked at closely
+        y(STEPS, dnnffi.DropoutState(seed=7))
+    with pytest.raises(TypeError):
+        y(STEPS, state, 0.25)
 
 
 def on_the_host(weights):

@@ -47,7 +47,7 @@ class Once(Generic[K, T]):
 
 
 class PlanCache(Once[Hashable, T]):
-    """Keeps the ``capacity`` newest plans. Dropped plans close when nothing uses them.
+    """Keeps about the ``capacity`` newest plans. Dropped plans close when nothing uses them.
 
     The newest and not those used last: keeping that order would cost time in every call, and making
     a plan again takes little.
@@ -65,9 +65,12 @@ class PlanCache(Once[Hashable, T]):
 
 
 def keep_newest(kept: dict[K, T], most: int) -> None:
-    """Drop all but the ``most`` entries that were added last."""
+    """Drop the oldest entries, a sixteenth of ``most`` with them, if there are more than ``most``.
+
+    So where each call adds an entry, as in a stream of new sizes, few of the calls drop any.
+    """
     if len(kept) > most:
-        for key in list(kept)[:-most]:
+        for key in list(kept)[: len(kept) - most + most // 16]:
             kept.pop(key, None)
 
 

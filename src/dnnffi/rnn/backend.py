@@ -21,11 +21,13 @@ from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
+from dnnffi.rnn.asked import Asked
 from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.network import Network, PlanParts
+from dnnffi.rnn.operations import Operations
 from dnnffi.rnn.packed_plan import PackedPlan
 from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
 from dnnffi.rnn.tuning import RNNTuner
@@ -63,7 +65,12 @@ class RNNBackend:
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self.generation = 0
         """Number of times that plans were forgotten: older networks are checked again."""
+        self._asked: PlanCache[Asked] = PlanCache(MOST_PLANS)
         self._default_states: Once[str, DropoutState] = Once()
+
+    def asked(self, *values: Any) -> Asked:
+        """The one `Asked` of these values."""
+        return self._asked.get(values, lambda: Asked(*values))
 
     def device_of(self, name: str, array: AnyArray) -> int:
         """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
@@ -109,6 +116,7 @@ class RNNBackend:
     def clear(self) -> None:
         """Forget plans and what was measured."""
         self.generation += 1
+        self._asked.clear()
         self.plans.clear()
 
     def copied_bytes(self) -> int:
@@ -147,7 +155,7 @@ class DeviceRNNBackend(RNNBackend):
         if record.tunes:
             self.tuner = RNNTuner(self.candidates, memory, resources.launch)
         self.networks: PlanCache[Network] = PlanCache(MOST_PLANS)
-        self._alive: Living[ExecutorPlan] = Living()
+        self._operations: Living[Operations] = Living()
 
     def clear(self) -> None:
         super().clear()
@@ -183,13 +191,7 @@ class DeviceRNNBackend(RNNBackend):
             return RNNWeights.pack(weights, spec, backend=self.layout, out=flat)._buffer
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> ExecutorPlan:
-        return self.plan_of(self._network(problem, device), problem, generator)
-
-    def plan_of(self, network: Network, problem: RNNProblem, generator: Any) -> ExecutorPlan:
-        """A new plan for a problem of a network."""
-        made = ExecutorPlan(problem, network, generator)
-        self._alive.add(made)
-        return made
+        return ExecutorPlan(problem, self._network(problem, device), generator)
 
     def _network(self, problem: RNNProblem, device: int) -> Network:
         """The network of a problem, which the plans of all of its sizes share."""
@@ -197,7 +199,7 @@ class DeviceRNNBackend(RNNBackend):
         key = problem.spec, problem.training, problem.drops, options, device
         found = self.networks.find(key)
         if found is None:
-            parts = PlanParts(problem.spec.dtype, device, self.resources)
+            parts = PlanParts(problem.spec.dtype, device, self.resources, self._operations)
             parts.check(problem)
             found = self.networks.get(key, lambda: Network(self.candidates, parts, self.tuner))
         return found
@@ -216,7 +218,7 @@ class DeviceRNNBackend(RNNBackend):
         return [array.owner for array in arrays]
 
     def copied_bytes(self) -> int:
-        return sum(plan.staged_bytes for plan in self._alive.snapshot())
+        return sum(operations.staged_bytes for operations in self._operations.snapshot())
 
     def _empty_plan(self, problem: RNNProblem, device: int) -> EmptyRNNPlan:
         return EmptyRNNPlan(problem, self.memory, device, self.layout)

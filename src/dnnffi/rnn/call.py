@@ -6,11 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnffi.device.arrays import as_array, check_aligned, ready
-from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.rnn.backend import RNNBackend
-from dnnffi.spec.options import RNNOptions
-from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
@@ -105,44 +102,3 @@ def pair(
         part = parts[0] if h is None else parts[1]
         raise TypeError(f"{part} must be an array; give {name}=None for zero states")
     return h, c
-
-
-def problem_of(
-    spec: RNNSpec,
-    x: AnyArray,
-    batch_first: bool,
-    lengths: tuple[int, ...] | None,
-    batch_sizes: tuple[int, ...] | None,
-    options: RNNOptions,
-    training: bool,
-    dropout: float,
-) -> RNNProblem:
-    """The problem that the arguments describe; errors name the argument at fault."""
-    shape = tuple(x.shape)
-    rank, form = 3, "[B, T, I]" if batch_first else "[T, B, I]"
-    if batch_sizes is not None:
-        rank, form = 2, "[sum(batch_sizes), I]"
-    if len(shape) != rank:
-        raise ValueError(f"x must have {rank} dimensions, {form}; got shape {shape}")
-    if shape[-1] != spec.input_size:
-        raise ValueError(
-            f"x must have {spec.input_size} as its last dimension (I, from the weights); "
-            f"got shape {shape}"
-        )
-    # The name, which NumPy puts together each time, only where it is another object.
-    if x.dtype != dtype_object(spec.dtype) and x.dtype.name != spec.dtype:
-        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
-    if options.validate and dropout and spec.num_layers > 1:
-        raise ValueError(
-            "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "
-            "numbers"
-        )
-    if batch_sizes is not None:
-        if lengths is not None:
-            raise ValueError("lengths and batch_sizes exclude each other; give one")
-        return RNNProblem.packed(
-            spec, batch_sizes, shape[0], training=training, dropout=dropout, options=options
-        )
-    batch, steps = shape[:2] if batch_first else shape[1::-1]
-    rest = batch_first, lengths, training, dropout, options
-    return RNNProblem._dense(spec, steps, batch, *rest)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from weakref import ref
 
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
@@ -70,7 +71,7 @@ class ExecutorPlan:
         self._operations: Operations | None = None
         self._arguments: Arguments | None = None
         self._forward_graphs: Mapping[ForwardAddresses, Graph] = _NO_GRAPHS
-        self.finder = RouteFinder(problem, network, generator, self._route_changed)
+        self.finder = RouteFinder(problem, network, generator)
         self._weight_size = self.finder.route.direct.weight_size
         self.finder.begin()
 
@@ -79,13 +80,19 @@ class ExecutorPlan:
         """Graphs and their replays, made when sizes come again: most of a stream never do."""
         found = self._operations
         if found is None:
-            found = Operations(
-                *(self.problem, self.parts, self._generator),
-                lambda: self.finder.stop_replaying(),
-            )
+            finder = ref(self.finder)  # which refers to the operations
+
+            def failed() -> None:
+                living = finder()
+                if living is not None:
+                    living.stop_replaying()
+
+            found = Operations(self.problem, self.parts, self._generator, failed)
             # Two threads that make one at the same time both take the first.
             found = vars(self).setdefault("_made_operations", found)
             self._operations, self._forward_graphs = found, found.forward_graphs
+            self.finder.forget_graphs = found.clear
+            self.parts.operations.add(found)
         return found
 
     @property
@@ -97,10 +104,6 @@ class ExecutorPlan:
                 self.problem, self.memory, self.device, self._weight_size
             )
         return found
-
-    def _route_changed(self) -> None:
-        if self._operations is not None:
-            self._operations.clear()
 
     def autotune(self) -> bool:
         """Measure the candidates and use the fastest. False where that cannot be done now."""
@@ -345,11 +348,6 @@ class ExecutorPlan:
             "reserve_bytes": route.reserve_bytes,
         }
 
-    @property
-    def staged_bytes(self) -> int:
-        """Device memory that is held for copies."""
-        return 0 if self._operations is None else self._operations.staged_bytes
-
     def report(self) -> str:
         """Which candidate runs, and why, in plain words."""
         return report_of(self.problem, self.finder, self.operations)
@@ -357,5 +355,4 @@ class ExecutorPlan:
     def close(self) -> None:
         """Let go of graphs and descriptors. A second call does nothing."""
         self.closed = True
-        self._route_changed()
         self.finder.close()

@@ -27,6 +27,7 @@ from dnnffi.execution.embedding import (
     wrapped,
 )
 from dnnffi.rnn import unchanged, validate
+from dnnffi.rnn.asked import problem_of
 from dnnffi.rnn.backend import (
     DeviceRNNBackend,
     RNNBackend,
@@ -34,7 +35,7 @@ from dnnffi.rnn.backend import (
     warn_of_dropout,
     weights_of,
 )
-from dnnffi.rnn.call import CallArrays, initial_states, pair, problem_of
+from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.rnn.context import Phase
 from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork
 from dnnffi.spec.checks import check_flag
@@ -212,8 +213,8 @@ def _run(
     if options is not None and embeds(options):
         return _run_embedded(x, hx, weights, call, options, dropout)
     signature = None
-    if weights.__class__ is RNNWeights and not dropout[0]:
-        signature = _signed(call[0], options, found is not None)
+    if weights.__class__ is RNNWeights:
+        signature = _signed(call[0], options, dropout, found is not None)
         known = None if signature is None else weights._networks.get(signature)
         if known is not None and known.buffer is weights._buffer:
             call = _with_lengths_read(call)
@@ -226,9 +227,9 @@ def _run(
 
 
 def _signed(
-    network: NetworkRequest, options: object, has_allocator: bool
+    network: NetworkRequest, options: object, dropout: Dropout, has_allocator: bool
 ) -> tuple[Any, ...] | None:
-    """Return the key of a network without dropout among those of its `RNNWeights`.
+    """Return the key of a network among those of its `RNNWeights`.
 
     None for a call that has to be looked at closely: with arguments that are not plain. Of these
     there is more than one kind that compares equal, as 1, True and 1.0 do.
@@ -242,6 +243,8 @@ def _signed(
     ):
         return None
     signature: tuple[Any, ...] = network
+    if dropout[0]:
+        signature = (*signature, *dropout)
     if has_allocator:
         signature = (*signature, "allocator")
     if options is not None:
@@ -288,9 +291,8 @@ def _run_known(
         return None
     if native is None:
         return None
-    sizes = x.shape, call[1], call[2]
-    found = known.find(sizes)
-    plan = (None if found is None else found()) or known.new_plan(x, sizes)
+    key = x.shape, call[1], call[2], known.asked
+    plan = known.find(key) or known.new_plan(x, key)
     if plan is None:
         return None
     h_0, c_0 = hx, None
@@ -345,11 +347,11 @@ def _run_checked(
             generator = found.generator(state, device, spec, checked.algorithm)
     elif probability:
         warn_of_dropout()
-    asked = batch_first, lengths, batch_sizes, checked, training, probability
-    key = (spec, x.shape, device, *asked, generator)
+    asked = found.asked(spec, device, batch_first, checked, training, probability, generator)
+    key = x.shape, lengths, batch_sizes, asked
     plan = found.plans.find(key)
     if plan is None:
-        problem = problem_of(spec, x, *asked)
+        problem = problem_of(x, lengths, batch_sizes, asked)
         plan = found.plans.get(key, lambda: found.prepare(problem, device, generator))
     arrays = CallArrays(found, spec, device, plan.takes, x, h_0, c_0, weights)
     if not (weights.__class__ is RNNWeights and plan.takes(x, plan.x_shape)):
@@ -366,9 +368,7 @@ def _run_checked(
     elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
     elif signature is not None and isinstance(found, DeviceRNNBackend):
-        rest = batch_first, checked, training
-        network = KnownNetwork(found, plan.finder.network, spec, weights._buffer, *rest)
-        network.add((x.shape, lengths, batch_sizes), plan)
+        network = KnownNetwork(found, plan.finder.network, asked, weights._buffer)
         if len(weights._networks) >= MAX_NETWORKS:
             weights._networks.clear()
         weights._networks[signature] = network
@@ -408,8 +408,8 @@ def run_embedded(
     before = thread.use
     try:
         thread.use = checked_use(*embedding)
-        if weights.__class__ is RNNWeights and not dropout[0]:
-            signature = _signed(call[0], options or None, True)
+        if weights.__class__ is RNNWeights:
+            signature = _signed(call[0], options or None, dropout, True)
             known = None if signature is None else weights._networks.get(signature)
             if known is not None and known.buffer is weights._buffer:
                 call = _with_lengths_read(call)

@@ -18,7 +18,7 @@ from dnnffi.backends.resources import Resources
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.device.interface import Launch, Stream
-from dnnffi.execution.cache import PlanCache
+from dnnffi.execution.cache import Living, PlanCache
 from dnnffi.execution.fork import guard
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
@@ -68,7 +68,8 @@ class Class:
     """One class of sizes of a network.
 
     ``wait`` is what is left of the time before it is measured, of which each call takes a part: 1
-    at first. ``choice`` is None until it is measured, here or by another process.
+    at first. ``choice`` is None until it is measured, here or by another process. ``borrowed`` is
+    that of the nearest measured class when `Network.version` was ``borrowed_at``.
     """
 
     def __init__(self, sizes: SizeClass) -> None:
@@ -76,6 +77,8 @@ class Class:
         self.wait = 1.0
         self.is_looked_up = False
         self.choice: Choice | None = None
+        self.borrowed: Choice | None = None
+        self.borrowed_at = 0
 
 
 _ON_DEVICE = nullcontext()
@@ -87,8 +90,12 @@ class PlanParts:
     ``is_only_device`` says that the process has no other device.
     """
 
-    def __init__(self, dtype: str, device: int, resources: Resources) -> None:
+    def __init__(
+        self, dtype: str, device: int, resources: Resources, operations: Living[Any]
+    ) -> None:
         self.device = device
+        self.operations = operations
+        """The operations of plans that live, as far as they were needed."""
         self.memory = memory = resources.memory
         self.graphs = resources.graphs
         self.launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
@@ -193,6 +200,12 @@ class Network:
         """Return the choice of a class, or that of the nearest measured class of its kind."""
         if found.choice is not None:
             return found.choice
+        version = self.version  # first: another thread may measure
+        if found.borrowed_at != version:
+            found.borrowed, found.borrowed_at = self._nearest_choice(found), version
+        return found.borrowed
+
+    def _nearest_choice(self, found: Class) -> Choice | None:
         others = [
             one
             for one in self._classes.values()

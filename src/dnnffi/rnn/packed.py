@@ -14,8 +14,9 @@ from dnnffi.device.arrays import as_array
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.errors import not_picklable
+from dnnffi.rnn.asked import Asked, problem_of
 from dnnffi.rnn.backend import PackedRNNBackend, rnn_backends
-from dnnffi.rnn.call import CallArrays, initial_states, problem_of
+from dnnffi.rnn.call import CallArrays, initial_states
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.spec.checks import check_choice, check_flag, check_integer
 from dnnffi.spec.options import rnn_options
@@ -111,7 +112,8 @@ class PackedRNN:
         else:
             lengths = integers_or_none("lengths", lengths)
             batch_sizes = integers_or_none("batch_sizes", batch_sizes)
-            problem = problem_of(spec, x, batch_first, lengths, batch_sizes, checked, False, 0.0)
+            asked = Asked(spec, 0, batch_first, checked, False, 0.0, None)
+            problem = problem_of(x, lengths, batch_sizes, asked)
             self._backend.record.check_network(problem, network.device)
             if alone:
                 self._known = key, problem

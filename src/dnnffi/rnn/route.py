@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
@@ -52,6 +51,10 @@ class Route(NamedTuple):
         return self.replayed or self.direct
 
 
+def _do_nothing() -> None:
+    """Stand for what is to be done later."""
+
+
 class RouteFinder:
     """The route of one plan, and when it changes.
 
@@ -59,7 +62,7 @@ class RouteFinder:
     the route has no executor for replays yet. A call with sizes that were never seen binds the
     candidate for plain launches alone; one that replays graphs is bound when the sizes have come
     often enough.
-    ``changed`` is told of every new route.
+    ``forget_graphs`` lets go of the graphs of the route, if the plan has any.
     """
 
     def __init__(
@@ -67,21 +70,26 @@ class RouteFinder:
         problem: RNNProblem,
         network: Network,
         generator: Any,
-        changed: Callable[[], object],
     ) -> None:
         self._problem = problem
         self.network = network
         self._generator = generator
-        self._changed = changed
+        self.forget_graphs: Callable[[], object] = _do_nothing
         self._is_tuned = network.tuner is not None and problem.options.tune != "off"
         self._class = network.class_of(problem)
         self._used: Choice | None = None
         self._calls = 0
         self._stopped = False  # a capture has failed
-        refuse_in_capture(network.parts.current_stream().ptr)  # executors may allocate when made
         self._runs_choice = False
         self.version = network.version  # before the choice is read: another thread may measure
-        self.route: Route = self._first_route()
+        parts = network.parts
+        refuse_in_capture(parts.current_stream().ptr)  # executors may allocate when made
+        self.route: Route
+        if parts.current_device() == parts.device:
+            self.route = self._first_route()
+        else:
+            with parts.memory.use(parts.device):
+                self.route = self._first_route()
         self.is_pending = self._is_unmeasured or self._is_incomplete
 
     @property
@@ -169,15 +177,18 @@ class RouteFinder:
         self.is_pending = self._is_unmeasured or self._is_incomplete
 
     def _first_route(self) -> Route:
+        """The route of a plan that begins, on the network's device."""
         choice = self.network.choice_for(self._class) if self._is_tuned else None
-        with self.network.on_device():
-            if choice is not None:
-                self._used = choice
-                with suppress(*FAILURES):  # else it is not for these sizes
-                    direct = self._bound(choice.direct, is_exact=False)
-                    self._runs_choice = True
-                    return Route.of(direct)
-            return Route.of(self.network.by_rule(self._problem, self._generator))
+        if choice is not None:
+            self._used = choice
+            try:
+                direct = self._bound(choice.direct, is_exact=False)
+            except FAILURES:
+                pass  # it is not for these sizes
+            else:
+                self._runs_choice = True
+                return Route.of(direct)
+        return Route.of(self.network.by_rule(self._problem, self._generator))
 
     def _use(self, choice: Choice) -> None:
         """Use a choice for all calls from now on; one that cannot be bound is left out."""
@@ -193,7 +204,7 @@ class RouteFinder:
             return
         self._used, self._runs_choice, self._stopped = choice, True, False
         self.route = Route.of(direct, replayed, choice.found.staged)
-        self._changed()
+        self.forget_graphs()
 
     def _complete(self) -> None:
         choice, direct = self._used, self.route.direct
@@ -206,7 +217,7 @@ class RouteFinder:
             self._stopped = True
             return
         self.route = Route.of(direct, replayed, choice.found.staged)
-        self._changed()
+        self.forget_graphs()
 
     def _bound(self, candidate: PreparedNetwork, *, is_exact: bool) -> AddressExecutor:
         return candidate.bind(
@@ -217,10 +228,11 @@ class RouteFinder:
         """Go on without graphs: a capture has failed."""
         self._stopped = True
         self.route = Route.of(self.route.direct)
-        self._changed()
+        self.forget_graphs()
 
     def close(self) -> None:
-        """Let go of the executors."""
+        """Let go of graphs and executors."""
+        self.forget_graphs()
         for executor in (self.route.direct, self.route.replayed):
             if executor is not None:
                 executor.close()

@@ -1,0 +1,71 @@
+"""What a call asks of a network, and the problem that it is with the sizes of the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.interface import AnyArray
+from dnnffi.spec.options import RNNOptions
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Asked:
+    """What calls ask of a network, the same for all sizes; checked.
+
+    ``generator`` has the random numbers of ``dropout``, None where nothing is dropped. A backend
+    has one object for the same values (`RNNBackend.asked`), so that a key with it is compared and
+    hashed quickly.
+    """
+
+    spec: RNNSpec
+    device: int
+    batch_first: bool
+    options: RNNOptions
+    training: bool
+    dropout: float
+    generator: Any
+
+
+Counts = tuple[int, ...] | None
+"""Lengths of rows, or the batch size at each step; None where the call has none."""
+
+PlanKey = tuple[tuple[int, ...], Counts, Counts, Asked]
+"""The key of a plan: shape of x, lengths, batch sizes, and what else was asked."""
+
+
+def problem_of(x: AnyArray, lengths: Counts, batch_sizes: Counts, asked: Asked) -> RNNProblem:
+    """The problem that the arguments describe; errors name the argument at fault."""
+    spec, batch_first, options = asked.spec, asked.batch_first, asked.options
+    training, dropout = asked.training, asked.dropout
+    shape = tuple(x.shape)
+    rank, form = 3, "[B, T, I]" if batch_first else "[T, B, I]"
+    if batch_sizes is not None:
+        rank, form = 2, "[sum(batch_sizes), I]"
+    if len(shape) != rank:
+        raise ValueError(f"x must have {rank} dimensions, {form}; got shape {shape}")
+    if shape[-1] != spec.input_size:
+        raise ValueError(
+            f"x must have {spec.input_size} as its last dimension (I, from the weights); "
+            f"got shape {shape}"
+        )
+    # The name, which NumPy puts together each time, only where it is another object.
+    if x.dtype != dtype_object(spec.dtype) and x.dtype.name != spec.dtype:
+        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
+    if options.validate and dropout and spec.num_layers > 1:
+        raise ValueError(
+            "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "
+            "numbers"
+        )
+    if batch_sizes is not None:
+        if lengths is not None:
+            raise ValueError("lengths and batch_sizes exclude each other; give one")
+        return RNNProblem.packed(
+            spec, batch_sizes, shape[0], training=training, dropout=dropout, options=options
+        )
+    batch, steps = shape[:2] if batch_first else shape[1::-1]
+    rest = batch_first, lengths, training, dropout, options
+    return RNNProblem._dense(spec, steps, batch, *rest)
