@@ -6,7 +6,6 @@ is asked for the transposed result, which is the product of the other two in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,7 +57,7 @@ class Matrix(NamedTuple):
     batch_stride: int = 0
     transposed: bool = False
 
-    def with_rows(self, rows: int) -> Matrix:
+    def with_rows(self, rows: int | None) -> Matrix:
         """The same with ``rows`` rows, if each call brings them."""
         return self._replace(rows=rows) if self.rows is None else self
 
@@ -121,8 +120,10 @@ class MatrixProduct:
         workspace_limit: int = WORKSPACE_LIMIT,
     ) -> None:
         limit = check_range("workspace_limit", workspace_limit, 0, INT64_MAX)
-        self._descriptors = _Descriptors(library, device, (a, b, c), dtype, math, batch)
+        self._layouts = _Layouts(library, dtype)
+        self._descriptors: Any = None
         try:
+            self._descriptors = _Descriptors(library, device, self._layouts, (a, b, c), math, batch)
             self._algorithms = self._descriptors.choose(limit)
         except BaseException:
             self.close()
@@ -143,7 +144,9 @@ class MatrixProduct:
 
     def close(self) -> None:
         """Destroy the descriptors. A second call does nothing."""
-        self._descriptors.close()
+        if self._descriptors is not None:
+            self._descriptors.close()
+        self._layouts.close()
 
     def __str__(self) -> str:
         return str(self._descriptors)
@@ -162,32 +165,55 @@ class Algorithms(NamedTuple):
     results: tuple[Any, ...]
 
 
-class RowsProduct:
+class RowsProducts:
     """Products as of `MatrixProduct` whose number of rows is an argument of each call.
 
-    A matrix with ``rows`` None has that number of rows. Algorithms are chosen by `choose` for a
-    number of rows, and run with any smaller one too. A call sets the rows of descriptors that no
-    other thread uses at the time; the library reads them before the call returns.
+    Products of one network share descriptors of layouts: a batch sets its number of rows once. A
+    call uses descriptors that no other thread uses at the time; the library reads them before the
+    call returns.
+    """
+
+    def __init__(self, library: Library, device: int, dtype: str, *, math: str = "default") -> None:
+        self._rest = library, device, dtype, math
+        self._unused: list[_RowsDescriptors] = []  # as many as were ever used at the same time
+
+    def product(self, a: Matrix, b: Matrix, c: Matrix, *, batch: int = 1) -> RowsProduct:
+        """Return a product of matrices; those with ``rows`` None have the rows of a call."""
+        return RowsProduct(self, (a, b, c), batch)
+
+    def take(self, rows: int) -> _RowsDescriptors:
+        """Return descriptors of ``rows`` rows that are the caller's alone."""
+        try:
+            found = self._unused.pop()
+        except IndexError:
+            return _RowsDescriptors(*self._rest, rows)
+        if found.layouts.rows != rows:
+            found.layouts.set_rows(rows)
+        return found
+
+    def give_back(self, descriptors: _RowsDescriptors) -> None:
+        """Let other calls use descriptors of `take`."""
+        self._unused.append(descriptors)
+
+    def close(self) -> None:
+        """Destroy the descriptors. A second call does nothing."""
+        while self._unused:
+            self._unused.pop().close()
+
+
+class RowsProduct:
+    """One product of `RowsProducts`.
+
+    Algorithms are chosen by `choose` for a number of rows, and run with any smaller one too.
     """
 
     def __init__(
-        self,
-        library: Library,
-        device: int,
-        a: Matrix,
-        b: Matrix,
-        c: Matrix,
-        dtype: str,
-        *,
-        math: str = "default",
-        batch: int = 1,
+        self, products: RowsProducts, matrices: tuple[Matrix, Matrix, Matrix], batch: int
     ) -> None:
-        self._matrices = a, b, c
-        self._rest = dtype, math, batch
-        self._library, self._device = library, device
+        self._products = products
+        self.matrices, self.batch = matrices, batch
         self._chosen: dict[int, Algorithms] = {}
         self._exact: dict[tuple[int, int], Algorithms] = {}  # where those of `choose` did not fit
-        self._unused: list[_Descriptors] = []  # as many as were ever used at the same time
 
     def choose(self, rows: int) -> Algorithms:
         """Return the algorithms for up to ``rows`` rows; the library is asked once for each number.
@@ -196,9 +222,9 @@ class RowsProduct:
         """
         found = self._chosen.get(rows)
         if found is None:
-            descriptors = self._take(rows)
-            found = self._chosen.setdefault(rows, descriptors.choose(WORKSPACE_LIMIT))
-            self._unused.append(descriptors)
+            taken = self._products.take(rows)
+            found = self._chosen.setdefault(rows, taken.of(self).choose(WORKSPACE_LIMIT))
+            self._products.give_back(taken)
             keep_newest(self._chosen, MAX_CHOSEN)
         return found
 
@@ -213,7 +239,8 @@ class RowsProduct:
         accumulate: bool = False,
     ) -> None:
         """Enqueue the product of ``rows`` rows; ``addresses`` of A, B and C. Else as there."""
-        descriptors = self._take(rows)
+        taken = self._products.take(rows)
+        descriptors = taken.made.get(self) or taken.of(self)
         try:
             descriptors.run(launch, algorithms, addresses, workspace, accumulate)
         except (UnsupportedError, CublasError):
@@ -224,84 +251,135 @@ class RowsProduct:
                 exact = self._exact[key] = descriptors.choose(algorithms.workspace_bytes)
                 keep_newest(self._exact, MAX_CHOSEN)
             descriptors.run(launch, exact, addresses, workspace, accumulate)
-        self._unused.append(descriptors)
+        self._products.give_back(taken)
 
-    def _take(self, rows: int) -> _Descriptors:
-        """Return descriptors of ``rows`` rows that are the caller's alone."""
-        try:
-            descriptors = self._unused.pop()
-        except IndexError:
-            of_rows = tuple(one.with_rows(rows) for one in self._matrices)
-            varying = [one.rows is None for one in self._matrices]
-            return _Descriptors(self._library, self._device, of_rows, *self._rest, varying)
-        if descriptors.rows != rows:
-            descriptors.set_rows(rows)
-        return descriptors
+
+class _RowsDescriptors:
+    """Descriptors of all products of `RowsProducts`, for one call at a time."""
+
+    def __init__(self, library: Library, device: int, dtype: str, math: str, rows: int) -> None:
+        self._library, self._device, self._math = library, device, math
+        self.layouts = _Layouts(library, dtype, rows)
+        self.made: dict[RowsProduct, _Descriptors] = {}
+
+    def of(self, product: RowsProduct) -> _Descriptors:
+        """Return the descriptors of a product, made at its first use."""
+        found = self.made.get(product)
+        if found is None:
+            where = self._library, self._device, self.layouts
+            found = _Descriptors(*where, product.matrices, self._math, product.batch)
+            self.made[product] = found
+        return found
 
     def close(self) -> None:
-        """Destroy the descriptors. A second call does nothing."""
-        while self._unused:
-            self._unused.pop().close()
+        """Destroy the descriptors."""
+        for descriptors in self.made.values():
+            descriptors.close()
+        self.layouts.close()
+
+
+class _Layouts:
+    """Descriptors of the layouts of matrices, one for matrices that lie in the same way.
+
+    ``rows`` is the number of rows of those that leave it open.
+    """
+
+    def __init__(self, library: Library, dtype: str, rows: int | None = None) -> None:
+        self.dtype = check_choice("dtype", dtype, DATA_TYPES)
+        self.rows = rows
+        self._library = library
+        self._set = library.lib.cublasLtMatrixLayoutSetAttribute
+        self._made: dict[tuple[Matrix, int], _Descriptor] = {}
+        self._varying: list[Any] = []  # pointers
+        self._new_rows = ffi.new("uint64_t *")
+
+    def pointer(self, name: str, matrix: Matrix, batch: int) -> Any:
+        """Return the layout of a matrix, called ``name`` in errors, in a batch of so many."""
+        key = matrix._replace(transposed=False), batch
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self._layout(matrix.with_rows(self.rows).checked(name), batch)
+            if matrix.rows is None:
+                self._varying.append(found.pointer)
+        return found.pointer
+
+    def set_rows(self, rows: int) -> None:
+        """Set the number of rows of the matrices that leave it open."""
+        self.rows = None  # until all have it
+        self._new_rows[0] = rows
+        for pointer in self._varying:
+            status = self._set(pointer, _ROWS, self._new_rows, 8)
+            if status:
+                raise self._library.error(
+                    status, "cublasLtMatrixLayoutSetAttribute", f"{rows} rows"
+                )
+        self.rows = rows
+
+    def close(self) -> None:
+        """Destroy the descriptors."""
+        for made in self._made.values():
+            made.close()
+
+    def _layout(self, matrix: Matrix, batch: int) -> _Descriptor:
+        sizes = matrix.columns, matrix.rows, matrix.leading or matrix.columns
+        where = self._library, "MatrixLayout", DATA_TYPES[self.dtype]
+        made = _Descriptor(*where, *sizes, problem=matrix)  # type: ignore[arg-type]
+        try:
+            if batch > 1:
+                made.set("CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT", "int32_t", batch)
+                stride = "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET"
+                made.set(stride, "int64_t", matrix.batch_stride)
+        except BaseException:
+            made.close()
+            raise
+        return made
 
 
 class _Descriptors:
-    """The descriptors of one product: of the operation, and of the layouts of A, B and C.
-
-    ``varying`` says which matrices have the number of rows that `set_rows` sets.
-    """
+    """The descriptor of the operation of one product, with the layouts of A, B and C."""
 
     def __init__(
         self,
         library: Library,
         device: int,
-        matrices: tuple[Matrix, ...],
-        dtype: str,
+        layouts: _Layouts,
+        matrices: tuple[Matrix, Matrix, Matrix],
         math: str,
         batch: int,
-        varying: Iterable[bool] = (),
     ) -> None:
         self._arguments: Any = None
-        self._owned: list[Resource] = []
-        dtype = check_choice("dtype", dtype, DATA_TYPES)
+        self._operation: _Descriptor | None = None
         math = check_choice("math", math, MATHS)
         batch = check_range("batch", batch, 1)
-        a, b, c = (one.checked(name) for name, one in zip("abc", matrices, strict=True))
+        a, b, c = (
+            one.with_rows(layouts.rows).checked(name)
+            for name, one in zip("abc", matrices, strict=True)
+        )
         if c.transposed or (*a.shape, *b.shape) != (c.rows, a.shape[1], a.shape[1], c.columns):
             raise ValueError(f"a b must have the shape of c, which is as it lies; got {a} {b}, {c}")
         if batch > 1 and not c.batch_stride:
             raise ValueError("c.batch_stride must be at least 1 where there is a batch; got 0")
-        self._library, self._device, self._dtype = library, device, dtype
-        self._words = f"{c} = {a} {b} in {dtype}, batch {batch}, math {math}"
+        self._library, self._device, self._layouts = library, device, layouts
+        self._matrices, self._rest = matrices, f"batch {batch}, math {math}"
         self._matmul = library.lib.cublasLtMatmul
-        self._set_layout = library.lib.cublasLtMatrixLayoutSetAttribute
-        self.rows: int | None = None
-        self._rows = ffi.new("uint64_t *")
         handle_of(library, device)  # refuses in a forked process before anything is made
+        is_float = layouts.dtype == "float32"
+        compute = _TF32 if is_float and math != "strict" else _FLOAT
+        operation = _Descriptor(library, "MatmulDesc", compute, DATA_TYPES["float32"], problem=self)
+        self._operation = operation
         try:
-            compute = _TF32 if dtype == "float32" and math != "strict" else _FLOAT
-            operation = self._own("MatmulDesc", compute, DATA_TYPES["float32"])
             # The other way round: see above.
             for side, matrix in (("A", b), ("B", a)):
                 operation.set(
                     f"CUBLASLT_MATMUL_DESC_TRANS{side}", "int32_t", _OPERATIONS[matrix.transposed]
                 )
-            layouts = [self._layout(one, batch).pointer for one in (a, b, c)]
+            a_layout, b_layout, c_layout = (
+                layouts.pointer(name, one, batch) for name, one in zip("abc", matrices, strict=True)
+            )
         except BaseException:
             self.close()
             raise
-        pairs = zip(layouts, varying, strict=False)
-        self._varying = [layout for layout, varies in pairs if varies]
-        a_layout, b_layout, c_layout = layouts
         self._arguments = operation.pointer, b_layout, a_layout, c_layout
-
-    def set_rows(self, rows: int) -> None:
-        """Set the number of rows of the matrices in which it varies."""
-        self._rows[0] = rows
-        for layout in self._varying:
-            status = self._set_layout(layout, _ROWS, self._rows, 8)
-            if status:
-                raise self._library.error(status, "cublasLtMatrixLayoutSetAttribute", self)
-        self.rows = rows
 
     def run(
         self,
@@ -341,7 +419,7 @@ class _Descriptors:
         """Return what the library's heuristic chooses for addresses with and without alignment."""
         results = tuple(
             self._choose(alignment, workspace_limit)
-            for alignment in (ITEM_SIZES[self._dtype], ALIGNMENT)
+            for alignment in (ITEM_SIZES[self._layouts.dtype], ALIGNMENT)
         )
         any_address, aligned = (ffi.addressof(found[0], "algo") for found in results)
         workspace_bytes = max(found.workspaceSize for found in results)
@@ -349,28 +427,15 @@ class _Descriptors:
 
     def close(self) -> None:
         self._arguments = None
-        for resource in self._owned:
-            resource.close()
+        if self._operation is not None:
+            self._operation.close()
 
     def __str__(self) -> str:
-        return self._words
+        a, b, c = (one.with_rows(self._layouts.rows) for one in self._matrices)
+        return f"{c} = {a} {b} in {self._layouts.dtype}, {self._rest}"
 
     def _is_closed(self) -> Any:
         raise ValueError("this MatrixProduct is closed")
-
-    def _own(self, kind: str, *arguments: Any) -> _Descriptor:
-        made = _Descriptor(self._library, kind, *arguments, problem=self)
-        self._owned.append(made)
-        return made
-
-    def _layout(self, matrix: Matrix, batch: int) -> _Descriptor:
-        sizes = matrix.columns, matrix.rows, matrix.leading or matrix.columns
-        made = self._own("MatrixLayout", DATA_TYPES[self._dtype], *sizes)
-        if batch > 1:
-            made.set("CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT", "int32_t", batch)
-            stride = "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET"
-            made.set(stride, "int64_t", matrix.batch_stride)
-        return made
 
     def _choose(self, alignment: int, limit: int) -> Any:
         """Return the result of the heuristic for addresses of ``alignment`` bytes.
@@ -385,7 +450,9 @@ class _Descriptors:
             preference.set(f"{name}_MAX_WORKSPACE_BYTES", "uint64_t", limit)
             for side in "ABCD":
                 preference.set(f"{name}_MIN_ALIGNMENT_{side}_BYTES", "uint32_t", alignment)
-            if ITEM_SIZES[self._dtype] == 2:  # parts of a sum are not to be rounded to 16 bits
+            if (
+                ITEM_SIZES[self._layouts.dtype] == 2
+            ):  # parts of a sum are not to be rounded to 16 bits
                 preference.set(f"{name}_REDUCTION_SCHEME_MASK", "uint32_t", _IN_FLOAT)
             layouts = b_layout, a_layout, c_layout, c_layout
             arguments = handle, operation, *layouts, preference.pointer, 1, found, count

@@ -9,9 +9,10 @@ from emulated_network import Network, geometry, kind_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi.backends.cublas.product import RowsProduct, _Descriptors
+from dnnffi.backends.cublas.product import Matrix, RowsProducts, _Descriptors, _Layouts
 from dnnffi.backends.own.recurrent.buffer_layout import bound
 from dnnffi.backends.own.recurrent.executor import OwnNetwork
+from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.errors import CublasError, UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -76,7 +77,9 @@ def test_new_sizes_compile_nothing_and_ask_the_library_once_for_a_power_of_two(
     asked = []
     choose = _Descriptors.choose
     monkeypatch.setattr(
-        _Descriptors, "choose", lambda self, limit: asked.append(self.rows) or choose(self, limit)
+        _Descriptors,
+        "choose",
+        lambda self, limit: asked.append(self._layouts.rows) or choose(self, limit),
     )
     for name in ("kernel", "constant", "blocks_at_once", "architecture", "shared_bytes"):
         monkeypatch.setattr(network.memory, name, lambda *_, name=name: pytest.fail(name))
@@ -109,10 +112,8 @@ def test_layers_at_once_refuse_rows_that_do_not_fit_at_the_same_time(cublas):
 def test_where_the_algorithms_for_more_rows_do_not_run_the_library_is_asked_for_these(
     cublas, monkeypatch
 ):
-    from dnnffi.backends.cublas.product import Matrix
-    from dnnffi.device.interface import Launch, StreamAt
-
-    product = RowsProduct(cublas, 0, Matrix(None, 4), Matrix(4, 2), Matrix(None, 2), "float32")
+    products = RowsProducts(cublas, 0, "float32")
+    product = products.product(Matrix(None, 4), Matrix(4, 2), Matrix(None, 2))
     algorithms, run, asked = product.choose(8), _Descriptors.run, []
 
     def refusing(self, launch, chosen, *rest):
@@ -131,7 +132,34 @@ def test_where_the_algorithms_for_more_rows_do_not_run_the_library_is_asked_for_
     assert np.array_equal(c, np.full((3, 2), 4))
     assert asked == [True, False, True, False]
     assert len(product._exact) == 1
-    product.close()
+    products.close()
+
+
+def test_products_of_the_same_rows_set_them_once(cublas, monkeypatch):
+    products, numbers = RowsProducts(cublas, 0, "float32"), []
+    set_rows = _Layouts.set_rows
+    monkeypatch.setattr(
+        _Layouts, "set_rows", lambda self, rows: numbers.append(rows) or set_rows(self, rows)
+    )
+    x = Matrix(None, 4)
+    forward = products.product(x, Matrix(4, 2), Matrix(None, 2))
+    weights = products.product(Matrix(None, 2, transposed=True), x, Matrix(2, 4))
+    a, b, c = np.ones((8, 4), "f4"), np.ones((4, 2), "f4"), np.zeros((8, 2), "f4")
+    gradient, workspace = np.zeros((2, 4), "f4"), np.zeros(2**20, np.uint8)
+    aligned = workspace.ctypes.data + -workspace.ctypes.data % 256
+    launch = Launch(StreamAt(0), 0)
+
+    def at(*arrays):
+        return tuple(array.ctypes.data for array in arrays)
+
+    chosen = {product: product.choose(8) for product in (forward, weights)}
+    for rows in (8, 3, 3, 5):
+        for product, addresses in ((forward, at(a, b, c)), (weights, at(c, a, gradient))):
+            product.run(launch, rows, chosen[product], addresses, aligned)
+        assert np.array_equal(c[:rows], np.full((rows, 2), 4))
+        assert np.array_equal(gradient, np.full((2, 4), 4 * rows))
+    assert numbers == [3, 5]
+    products.close()
 
 
 def test_sizes_up_to_the_same_bounds_share_a_layout(network):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from dnnffi.backends.cublas.product import RowsProducts
 from dnnffi.backends.own.recurrent.buffer_layout import MAX_LAYOUTS, Bounds, BufferLayout
 from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
 from dnnffi.backends.own.recurrent.geometry import Geometry
@@ -106,16 +107,12 @@ class OwnNetwork:
         """Elements between the arrays, matrices and biases of two directions, for each layer."""
         self.output_bytes = spec.hidden_size * spec.num_directions * self.item_bytes
         self.input_bytes = spec.input_size * self.item_bytes
-        self.products: dict[int, Products] = {}
+        self._all_products = RowsProducts(library, device, spec.dtype, math=problem.options.math)
+        self.products = {
+            inputs: Products(self._all_products, kind, inputs)
+            for inputs in dict.fromkeys(self.layer_inputs)
+        }
         self._buffers: dict[Bounds, BufferLayout] = {}
-        try:
-            for inputs in dict.fromkeys(map(spec.layer_input_size, range(spec.num_layers))):
-                self.products[inputs] = Products(
-                    library, device, kind, inputs, problem.options.math
-                )
-        except BaseException:
-            self.close()
-            raise
 
     def check(self, problem: RNNProblem) -> None:
         """Raise `UnsupportedError` if the rows of a problem do not fit on the device."""
@@ -155,8 +152,7 @@ class OwnNetwork:
 
     def close(self) -> None:
         """Release everything native. A second call does nothing."""
-        while self.products:
-            self.products.popitem()[1].close()
+        self._all_products.close()
 
 
 def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[SourceAndName]:

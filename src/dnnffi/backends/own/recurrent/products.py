@@ -6,9 +6,13 @@ that makes a difference, the products of a layer are a batch, one for each gate.
 
 from __future__ import annotations
 
-from typing import Any
-
-from dnnffi.backends.cublas.product import MAX_CHOSEN, Algorithms, Matrix, RowsProduct
+from dnnffi.backends.cublas.product import (
+    MAX_CHOSEN,
+    Algorithms,
+    Matrix,
+    RowsProduct,
+    RowsProducts,
+)
 from dnnffi.backends.own.recurrent.geometry import Kind
 from dnnffi.device.interface import Launch, Memory
 from dnnffi.execution.cache import keep_newest
@@ -18,17 +22,17 @@ from dnnffi.spec.checks import ITEM_SIZES
 class Products:
     """Products of layers with ``inputs`` inputs, each of one direction, on addresses.
 
-    They are ready for any number of positions: `bind` chooses their algorithms. Raises as
-    `RowsProduct`.
+    They are ready for any number of positions: `bind` chooses their algorithms. ``of_network`` has
+    all products of a network.
     """
 
-    def __init__(self, library: Any, device: int, kind: Kind, inputs: int, math: str) -> None:
+    def __init__(self, of_network: RowsProducts, kind: Kind, inputs: int) -> None:
         self._kind, self._inputs = kind, inputs
         self._width = (kind.saved if kind.training else kind.gates) * kind.padded
         self._row_bytes = inputs * ITEM_SIZES[kind.dtype]
 
         def product(a: Matrix, b: Matrix, c: Matrix, batch: int) -> RowsProduct:
-            return RowsProduct(library, device, a, b, c, kind.dtype, math=math, batch=batch)
+            return of_network.product(a, b, c, batch=batch)
 
         x, h = Matrix(None, inputs), Matrix(None, kind.hidden, leading=kind.padded)
         gates, batch = self._gates(kind.gates, transposed=False)
@@ -49,7 +53,10 @@ class Products:
         self._bound: dict[int, BoundProducts] = {}
 
     def bind(self, max_positions: int) -> BoundProducts:
-        """Return the products with algorithms for up to ``max_positions`` positions."""
+        """Return the products with algorithms for up to ``max_positions`` positions.
+
+        Raises as `RowsProduct.choose`.
+        """
         found = self._bound.get(max_positions)
         if found is None:
             of_training = {
@@ -80,11 +87,6 @@ class Products:
         """The gradients of the matrices of ``gates`` gates, from the gates' and a factor."""
         of_gates, batch = self._gates(gates, transposed=True)
         return of_gates, factor, self._matrices(gates, factor.columns), batch
-
-    def close(self) -> None:
-        """Release the products. A second call does nothing."""
-        for product in (self._of_x, *self._training.values()):
-            product.close()
 
 
 _Chosen = tuple[RowsProduct, Algorithms]
