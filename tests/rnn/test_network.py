@@ -141,7 +141,6 @@ def network(candidates, tuner):
 def called(network, problem, times=1):
     """The route finder of a new plan of a problem, after a number of calls."""
     finder = RouteFinder(problem, network, None)
-    finder.begin()
     for _ in range(times):
         if finder.is_pending:
             finder.advance()

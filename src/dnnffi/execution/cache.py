@@ -59,8 +59,14 @@ class PlanCache(Once[Hashable, T]):
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The plan for ``key``, made by ``make()`` if there is none."""
-        plan = super().get(key, make)
-        keep_newest(self._made, self.capacity)
+        found = self._made.get(key)
+        return self.add(key, make()) if found is None else found
+
+    def add(self, key: Hashable, made: T) -> T:
+        """Keep ``made``, and return it; what another thread has added by now instead."""
+        plan = self._made.setdefault(key, made)
+        if len(self._made) > self.capacity:
+            keep_newest(self._made, self.capacity)
         return plan
 
 

@@ -199,7 +199,7 @@ class DeviceRNNBackend(RNNBackend):
         key = problem.spec, problem.training, problem.drops, options, device
         found = self.networks.find(key)
         if found is None:
-            parts = PlanParts(problem.spec.dtype, device, self.resources, self._operations)
+            parts = PlanParts(problem.spec, device, self.resources, self._operations)
             parts.check(problem)
             found = self.networks.get(key, lambda: Network(self.candidates, parts, self.tuner))
         return found

@@ -57,15 +57,11 @@ class ExecutorPlan:
         self.parts = parts = network.parts
         self.device, self.memory = parts.device, parts.memory
         self.closed = False
-        spec, batch, leading = problem.spec, problem.batch, problem.leading_shape
+        spec, leading = problem.spec, problem.leading_shape
         self.x_shape = (*leading, spec.input_size)
         self.y_shape = (*leading, spec.output_size * spec.num_directions)
-        self.h_shape, self.c_shape = spec.h_shape(batch), spec.c_shape(batch)
-        self.states: Callable[[], tuple[Array, Array | None]] = self._one_state
-        """New (h_n, c_n), or (dh_0, dc_0)."""
+        self.h_shape, self.c_shape, self.states = parts.states(problem.batch)
         self.has_cell = spec.has_cell
-        if self.has_cell:
-            self.states = self.memory.pairs(self.h_shape, self.c_shape, parts.dtype)
         self._training = problem.training
         self._generator = generator
         self._operations: Operations | None = None
@@ -73,7 +69,6 @@ class ExecutorPlan:
         self._forward_graphs: Mapping[ForwardAddresses, Graph] = _NO_GRAPHS
         self.finder = RouteFinder(problem, network, generator)
         self._weight_size = self.finder.route.direct.weight_size
-        self.finder.begin()
 
     @property
     def operations(self) -> Operations:
@@ -151,9 +146,6 @@ class ExecutorPlan:
     def empty(self, shape: tuple[int, ...]) -> Array:
         """A new array of the problem's dtype."""
         return self.parts.empty(shape, self.parts.dtype)
-
-    def _one_state(self) -> tuple[Array, None]:
-        return self.parts.empty(self.h_shape, self.parts.dtype), None
 
     def is_captured(self, stream: Stream) -> bool:
         """Whether the caller captures ``stream``. A call asks once."""

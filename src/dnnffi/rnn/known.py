@@ -40,9 +40,9 @@ class KnownNetwork:
 
         None if the call needs the checks of a new network. Raises as `problem_of`.
         """
-        network, backend = self._network(), self.backend
+        network = self._network()
         shape, lengths, batch_sizes, asked = key
         if network is None or 0 in shape or x.data.device_id != network.parts.device:
             return None
         problem = problem_of(x, lengths, batch_sizes, asked)
-        return backend.plans.get(key, lambda: ExecutorPlan(problem, network, asked.generator))
+        return self.backend.plans.add(key, ExecutorPlan(problem, network, asked.generator))

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnnffi.backends.resources import Resources
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.backends.vendor.handle import launch_on
-from dnnffi.device.interface import Launch, Stream
+from dnnffi.device.interface import Array, Launch, Stream
 from dnnffi.execution.cache import Living, PlanCache
 from dnnffi.execution.fork import guard
 from dnnffi.execution.locks import Turn
@@ -25,6 +25,7 @@ from dnnffi.execution.measure import FAILURES
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.tuning import BUDGET, RNNTuner, RouteChoice
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.size_class import SizeClass, size_class
 
 CALLS_BEFORE_TUNING = 8
@@ -83,6 +84,20 @@ class Class:
 
 _ON_DEVICE = nullcontext()
 
+MAX_BATCHES = 64
+"""Numbers of rows for which a network keeps shapes."""
+
+
+class StateShapes(NamedTuple):
+    """The shapes of states of a number of rows; ``new`` allocates one of each.
+
+    Those are h_n and c_n, or the gradients of h_0 and c_0; the second is None without a cell.
+    """
+
+    h_shape: tuple[int, int, int]
+    c_shape: tuple[int, int, int]
+    new: Callable[[], tuple[Array, Array | None]]
+
 
 class PlanParts:
     """Memory, dtype, stream and workspaces of all plans of a network on one device, found once.
@@ -91,15 +106,15 @@ class PlanParts:
     """
 
     def __init__(
-        self, dtype: str, device: int, resources: Resources, operations: Living[Any]
+        self, spec: RNNSpec, device: int, resources: Resources, operations: Living[Any]
     ) -> None:
-        self.device = device
+        self.spec, self.device = spec, device
         self.operations = operations
         """The operations of plans that live, as far as they were needed."""
         self.memory = memory = resources.memory
         self.graphs = resources.graphs
         self.launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
-        self.dtype, self.byte = memory.dtype(dtype), memory.dtype("uint8")
+        self.dtype, self.byte = memory.dtype(spec.dtype), memory.dtype("uint8")
         self.check: Callable[[RNNProblem], None] = partial(
             resources.backend.check_network, library=resources.library
         )
@@ -115,7 +130,19 @@ class PlanParts:
         self.take_workspace = resources.workspaces.take
         self.give_back_workspace = resources.workspaces.give_back
         self.stream_workspace = resources.workspaces.get
+        self._states: PlanCache[StateShapes] = PlanCache(MAX_BATCHES)
         guard(self)
+
+    def states(self, batch: int) -> StateShapes:
+        """The shapes of states of ``batch`` rows, and what allocates them."""
+        found = self._states.find(batch)
+        return self._states.add(batch, self._state_shapes(batch)) if found is None else found
+
+    def _state_shapes(self, batch: int) -> StateShapes:
+        h_shape, c_shape = self.spec.h_shape(batch), self.spec.c_shape(batch)
+        if self.spec.has_cell:
+            return StateShapes(h_shape, c_shape, self.memory.pairs(h_shape, c_shape, self.dtype))
+        return StateShapes(h_shape, c_shape, lambda: (self.empty(h_shape, self.dtype), None))
 
 
 class Network:

@@ -83,7 +83,6 @@ class RouteFinder:
         self._runs_choice = False
         self.version = network.version  # before the choice is read: another thread may measure
         parts = network.parts
-        refuse_in_capture(parts.current_stream().ptr)  # executors may allocate when made
         self.route: Route
         if parts.current_device() == parts.device:
             self.route = self._first_route()
@@ -91,6 +90,8 @@ class RouteFinder:
             with parts.memory.use(parts.device):
                 self.route = self._first_route()
         self.is_pending = self._is_unmeasured or self._is_incomplete
+        if problem.options.tune == "now" and self._is_unmeasured and not self.autotune():
+            self._class.wait = 0.0  # captured by the caller: measure after that
 
     @property
     def choice(self) -> RouteChoice | None:
@@ -134,11 +135,6 @@ class RouteFinder:
             and not self._stopped
         )
 
-    def begin(self) -> None:
-        """Measure now if that is asked for."""
-        if self._problem.options.tune == "now" and self._is_unmeasured and not self.autotune():
-            self._class.wait = 0.0  # captured by the caller: measure after that
-
     def advance(self) -> None:
         """Count a call, measure the class if that is due, and complete the route."""
         network, found = self.network, self._class
@@ -178,28 +174,32 @@ class RouteFinder:
 
     def _first_route(self) -> Route:
         """The route of a plan that begins, on the network's device."""
-        choice = self.network.choice_for(self._class) if self._is_tuned else None
+        network = self.network
+        stream = network.parts.current_stream()
+        refuse_in_capture(stream.ptr)  # executors may allocate when made
+        choice = network.choice_for(self._class) if self._is_tuned else None
         if choice is not None:
             self._used = choice
+            launch = network.parts.launch(stream)
             try:
-                direct = self._bound(choice.direct, is_exact=False)
+                direct = choice.direct.bind(self._problem, launch, self._generator, is_exact=False)
             except FAILURES:
                 pass  # it is not for these sizes
             else:
                 self._runs_choice = True
                 return Route.of(direct)
-        return Route.of(self.network.by_rule(self._problem, self._generator))
+        return Route.of(network.by_rule(self._problem, self._generator))
 
     def _use(self, choice: Choice) -> None:
         """Use a choice for all calls from now on; one that cannot be bound is left out."""
         try:
             with self.network.on_device():
-                direct = self._bound(choice.direct, is_exact=True)
+                direct = self._bound(choice.direct)
                 replayed = None
                 if choice.replayed is choice.direct:
                     replayed = direct
                 elif choice.replayed is not None:
-                    replayed = self._bound(choice.replayed, is_exact=True)
+                    replayed = self._bound(choice.replayed)
         except FAILURES:
             return
         self._used, self._runs_choice, self._stopped = choice, True, False
@@ -212,17 +212,16 @@ class RouteFinder:
         assert choice.replayed is not None
         try:
             with self.network.on_device():
-                replayed = self._bound(choice.replayed, is_exact=True)
+                replayed = self._bound(choice.replayed)
         except FAILURES:
             self._stopped = True
             return
         self.route = Route.of(direct, replayed, choice.found.staged)
         self.forget_graphs()
 
-    def _bound(self, candidate: PreparedNetwork, *, is_exact: bool) -> AddressExecutor:
-        return candidate.bind(
-            self._problem, self.network.launch(), self._generator, is_exact=is_exact
-        )
+    def _bound(self, candidate: PreparedNetwork) -> AddressExecutor:
+        launch = self.network.launch()
+        return candidate.bind(self._problem, launch, self._generator, is_exact=True)
 
     def stop_replaying(self) -> None:
         """Go on without graphs: a capture has failed."""

@@ -7,6 +7,7 @@ eight rows differs by at most an eighth, and the number of steps by a factor of 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from dnnffi.spec.problem import PACKED, RNNProblem
@@ -37,6 +38,7 @@ class SizeClass(NamedTuple):
         return f"up to {self.max_rows} {kind} rows of up to {self.max_steps} steps"
 
 
+@lru_cache(1024)
 def max_rows(batch: int) -> int:
     """Return the upper bound on rows of the class of ``batch`` rows.
 
@@ -51,6 +53,7 @@ def max_rows(batch: int) -> int:
     return -(-batch // step) * step
 
 
+@lru_cache(1024)
 def max_steps(steps: int) -> int:
     """Return the upper bound on steps of the class of ``steps`` steps: 1, 8, 32, 128, 512, ...
 
