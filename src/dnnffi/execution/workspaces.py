@@ -53,7 +53,8 @@ class Workspaces:
         """Let later calls use a buffer of `take`, at the same address."""
         if stream != PER_THREAD_STREAM:
             self.buffers[device, stream, get_ident()] = buffer
-            keep_newest(self.buffers, _MOST_STREAMS)
+            if len(self.buffers) > _MOST_STREAMS:
+                keep_newest(self.buffers, _MOST_STREAMS)
 
     def clear(self) -> None:
         """Let go of all buffers."""

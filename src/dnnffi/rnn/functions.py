@@ -42,7 +42,7 @@ from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
-from dnnffi.spec.sequences import integers_or_none
+from dnnffi.spec.sequences import as_integers, integers_or_none
 from dnnffi.weights import RNNWeights
 
 Weights = RNNWeights[ArrayT] | Sequence[ArrayT]
@@ -148,10 +148,12 @@ class RNNContext(Generic[ArrayT]):
         check_flag("retain", retain)
         call, plan = self._call, self._plan
         problem: RNNProblem = plan.problem
-        dh_n, dc_n = pair(problem.spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
-        dy = call.optional("dy", dy, problem.y_shape)
-        dh_n = call.optional("dh_n", dh_n, problem.h_shape)
-        dc_n = call.optional("dc_n", dc_n, problem.c_shape)
+        dh_n = dc_n = None
+        if dhx is not None:
+            dh_n, dc_n = pair(problem.spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
+            dh_n = call.optional("dh_n", dh_n, plan.h_shape)
+            dc_n = call.optional("dc_n", dc_n, plan.c_shape)
+        dy = call.optional("dy", dy, plan.y_shape)
         dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
         dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:
@@ -261,13 +263,13 @@ def _signed(
 def _with_lengths_read(call: Request) -> Request:
     """The call with lengths that can be read twice: they may come from a generator."""
     network, lengths, batch_sizes = call
-    if lengths is None and batch_sizes is None:
+    if batch_sizes is not None:
+        batch_sizes = as_integers("batch_sizes", batch_sizes)
+    elif lengths is None:
         return call
-    return (
-        network,
-        integers_or_none("lengths", lengths),
-        integers_or_none("batch_sizes", batch_sizes),
-    )
+    if lengths is not None:
+        lengths = as_integers("lengths", lengths)
+    return network, lengths, batch_sizes
 
 
 def _run_known(
@@ -507,13 +509,14 @@ class _EmbeddedContext(RNNContext[Any]):
         As `backward`, of arrays in device memory that are read already. None stands for zeros,
         and for the gradient of what was None. The gradient of an `RNNWeights` is its buffer.
         """
-        call, problem = self._call, self._plan.problem
+        call, plan = self._call, self._plan
         before = thread.use
         try:
             thread.use = checked_use(*self._embedding)
-            dy = call.optional("dy", dy, problem.y_shape)
-            dh_n = call.optional("dh_n", dh_n, problem.h_shape)
-            dc_n = call.optional("dc_n", dc_n, problem.c_shape)
+            dy = call.optional("dy", dy, plan.y_shape)
+            if dh_n is not None or dc_n is not None:
+                dh_n = call.optional("dh_n", dh_n, plan.h_shape)
+                dc_n = call.optional("dc_n", dc_n, plan.c_shape)
             dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, weights_needed, retain)
             if dweights is not None and call.weights.__class__ is not RNNWeights:
                 dweights = call.weight_gradient(dweights)
@@ -550,6 +553,8 @@ def _copied_to_user(gradient: Any) -> Any:
 
 def _checked(dropout: object, state: object) -> Dropout:
     """The arguments of a training forward that are about dropout."""
+    if dropout.__class__ is float and dropout == 0 and state is None:
+        return _NO_DROPOUT
     probability = check_dropout(dropout)
     if state is not None and not isinstance(state, DropoutState):
         raise TypeError(f"dropout_state must be a DropoutState; got {type(state).__name__}")

@@ -20,11 +20,15 @@ from dnnffi.execution.fork import refuse_after_fork
 
 
 class Handle(Resource):
-    """A handle of cuBLASLt for the current device. Raises `CublasError` where there is none."""
+    """A handle of cuBLASLt for the current device. Raises `CublasError` where there is none.
+
+    ``address`` is its pointer, for calls: a handle lives as long as its library.
+    """
 
     def __init__(self, library: Library) -> None:
         out = library.ffi.new("cublasLtHandle_t *")
         super().__init__(library, "cublasLtCreate", "cublasLtDestroy", out)
+        self.address = self.pointer
 
 
 def handle_of(library: Library, device: int) -> Handle:

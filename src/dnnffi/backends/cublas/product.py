@@ -175,30 +175,29 @@ class RowsProducts:
 
     def __init__(self, library: Library, device: int, dtype: str, *, math: str = "default") -> None:
         self._rest = library, device, dtype, math
-        self._unused: list[_RowsDescriptors] = []  # as many as were ever used at the same time
+        self.unused: list[_RowsDescriptors] = []  # as many as were ever used at the same time
 
     def product(self, a: Matrix, b: Matrix, c: Matrix, *, batch: int = 1) -> RowsProduct:
         """Return a product of matrices; those with ``rows`` None have the rows of a call."""
         return RowsProduct(self, (a, b, c), batch)
 
     def take(self, rows: int) -> _RowsDescriptors:
-        """Return descriptors of ``rows`` rows that are the caller's alone."""
+        """Return descriptors of ``rows`` rows.
+
+        They are the caller's alone until it appends them to ``unused``.
+        """
         try:
-            found = self._unused.pop()
+            found = self.unused.pop()
         except IndexError:
             return _RowsDescriptors(*self._rest, rows)
         if found.layouts.rows != rows:
             found.layouts.set_rows(rows)
         return found
 
-    def give_back(self, descriptors: _RowsDescriptors) -> None:
-        """Let other calls use descriptors of `take`."""
-        self._unused.append(descriptors)
-
     def close(self) -> None:
         """Destroy the descriptors. A second call does nothing."""
-        while self._unused:
-            self._unused.pop().close()
+        while self.unused:
+            self.unused.pop().close()
 
 
 class RowsProduct:
@@ -224,7 +223,7 @@ class RowsProduct:
         if found is None:
             taken = self._products.take(rows)
             found = self._chosen.setdefault(rows, taken.of(self).choose(WORKSPACE_LIMIT))
-            self._products.give_back(taken)
+            self._products.unused.append(taken)
             keep_newest(self._chosen, MAX_CHOSEN)
         return found
 
@@ -251,7 +250,7 @@ class RowsProduct:
                 exact = self._exact[key] = descriptors.choose(algorithms.workspace_bytes)
                 keep_newest(self._exact, MAX_CHOSEN)
             descriptors.run(launch, exact, addresses, workspace, accumulate)
-        self._products.give_back(taken)
+        self._products.unused.append(taken)
 
 
 class _RowsDescriptors:
@@ -395,7 +394,7 @@ class _Descriptors:
         handle = library.handles.find(device) or handle_of(library, device)
         any_address, aligned, workspace_bytes, _ = algorithms
         status = self._matmul(
-            handle.pointer,
+            handle.address,
             operation,
             _ONE,
             b,
