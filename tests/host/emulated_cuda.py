@@ -111,7 +111,7 @@ class EmulatedKernel:
         cluster = "#define CLUSTER 1\n" in source and "meet_cluster" in source
         meets = "__shfl" in source or "__syncthreads" in source
         self._together = cooperative or cluster or meets
-        self.seed, self.absent = 0, _NO_BLOCK
+        self.name, self.seed, self.absent = name, 0, _NO_BLOCK
 
     def __call__(self, blocks, threads, arguments, *, stream=None, shared_mem=0):
         grid = (ctypes.c_int * 3)(*(*blocks, 1, 1)[:3])

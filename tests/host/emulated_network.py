@@ -43,6 +43,17 @@ def geometry(
     return empty._replace(k_registers=registers, k_shared=shared)
 
 
+def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
+    """What `geometry` takes besides the kind."""
+    sizes = {"units": units, "rows": rows, "subtiles": subtiles, "warps": warps, "kept": kept}
+    return sizes | rest
+
+
+def rows_of(parts, rows=1, blocks=1):
+    """So many rows of a group without tensor cores."""
+    return {"rows": rows, "parts": parts, "blocks": blocks}
+
+
 class Network:
     """A problem's executor with its arrays on the host.
 
@@ -72,7 +83,9 @@ class Network:
         return None if values is None else self.memory.array(values)
 
     def new(self, shape):
-        return self.memory.empty(shape, self.memory.dtype(self.spec.dtype))
+        made = self.memory.empty(shape, self.memory.dtype(self.spec.dtype))
+        made.view(np.uint8).fill(NAN)  # what nobody writes is seen in results
+        return made
 
     def results(self, arrays, accumulate=None, between=lambda: None):
         """All results of a training step, or y, h_n and c_n of an inference.

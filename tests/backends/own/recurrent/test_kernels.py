@@ -12,7 +12,7 @@ from typing import NamedTuple
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, geometry, kind_of
+from emulated_network import Network, geometry, kind_of, rows_of, way
 
 from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.choices import choices
@@ -82,17 +82,6 @@ class Setup(NamedTuple):
         if self.backward is not None:
             backward = geometry(kind_of(problem, True, self.layers), **self.backward)
         return Network(cublas, problem, forward, backward, **how)
-
-
-def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
-    """What `geometry` takes besides the kind."""
-    sizes = {"units": units, "rows": rows, "subtiles": subtiles, "warps": warps, "kept": kept}
-    return sizes | rest
-
-
-def rows_of(parts, rows=1, blocks=1):
-    """So many rows of a group without tensor cores."""
-    return {"rows": rows, "parts": parts, "blocks": blocks}
 
 
 LATER = {"poll_first": False}

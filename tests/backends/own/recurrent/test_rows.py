@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import conformance
 import numpy as np
 import pytest
 from emulated_cuda import EmulatedMemory
@@ -10,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent import kernels, packing
-from dnnffi.backends.own.recurrent.packing import Cleared, Packing
+from dnnffi.backends.own.recurrent.packing import Cleared, Packing, Rows
 from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.device.interface import Launch
-from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
@@ -55,7 +56,7 @@ def test_rows_of_unequal_length_are_packed_by_tables(batch_first, lengths, more)
         range(len(expected))
     )
     assert offsets[-1] == len(expected)
-    assert (found.steps, found.batch) == (max(lengths), batch)
+    assert (found.steps, found.batch, found.caller_steps) == (max(lengths), batch, steps)
 
 
 def split(tables):
@@ -73,7 +74,7 @@ def test_packed_rows_stay_where_they_are(lengths):
     found = row_layout(problem)
     falling = sorted(lengths, reverse=True)
     assert (found.steps, found.batch, found.positions) == (falling[0], len(lengths), sum(lengths))
-    assert found.caller_strides is None
+    assert (found.caller_strides, found.caller_steps) == (None, 0)
     if falling[-1] == falling[0]:
         assert found.tables is None
         assert (found.step_stride, found.row_stride) == (len(lengths), 1)
@@ -101,9 +102,12 @@ def test_rows_of_equal_length_are_stored_at_constant_strides(steps, batch, batch
 
 
 class Padded:
-    """A padded array of a ragged batch on the emulated device, and room for its packed form."""
+    """Padded arrays of a ragged batch on the emulated device: x, space for its packed form, and y.
 
-    def __init__(self, problem, width, offset=0, seed=0):
+    Rows of y have ``y_width`` elements.
+    """
+
+    def __init__(self, problem, width, offset=0, seed=0, y_width=5):
         self.problem, self.layout, self.width = problem, row_layout(problem), width
         self.memory = EmulatedMemory(offset=offset)
         self.launch = Launch(self.memory.current_stream(), 0)
@@ -112,22 +116,34 @@ class Padded:
         shape = (*problem.x_shape[:-1], width)
         self.padded = self.memory.array(rng.integers(0, 2**16, shape, np.uint16))
         self.packed = self.memory.empty((self.layout.positions, width), np.uint16)
+        self.y = self.memory.empty((*problem.x_shape[:-1], y_width), np.uint16)
         self.aligned = EmulatedMemory()
         self.tables = self.aligned.empty((self.layout.tables.nbytes // 4,), np.int32)
         self.cleared = self.aligned.empty((16 * 40,), np.uint8)
 
-    def run(self, kernel):
-        """Run `Packing.begin` or `Packing.gather` on the arrays."""
-        kernel(
+    def begin(self):
+        """Run `Packing.begin` on the arrays."""
+        x, y = self.padded.data.ptr, self.y.data.ptr
+        self.packing.begin(
+            *(self.launch, self.layout, self.tables.data.ptr, Rows(x, self.width)),
+            *(self.packed.data.ptr, Rows(y, self.y.shape[-1])),
+            Cleared(self.cleared.data.ptr, self.cleared.nbytes),
+        )
+        self.check()
+
+    def gather(self):
+        """Run `Packing.gather` on the arrays."""
+        self.packing.gather(
             *(self.launch, self.layout, self.tables.data.ptr, self.padded.data.ptr),
             *(self.packed.data.ptr, self.width),
             Cleared(self.cleared.data.ptr, self.cleared.nbytes),
         )
-        self.memory.check_margins()
-        self.aligned.check_margins()
+        self.check()
 
     def check(self):
         """The tables are those that the host makes, rows are in their places, all is cleared."""
+        self.memory.check_margins()
+        self.aligned.check_margins()
         assert np.array_equal(self.tables, self.layout.tables.entries())
         assert not self.cleared.any()
         if self.layout.caller_strides is None:
@@ -138,25 +154,38 @@ class Padded:
         expected = [rows[step * step_stride + row * row_stride] for row, step in places]
         assert np.array_equal(self.packed, expected)
 
+    def check_ends(self):
+        """Rows of y are zeros past their ends, and have not been written before them."""
+        conformance.assert_padding_is_zero(self.problem, self.y)
+        assert not np.isin(self.y[self.live()], 0).any()
 
-@pytest.mark.parametrize(("width", "offset"), [(8, 0), (40, 0), (3, 0), (8, 2)])
+    def live(self):
+        """Which rows of y the recurrence writes."""
+        steps = np.arange(self.problem.steps)
+        found = steps < np.array(self.problem.lengths)[:, None]
+        return found if self.problem.layout == BATCH_MAJOR else found.T
+
+
+@pytest.mark.parametrize(
+    ("width", "y_width", "offset"), [(8, 16, 0), (40, 5, 0), (3, 8, 0), (8, 8, 2), (3, 6, 4)]
+)
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("lengths", [(3, 1), (2, 5, 2, 5, 1), (1,) * 70 + (4, 2) * 3])
 def test_a_forward_begins_with_tables_packed_rows_and_cleared_memory(
-    lengths, batch_first, width, offset
+    lengths, batch_first, width, y_width, offset
 ):
     steps = max(lengths) + 1
     problem = RNNProblem.dense(SPEC, steps, len(lengths), batch_first=batch_first, lengths=lengths)
-    padded = Padded(problem, width, offset)
-    padded.run(padded.packing.begin)
-    padded.check()
+    padded = Padded(problem, width, offset, y_width=y_width)
+    padded.begin()
+    padded.check_ends()
 
 
 def test_rows_that_are_packed_already_are_not_copied():
     padded = Padded(RNNProblem.packed(SPEC, [4, 2, 1]), 8)
-    padded.run(padded.packing.begin)
-    padded.check()
-    assert (np.asarray(padded.packed).view(np.uint8) == POISON).all()
+    padded.begin()
+    for untouched in (padded.packed, padded.y):
+        assert (np.asarray(untouched).view(np.uint8) == POISON).all()
 
 
 @pytest.mark.parametrize("max_rows", [(2, 6), (2, 4)])
@@ -164,31 +193,29 @@ def test_the_lengths_of_a_large_batch_fit_into_one_launch_or_not(monkeypatch, ma
     for module in (packing, kernels):
         monkeypatch.setattr(module, "MAX_ROWS", max_rows)
     padded = Padded(RNNProblem.dense(SPEC, 5, 6, lengths=[1, 4, 2, 4, 1, 3]), 8)
-    padded.run(padded.packing.begin)
-    padded.check()
+    padded.begin()
+    conformance.assert_padding_is_zero(padded.problem, padded.y)
 
 
 @pytest.mark.parametrize("batch", [128, 129, 960, 961])
 def test_batches_at_the_limits_of_the_arguments_of_a_launch(batch):
     lengths = [1 + row % 2 for row in range(batch)]
     padded = Padded(RNNProblem.dense(SPEC, 2, batch, lengths=lengths), 8)
-    padded.run(padded.packing.begin)
-    padded.check()
+    padded.begin()
+    conformance.assert_padding_is_zero(padded.problem, padded.y)
 
 
 def test_a_large_batch_that_is_packed_already(monkeypatch):
     for module in (packing, kernels):
         monkeypatch.setattr(module, "MAX_ROWS", (2, 3))
     padded = Padded(RNNProblem.packed(SPEC, [4, 2, 1]), 8)
-    padded.run(padded.packing.begin)
-    padded.check()
+    padded.begin()
 
 
 def test_a_backward_packs_by_the_tables_of_its_forward():
     padded = Padded(RNNProblem.dense(SPEC, 5, 3, lengths=[2, 4, 4]), 24)
     padded.tables[...] = padded.layout.tables.entries()
-    padded.run(padded.packing.gather)
-    padded.check()
+    padded.gather()
 
 
 def test_tables_have_the_integers_that_kernels_read():

@@ -11,11 +11,12 @@ struct BackwardArrays
     Element *gates;
     const Element *c_before, *h_before, *y, *dy; /* dy: null where the layer above has it */
     int directions;
+    bool padded_y; /* a PLAIN cell reads y, which of the network's last layer is the caller's */
 
     DEVICE Array source(int stream) const
     {
         if (stream == INPUTS - 1) return dy ? users_array(dy, directions) : no_array();
-        if (PLAIN) return users_array(y, directions);
+        if (PLAIN) return users_array(y, directions, padded_y);
         if (stream < SAVED) return gate(stream);
         return own_array(const_cast<Element *>(CELL == LSTM ? c_before : h_before), 1);
     }
@@ -55,7 +56,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                                 h_before + of_layer + saved,
                                 (above > 0 ? between + of_layer : y) + direction * HIDDEN,
                                 above > 0 ? nullptr : dy + direction * HIDDEN,
-                                (int)directions};
+                                (int)directions,
+                                above == 0 && places.has_padded()};
     const int last = places.length(first_row);
 
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;

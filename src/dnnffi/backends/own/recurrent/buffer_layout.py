@@ -98,8 +98,6 @@ class BufferLayout:
         self.products = {
             inputs: products.bind(max_positions) for inputs, products in network.products.items()
         }
-        self.num_own_ys = spec.num_layers - 1 + bounds.copies
-        """Layers whose y is not the caller's array."""
         self._output_bytes = bounds.max_positions * network.output_bytes
         self._input_bytes = bounds.max_positions * network.input_bytes if bounds.copies else 0
         self._product_bytes = max(one.workspace_bytes for one in self.products.values())
@@ -131,7 +129,7 @@ class BufferLayout:
             self.arrays = self._saved(network, bounds, gate_bytes, reserve, self.backward_launches)
         else:
             gates = workspace.add(gate_bytes)
-            own_ys = self.num_own_ys if network.layers_at_once == 1 else int(bounds.copies)
+            own_ys = network.spec.num_layers - 1 if network.layers_at_once == 1 else 0
             ys = [workspace.add(self._output_bytes) for _ in range(min(2, own_ys))] or [0]
             layers = range(network.spec.num_layers)
             self.arrays = [LayerArrays(gates, y=ys[layer % len(ys)]) for layer in layers]
@@ -153,7 +151,7 @@ class BufferLayout:
         cell_bytes = state_bytes if network.has_saved_cell else 0
         found = []
         for layer in range(spec.num_layers):
-            y_bytes = self._output_bytes if layer < self.num_own_ys else 0
+            y_bytes = self._output_bytes if layer < spec.num_layers - 1 else 0
             gates, c_before, h_before, bias_sums, y = reserve.add_all(
                 gate_bytes, cell_bytes, state_bytes, bias_bytes, y_bytes
             )

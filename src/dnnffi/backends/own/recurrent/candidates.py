@@ -43,7 +43,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 15
+_VERSION = 16
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)

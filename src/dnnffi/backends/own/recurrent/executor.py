@@ -33,7 +33,7 @@ from dnnffi.backends.own.recurrent.kernels import (
 )
 from dnnffi.backends.own.recurrent.layout import LayerArrays, LayerWeights, layer_weights
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel
-from dnnffi.backends.own.recurrent.packing import Cleared, Packing
+from dnnffi.backends.own.recurrent.packing import Cleared, Packing, Rows
 from dnnffi.backends.own.recurrent.products import BoundProducts, Products
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
 from dnnffi.backends.rnn_interface import (
@@ -192,10 +192,11 @@ class OwnRNNExecutor(AddressExecutor):
         spec = problem.spec
         self._directions = directions = spec.num_directions
         self._positions = positions = layout.positions
-        self._sizes = (
-            *(layout.steps, layout.batch, layout.step_stride, layout.row_stride),
-            *(positions, directions),
-        )
+        strides = layout.step_stride, layout.row_stride
+        sizes, behind = (layout.steps, layout.batch), (positions, directions)
+        self._sizes = *sizes, *strides, *behind
+        self._last_sizes = *sizes, *(layout.caller_strides or strides), *behind
+        """Sizes for the kernel of the last layer, whose y is the caller's array."""
         self._buffers = buffers = network.buffers(layout, is_exact)
         self._products = buffers.products
         self._gate_bytes = positions * network.gate_bytes  # of one direction
@@ -238,8 +239,10 @@ class OwnRNNExecutor(AddressExecutor):
         if network.packing is not None:
             if self._copies:
                 x = kept + buffers.packed_x
-            width, cleared = network.spec.input_size, buffers.forward_room.cleared(at.workspace)
-            network.packing.begin(launch, layout, tables[0], at.x, x, width, cleared)
+            of_x = Rows(at.x, network.spec.input_size)
+            of_y = Rows(at.y, network.spec.hidden_size * self._directions)
+            cleared = buffers.forward_room.cleared(at.workspace)
+            network.packing.begin(launch, layout, tables[0], of_x, x, of_y, cleared)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
@@ -249,7 +252,8 @@ class OwnRNNExecutor(AddressExecutor):
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
             self._prepare(launch, layer, x, gates, at)
-            y = kept + buffers.arrays[last].y if last < buffers.num_own_ys else at.y
+            is_last = last == last_layer - 1
+            y = at.y if is_last else kept + buffers.arrays[last].y
             matrices = weights_at + weights.w_hh, 0, 0
             if buffers.narrow is not None:
                 matrices = buffers.narrow.addresses(at.workspace, at.h_0)
@@ -270,7 +274,7 @@ class OwnRNNExecutor(AddressExecutor):
                 at.c_n and at.c_n + state,
                 *room,
                 *tables,
-                *self._sizes,
+                *(self._last_sizes if is_last else self._sizes),
                 between_matrices,
                 between_biases,
             )
@@ -280,10 +284,6 @@ class OwnRNNExecutor(AddressExecutor):
                 x = kept + arrays.dropped
                 of_rows = tables[0], tables[2]
                 self._dropout.drop(launch, y, x, kept + buffers.taken, of_rows, layer)
-        if network.packing is not None and self._copies:
-            width = network.spec.hidden_size * self._directions
-            steps = self.problem.steps
-            network.packing.scatter(launch, layout, tables[0], x, at.y, width, steps)
 
     def _prepare(
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
@@ -333,13 +333,14 @@ class OwnRNNExecutor(AddressExecutor):
         layers = launches.kernel.layers
         for layer in reversed(range(0, spec.num_layers, layers)):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
+            is_last = last == spec.num_layers - 1
             gates, state = at.reserve + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, _ = buffers.backward_strides[layer]
             arguments = (
                 gates,
                 at.reserve + arrays.c_before,
                 at.reserve + arrays.h_before,
-                at.reserve + buffers.arrays[last].y if last < buffers.num_own_ys else at.y,
+                at.y if is_last else at.reserve + buffers.arrays[last].y,
                 at.reserve + arrays.y,
                 between_layers,
                 dy,
@@ -351,7 +352,7 @@ class OwnRNNExecutor(AddressExecutor):
                 at.reserve + arrays.bias_sums if spec.bias else 0,
                 *buffers.backward_room.addresses(at.workspace),
                 *tables,
-                *self._sizes,
+                *(self._last_sizes if is_last else self._sizes),
                 between_matrices,
             )
             launches.run(launch, arguments, network.clip)
@@ -373,8 +374,7 @@ class OwnRNNExecutor(AddressExecutor):
                 self._dropout.drop(launch, dx, dx, taken, of_rows, layer - 1)
             dy = dx
         if network.packing is not None and self._copies:
-            steps = self.problem.steps
-            network.packing.scatter(launch, layout, tables[0], dy, at.dx, spec.input_size, steps)
+            network.packing.scatter(launch, layout, tables[0], dy, at.dx, spec.input_size)
 
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False

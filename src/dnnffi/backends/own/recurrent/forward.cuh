@@ -5,6 +5,9 @@
    group exchanged, and computes its cells; it writes y, and in training what the backward needs.
    Of several LAYERS only the first has products of x there; the others' x is exchanged as well. Their
    arrays lie `layer_stride` elements apart; y of all but the last is `between`, or in inference none.
+   y of the network's last layer is the caller's array. If its rows are padded, `step_stride` and
+   `row_stride` are not 0: each row of a PACKED step is stored where the caller has it. Past the ends of
+   rows nothing is stored here.
    A NARROW kernel has the recurrent matrices in float16: `scales` are what their rows were divided by,
    and `state_scales` the same of the rows of h_0, null without one. */
 
@@ -12,6 +15,7 @@ struct ForwardArrays
 {
     Element *gates, *c_before, *h_before, *y; /* y: null where only the layer above reads it */
     int directions, layer;
+    bool padded_y;
 
     DEVICE Array source(int stream) const
     {
@@ -20,7 +24,7 @@ struct ForwardArrays
 
     DEVICE Array target(int stream) const
     {
-        if (stream == GATES) return y ? users_array(y, directions) : no_array();
+        if (stream == GATES) return y ? users_array(y, directions, padded_y) : no_array();
         if (!TRAINING || PLAIN) return no_array();
         if (stream < GATES) return gate(stream);
         return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
@@ -69,7 +73,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                                h_before + of_layer + saved,
                                its_y ? its_y + direction * HIDDEN : nullptr,
                                (int)directions,
-                               layer};
+                               layer,
+                               layer == LAYERS - 1 && places.has_padded()};
     const int last = places.length(first_row); /* the group's steps: its first row is the longest */
 
     const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;

@@ -70,8 +70,8 @@ class LayerArrays(NamedTuple):
         then the gradients of the gates
     c_before, h_before : [D, positions, padded]: the state before each step; in training
     bias_sums : float32 [D * parts, columns, padded]: what a backward leaves of the biases
-    y : [positions, D * H], where it is not the caller's array. The last, so that the others lie at
-        constant distances from layer to layer
+    y : [positions, D * H], except of the last layer, whose y is the caller's array. Behind the
+        other arrays, so that these lie at constant distances from layer to layer
     dropped : y as the next layer reads it: in y's place, but a plain cell's backward needs y too
     """
 

@@ -29,6 +29,13 @@ class Cleared(NamedTuple):
     nbytes: int
 
 
+class Rows(NamedTuple):
+    """Rows of ``width`` elements from an address on, one for each row of the batch and step."""
+
+    address: int
+    width: int
+
+
 class Packing:
     """Makes tables, and copies padded rows of elements of ``item_bytes`` bytes to packed ones."""
 
@@ -48,34 +55,41 @@ class Packing:
         launch: Launch,
         layout: RowLayout,
         tables_at: int,
-        padded: int,
-        packed: int,
-        width: int,
+        x: Rows,
+        packed_x: int,
+        y: Rows,
         cleared: Cleared,
     ) -> None:
         """Enqueue what a forward pass begins with: make the tables at ``tables_at``, and `gather`.
 
-        Rows that are packed already are not copied.
+        ``x`` and ``y`` are the caller's. Past the ends of rows y is filled with zeros; the kernel
+        of the last layer writes the rest. Rows that are packed already are neither copied nor
+        filled.
         """
         tables = layout.tables
         assert tables is not None
-        batch = layout.batch
-        if layout.caller_strides is None:
-            padded = packed = 0
+        batch, steps, is_padded = layout.batch, layout.steps, layout.caller_strides is not None
+        y_row_bytes = y.width * self._item_bytes
         few, many = MAX_ROWS
         if batch > many:
             self._store_all(launch, tables, tables_at)
-            if padded:
-                self.gather(launch, layout, tables_at, padded, packed, width, cleared)
+            if is_padded:
+                self.gather(launch, layout, tables_at, x.address, packed_x, x.width, cleared)
+                y_bytes = layout.caller_steps * batch * y_row_bytes
+                self._memory.clear(y.address, y_bytes, launch.stream)
             else:
                 self._memory.clear(*cleared, launch.stream)
             return
         max_rows = few if batch <= few else many
-        piece_bytes, pieces = self._pieces(padded, packed, width)
+        padded = packed = y_address = 0
+        parts = 1
+        if is_padded:
+            padded, packed, y_address = x.address, packed_x, y.address
+            parts, steps = -(-batch // ROWS_PER_BLOCK), layout.caller_steps
+        piece_bytes, pieces = self._pieces(padded, packed, x.width)
         lengths = array("i", tables.caller_lengths).tobytes()
-        parts = -(-batch // ROWS_PER_BLOCK) if padded else 1
         self._begin[max_rows, piece_bytes](
-            (layout.steps * parts,),
+            (steps * parts,),
             (_THREADS,),
             (
                 padded,
@@ -86,6 +100,8 @@ class Packing:
                 parts,
                 *(layout.caller_strides or (0, 0)),
                 pieces,
+                y_address,
+                y_row_bytes,
                 batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
             ),
             stream=launch.stream,
@@ -127,16 +143,13 @@ class Packing:
         packed: int,
         padded: int,
         width: int,
-        steps: int,
     ) -> None:
-        """Enqueue the inverse copy, into all ``steps`` of the caller's array.
-
-        Past the ends of rows it writes zeros.
-        """
+        """Enqueue the inverse copy. Past the ends of rows it writes zeros."""
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
         piece_bytes, pieces = self._pieces(packed, padded, width)
+        steps = layout.caller_steps
         at = tables.addresses(tables_at)
         self._kernels["scatter_rows", piece_bytes](
             _blocks(steps * layout.batch),

@@ -14,6 +14,8 @@ struct Places
 {
     /* PACKED: of each step the first position; of each row its steps, and the caller's number. */
     const int *offsets, *lengths, *order;
+    /* Strides of a dense array; PACKED: of the caller's padded arrays, both 0 where the caller's arrays
+       are packed, too. */
     int steps, batch, step_stride, row_stride;
     bool reverse;
 
@@ -21,6 +23,9 @@ struct Places
 
     /* The row of the caller's states. */
     DEVICE int users_row(int row) const { return PACKED ? order[row] : row; }
+
+    /* Whether the caller's arrays are padded, while arrays of our own are packed. */
+    DEVICE bool has_padded() const { return PACKED && step_stride != 0; }
 
     /* The position of a row in its step number `step`, counted in the direction of the network. */
     DEVICE long long of(int step, int row) const
@@ -32,12 +37,16 @@ struct Places
 };
 
 /* An array as a stream sees it: elements of a position, and whether words of it can be moved as
-   such. `later`: what a step writes is what the next one finds there. */
+   such. `later`: what a step writes is what the next one finds there. `padded`: the caller's array of
+   rows that are PACKED elsewhere; kernels of dense rows do not have it, since it changed their code. */
 struct Array
 {
     Element *first;
     int width;
     bool whole, later;
+#if PACKED
+    bool padded;
+#endif
 };
 
 DEVICE Array no_array() { return {nullptr, 0, true, false}; }
@@ -47,11 +56,16 @@ DEVICE Array own_array(Element *first, int columns, bool later = false)
     return {first, columns * PADDED, true, later};
 }
 
-/* An array of the caller's, whose units are not padded. */
-DEVICE Array users_array(const Element *first, int directions)
+/* An array whose units are not padded: the caller's, or y of a layer below the last. Its rows are
+   `padded` or lie as those of our own arrays. */
+DEVICE Array users_array(const Element *first, int directions, bool padded = false)
 {
     const bool aligned = HIDDEN == PADDED && ((unsigned long long)first & 15) == 0;
-    return {const_cast<Element *>(first), directions * HIDDEN, aligned, false};
+    Array array{const_cast<Element *>(first), directions * HIDDEN, aligned, false};
+#if PACKED
+    array.padded = padded;
+#endif
+    return array;
 }
 
 #ifdef __CUDACC__
@@ -87,18 +101,23 @@ template <int PENDING> DEVICE void wait_for_copies()
    step has no time for that. */
 struct Way
 {
-    Element *first; /* in step 0; PACKED: in position 0 */
+    Element *first; /* in step 0; PACKED: in position 0, if not `padded` */
     int advance;    /* elements, from one step or position to the next */
     int steps;      /* that there are: 0 for no array, no row, or no unit */
     bool whole;
     int later;
 
+#if PACKED
+    bool padded; /* its steps lie at a constant distance, and need no table */
+
     DEVICE Element *at(const Places &places, int step) const
     {
-        if (!PACKED) return first + (long long)step * advance;
         const int number = places.reverse ? steps - 1 - step : step + later;
-        return first + (long long)places.offsets[number] * advance;
+        return first + (long long)(padded ? number : places.offsets[number]) * advance;
     }
+#else
+    DEVICE Element *at(const Places &, int step) const { return first + (long long)step * advance; }
+#endif
 
     DEVICE void ask(const Places &places, int step) const
     {
@@ -133,10 +152,16 @@ DEVICE Way way_of(const Array &array, const Places &places, int unit, int row)
     way.steps = places.length(row) - array.later;
     way.advance = array.width;
     long long position = row;
-    if (!PACKED) {
-        way.advance *= places.reverse ? -places.step_stride : places.step_stride;
-        position = places.of(array.later, row);
+#if PACKED
+    way.padded = array.padded;
+    if (array.padded) {
+        way.advance *= places.step_stride;
+        position = (long long)places.users_row(row) * places.row_stride;
     }
+#else
+    way.advance *= places.reverse ? -places.step_stride : places.step_stride;
+    position = places.of(array.later, row);
+#endif
     way.first = array.first + position * array.width + unit;
     return way;
 }

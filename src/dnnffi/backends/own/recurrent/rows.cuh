@@ -21,14 +21,27 @@ struct Lengths
     int of_row[MAX_ROWS]; /* [batch] */
 };
 
+/* Fills a row of one step with zeros, by the threads of a warp. */
+template <class Piece> static DEVICE void fill_with_zeros(unsigned char *row, long long bytes)
+{
+    const Piece zero = {};
+    for (long long piece = threadIdx.x % 32; piece < bytes / (long long)sizeof(Piece); piece += 32)
+        ((Piece *)row)[piece] = zero;
+}
+
 /* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears. Every block sorts
    for itself in shared memory, int [2, batch]. Rows of equal length keep their order, so that the sums
-   of gradients have the same order in every call. `parts` blocks pack one step, ROWS_PER_BLOCK of its
-   rows each. Grid: steps * parts. */
+   of gradients have the same order in every call.
+
+   The recurrence writes the rows of the padded array `y`, `y_row_bytes` each; past their ends they get
+   zeros here. `y` may be null if `padded` is. `parts` blocks have one step, ROWS_PER_BLOCK of its rows
+   each. Grid: steps * parts, with the steps of the padded arrays, of which the last ones may have no
+   rows. */
 extern "C" __global__ void begin_rows(
     const PIECE *padded, PIECE *packed, int *step_offsets, int *lengths, int *caller_rows,
     uint4 *cleared, long long cleared_count, long long parts, long long step_stride,
-    long long row_stride, long long pieces, const __grid_constant__ Lengths rows)
+    long long row_stride, long long pieces, unsigned char *y, long long y_row_bytes,
+    const __grid_constant__ Lengths rows)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     const int batch = rows.batch;
@@ -53,7 +66,7 @@ extern "C" __global__ void begin_rows(
         offset += length < step ? length : step;
         count += length > step;
     }
-    if (part == 0 && threadIdx.x == 0) {
+    if (part == 0 && threadIdx.x == 0 && count > 0) {
         step_offsets[step] = offset;
         step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
     }
@@ -64,12 +77,23 @@ extern "C" __global__ void begin_rows(
         }
     }
     if (!padded) return;
+    const unsigned long long y_alignment = (unsigned long long)y | y_row_bytes;
     const int first = part * ROWS_PER_BLOCK;
-    const int end = first + ROWS_PER_BLOCK < count ? first + ROWS_PER_BLOCK : count;
+    const int end = first + ROWS_PER_BLOCK < batch ? first + ROWS_PER_BLOCK : batch;
     for (int row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
-        const PIECE *from = padded + (step * step_stride + sorted_rows[row] * row_stride) * pieces;
-        PIECE *to = packed + (offset + row) * pieces;
-        for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32) to[piece] = from[piece];
+        const long long place = step * step_stride + sorted_rows[row] * row_stride;
+        if (row < count) {
+            const PIECE *from = padded + place * pieces;
+            PIECE *to = packed + (offset + row) * pieces;
+            for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
+                to[piece] = from[piece];
+        } else { /* y need not be aligned as x is: the widest type that fits */
+            unsigned char *ended = y + place * y_row_bytes;
+            if (y_alignment % sizeof(uint4) == 0) fill_with_zeros<uint4>(ended, y_row_bytes);
+            else if (y_alignment % sizeof(unsigned int) == 0)
+                fill_with_zeros<unsigned int>(ended, y_row_bytes);
+            else fill_with_zeros<unsigned short>(ended, y_row_bytes);
+        }
     }
 }
 

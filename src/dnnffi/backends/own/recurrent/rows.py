@@ -73,8 +73,9 @@ class RowLayout(NamedTuple):
     """Sizes and strides of a batch, as kernels see it; strides and positions count rows of a step.
 
     ``steps`` are those of the longest row, ``positions`` the rows of all steps together.
-    ``caller_strides`` are the strides of a step and of a row in the caller's padded array, None if
-    kernels read that array itself. ``tables`` is None for the dense layout.
+    ``caller_strides`` are the strides of a step and of a row in the caller's padded arrays, and
+    ``caller_steps`` their steps; None and 0 if the caller's arrays have the layout of the kernels.
+    ``tables`` is None for the dense layout.
     """
 
     steps: int
@@ -84,6 +85,7 @@ class RowLayout(NamedTuple):
     row_stride: int
     tables: Tables | None = None
     caller_strides: tuple[int, int] | None = None
+    caller_steps: int = 0
 
 
 def row_layout(problem: RNNProblem) -> RowLayout:
@@ -104,5 +106,5 @@ def row_layout(problem: RNNProblem) -> RowLayout:
         return RowLayout(steps, batch, steps * batch, *strides)
     longest = max(lengths)
     tables = Tables(lengths, longest)
-    caller_strides = None if is_packed else strides
-    return RowLayout(longest, batch, sum(lengths), 0, 0, tables, caller_strides)
+    in_caller = (None, 0) if is_packed else (strides, steps)
+    return RowLayout(longest, batch, sum(lengths), 0, 0, tables, *in_caller)

@@ -1,0 +1,166 @@
+"""Rows of unequal length in the caller's padded arrays: each way to exchange, on the host.
+
+The kernels of the last layer read and write these arrays themselves. All results are NaN before the
+call, and so is what the caller stores past the ends of rows.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import conformance
+import numpy as np
+import pytest
+from emulated_cuda import EmulatedKernel
+from emulated_network import Network, geometry, kind_of, rows_of, way
+
+from dnnffi.backends.own.recurrent import kernels, packing
+from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3}
+CLUSTER = {"cluster": True}
+LENGTHS = (3, 6, 1, 6, 2, 5, 5, 1, 4, 3, 6)
+STEPS = 8
+"""Of the caller's arrays: the last two have no rows."""
+
+# Geometries of a forward and of a backward kernel.
+WAYS = {
+    "gather-through-shared-memory": (way(), way()),
+    "gather-into-registers": (way(16, 8, 1, (2, 2), staged=False), way(staged=False)),
+    "two-subtiles": (way(8, 8, 2, (2, 2)), way(16, 8, 2)),
+    "chunks": (way(8, 32, 1, (2, 2), chunks=2), way(8, 16, 1, (1, 4), chunks=3)),
+    "shares": (way(), way(16, 8, 1, (2, 1), scatter=True)),
+    "teams": (
+        way(16, 8, 1, (4, 1), scatter=True, team=2),
+        way(8, 16, 1, (4, 1), (1, 1), scatter=True, team=3),
+    ),
+    "cluster": (way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
+    "whole-rows": (rows_of(4, 2), rows_of(4)),
+    "whole-rows-in-a-cluster": (rows_of(4, 1, 2), rows_of(4, 2, 2)),
+    "layers-at-once": (way(), way(staged=False)),
+    "layers-at-once-in-a-cluster": (way(**CLUSTER), way(**CLUSTER)),
+}
+MODES = ("lstm", "gru", "rnn_tanh")
+KINDS = {  # by way and mode: a dtype, once with whole words in a row and once without
+    (name, mode, hidden): ("float16", "bfloat16", "float32")[(number + i + hidden) % 3]
+    for number, name in enumerate(WAYS)
+    for i, mode in enumerate(MODES)
+    for hidden in (37, 40)
+}
+
+
+def network_of(cublas, name, problem):
+    """A problem on the kernels of one of `WAYS`."""
+    layers = problem.spec.num_layers if name.startswith("layers-at-once") else 1
+    geometries = [
+        geometry(kind_of(problem, is_backward, layers), **WAYS[name][is_backward])
+        for is_backward in (False, True)[: 1 + problem.training]
+    ]
+    return Network(cublas, problem, *geometries, room=100)
+
+
+def check(cublas, name, problem):
+    """Run a problem on the kernels of one of `WAYS`, and compare all results with the reference."""
+    case = conformance.Case(problem, states=True, seed=problem.spec.hidden_size)
+    arrays = conformance.arrays_of(case)
+    expected = conformance.expected(case, arrays)
+    for array in (arrays.x, arrays.dy):
+        of_rows = array if problem.layout == BATCH_MAJOR else array.swapaxes(0, 1)
+        for row, length in enumerate(problem.lengths):
+            of_rows[row, length:] = np.nan
+    with network_of(cublas, name, problem) as network:
+        found = network.results(arrays)
+    for result, one in found._asdict().items():
+        if one is None:
+            continue
+        other = getattr(expected, result)
+        if result == "dweights":
+            one, other = (
+                np.concatenate([np.asarray(array, "f8").ravel() for array in arrays])
+                for arrays in (one, other)
+            )
+        error = conformance.deviation(one, other)
+        assert error <= ALLOWED[problem.spec.dtype], f"{result} is off by {error:.3g}"
+    for padded in (found.y, found.dx):
+        if padded is not None:
+            conformance.assert_padding_is_zero(problem, padded)
+
+
+def shapes_of(name):
+    """Numbers of layers and directions with which a network can run."""
+    return [(2, False)] if name.startswith("layers-at-once") else product((1, 2), (False, True))
+
+
+@pytest.mark.parametrize(("name", "mode", "hidden"), KINDS, ids=str)
+def test_the_last_layer_uses_the_callers_padded_arrays(cublas, name, mode, hidden):
+    dtype = KINDS[name, mode, hidden]
+    for (layers, is_bidirectional), batch_first in product(shapes_of(name), (False, True)):
+        spec = RNNSpec(
+            mode=mode,
+            input_size=5,
+            hidden_size=hidden,
+            num_layers=layers,
+            bidirectional=is_bidirectional,
+            dtype=dtype,
+        )
+        problem = RNNProblem.dense(
+            *(spec, STEPS, len(LENGTHS)),
+            batch_first=batch_first,
+            lengths=LENGTHS,
+            training=True,
+        )
+        check(cublas, name, problem)
+
+
+@pytest.mark.parametrize("name", ["gather-through-shared-memory", "whole-rows", "layers-at-once"])
+@pytest.mark.parametrize("mode", ["gru", "rnn_tanh"])
+def test_an_inference_writes_the_callers_padded_arrays(cublas, name, mode):
+    for (layers, is_bidirectional), batch_first in product(shapes_of(name), (False, True)):
+        spec = RNNSpec(
+            mode=mode,
+            input_size=5,
+            hidden_size=37,
+            num_layers=layers if name.startswith("layers-at-once") else layers + 1,
+            bidirectional=is_bidirectional,
+            dtype="float16",
+        )
+        problem = RNNProblem.dense(
+            spec, STEPS, len(LENGTHS), batch_first=batch_first, lengths=LENGTHS
+        )
+        check(cublas, name, problem)
+
+
+SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=37, dtype="float16")
+
+
+def test_lengths_that_do_not_fit_into_the_arguments_of_a_launch(cublas, monkeypatch):
+    for module in (kernels, packing):
+        monkeypatch.setattr(module, "MAX_ROWS", (2, 7))
+    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    check(cublas, "whole-rows", problem)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The names of the kernels that are launched, in order."""
+    names = []
+    run = EmulatedKernel.__call__
+
+    def noted(kernel, *arguments, **where):
+        names.append(kernel.name)
+        run(kernel, *arguments, **where)
+
+    monkeypatch.setattr(EmulatedKernel, "__call__", noted)
+    return names
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_no_kernel_copies_y(cublas, launched, training):
+    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS, training=training)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
+    with network_of(cublas, "cluster", problem) as network:
+        network.results(arrays, between=lambda: launched.append("end of forward"))
+    forward = ["begin_rows", "recurrent_forward"]
+    data = ["gather_rows", "recurrent_backward", "scatter_rows"]
+    assert launched == [*forward, *["end of forward", *data, "bias_gradients"] * training]
