@@ -146,6 +146,7 @@ class BufferLayout:
         """Return the parts of the reserve space of each layer."""
         spec = network.spec
         self.bias_parts = launches.groups * launches.kernel.bias_parts
+        """Sums of each direction of a layer."""
         bias_bytes = network.bias_part_bytes * self.bias_parts if spec.bias else 0
         state_bytes = spec.num_directions * bounds.max_positions * network.position_bytes
         cell_bytes = state_bytes if network.has_saved_cell else 0
@@ -176,15 +177,16 @@ class BufferLayout:
         self.backward_strides = self._strides(network, layers)
         # A layer's dx takes the place of its dy, which its kernel has read by then.
         needs_dy = bounds.copies or network.spec.num_layers > layers
-        self.dy, self.packed_dx, self.padded = workspace.add_all(
-            self._output_bytes if needs_dy else 0,
-            self._input_bytes,
-            max(one.padded_bytes for one in products),
+        self.dy, self.padded = workspace.add_all(
+            self._output_bytes if needs_dy else 0, max(one.padded_bytes for one in products)
         )
         beside = Buffer()
         beside_bytes = max(one.dw_hh_workspace_bytes for one in products)
         _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
-        return max(workspace.nbytes, beside.nbytes)
+        # Packed dx may be copied while the products of the weights run: it is behind theirs.
+        workspace.nbytes = max(workspace.nbytes, beside.nbytes)
+        self.packed_dx = workspace.add(self._input_bytes)
+        return workspace.nbytes
 
     def _strides(self, network: OwnNetwork, layers: int) -> list[tuple[int, int, int]]:
         """Elements between the arrays, matrices and biases that a kernel reads of each layer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
 _THREADS = 256
 _MAX_BLOCKS = 2**16
+_PACKED_COPY = Struct("<10q")
+"""The struct ``PackedCopy`` of ``rows.cuh``."""
 
 
 class Cleared(NamedTuple):
@@ -125,7 +128,7 @@ class Packing:
         step_offsets, _, caller_rows = tables.addresses(tables_at)
         piece_bytes, pieces = self._pieces(padded, packed, width)
         self._kernels["gather_rows", piece_bytes](
-            _blocks(layout.steps * layout.batch),
+            (_blocks(layout.steps * layout.batch),),
             (_THREADS,),
             (
                 *(padded, packed, step_offsets, caller_rows),
@@ -145,18 +148,23 @@ class Packing:
         width: int,
     ) -> None:
         """Enqueue the inverse copy. Past the ends of rows it writes zeros."""
+        blocks, copy = self.packed_copy(layout, tables_at, packed, padded, width)
+        piece_bytes, _ = self._pieces(packed, padded, width)
+        self._kernels["scatter_rows", piece_bytes](
+            (blocks,), (_THREADS,), (copy,), stream=launch.stream
+        )
+
+    def packed_copy(
+        self, layout: RowLayout, tables_at: int, packed: int, padded: int, width: int
+    ) -> tuple[int, bytes]:
+        """Return the blocks for the copy of `scatter`, and the struct ``PackedCopy``."""
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
-        piece_bytes, pieces = self._pieces(packed, padded, width)
-        steps = layout.caller_steps
-        at = tables.addresses(tables_at)
-        self._kernels["scatter_rows", piece_bytes](
-            _blocks(steps * layout.batch),
-            (_THREADS,),
-            (packed, padded, *at, steps, layout.batch, *strides, pieces),
-            stream=launch.stream,
-        )
+        at, steps = tables.addresses(tables_at), layout.caller_steps
+        row_bytes = width * self._item_bytes
+        copy = _PACKED_COPY.pack(packed, padded, *at, steps, layout.batch, *strides, row_bytes)
+        return _blocks(steps * layout.batch), copy
 
     def _store_all(self, launch: Launch, tables: Tables, target: int) -> None:
         """Enqueue the storing of ``tables`` at address ``target``, as the host has made them."""
@@ -175,6 +183,6 @@ class Packing:
         return piece_bytes, row_bytes // piece_bytes
 
 
-def _blocks(rows: int) -> tuple[int]:
+def _blocks(rows: int) -> int:
     """Return the blocks of a grid with a warp for each row, up to a limit."""
-    return (min(-(-rows * 32 // _THREADS), _MAX_BLOCKS),)
+    return min(-(-rows * 32 // _THREADS), _MAX_BLOCKS)

@@ -129,21 +129,35 @@ extern "C" __global__ void gather_rows(
     }
 }
 
-/* The inverse copy; past the end of a row it writes zeros. `steps` are those of the padded array. */
-extern "C" __global__ void scatter_rows(
-    const PIECE *packed, PIECE *padded, const int *step_offsets, const int *lengths,
-    const int *caller_rows, long long steps, long long batch, long long step_stride,
-    long long row_stride, long long pieces)
+/* The inverse copy; past the end of a row it writes zeros. */
+struct PackedCopy
 {
-    const long long warps = (long long)gridDim.x * blockDim.x / 32;
-    const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    for (long long i = first; i < steps * batch; i += warps) {
-        const long long step = i / batch, row = i % batch;
-        PIECE *to = padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
-        const bool is_stored = step < lengths[row];
-        const PIECE *from = packed + (is_stored ? step_offsets[step] + row : 0) * pieces;
-        const PIECE zero = {};
-        for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
-            to[piece] = is_stored ? from[piece] : zero;
+    const void *packed; /* [positions, row_bytes] */
+    void *padded;       /* [steps, batch, row_bytes] or [batch, steps, row_bytes] */
+    const int *step_offsets, *lengths, *caller_rows;
+    long long steps, batch; /* of the padded array */
+    long long step_stride, row_stride;
+    long long row_bytes;
+
+    /* The part of a block of some; the pieces of a row are of type Piece. */
+    template <class Piece> DEVICE void unpack(long long block, long long blocks) const
+    {
+        const long long warps = blocks * blockDim.x / 32, pieces = row_bytes / sizeof(Piece);
+        for (long long i = (block * blockDim.x + threadIdx.x) / 32; i < steps * batch; i += warps) {
+            const long long step = i / batch, row = i % batch;
+            Piece *to =
+                (Piece *)padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
+            const bool is_stored = step < lengths[row];
+            const Piece *from =
+                (const Piece *)packed + (is_stored ? step_offsets[step] + row : 0) * pieces;
+            const Piece zero = {};
+            for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
+                to[piece] = is_stored ? from[piece] : zero;
+        }
     }
+};
+
+extern "C" __global__ void scatter_rows(const __grid_constant__ PackedCopy copy)
+{
+    copy.unpack<PIECE>(blockIdx.x, gridDim.x);
 }
