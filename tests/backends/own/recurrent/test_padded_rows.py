@@ -15,7 +15,7 @@ import pytest
 from emulated_cuda import EmulatedKernel
 from emulated_network import Network, geometry, kind_of, rows_of, way
 
-from dnnffi.backends.own.recurrent import kernels, packing
+from dnnffi.backends.own.recurrent import buffer_layout, kernels, packing
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -135,6 +135,21 @@ def test_an_inference_writes_the_callers_padded_arrays(cublas, name, mode):
 SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=37, dtype="float16")
 
 
+@pytest.mark.parametrize("name", ["gather-through-shared-memory", "teams", "layers-at-once"])
+def test_what_is_exchanged_goes_through_the_workspace_if_it_is_large(cublas, name):
+    spec = replace(SPEC, num_layers=2, mode="lstm")
+    problem = RNNProblem.dense(spec, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    rooms = []
+    for max_bytes in (2**30, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(buffer_layout, "MAX_RESERVED_EXCHANGE_BYTES", max_bytes)
+            check(cublas, name, problem)
+            with network_of(cublas, name, problem) as network:
+                rooms.append(network.executor._buffers.backward_room)
+    assert [room.is_reserved for room in rooms] == [name != "layers-at-once", False]
+    assert rooms[0].exchange_bytes == rooms[1].exchange_bytes > 0
+
+
 def test_lengths_that_do_not_fit_into_the_arguments_of_a_launch(cublas, monkeypatch):
     for module in (kernels, packing):
         monkeypatch.setattr(module, "MAX_ROWS", (2, 7))
@@ -166,7 +181,7 @@ def test_launches_of_a_batch(cublas, launched, layers, in_one_call):
         network.results(arrays, in_one_call=in_one_call)
     end = ["finish_backward"] if in_one_call else ["scatter_rows", "bias_gradients"]
     forward, backward = ["recurrent_forward"] * layers, ["recurrent_backward"] * layers
-    assert launched == ["begin_rows", *forward, "gather_rows", *backward, *end]
+    assert launched == ["begin_rows", *forward, *backward, *end]
 
 
 def test_an_inference_has_a_launch_for_each_layer_and_one_more(cublas, launched):

@@ -3,9 +3,9 @@
 For each layer the products of x of all steps, then one kernel for all steps of both directions. A
 backward pass is a kernel for all steps, then the products that give dx; the gradients of the
 weights are products again, which need not wait for each other. If one kernel has all layers at
-once, only the first layer has products of x, and of dx. Nothing is kept between calls: what kernels
-exchange is stored in the workspace and cleared by every call, so streams, threads, graphs and
-launches that failed share no state.
+once, only the first layer has products of x, and of dx. What kernels exchange is stored in the
+workspace and cleared by every call; a forward pass on ragged rows clears it in the reserve space
+for its backward pass. So streams, threads, graphs and launches that failed share no state.
 
 `OwnNetwork` has what is made once for a network; `OwnNetwork.bind` adds the sizes of a batch, which
 takes arithmetic alone.
@@ -208,7 +208,7 @@ class OwnRNNExecutor(AddressExecutor):
         sizes, behind = (layout.steps, layout.batch), (positions, directions)
         self._sizes = *sizes, *strides, *behind
         self._last_sizes = *sizes, *(layout.caller_strides or strides), *behind
-        """Sizes for the kernel of the last layer, whose y is the caller's array."""
+        """Sizes for the kernels of the last layer, whose y and dy are the caller's arrays."""
         self._buffers = buffers = network.buffers(layout, is_exact)
         self._products = buffers.products
         self._gate_bytes = positions * network.gate_bytes  # of one direction
@@ -253,12 +253,16 @@ class OwnRNNExecutor(AddressExecutor):
                 x = kept + buffers.packed_x
             of_x = Rows(at.x, network.spec.input_size)
             of_y = Rows(at.y, network.spec.hidden_size * self._directions)
-            cleared = buffers.forward_room.cleared(at.workspace)
-            network.packing.begin(launch, layout, tables[0], of_x, x, of_y, cleared)
+            of_forward = buffers.forward_room.cleared(at.workspace, at.reserve)
+            of_backward = Cleared(0, 0)
+            if buffers.backward_room is not None and buffers.backward_room.is_reserved:
+                of_backward = buffers.backward_room.cleared(at.workspace, at.reserve)
+            cleared = of_forward, of_backward
+            network.packing.begin(launch, layout, tables[0], of_x, x, of_y, *cleared)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
-        room = buffers.forward_room.addresses(at.workspace)
+        room = buffers.forward_room.addresses(at.workspace, at.reserve)
         for layer in range(0, last_layer, layers):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
@@ -322,7 +326,7 @@ class OwnRNNExecutor(AddressExecutor):
         """Enqueue what the recurrence of a layer reads besides the gates."""
         narrow, weights = self._buffers.narrow, self._weights[layer]
         if layer == 0 and self._network.packing is None:
-            self._clear(launch, self._buffers.forward_room.cleared(at.workspace))
+            self._clear(launch, self._buffers.forward_room.cleared(at.workspace, at.reserve))
         if narrow is not None:
             w_hh = at.weights + weights.w_hh
             narrow.narrow(launch, w_hh, weights.matrix_stride, at.workspace)
@@ -344,17 +348,14 @@ class OwnRNNExecutor(AddressExecutor):
 
     def _backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         """Enqueue backward data. If rows are copied, dx is packed, and not the caller's yet."""
-        network, layout, buffers = self._network, self._layout, self._buffers
-        spec, launches = network.spec, buffers.backward_launches
+        network, buffers = self._network, self._buffers
+        spec, launches, room = network.spec, buffers.backward_launches, buffers.backward_room
         assert launches is not None
+        assert room is not None
         tables = self._table_addresses(at.reserve)
-        dy, cleared = at.dy, buffers.backward_room.cleared(at.workspace)
-        if network.packing is not None and self._copies:
-            dy = at.workspace + buffers.dy
-            width = spec.hidden_size * self._directions
-            network.packing.gather(launch, layout, tables[0], at.dy, dy, width, cleared)
-        else:
-            self._clear(launch, cleared)
+        if not room.is_reserved:  # else the forward pass has cleared it
+            self._clear(launch, room.cleared(at.workspace, at.reserve))
+        dy = at.dy
         layers = launches.kernel.layers
         for layer in reversed(range(0, spec.num_layers, layers)):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
@@ -375,7 +376,7 @@ class OwnRNNExecutor(AddressExecutor):
                 at.dh_0 and at.dh_0 + state,
                 at.dc_0 and at.dc_0 + state,
                 at.reserve + arrays.bias_sums if spec.bias else 0,
-                *buffers.backward_room.addresses(at.workspace),
+                *room.addresses(at.workspace, at.reserve),
                 *tables,
                 *(self._last_sizes if is_last else self._sizes),
                 between_matrices,

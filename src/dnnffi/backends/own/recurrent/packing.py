@@ -26,7 +26,7 @@ _PACKED_COPY = Struct("<10q")
 
 
 class Cleared(NamedTuple):
-    """Memory that a kernel clears in addition to its own work: whole words from an address on."""
+    """Memory that is cleared before a kernel: whole words from an address on."""
 
     address: int
     nbytes: int
@@ -61,13 +61,14 @@ class Packing:
         x: Rows,
         packed_x: int,
         y: Rows,
-        cleared: Cleared,
+        of_forward: Cleared,
+        of_backward: Cleared,
     ) -> None:
-        """Enqueue what a forward pass begins with: make the tables at ``tables_at``, and `gather`.
+        """Enqueue what a forward pass begins with: make the tables at ``tables_at``, and pack x.
 
         ``x`` and ``y`` are the caller's. Past the ends of rows y is filled with zeros; the kernel
         of the last layer writes the rest. Rows that are packed already are neither copied nor
-        filled.
+        filled. What the groups of both kernels exchange is cleared.
         """
         tables = layout.tables
         assert tables is not None
@@ -77,11 +78,12 @@ class Packing:
         if batch > many:
             self._store_all(launch, tables, tables_at)
             if is_padded:
-                self.gather(launch, layout, tables_at, x.address, packed_x, x.width, cleared)
+                self._gather(launch, layout, tables_at, x, packed_x)
                 y_bytes = layout.caller_steps * batch * y_row_bytes
                 self._memory.clear(y.address, y_bytes, launch.stream)
-            else:
-                self._memory.clear(*cleared, launch.stream)
+            for cleared in (of_forward, of_backward):
+                if cleared.nbytes:
+                    self._memory.clear(*cleared, launch.stream)
             return
         max_rows = few if batch <= few else many
         padded = packed = y_address = 0
@@ -98,8 +100,8 @@ class Packing:
                 padded,
                 packed,
                 *tables.addresses(tables_at),
-                cleared.address,
-                cleared.nbytes // WORD_BYTES,
+                *(of_forward.address, of_forward.nbytes // WORD_BYTES),
+                *(of_backward.address, of_backward.nbytes // WORD_BYTES),
                 parts,
                 *(layout.caller_strides or (0, 0)),
                 pieces,
@@ -111,29 +113,21 @@ class Packing:
             shared_mem=2 * INDEX_BYTES * batch,
         )
 
-    def gather(
-        self,
-        launch: Launch,
-        layout: RowLayout,
-        tables_at: int,
-        padded: int,
-        packed: int,
-        width: int,
-        cleared: Cleared,
+    def _gather(
+        self, launch: Launch, layout: RowLayout, tables_at: int, padded: Rows, packed: int
     ) -> None:
-        """Enqueue the copy of rows of ``width`` elements from the caller's array to packed ones."""
+        """Enqueue the copy of rows from the caller's array to packed ones."""
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
         step_offsets, _, caller_rows = tables.addresses(tables_at)
-        piece_bytes, pieces = self._pieces(padded, packed, width)
+        piece_bytes, pieces = self._pieces(padded.address, packed, padded.width)
         self._kernels["gather_rows", piece_bytes](
             (_blocks(layout.steps * layout.batch),),
             (_THREADS,),
             (
-                *(padded, packed, step_offsets, caller_rows),
+                *(padded.address, packed, step_offsets, caller_rows),
                 *(layout.steps, layout.batch, *strides, pieces),
-                *(cleared.address, cleared.nbytes // WORD_BYTES),
             ),
             stream=launch.stream,
         )
@@ -147,7 +141,7 @@ class Packing:
         padded: int,
         width: int,
     ) -> None:
-        """Enqueue the inverse copy. Past the ends of rows it writes zeros."""
+        """Enqueue the copy of packed rows to the caller's array, with zeros past their ends."""
         blocks, copy = self.packed_copy(layout, tables_at, packed, padded, width)
         piece_bytes, _ = self._pieces(packed, padded, width)
         self._kernels["scatter_rows", piece_bytes](

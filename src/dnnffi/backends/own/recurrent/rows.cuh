@@ -29,7 +29,8 @@ template <class Piece> static DEVICE void fill_with_zeros(unsigned char *row, lo
         ((Piece *)row)[piece] = zero;
 }
 
-/* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears. Every block sorts
+/* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
+   forward kernel and those of the backward kernel exchange. Every block sorts
    for itself in shared memory, int [2, batch]. Rows of equal length keep their order, so that the sums
    of gradients have the same order in every call.
 
@@ -39,8 +40,9 @@ template <class Piece> static DEVICE void fill_with_zeros(unsigned char *row, lo
    rows. */
 extern "C" __global__ void begin_rows(
     const PIECE *padded, PIECE *packed, int *step_offsets, int *lengths, int *caller_rows,
-    uint4 *cleared, long long cleared_count, long long parts, long long step_stride,
-    long long row_stride, long long pieces, unsigned char *y, long long y_row_bytes,
+    uint4 *of_forward, long long forward_count, uint4 *of_backward, long long backward_count,
+    long long parts, long long step_stride, long long row_stride, long long pieces,
+    unsigned char *y, long long y_row_bytes,
     const __grid_constant__ Lengths rows)
 {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -56,7 +58,8 @@ extern "C" __global__ void begin_rows(
         sorted_lengths[rank] = length;
         sorted_rows[rank] = row;
     }
-    clear_words(cleared, cleared_count);
+    clear_words(of_forward, forward_count);
+    clear_words(of_backward, backward_count);
     __syncthreads();
     const long long step = blockIdx.x / parts, part = blockIdx.x % parts;
     long long offset = 0; /* rows of all earlier steps */
@@ -110,13 +113,11 @@ extern "C" __global__ void store_entries(const __grid_constant__ Entries entries
     for (int i = threadIdx.x; i < entries.count; i += blockDim.x) entries.target[i] = entries.values[i];
 }
 
-/* Packs a padded array by tables that are stored, and clears. */
+/* Packs a padded array by tables that are stored. */
 extern "C" __global__ void gather_rows(
     const PIECE *padded, PIECE *packed, const int *step_offsets, const int *caller_rows,
-    long long steps, long long batch, long long step_stride, long long row_stride, long long pieces,
-    uint4 *cleared, long long cleared_count)
+    long long steps, long long batch, long long step_stride, long long row_stride, long long pieces)
 {
-    clear_words(cleared, cleared_count);
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
     const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     for (long long i = first; i < steps * batch; i += warps) {
