@@ -87,10 +87,11 @@ class Network:
         made.view(np.uint8).fill(NAN)  # what nobody writes is seen in results
         return made
 
-    def results(self, arrays, accumulate=None, between=lambda: None):
+    def results(self, arrays, accumulate=None, between=lambda: None, in_one_call=False):
         """All results of a training step, or y, h_n and c_n of an inference.
 
-        ``between`` is called behind the forward.
+        ``between`` is called behind the forward. Both parts of the backward pass are one call of
+        the executor or two.
         """
         problem, spec = self.problem, self.spec
         cell = spec.has_cell
@@ -117,28 +118,21 @@ class Network:
         dx = self.new(problem.x_shape)
         dh_0 = self.new(problem.h_shape) if arrays.h_0 is not None else None
         dc_0 = self.new(problem.c_shape) if arrays.c_0 is not None else None
-        self.workspace.fill(NAN)
-        self.executor.backward_data(
-            self.launch,
-            BackwardDataAddresses(
-                *map(address, (y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0)),
-                self.workspace.data.ptr,
-                self.reserve.data.ptr,
-            ),
-        )
-        self.workspace.fill(NAN)
         dweights = self.new((self.executor.weight_size,))
         if accumulate is not None:
             dweights[...] = RNNWeights.pack(accumulate, spec, backend="cudnn").flat
-        self.executor.backward_weights(
-            self.launch,
-            BackwardWeightsAddresses(
-                *map(address, (x, h_0, y, dweights)),
-                self.workspace.data.ptr,
-                self.reserve.data.ptr,
-            ),
-            accumulate is not None,
+        buffers = self.workspace.data.ptr, self.reserve.data.ptr
+        of_data = BackwardDataAddresses(
+            *map(address, (y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0)), *buffers
         )
+        of_weights = BackwardWeightsAddresses(*map(address, (x, h_0, y, dweights)), *buffers)
+        self.workspace.fill(NAN)
+        if in_one_call:
+            self.executor.backward(self.launch, of_data, of_weights, accumulate is not None)
+        else:
+            self.executor.backward_data(self.launch, of_data)
+            self.workspace.fill(NAN)
+            self.executor.backward_weights(self.launch, of_weights, accumulate is not None)
         self.check()
         unpacked = RNNWeights(np.array(dweights), spec, backend="cudnn").arrays()
         return conformance.Results(y, h_n, c_n, dx, dh_0, dc_0, unpacked)

@@ -52,6 +52,7 @@ def test_the_log_of_the_compiler_is_in_the_error(compiler):
         *kernels.row_kernels(2).values(),
         kernels.narrow_kernel(),
         kernels.bias_kernel("float16"),
+        kernels.finish_kernel("float16"),
     ],
     ids=lambda made: made[1],
 )

@@ -6,6 +6,7 @@ call, and so is what the caller stores past the ends of rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import conformance
@@ -14,7 +15,7 @@ import pytest
 from emulated_cuda import EmulatedKernel
 from emulated_network import Network, geometry, kind_of, rows_of, way
 
-from dnnffi.backends.own.recurrent import kernels, packing
+from dnnffi.backends.own.recurrent import buffer_layout, kernels, packing
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -70,7 +71,7 @@ def check(cublas, name, problem):
         for row, length in enumerate(problem.lengths):
             of_rows[row, length:] = np.nan
     with network_of(cublas, name, problem) as network:
-        found = network.results(arrays)
+        found = network.results(arrays, in_one_call=problem.layout == BATCH_MAJOR)
     for result, one in found._asdict().items():
         if one is None:
             continue
@@ -98,7 +99,7 @@ def test_the_last_layer_uses_the_callers_padded_arrays(cublas, name, mode, hidde
     for (layers, is_bidirectional), batch_first in product(shapes_of(name), (False, True)):
         spec = RNNSpec(
             mode=mode,
-            input_size=5,
+            input_size=8 if hidden % 8 == 0 else 5,
             hidden_size=hidden,
             num_layers=layers,
             bidirectional=is_bidirectional,
@@ -134,6 +135,21 @@ def test_an_inference_writes_the_callers_padded_arrays(cublas, name, mode):
 SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=37, dtype="float16")
 
 
+@pytest.mark.parametrize("name", ["gather-through-shared-memory", "teams", "layers-at-once"])
+def test_what_is_exchanged_goes_through_the_workspace_if_it_is_large(cublas, name):
+    spec = replace(SPEC, num_layers=2, mode="lstm")
+    problem = RNNProblem.dense(spec, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    rooms = []
+    for max_bytes in (2**30, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(buffer_layout, "MAX_RESERVED_EXCHANGE_BYTES", max_bytes)
+            check(cublas, name, problem)
+            with network_of(cublas, name, problem) as network:
+                rooms.append(network.executor._buffers.backward_room)
+    assert [room.is_reserved for room in rooms] == [name != "layers-at-once", False]
+    assert rooms[0].exchange_bytes == rooms[1].exchange_bytes > 0
+
+
 def test_lengths_that_do_not_fit_into_the_arguments_of_a_launch(cublas, monkeypatch):
     for module in (kernels, packing):
         monkeypatch.setattr(module, "MAX_ROWS", (2, 7))
@@ -155,12 +171,51 @@ def launched(monkeypatch):
     return names
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_no_kernel_copies_y(cublas, launched, training):
-    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS, training=training)
+@pytest.mark.parametrize("in_one_call", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_launches_of_a_batch(cublas, launched, layers, in_one_call):
+    spec = replace(SPEC, num_layers=layers)
+    problem = RNNProblem.dense(spec, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
     arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
     with network_of(cublas, "cluster", problem) as network:
-        network.results(arrays, between=lambda: launched.append("end of forward"))
-    forward = ["begin_rows", "recurrent_forward"]
-    data = ["gather_rows", "recurrent_backward", "scatter_rows"]
-    assert launched == [*forward, *["end of forward", *data, "bias_gradients"] * training]
+        network.results(arrays, in_one_call=in_one_call)
+    end = ["finish_backward"] if in_one_call else ["scatter_rows", "bias_gradients"]
+    forward, backward = ["recurrent_forward"] * layers, ["recurrent_backward"] * layers
+    assert launched == ["begin_rows", *forward, *backward, *end]
+
+
+def test_an_inference_has_a_launch_for_each_layer_and_one_more(cublas, launched):
+    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
+    with network_of(cublas, "cluster", problem) as network:
+        network.results(arrays)
+    assert launched == ["begin_rows", "recurrent_forward"]
+
+
+@pytest.mark.parametrize("layout", ["dense", "lengths", "packed"])
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_both_parts_of_the_backward_pass_in_one_call(cublas, layout, accumulate, bias):
+    spec = replace(SPEC, num_layers=3, bidirectional=True, bias=bias)
+    rng = np.random.default_rng(0)
+    problem = conformance.problem_of(spec, layout, STEPS, 11, rng, training=True)
+    arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
+    more = arrays.weights if accumulate else None
+    found = []
+    for in_one_call in (False, True):
+        with network_of(cublas, "whole-rows", problem) as network:
+            found.append(network.results(arrays, more, in_one_call=in_one_call))
+    one, other = found
+    for name in ("dx", "dh_0"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+    assert all(map(np.array_equal, one.dweights, other.dweights))
+
+
+def test_no_product_of_backward_weights_overwrites_packed_dx(cublas):
+    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    with network_of(cublas, "whole-rows", problem) as network:
+        buffers = network.executor._buffers
+        products = buffers.products.values()
+        assert buffers.packed_dx >= max(one.workspace_bytes for one in products)
+        of_h = max(one.dw_hh_workspace_bytes for one in products)
+        assert buffers.packed_dx >= buffers.beside + of_h

@@ -119,7 +119,7 @@ class Padded:
         self.y = self.memory.empty((*problem.x_shape[:-1], y_width), np.uint16)
         self.aligned = EmulatedMemory()
         self.tables = self.aligned.empty((self.layout.tables.nbytes // 4,), np.int32)
-        self.cleared = self.aligned.empty((16 * 40,), np.uint8)
+        self.cleared = [self.aligned.empty((16 * words,), np.uint8) for words in (40, 3000)]
 
     def begin(self):
         """Run `Packing.begin` on the arrays."""
@@ -127,16 +127,7 @@ class Padded:
         self.packing.begin(
             *(self.launch, self.layout, self.tables.data.ptr, Rows(x, self.width)),
             *(self.packed.data.ptr, Rows(y, self.y.shape[-1])),
-            Cleared(self.cleared.data.ptr, self.cleared.nbytes),
-        )
-        self.check()
-
-    def gather(self):
-        """Run `Packing.gather` on the arrays."""
-        self.packing.gather(
-            *(self.launch, self.layout, self.tables.data.ptr, self.padded.data.ptr),
-            *(self.packed.data.ptr, self.width),
-            Cleared(self.cleared.data.ptr, self.cleared.nbytes),
+            *(Cleared(cleared.data.ptr, cleared.nbytes) for cleared in self.cleared),
         )
         self.check()
 
@@ -145,7 +136,7 @@ class Padded:
         self.memory.check_margins()
         self.aligned.check_margins()
         assert np.array_equal(self.tables, self.layout.tables.entries())
-        assert not self.cleared.any()
+        assert not any(cleared.any() for cleared in self.cleared)
         if self.layout.caller_strides is None:
             return
         step_stride, row_stride = self.layout.caller_strides
@@ -210,12 +201,6 @@ def test_a_large_batch_that_is_packed_already(monkeypatch):
         monkeypatch.setattr(module, "MAX_ROWS", (2, 3))
     padded = Padded(RNNProblem.packed(SPEC, [4, 2, 1]), 8)
     padded.begin()
-
-
-def test_a_backward_packs_by_the_tables_of_its_forward():
-    padded = Padded(RNNProblem.dense(SPEC, 5, 3, lengths=[2, 4, 4]), 24)
-    padded.tables[...] = padded.layout.tables.entries()
-    padded.gather()
 
 
 def test_tables_have_the_integers_that_kernels_read():

@@ -11,12 +11,12 @@ struct BackwardArrays
     Element *gates;
     const Element *c_before, *h_before, *y, *dy; /* dy: null where the layer above has it */
     int directions;
-    bool padded_y; /* a PLAIN cell reads y, which of the network's last layer is the caller's */
+    bool padded; /* y, which a PLAIN cell reads, and dy: the caller's, of the network's last layer */
 
     DEVICE Array source(int stream) const
     {
-        if (stream == INPUTS - 1) return dy ? users_array(dy, directions) : no_array();
-        if (PLAIN) return users_array(y, directions, padded_y);
+        if (stream == INPUTS - 1) return dy ? users_array(dy, directions, padded) : no_array();
+        if (PLAIN) return users_array(y, directions, padded);
         if (stream < SAVED) return gate(stream);
         return own_array(const_cast<Element *>(CELL == LSTM ? c_before : h_before), 1);
     }

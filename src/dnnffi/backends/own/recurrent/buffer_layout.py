@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 MAX_LAYOUTS = 256
 """Layouts that a network keeps."""
 
+MAX_RESERVED_EXCHANGE_BYTES = 4 << 20
+"""Limit of what the groups of a backward kernel exchange through the reserve space, which is held
+from a forward pass to its backward pass. More is exchanged through the workspace, at the cost of a
+launch that clears it."""
+
 
 def bound(count: int) -> int:
     """Return the least of eight bounds between two powers of two that is not below ``count``.
@@ -58,26 +63,33 @@ class Bounds(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Parts of a workspace for the groups of a kernel: offsets, and bytes to be cleared."""
+    """Parts of buffers for the groups of a kernel: offsets, and bytes to be cleared.
+
+    ``streamed`` is an offset in a workspace. So is ``exchange``, unless ``is_reserved``: then it is
+    one in the reserve space, and the forward pass clears what the backward kernel exchanges there.
+    """
 
     exchange: int
     exchange_bytes: int
     streamed: int
+    is_reserved: bool = False
 
     @classmethod
-    def of(cls, launches: LayerLaunches, workspace: Buffer) -> Room:
-        """Return new parts of a workspace."""
+    def of(cls, launches: LayerLaunches, workspace: Buffer, reserve: Buffer | None = None) -> Room:
+        """Return new parts of a workspace, and of a reserve space if one is given."""
         nbytes = launches.exchange_bytes
-        exchange, streamed = workspace.add_all(nbytes, launches.streamed_bytes)
-        return cls(exchange, nbytes, streamed)
+        exchange = (workspace if reserve is None else reserve).add(nbytes)
+        streamed = workspace.add(launches.streamed_bytes)
+        return cls(exchange, nbytes, streamed, reserve is not None)
 
-    def addresses(self, workspace: int) -> tuple[int, int]:
+    def addresses(self, workspace: int, reserve: int) -> tuple[int, int]:
         """Return the addresses of the exchange, and of the weights that groups stream."""
-        return workspace + self.exchange, workspace + self.streamed
+        start = reserve if self.is_reserved else workspace
+        return start + self.exchange, workspace + self.streamed
 
-    def cleared(self, workspace: int) -> Cleared:
+    def cleared(self, workspace: int, reserve: int) -> Cleared:
         """Return the memory that is to be cleared before the kernel."""
-        return Cleared(workspace + self.exchange, self.exchange_bytes)
+        return Cleared(self.addresses(workspace, reserve)[0], self.exchange_bytes)
 
 
 class BufferLayout:
@@ -104,11 +116,12 @@ class BufferLayout:
         workspace, reserve = Buffer(), Buffer()
         workspace.add(self._product_bytes)  # at its beginning
         self._lay_out_forward(network, bounds, workspace, reserve)
-        self.reserve_bytes = reserve.nbytes
         self.workspace_bytes = workspace.nbytes
+        self.backward_room: Room | None = None
         if self.backward_launches is not None:
-            needed = self._lay_out_backward(network, bounds, self.backward_launches)
+            needed = self._lay_out_backward(network, bounds, self.backward_launches, reserve)
             self.workspace_bytes = max(self.workspace_bytes, needed)
+        self.reserve_bytes = reserve.nbytes
 
     def _lay_out_forward(
         self, network: OwnNetwork, bounds: Bounds, workspace: Buffer, reserve: Buffer
@@ -146,6 +159,7 @@ class BufferLayout:
         """Return the parts of the reserve space of each layer."""
         spec = network.spec
         self.bias_parts = launches.groups * launches.kernel.bias_parts
+        """Sums of each direction of a layer."""
         bias_bytes = network.bias_part_bytes * self.bias_parts if spec.bias else 0
         state_bytes = spec.num_directions * bounds.max_positions * network.position_bytes
         cell_bytes = state_bytes if network.has_saved_cell else 0
@@ -166,25 +180,34 @@ class BufferLayout:
         return found
 
     def _lay_out_backward(
-        self, network: OwnNetwork, bounds: Bounds, launches: LayerLaunches
+        self, network: OwnNetwork, bounds: Bounds, launches: LayerLaunches, reserve: Buffer
     ) -> int:
         """Lay out the workspaces of both backwards; return the bytes of the larger one."""
         products, layers = self.products.values(), launches.kernel.layers
         workspace = Buffer()
         workspace.add(self._product_bytes)
-        self.backward_room = Room.of(launches, workspace)
+        # The kernel that begins a forward pass on ragged rows clears this for the backward pass.
+        # For layers at once every launch needs it cleared, and it is large.
+        is_reserved = (
+            network.is_packed
+            and layers == 1
+            and launches.exchange_bytes <= MAX_RESERVED_EXCHANGE_BYTES
+        )
+        self.backward_room = Room.of(launches, workspace, reserve if is_reserved else None)
         self.backward_strides = self._strides(network, layers)
-        # A layer's dx takes the place of its dy, which its kernel has read by then.
-        needs_dy = bounds.copies or network.spec.num_layers > layers
-        self.dy, self.packed_dx, self.padded = workspace.add_all(
-            self._output_bytes if needs_dy else 0,
-            self._input_bytes,
-            max(one.padded_bytes for one in products),
+        # A layer's dx takes the place of its dy, which its kernel has read by then. dy of the last
+        # layer is the caller's.
+        between_bytes = self._output_bytes if network.spec.num_layers > layers else 0
+        self.dy, self.padded = workspace.add_all(
+            between_bytes, max(one.padded_bytes for one in products)
         )
         beside = Buffer()
         beside_bytes = max(one.dw_hh_workspace_bytes for one in products)
         _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
-        return max(workspace.nbytes, beside.nbytes)
+        # Packed dx may be copied while the products of the weights run: it is behind theirs.
+        workspace.nbytes = max(workspace.nbytes, beside.nbytes)
+        self.packed_dx = workspace.add(self._input_bytes)
+        return workspace.nbytes
 
     def _strides(self, network: OwnNetwork, layers: int) -> list[tuple[int, int, int]]:
         """Elements between the arrays, matrices and biases that a kernel reads of each layer.

@@ -20,7 +20,8 @@
    Why a launch needs no zeroed memory: a block finds the tags of the previous launch in its own
    words, which no other block writes. Each launch on a buffer writes all words of a group's slot
    equally often. It has to be zeroed before the first launch only; here every call does so, since
-   workspaces are shared.
+   workspaces are shared. (For a backward kernel on ragged rows the forward pass does, in the reserve
+   space, which only its own backward pass uses.)
 
    LAYERS that run at once have a slot for each step, which the call clears before the launch: every
    word is written once, with the tag 1, and stays. So nothing is overwritten, however far a layer is

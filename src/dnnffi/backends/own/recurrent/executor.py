@@ -3,9 +3,9 @@
 For each layer the products of x of all steps, then one kernel for all steps of both directions. A
 backward pass is a kernel for all steps, then the products that give dx; the gradients of the
 weights are products again, which need not wait for each other. If one kernel has all layers at
-once, only the first layer has products of x, and of dx. Nothing is kept between calls: what kernels
-exchange is stored in the workspace and cleared by every call, so streams, threads, graphs and
-launches that failed share no state.
+once, only the first layer has products of x, and of dx. What kernels exchange is stored in the
+workspace and cleared by every call; a forward pass on ragged rows clears it in the reserve space
+for its backward pass. So streams, threads, graphs and launches that failed share no state.
 
 `OwnNetwork` has what is made once for a network; `OwnNetwork.bind` adds the sizes of a batch, which
 takes arithmetic alone.
@@ -13,8 +13,9 @@ takes arithmetic alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from struct import Struct
 from typing import Any
 
 from dnnffi.backends.cublas.product import RowsProducts
@@ -27,11 +28,12 @@ from dnnffi.backends.own.recurrent.kernels import (
     begin_kernels,
     bias_kernel,
     dropout_kernels,
+    finish_kernel,
     narrow_kernel,
     row_kernels,
     table_kernel,
 )
-from dnnffi.backends.own.recurrent.layout import LayerArrays, LayerWeights, layer_weights
+from dnnffi.backends.own.recurrent.layout import layer_weights
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel
 from dnnffi.backends.own.recurrent.packing import Cleared, Packing, Rows
 from dnnffi.backends.own.recurrent.products import BoundProducts, Products
@@ -50,6 +52,8 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
 
 _THREADS = 256
+_BIAS_GRADIENTS = Struct("<14q")
+"""The struct ``BiasGradients`` of ``bias.cuh``."""
 
 
 class OwnNetwork:
@@ -82,11 +86,13 @@ class OwnNetwork:
         self.packing = Packing(self.item_bytes, memory) if kind.packed else None
         self.forward_kernel = LayerKernel(forward, memory)
         self.backward_kernel = None
-        self.bias_kernel = None
+        self.bias_kernel = self.finish_kernel = None
         if backward is not None:
             self.backward_kernel = LayerKernel(backward, memory)
             if spec.bias:
                 self.bias_kernel = memory.kernel(*bias_kernel(spec.dtype))
+                if kind.packed:
+                    self.finish_kernel = memory.kernel(*finish_kernel(spec.dtype))
         self.narrow = NarrowKernel(kind, spec.num_directions, memory) if kind.narrow else None
         self.dropout = DropoutKernels(spec.dtype, memory) if problem.drops else None
         # What follows is the same for all sizes, and not to be computed anew for each.
@@ -161,6 +167,8 @@ def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[SourceAndName
     found = []
     if problem.training and spec.bias:
         found.append(bias_kernel(spec.dtype))
+        if forward.kind.packed:
+            found.append(finish_kernel(spec.dtype))
     if forward.kind.narrow:
         found.append(narrow_kernel())
     if forward.kind.packed:
@@ -196,7 +204,7 @@ class OwnRNNExecutor(AddressExecutor):
         sizes, behind = (layout.steps, layout.batch), (positions, directions)
         self._sizes = *sizes, *strides, *behind
         self._last_sizes = *sizes, *(layout.caller_strides or strides), *behind
-        """Sizes for the kernel of the last layer, whose y is the caller's array."""
+        """Sizes for the kernels of the last layer, whose y and dy are the caller's arrays."""
         self._buffers = buffers = network.buffers(layout, is_exact)
         self._products = buffers.products
         self._gate_bytes = positions * network.gate_bytes  # of one direction
@@ -241,12 +249,16 @@ class OwnRNNExecutor(AddressExecutor):
                 x = kept + buffers.packed_x
             of_x = Rows(at.x, network.spec.input_size)
             of_y = Rows(at.y, network.spec.hidden_size * self._directions)
-            cleared = buffers.forward_room.cleared(at.workspace)
-            network.packing.begin(launch, layout, tables[0], of_x, x, of_y, cleared)
+            of_forward = buffers.forward_room.cleared(at.workspace, at.reserve)
+            of_backward = Cleared(0, 0)
+            if buffers.backward_room is not None and buffers.backward_room.is_reserved:
+                of_backward = buffers.backward_room.cleared(at.workspace, at.reserve)
+            cleared = of_forward, of_backward
+            network.packing.begin(launch, layout, tables[0], of_x, x, of_y, *cleared)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
-        room = buffers.forward_room.addresses(at.workspace)
+        room = buffers.forward_room.addresses(at.workspace, at.reserve)
         for layer in range(0, last_layer, layers):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
@@ -310,7 +322,7 @@ class OwnRNNExecutor(AddressExecutor):
         """Enqueue what the recurrence of a layer reads besides the gates."""
         narrow, weights = self._buffers.narrow, self._weights[layer]
         if layer == 0 and self._network.packing is None:
-            self._clear(launch, self._buffers.forward_room.cleared(at.workspace))
+            self._clear(launch, self._buffers.forward_room.cleared(at.workspace, at.reserve))
         if narrow is not None:
             w_hh = at.weights + weights.w_hh
             narrow.narrow(launch, w_hh, weights.matrix_stride, at.workspace)
@@ -319,17 +331,27 @@ class OwnRNNExecutor(AddressExecutor):
                 narrow.measure(launch, h_0, at.workspace)
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        network, layout, buffers = self._network, self._layout, self._buffers
-        spec, launches = network.spec, buffers.backward_launches
+        self._backward_data(launch, at)
+        packing = self._network.packing
+        if packing is not None and self._copies:
+            packing.scatter(launch, self._layout, *self._dx_copy(at))
+
+    def _dx_copy(self, at: BackwardDataAddresses) -> tuple[int, int, int, int]:
+        """The addresses of tables, packed dx and the caller's dx, and the width of dx."""
+        packed_dx = at.workspace + self._buffers.packed_dx
+        tables, _, _ = self._table_addresses(at.reserve)
+        return tables, packed_dx, at.dx, self.problem.spec.input_size
+
+    def _backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
+        """Enqueue backward data. If rows are copied, dx is packed, and not the caller's yet."""
+        network, buffers = self._network, self._buffers
+        spec, launches, room = network.spec, buffers.backward_launches, buffers.backward_room
         assert launches is not None
+        assert room is not None
         tables = self._table_addresses(at.reserve)
-        dy, cleared = at.dy, buffers.backward_room.cleared(at.workspace)
-        if network.packing is not None and self._copies:
-            dy = at.workspace + buffers.dy
-            width = spec.hidden_size * self._directions
-            network.packing.gather(launch, layout, tables[0], at.dy, dy, width, cleared)
-        else:
-            self._clear(launch, cleared)
+        if not room.is_reserved:  # else the forward pass has cleared it
+            self._clear(launch, room.cleared(at.workspace, at.reserve))
+        dy = at.dy
         layers = launches.kernel.layers
         for layer in reversed(range(0, spec.num_layers, layers)):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
@@ -350,7 +372,7 @@ class OwnRNNExecutor(AddressExecutor):
                 at.dh_0 and at.dh_0 + state,
                 at.dc_0 and at.dc_0 + state,
                 at.reserve + arrays.bias_sums if spec.bias else 0,
-                *buffers.backward_room.addresses(at.workspace),
+                *room.addresses(at.workspace, at.reserve),
                 *tables,
                 *(self._last_sizes if is_last else self._sizes),
                 between_matrices,
@@ -373,12 +395,37 @@ class OwnRNNExecutor(AddressExecutor):
                 taken = at.reserve + buffers.taken
                 self._dropout.drop(launch, dx, dx, taken, of_rows, layer - 1)
             dy = dx
-        if network.packing is not None and self._copies:
-            network.packing.scatter(launch, layout, tables[0], dy, at.dx, spec.input_size)
 
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
     ) -> None:
+        of_biases = None
+        if self.problem.spec.bias:
+            of_biases = partial(self._bias_gradients, at=at, accumulate=accumulate)
+        self._backward_weights(launch, at, accumulate, of_biases)
+
+    def backward(
+        self,
+        launch: Launch,
+        data: BackwardDataAddresses,
+        weights: BackwardWeightsAddresses,
+        accumulate: bool = False,
+    ) -> None:
+        if self._network.finish_kernel is None or not self._copies:
+            super().backward(launch, data, weights, accumulate)
+            return
+        self._backward_data(launch, data)
+        finish = partial(self._finish, data=data, weights=weights, accumulate=accumulate)
+        self._backward_weights(launch, weights, accumulate, finish)
+
+    def _backward_weights(
+        self,
+        launch: Launch,
+        at: BackwardWeightsAddresses,
+        accumulate: bool,
+        of_biases: Callable[[Launch], None] | None,
+    ) -> None:
+        """Enqueue backward weights; ``of_biases`` enqueues the gradients of the biases."""
         xs = [at.reserve + self._buffers.packed_x if self._copies else at.x]
         xs += [at.reserve + arrays.dropped for arrays in self._buffers.arrays[:-1]]
 
@@ -398,11 +445,7 @@ class OwnRNNExecutor(AddressExecutor):
                 where = gates, h_before, dw_hh
                 products.dw_hh(launch, self._positions, where, workspace, accumulate=accumulate)
 
-        def of_biases(launch: Launch) -> None:
-            for weights, arrays in zip(self._weights, self._buffers.arrays, strict=True):
-                self._bias_gradients(launch, at, weights, arrays, accumulate)
-
-        works = [of_x, of_h, of_biases] if self.problem.spec.bias else [of_x, of_h]
+        works = [of_x, of_h] if of_biases is None else [of_x, of_h, of_biases]
         self._memory.at_once(launch, works)
 
     def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, BoundProducts]]:
@@ -414,29 +457,47 @@ class OwnRNNExecutor(AddressExecutor):
                 yield layer, direction, gates, products
 
     def _bias_gradients(
+        self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool
+    ) -> None:
+        """Enqueue the gradients of the biases of all layers."""
+        kernel = self._network.bias_kernel
+        assert kernel is not None
+        blocks, biases = self._biases(at, accumulate)
+        kernel((blocks,), (_THREADS,), (biases,), stream=launch.stream)
+
+    def _finish(
         self,
         launch: Launch,
-        at: BackwardWeightsAddresses,
-        weights: LayerWeights,
-        arrays: LayerArrays,
+        data: BackwardDataAddresses,
+        weights: BackwardWeightsAddresses,
         accumulate: bool,
     ) -> None:
-        """Of both directions of a layer."""
-        network, kind = self._network, self._network.kind
-        assert network.bias_kernel is not None
-        network.bias_kernel(
-            (-(-kind.hidden // _THREADS), kind.saved, self._directions),
-            (_THREADS,),
-            (
-                at.reserve + arrays.bias_sums,
-                at.dweights + weights.b_ih,
-                at.dweights + weights.b_hh,
-                *(self._buffers.bias_parts, kind.hidden, kind.padded, kind.gates),
-                weights.bias_stride // network.item_bytes,
-                int(accumulate),
-            ),
-            stream=launch.stream,
+        """Enqueue the gradients of the biases and the copy of dx to the caller, in one launch."""
+        kernel, packing = self._network.finish_kernel, self._network.packing
+        assert kernel is not None
+        assert packing is not None
+        blocks, biases = self._biases(weights, accumulate)
+        copy_blocks, copy = packing.packed_copy(self._layout, *self._dx_copy(data))
+        kernel((blocks + copy_blocks,), (_THREADS,), (biases + copy,), stream=launch.stream)
+
+    def _biases(self, at: BackwardWeightsAddresses, accumulate: bool) -> tuple[int, bytes]:
+        """The blocks for the gradients of all biases, and the struct ``BiasGradients``."""
+        network, buffers, kind = self._network, self._buffers, self._network.kind
+        layers, first = len(self._weights), self._weights[0]
+        layer_sums = layer_stride = 0
+        if layers > 1:  # the same from each layer to the next
+            layer_sums = (buffers.arrays[1].bias_sums - buffers.arrays[0].bias_sums) // 4
+            layer_stride = (self._weights[1].b_ih - first.b_ih) // network.item_bytes
+        biases = _BIAS_GRADIENTS.pack(
+            at.reserve + buffers.arrays[0].bias_sums,
+            at.dweights + first.b_ih,
+            at.dweights + first.b_hh,
+            *(layers, self._directions, buffers.bias_parts),
+            *(kind.saved, kind.gates, kind.hidden, kind.padded),
+            *(layer_sums, layer_stride, first.bias_stride // network.item_bytes),
+            int(accumulate),
         )
+        return layers * self._directions * kind.saved * -(-kind.hidden // _THREADS), biases
 
     def _clear(self, launch: Launch, cleared: Cleared) -> None:
         """Clear what groups exchange."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -41,9 +42,16 @@ def one_step_kernel(constants: dict[str, int]) -> SourceAndName:
 
 
 def bias_kernel(dtype: str) -> SourceAndName:
-    """Adds up what the kernel of a backward leaves."""
+    """Return what adds up the sums that the backward kernels of all layers leave."""
     source = _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "bias")))
     return source, "bias_gradients"
+
+
+def finish_kernel(dtype: str) -> SourceAndName:
+    """Return what ends a backward pass on ragged rows: `bias_kernel`, and the copy of dx."""
+    constants = _row_constants(WORD_BYTES, MAX_ROWS[-1]) | {"DTYPE": DTYPES[dtype]}
+    parts = map(_text, ("numbers", "rows", "bias", "finish"))
+    return _constants(constants) + "\n".join(parts), "finish_backward"
 
 
 def narrow_kernel() -> SourceAndName:
@@ -82,8 +90,12 @@ def table_kernel() -> SourceAndName:
 
 
 def _rows(piece_bytes: int, max_rows: int) -> str:
-    constants = {"MAX_ROWS": max_rows, "ROWS_PER_BLOCK": ROWS_PER_BLOCK}
-    return f"#define PIECE {_PIECES[piece_bytes]}\n{_constants(constants)}{_text('rows')}"
+    return _constants(_row_constants(piece_bytes, max_rows)) + _text("rows")
+
+
+def _row_constants(piece_bytes: int, max_rows: int) -> dict[str, int | str]:
+    piece = _PIECES[piece_bytes]
+    return {"PIECE": piece, "MAX_ROWS": max_rows, "ROWS_PER_BLOCK": ROWS_PER_BLOCK}
 
 
 def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:
@@ -92,7 +104,7 @@ def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:
     return (source, "take_masks"), (source, "drop_elements")
 
 
-def _constants(values: dict[str, int]) -> str:
+def _constants(values: Mapping[str, int | str]) -> str:
     lines = [f"#define {name} {value}" for name, value in values.items()]
     return "\n".join([*lines, "#define DEVICE __device__ __forceinline__", ""])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +21,12 @@ from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
 _THREADS = 256
 _MAX_BLOCKS = 2**16
+_PACKED_COPY = Struct("<10q")
+"""The struct ``PackedCopy`` of ``rows.cuh``."""
 
 
 class Cleared(NamedTuple):
-    """Memory that a kernel clears in addition to its own work: whole words from an address on."""
+    """Memory that is cleared before a kernel: whole words from an address on."""
 
     address: int
     nbytes: int
@@ -58,13 +61,14 @@ class Packing:
         x: Rows,
         packed_x: int,
         y: Rows,
-        cleared: Cleared,
+        of_forward: Cleared,
+        of_backward: Cleared,
     ) -> None:
-        """Enqueue what a forward pass begins with: make the tables at ``tables_at``, and `gather`.
+        """Enqueue what a forward pass begins with: make the tables at ``tables_at``, and pack x.
 
         ``x`` and ``y`` are the caller's. Past the ends of rows y is filled with zeros; the kernel
         of the last layer writes the rest. Rows that are packed already are neither copied nor
-        filled.
+        filled. What the groups of both kernels exchange is cleared.
         """
         tables = layout.tables
         assert tables is not None
@@ -74,11 +78,12 @@ class Packing:
         if batch > many:
             self._store_all(launch, tables, tables_at)
             if is_padded:
-                self.gather(launch, layout, tables_at, x.address, packed_x, x.width, cleared)
+                self._gather(launch, layout, tables_at, x, packed_x)
                 y_bytes = layout.caller_steps * batch * y_row_bytes
                 self._memory.clear(y.address, y_bytes, launch.stream)
-            else:
-                self._memory.clear(*cleared, launch.stream)
+            for cleared in (of_forward, of_backward):
+                if cleared.nbytes:
+                    self._memory.clear(*cleared, launch.stream)
             return
         max_rows = few if batch <= few else many
         padded = packed = y_address = 0
@@ -95,8 +100,8 @@ class Packing:
                 padded,
                 packed,
                 *tables.addresses(tables_at),
-                cleared.address,
-                cleared.nbytes // WORD_BYTES,
+                *(of_forward.address, of_forward.nbytes // WORD_BYTES),
+                *(of_backward.address, of_backward.nbytes // WORD_BYTES),
                 parts,
                 *(layout.caller_strides or (0, 0)),
                 pieces,
@@ -108,29 +113,21 @@ class Packing:
             shared_mem=2 * INDEX_BYTES * batch,
         )
 
-    def gather(
-        self,
-        launch: Launch,
-        layout: RowLayout,
-        tables_at: int,
-        padded: int,
-        packed: int,
-        width: int,
-        cleared: Cleared,
+    def _gather(
+        self, launch: Launch, layout: RowLayout, tables_at: int, padded: Rows, packed: int
     ) -> None:
-        """Enqueue the copy of rows of ``width`` elements from the caller's array to packed ones."""
+        """Enqueue the copy of rows from the caller's array to packed ones."""
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
         step_offsets, _, caller_rows = tables.addresses(tables_at)
-        piece_bytes, pieces = self._pieces(padded, packed, width)
+        piece_bytes, pieces = self._pieces(padded.address, packed, padded.width)
         self._kernels["gather_rows", piece_bytes](
-            _blocks(layout.steps * layout.batch),
+            (_blocks(layout.steps * layout.batch),),
             (_THREADS,),
             (
-                *(padded, packed, step_offsets, caller_rows),
+                *(padded.address, packed, step_offsets, caller_rows),
                 *(layout.steps, layout.batch, *strides, pieces),
-                *(cleared.address, cleared.nbytes // WORD_BYTES),
             ),
             stream=launch.stream,
         )
@@ -144,19 +141,24 @@ class Packing:
         padded: int,
         width: int,
     ) -> None:
-        """Enqueue the inverse copy. Past the ends of rows it writes zeros."""
+        """Enqueue the copy of packed rows to the caller's array, with zeros past their ends."""
+        blocks, copy = self.packed_copy(layout, tables_at, packed, padded, width)
+        piece_bytes, _ = self._pieces(packed, padded, width)
+        self._kernels["scatter_rows", piece_bytes](
+            (blocks,), (_THREADS,), (copy,), stream=launch.stream
+        )
+
+    def packed_copy(
+        self, layout: RowLayout, tables_at: int, packed: int, padded: int, width: int
+    ) -> tuple[int, bytes]:
+        """Return the blocks for the copy of `scatter`, and the struct ``PackedCopy``."""
         tables, strides = layout.tables, layout.caller_strides
         assert tables is not None
         assert strides is not None
-        piece_bytes, pieces = self._pieces(packed, padded, width)
-        steps = layout.caller_steps
-        at = tables.addresses(tables_at)
-        self._kernels["scatter_rows", piece_bytes](
-            _blocks(steps * layout.batch),
-            (_THREADS,),
-            (packed, padded, *at, steps, layout.batch, *strides, pieces),
-            stream=launch.stream,
-        )
+        at, steps = tables.addresses(tables_at), layout.caller_steps
+        row_bytes = width * self._item_bytes
+        copy = _PACKED_COPY.pack(packed, padded, *at, steps, layout.batch, *strides, row_bytes)
+        return _blocks(steps * layout.batch), copy
 
     def _store_all(self, launch: Launch, tables: Tables, target: int) -> None:
         """Enqueue the storing of ``tables`` at address ``target``, as the host has made them."""
@@ -175,6 +177,6 @@ class Packing:
         return piece_bytes, row_bytes // piece_bytes
 
 
-def _blocks(rows: int) -> tuple[int]:
+def _blocks(rows: int) -> int:
     """Return the blocks of a grid with a warp for each row, up to a limit."""
-    return (min(-(-rows * 32 // _THREADS), _MAX_BLOCKS),)
+    return min(-(-rows * 32 // _THREADS), _MAX_BLOCKS)

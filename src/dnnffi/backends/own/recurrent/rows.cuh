@@ -29,7 +29,8 @@ template <class Piece> static DEVICE void fill_with_zeros(unsigned char *row, lo
         ((Piece *)row)[piece] = zero;
 }
 
-/* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears. Every block sorts
+/* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
+   forward kernel and those of the backward kernel exchange. Every block sorts
    for itself in shared memory, int [2, batch]. Rows of equal length keep their order, so that the sums
    of gradients have the same order in every call.
 
@@ -39,8 +40,9 @@ template <class Piece> static DEVICE void fill_with_zeros(unsigned char *row, lo
    rows. */
 extern "C" __global__ void begin_rows(
     const PIECE *padded, PIECE *packed, int *step_offsets, int *lengths, int *caller_rows,
-    uint4 *cleared, long long cleared_count, long long parts, long long step_stride,
-    long long row_stride, long long pieces, unsigned char *y, long long y_row_bytes,
+    uint4 *of_forward, long long forward_count, uint4 *of_backward, long long backward_count,
+    long long parts, long long step_stride, long long row_stride, long long pieces,
+    unsigned char *y, long long y_row_bytes,
     const __grid_constant__ Lengths rows)
 {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -56,7 +58,8 @@ extern "C" __global__ void begin_rows(
         sorted_lengths[rank] = length;
         sorted_rows[rank] = row;
     }
-    clear_words(cleared, cleared_count);
+    clear_words(of_forward, forward_count);
+    clear_words(of_backward, backward_count);
     __syncthreads();
     const long long step = blockIdx.x / parts, part = blockIdx.x % parts;
     long long offset = 0; /* rows of all earlier steps */
@@ -110,13 +113,11 @@ extern "C" __global__ void store_entries(const __grid_constant__ Entries entries
     for (int i = threadIdx.x; i < entries.count; i += blockDim.x) entries.target[i] = entries.values[i];
 }
 
-/* Packs a padded array by tables that are stored, and clears. */
+/* Packs a padded array by tables that are stored. */
 extern "C" __global__ void gather_rows(
     const PIECE *padded, PIECE *packed, const int *step_offsets, const int *caller_rows,
-    long long steps, long long batch, long long step_stride, long long row_stride, long long pieces,
-    uint4 *cleared, long long cleared_count)
+    long long steps, long long batch, long long step_stride, long long row_stride, long long pieces)
 {
-    clear_words(cleared, cleared_count);
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
     const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     for (long long i = first; i < steps * batch; i += warps) {
@@ -129,21 +130,35 @@ extern "C" __global__ void gather_rows(
     }
 }
 
-/* The inverse copy; past the end of a row it writes zeros. `steps` are those of the padded array. */
-extern "C" __global__ void scatter_rows(
-    const PIECE *packed, PIECE *padded, const int *step_offsets, const int *lengths,
-    const int *caller_rows, long long steps, long long batch, long long step_stride,
-    long long row_stride, long long pieces)
+/* The inverse copy; past the end of a row it writes zeros. */
+struct PackedCopy
 {
-    const long long warps = (long long)gridDim.x * blockDim.x / 32;
-    const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    for (long long i = first; i < steps * batch; i += warps) {
-        const long long step = i / batch, row = i % batch;
-        PIECE *to = padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
-        const bool is_stored = step < lengths[row];
-        const PIECE *from = packed + (is_stored ? step_offsets[step] + row : 0) * pieces;
-        const PIECE zero = {};
-        for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
-            to[piece] = is_stored ? from[piece] : zero;
+    const void *packed; /* [positions, row_bytes] */
+    void *padded;       /* [steps, batch, row_bytes] or [batch, steps, row_bytes] */
+    const int *step_offsets, *lengths, *caller_rows;
+    long long steps, batch; /* of the padded array */
+    long long step_stride, row_stride;
+    long long row_bytes;
+
+    /* The part of a block of some; the pieces of a row are of type Piece. */
+    template <class Piece> DEVICE void unpack(long long block, long long blocks) const
+    {
+        const long long warps = blocks * blockDim.x / 32, pieces = row_bytes / sizeof(Piece);
+        for (long long i = (block * blockDim.x + threadIdx.x) / 32; i < steps * batch; i += warps) {
+            const long long step = i / batch, row = i % batch;
+            Piece *to =
+                (Piece *)padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
+            const bool is_stored = step < lengths[row];
+            const Piece *from =
+                (const Piece *)packed + (is_stored ? step_offsets[step] + row : 0) * pieces;
+            const Piece zero = {};
+            for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
+                to[piece] = is_stored ? from[piece] : zero;
+        }
     }
+};
+
+extern "C" __global__ void scatter_rows(const __grid_constant__ PackedCopy copy)
+{
+    copy.unpack<PIECE>(blockIdx.x, gridDim.x);
 }
