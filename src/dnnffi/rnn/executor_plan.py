@@ -57,11 +57,11 @@ class ExecutorPlan:
         self.parts = parts = network.parts
         self.device, self.memory = parts.device, parts.memory
         self.closed = False
-        spec, leading = problem.spec, problem.leading_shape
-        self.x_shape = (*leading, spec.input_size)
-        self.y_shape = (*leading, spec.output_size * spec.num_directions)
+        leading = problem.leading_shape
+        self.x_shape = (*leading, parts.spec.input_size)
+        self.y_shape = (*leading, parts.y_width)
         self.h_shape, self.c_shape, self.states = parts.states(problem.batch)
-        self.has_cell = spec.has_cell
+        self.has_cell = parts.has_cell
         self._training = problem.training
         self._generator = generator
         self._operations: Operations | None = None

@@ -109,6 +109,7 @@ class PlanParts:
         self, spec: RNNSpec, device: int, resources: Resources, operations: Living[Any]
     ) -> None:
         self.spec, self.device = spec, device
+        self.has_cell, self.y_width = spec.has_cell, spec.output_size * spec.num_directions
         self.operations = operations
         """The operations of plans that live, as far as they were needed."""
         self.memory = memory = resources.memory

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent import kernels, packing
-from dnnffi.backends.own.recurrent.packing import Cleared, Packing, Rows
+from dnnffi.backends.own.recurrent.packing import Packing
 from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
@@ -111,7 +111,7 @@ class Padded:
         self.problem, self.layout, self.width = problem, row_layout(problem), width
         self.memory = EmulatedMemory(offset=offset)
         self.launch = Launch(self.memory.current_stream(), 0)
-        self.packing = Packing(2, self.memory)
+        self.packing = Packing(2, 2 * width, 2 * y_width, self.memory)
         rng = np.random.default_rng(seed)
         shape = (*problem.x_shape[:-1], width)
         self.padded = self.memory.array(rng.integers(0, 2**16, shape, np.uint16))
@@ -123,11 +123,11 @@ class Padded:
 
     def begin(self):
         """Run `Packing.begin` on the arrays."""
-        x, y = self.padded.data.ptr, self.y.data.ptr
         self.packing.begin(
-            *(self.launch, self.layout, self.tables.data.ptr, Rows(x, self.width)),
-            *(self.packed.data.ptr, Rows(y, self.y.shape[-1])),
-            *(Cleared(cleared.data.ptr, cleared.nbytes) for cleared in self.cleared),
+            *(self.launch, self.layout),
+            self.layout.tables.addresses(self.tables.data.ptr),
+            *(self.padded.data.ptr, self.packed.data.ptr, self.y.data.ptr),
+            *((cleared.data.ptr, cleared.nbytes) for cleared in self.cleared),
         )
         self.check()
 

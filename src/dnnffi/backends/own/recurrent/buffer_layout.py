@@ -89,7 +89,8 @@ class Room(NamedTuple):
 
     def cleared(self, workspace: int, reserve: int) -> Cleared:
         """Return the memory that is to be cleared before the kernel."""
-        return Cleared(self.addresses(workspace, reserve)[0], self.exchange_bytes)
+        start = reserve if self.is_reserved else workspace
+        return start + self.exchange, self.exchange_bytes
 
 
 class BufferLayout:
@@ -163,7 +164,7 @@ class BufferLayout:
         bias_bytes = network.bias_part_bytes * self.bias_parts if spec.bias else 0
         state_bytes = spec.num_directions * bounds.max_positions * network.position_bytes
         cell_bytes = state_bytes if network.has_saved_cell else 0
-        found = []
+        found: list[LayerArrays] = []
         for layer in range(spec.num_layers):
             y_bytes = self._output_bytes if layer < spec.num_layers - 1 else 0
             gates, c_before, h_before, bias_sums, y = reserve.add_all(
@@ -177,6 +178,10 @@ class BufferLayout:
             ):
                 dropped = reserve.add(self._output_bytes)
             found.append(LayerArrays(gates, c_before, h_before, bias_sums, y, dropped))
+        self.bias_layer_sums = 0
+        """Sums between those of two layers, the same from each layer to the next."""
+        if spec.num_layers > 1:
+            self.bias_layer_sums = (found[1].bias_sums - found[0].bias_sums) // 4
         return found
 
     def _lay_out_backward(

@@ -13,10 +13,10 @@ takes arithmetic alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnnffi.backends.cublas.product import RowsProducts
 from dnnffi.backends.own.recurrent.buffer_layout import MAX_LAYOUTS, Bounds, BufferLayout
@@ -35,8 +35,8 @@ from dnnffi.backends.own.recurrent.kernels import (
 )
 from dnnffi.backends.own.recurrent.layout import layer_weights
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel
-from dnnffi.backends.own.recurrent.packing import Cleared, Packing, Rows
-from dnnffi.backends.own.recurrent.products import BoundProducts, Products
+from dnnffi.backends.own.recurrent.packing import Cleared, Packing, TableAddresses
+from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
@@ -54,6 +54,17 @@ from dnnffi.spec.weights import weight_layout
 _THREADS = 256
 _BIAS_GRADIENTS = Struct("<14q")
 """The struct ``BiasGradients`` of ``bias.cuh``."""
+
+_NO_TABLES = 0, 0, 0
+
+
+class MatrixPlace(NamedTuple):
+    """Bytes from the flat weights to the matrices of a layer and direction."""
+
+    layer: int
+    direction: int
+    w_ih: int
+    w_hh: int
 
 
 class OwnNetwork:
@@ -78,12 +89,17 @@ class OwnNetwork:
         self.device, self.memory, self.algorithm = device, memory, algorithm
         self.kind = kind = forward.kind
         self.spec = spec = problem.spec
+        self.directions = spec.num_directions
         self.item_bytes = ITEM_SIZES[spec.dtype]
         low, high = problem.options.clip or (0.0, 0.0)
         self.clip = float(low), float(high)
         self.weight_size: int = weight_layout(spec, "cudnn").size
         self.weights = layer_weights(spec)
-        self.packing = Packing(self.item_bytes, memory) if kind.packed else None
+        self.output_bytes = spec.hidden_size * self.directions * self.item_bytes
+        self.input_bytes = spec.input_size * self.item_bytes
+        self.packing: Packing | None = None
+        if kind.packed:
+            self.packing = Packing(self.item_bytes, self.input_bytes, self.output_bytes, memory)
         self.forward_kernel = LayerKernel(forward, memory)
         self.backward_kernel = None
         self.bias_kernel = self.finish_kernel = None
@@ -93,7 +109,7 @@ class OwnNetwork:
                 self.bias_kernel = memory.kernel(*bias_kernel(spec.dtype))
                 if kind.packed:
                     self.finish_kernel = memory.kernel(*finish_kernel(spec.dtype))
-        self.narrow = NarrowKernel(kind, spec.num_directions, memory) if kind.narrow else None
+        self.narrow = NarrowKernel(kind, self.directions, memory) if kind.narrow else None
         self.dropout = DropoutKernels(spec.dtype, memory) if problem.drops else None
         # What follows is the same for all sizes, and not to be computed anew for each.
         self.position_bytes = kind.padded * self.item_bytes
@@ -104,15 +120,26 @@ class OwnNetwork:
         self.layers_at_once = kind.layers
         self.has_saved_cell = kind.mode == "lstm"
         self.keeps_dropped = kind.plain
-        self.bias_part_bytes = spec.num_directions * kind.saved * kind.padded * 4
+        self.bias_part_bytes = self.directions * kind.saved * kind.padded * 4
         self.layer_inputs = [spec.layer_input_size(layer) for layer in range(spec.num_layers)]
         size = self.item_bytes
         self.strides = [
             (0, one.matrix_stride // size, one.bias_stride // size) for one in self.weights
         ]
         """Elements between the arrays, matrices and biases of two directions, for each layer."""
-        self.output_bytes = spec.hidden_size * spec.num_directions * self.item_bytes
-        self.input_bytes = spec.input_size * self.item_bytes
+        self.matrices = [
+            MatrixPlace(layer, direction, *(at + direction * one.matrix_stride for at in one[:2]))
+            for layer, one in enumerate(self.weights)
+            for direction in range(self.directions)
+        ]
+        first, layers = self.weights[0], spec.num_layers
+        self.bias_sizes = kind.saved, kind.gates, kind.hidden, kind.padded
+        self.bias_blocks = layers * self.directions * kind.saved * -(-kind.hidden // _THREADS)
+        self.bias_strides = (
+            (self.weights[1].b_ih - first.b_ih) // size if layers > 1 else 0,
+            first.bias_stride // size,
+        )
+        """Elements between the gradients of the biases of two layers, and of two directions."""
         self._all_products = RowsProducts(library, device, spec.dtype, math=problem.options.math)
         self.products = {
             inputs: Products(self._all_products, kind, inputs)
@@ -122,7 +149,7 @@ class OwnNetwork:
 
     def check(self, problem: RNNProblem) -> None:
         """Raise `UnsupportedError` if the rows of a problem do not fit on the device."""
-        sizes = problem.batch, self.spec.num_directions, problem.steps
+        sizes = problem.batch, self.directions, problem.steps
         for kernel in (self.forward_kernel, self.backward_kernel):
             if kernel is not None:
                 kernel.bind(*sizes)
@@ -197,8 +224,7 @@ class OwnRNNExecutor(AddressExecutor):
             rows = "full" if network.is_packed else "ragged"
             raise UnsupportedError("dnnffi", "", f"these kernels are not for {rows} rows")
         self._copies = layout.caller_strides is not None
-        spec = problem.spec
-        self._directions = directions = spec.num_directions
+        self._directions = directions = network.directions
         self._positions = positions = layout.positions
         strides = layout.step_stride, layout.row_stride
         sizes, behind = (layout.steps, layout.batch), (positions, directions)
@@ -234,10 +260,10 @@ class OwnRNNExecutor(AddressExecutor):
             )
         return generator
 
-    def _table_addresses(self, kept: int) -> tuple[int, int, int]:
+    def _table_addresses(self, kept: int) -> TableAddresses:
         """The addresses of the tables of packed rows; zeros for dense rows."""
         tables = self._layout.tables
-        return (0, 0, 0) if tables is None else tables.addresses(kept + self._buffers.tables)
+        return _NO_TABLES if tables is None else tables.addresses(kept + self._buffers.tables)
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         network, buffers = self._network, self._buffers
@@ -247,14 +273,10 @@ class OwnRNNExecutor(AddressExecutor):
         if network.packing is not None:
             if self._copies:
                 x = kept + buffers.packed_x
-            of_x = Rows(at.x, network.spec.input_size)
-            of_y = Rows(at.y, network.spec.hidden_size * self._directions)
-            of_forward = buffers.forward_room.cleared(at.workspace, at.reserve)
-            of_backward = Cleared(0, 0)
+            of_forward, of_backward = buffers.forward_room.cleared(at.workspace, 0), (0, 0)
             if buffers.backward_room is not None and buffers.backward_room.is_reserved:
-                of_backward = buffers.backward_room.cleared(at.workspace, at.reserve)
-            cleared = of_forward, of_backward
-            network.packing.begin(launch, layout, tables[0], of_x, x, of_y, *cleared)
+                of_backward = buffers.backward_room.cleared(0, at.reserve)
+            network.packing.begin(launch, layout, tables, at.x, x, at.y, of_forward, of_backward)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
@@ -263,7 +285,12 @@ class OwnRNNExecutor(AddressExecutor):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
-            self._prepare(launch, layer, x, gates, at)
+            if buffers.narrow is not None:
+                self._prepare(launch, layer, x, gates, at)
+            else:
+                self._multiply_x(launch, layer, x, gates, at)
+                if layer == 0 and network.packing is None:
+                    self._clear(launch, buffers.forward_room.cleared(at.workspace, 0))
             is_last = last == last_layer - 1
             y = at.y if is_last else kept + buffers.arrays[last].y
             matrices = weights_at + weights.w_hh, 0, 0
@@ -300,13 +327,9 @@ class OwnRNNExecutor(AddressExecutor):
     def _prepare(
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
     ) -> None:
-        """Enqueue what precedes the kernel of a layer of a forward pass."""
-        if self._buffers.narrow is not None:
-            of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
-            self._memory.at_once(launch, [of_x, partial(self._prepare_h, layer=layer, at=at)])
-        else:  # a branch takes longer than to clear
-            self._multiply_x(launch, layer, x, gates, at)
-            self._prepare_h(launch, layer, at)
+        """Enqueue what precedes the kernel of a layer that multiplies in float16."""
+        of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
+        self._memory.at_once(launch, [of_x, partial(self._prepare_h, layer=layer, at=at)])
 
     def _multiply_x(
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
@@ -319,28 +342,25 @@ class OwnRNNExecutor(AddressExecutor):
             products.of_x(launch, self._positions, x, w_ih, to, at.workspace)
 
     def _prepare_h(self, launch: Launch, layer: int, at: ForwardAddresses) -> None:
-        """Enqueue what the recurrence of a layer reads besides the gates."""
+        """Enqueue what the recurrence of a layer in float16 reads besides the gates."""
         narrow, weights = self._buffers.narrow, self._weights[layer]
+        assert narrow is not None
         if layer == 0 and self._network.packing is None:
-            self._clear(launch, self._buffers.forward_room.cleared(at.workspace, at.reserve))
-        if narrow is not None:
-            w_hh = at.weights + weights.w_hh
-            narrow.narrow(launch, w_hh, weights.matrix_stride, at.workspace)
-            if at.h_0:
-                h_0 = at.h_0 + layer * self._layer_state_bytes
-                narrow.measure(launch, h_0, at.workspace)
+            self._clear(launch, self._buffers.forward_room.cleared(at.workspace, 0))
+        w_hh = at.weights + weights.w_hh
+        narrow.narrow(launch, w_hh, weights.matrix_stride, at.workspace)
+        if at.h_0:
+            h_0 = at.h_0 + layer * self._layer_state_bytes
+            narrow.measure(launch, h_0, at.workspace)
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         self._backward_data(launch, at)
         packing = self._network.packing
         if packing is not None and self._copies:
-            packing.scatter(launch, self._layout, *self._dx_copy(at))
-
-    def _dx_copy(self, at: BackwardDataAddresses) -> tuple[int, int, int, int]:
-        """The addresses of tables, packed dx and the caller's dx, and the width of dx."""
-        packed_dx = at.workspace + self._buffers.packed_dx
-        tables, _, _ = self._table_addresses(at.reserve)
-        return tables, packed_dx, at.dx, self.problem.spec.input_size
+            tables = self._table_addresses(at.reserve)
+            packing.scatter(
+                launch, self._layout, tables, at.workspace + self._buffers.packed_dx, at.dx
+            )
 
     def _backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         """Enqueue backward data. If rows are copied, dx is packed, and not the caller's yet."""
@@ -426,35 +446,29 @@ class OwnRNNExecutor(AddressExecutor):
         of_biases: Callable[[Launch], None] | None,
     ) -> None:
         """Enqueue backward weights; ``of_biases`` enqueues the gradients of the biases."""
-        xs = [at.reserve + self._buffers.packed_x if self._copies else at.x]
-        xs += [at.reserve + arrays.dropped for arrays in self._buffers.arrays[:-1]]
+        network, buffers, positions = self._network, self._buffers, self._positions
+        xs = [at.reserve + buffers.packed_x if self._copies else at.x]
+        xs += [at.reserve + arrays.dropped for arrays in buffers.arrays[:-1]]
 
         def of_x(launch: Launch) -> None:
-            for layer, direction, gates, products in self._gradients(at.reserve):
-                weights = self._weights[layer]
-                dw_ih = at.dweights + weights.w_ih + direction * weights.matrix_stride
-                where = gates, xs[layer], dw_ih
-                products.dw_ih(launch, self._positions, where, at.workspace, accumulate=accumulate)
+            for layer, direction, w_ih, _ in network.matrices:
+                gates = at.reserve + buffers.arrays[layer].gates + direction * self._gate_bytes
+                where = gates, xs[layer], at.dweights + w_ih
+                products = buffers.products[network.layer_inputs[layer]]
+                products.dw_ih(launch, positions, where, at.workspace, accumulate=accumulate)
 
         def of_h(launch: Launch) -> None:
-            workspace = at.workspace + self._buffers.beside
-            for layer, direction, gates, products in self._gradients(at.reserve):
-                weights, arrays = self._weights[layer], self._buffers.arrays[layer]
+            workspace = at.workspace + buffers.beside
+            for layer, direction, _, w_hh in network.matrices:
+                arrays = buffers.arrays[layer]
+                gates = at.reserve + arrays.gates + direction * self._gate_bytes
                 h_before = at.reserve + arrays.h_before + direction * self._state_bytes
-                dw_hh = at.dweights + weights.w_hh + direction * weights.matrix_stride
-                where = gates, h_before, dw_hh
-                products.dw_hh(launch, self._positions, where, workspace, accumulate=accumulate)
+                where = gates, h_before, at.dweights + w_hh
+                products = buffers.products[network.layer_inputs[layer]]
+                products.dw_hh(launch, positions, where, workspace, accumulate=accumulate)
 
         works = [of_x, of_h] if of_biases is None else [of_x, of_h, of_biases]
         self._memory.at_once(launch, works)
-
-    def _gradients(self, reserve: int) -> Iterator[tuple[int, int, int, BoundProducts]]:
-        """Of each layer and direction: the address of the gates' gradients, and the products."""
-        for layer, arrays in enumerate(self._buffers.arrays):
-            products = self._products[self._network.layer_inputs[layer]]
-            for direction in range(self._directions):
-                gates = reserve + arrays.gates + direction * self._gate_bytes
-                yield layer, direction, gates, products
 
     def _bias_gradients(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool
@@ -462,8 +476,8 @@ class OwnRNNExecutor(AddressExecutor):
         """Enqueue the gradients of the biases of all layers."""
         kernel = self._network.bias_kernel
         assert kernel is not None
-        blocks, biases = self._biases(at, accumulate)
-        kernel((blocks,), (_THREADS,), (biases,), stream=launch.stream)
+        biases = self._biases(at, accumulate)
+        kernel((self._network.bias_blocks,), (_THREADS,), (biases,), stream=launch.stream)
 
     def _finish(
         self,
@@ -476,33 +490,32 @@ class OwnRNNExecutor(AddressExecutor):
         kernel, packing = self._network.finish_kernel, self._network.packing
         assert kernel is not None
         assert packing is not None
-        blocks, biases = self._biases(weights, accumulate)
-        copy_blocks, copy = packing.packed_copy(self._layout, *self._dx_copy(data))
-        kernel((blocks + copy_blocks,), (_THREADS,), (biases + copy,), stream=launch.stream)
+        tables, packed_dx = self._table_addresses(data.reserve), self._buffers.packed_dx
+        where = self._layout, tables, data.workspace + packed_dx, data.dx
+        copy_blocks, copy = packing.packed_copy(*where)
+        blocks = self._network.bias_blocks + copy_blocks
+        biases = self._biases(weights, accumulate)
+        kernel((blocks,), (_THREADS,), (biases + copy,), stream=launch.stream)
 
-    def _biases(self, at: BackwardWeightsAddresses, accumulate: bool) -> tuple[int, bytes]:
-        """The blocks for the gradients of all biases, and the struct ``BiasGradients``."""
-        network, buffers, kind = self._network, self._buffers, self._network.kind
-        layers, first = len(self._weights), self._weights[0]
-        layer_sums = layer_stride = 0
-        if layers > 1:  # the same from each layer to the next
-            layer_sums = (buffers.arrays[1].bias_sums - buffers.arrays[0].bias_sums) // 4
-            layer_stride = (self._weights[1].b_ih - first.b_ih) // network.item_bytes
-        biases = _BIAS_GRADIENTS.pack(
+    def _biases(self, at: BackwardWeightsAddresses, accumulate: bool) -> bytes:
+        """The struct ``BiasGradients`` of all layers."""
+        network, buffers, first = self._network, self._buffers, self._weights[0]
+        return _BIAS_GRADIENTS.pack(
             at.reserve + buffers.arrays[0].bias_sums,
             at.dweights + first.b_ih,
             at.dweights + first.b_hh,
-            *(layers, self._directions, buffers.bias_parts),
-            *(kind.saved, kind.gates, kind.hidden, kind.padded),
-            *(layer_sums, layer_stride, first.bias_stride // network.item_bytes),
+            *(len(self._weights), self._directions, buffers.bias_parts),
+            *network.bias_sizes,
+            buffers.bias_layer_sums,
+            *network.bias_strides,
             int(accumulate),
         )
-        return layers * self._directions * kind.saved * -(-kind.hidden // _THREADS), biases
 
     def _clear(self, launch: Launch, cleared: Cleared) -> None:
         """Clear what groups exchange."""
-        if cleared.nbytes:
-            self._memory.clear(*cleared, launch.stream)
+        address, nbytes = cleared
+        if nbytes:
+            self._memory.clear(address, nbytes, launch.stream)
 
     def close(self) -> None:
         """Nothing native is held: the network keeps it for all sizes."""

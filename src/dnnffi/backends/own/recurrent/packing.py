@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from struct import Struct
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,25 +24,24 @@ _PACKED_COPY = Struct("<10q")
 """The struct ``PackedCopy`` of ``rows.cuh``."""
 
 
-class Cleared(NamedTuple):
-    """Memory that is cleared before a kernel: whole words from an address on."""
+Cleared = tuple[int, int]
+"""Address and bytes of memory that is cleared before a kernel, in whole words."""
 
-    address: int
-    nbytes: int
-
-
-class Rows(NamedTuple):
-    """Rows of ``width`` elements from an address on, one for each row of the batch and step."""
-
-    address: int
-    width: int
+TableAddresses = tuple[int, int, int]
+"""Addresses of step offsets, lengths and caller rows (`Tables`)."""
 
 
 class Packing:
-    """Makes tables, and copies padded rows of elements of ``item_bytes`` bytes to packed ones."""
+    """Makes tables, and copies padded rows to packed ones and back.
 
-    def __init__(self, item_bytes: int, memory: MemoryWithGraphs) -> None:
-        self._item_bytes = item_bytes
+    Elements have ``item_bytes`` bytes; rows of x and of y, of one step, have ``x_bytes`` and
+    ``y_bytes``.
+    """
+
+    def __init__(
+        self, item_bytes: int, x_bytes: int, y_bytes: int, memory: MemoryWithGraphs
+    ) -> None:
+        self._item_bytes, self._x_bytes, self._y_bytes = item_bytes, x_bytes, y_bytes
         self._memory = memory
         self._store = memory.kernel(*table_kernel())
         self._kernels: dict[tuple[str, int], Kernel] = {
@@ -57,56 +55,55 @@ class Packing:
         self,
         launch: Launch,
         layout: RowLayout,
-        tables_at: int,
-        x: Rows,
+        at: TableAddresses,
+        x: int,
         packed_x: int,
-        y: Rows,
+        y: int,
         of_forward: Cleared,
         of_backward: Cleared,
     ) -> None:
-        """Enqueue what a forward pass begins with: make the tables at ``tables_at``, and pack x.
+        """Enqueue what a forward pass begins with: make the tables at ``at``, and pack x.
 
-        ``x`` and ``y`` are the caller's. Past the ends of rows y is filled with zeros; the kernel
-        of the last layer writes the rest. Rows that are packed already are neither copied nor
-        filled. What the groups of both kernels exchange is cleared.
+        ``x`` and ``y`` are addresses of the caller's arrays. Past the ends of rows y is filled with
+        zeros; the kernel of the last layer writes the rest. Rows that are packed already are
+        neither copied nor filled. What the groups of both kernels exchange is cleared.
         """
         tables = layout.tables
         assert tables is not None
-        batch, steps, is_padded = layout.batch, layout.steps, layout.caller_strides is not None
-        y_row_bytes = y.width * self._item_bytes
+        batch, steps, strides = layout.batch, layout.steps, layout.caller_strides
         few, many = MAX_ROWS
         if batch > many:
-            self._store_all(launch, tables, tables_at)
-            if is_padded:
-                self._gather(launch, layout, tables_at, x, packed_x)
-                y_bytes = layout.caller_steps * batch * y_row_bytes
-                self._memory.clear(y.address, y_bytes, launch.stream)
-            for cleared in (of_forward, of_backward):
-                if cleared.nbytes:
-                    self._memory.clear(*cleared, launch.stream)
+            self._store_all(launch, tables, at[0])
+            if strides is not None:
+                self._gather(launch, layout, at, x, packed_x)
+                y_bytes = layout.caller_steps * batch * self._y_bytes
+                self._memory.clear(y, y_bytes, launch.stream)
+            for address, nbytes in (of_forward, of_backward):
+                if nbytes:
+                    self._memory.clear(address, nbytes, launch.stream)
             return
         max_rows = few if batch <= few else many
-        padded = packed = y_address = 0
         parts = 1
-        if is_padded:
-            padded, packed, y_address = x.address, packed_x, y.address
+        if strides is None:
+            x = packed_x = y = 0
+        else:
             parts, steps = -(-batch // ROWS_PER_BLOCK), layout.caller_steps
-        piece_bytes, pieces = self._pieces(padded, packed, x.width)
+        piece_bytes = self._piece_bytes(x, packed_x)
         lengths = array("i", tables.caller_lengths).tobytes()
         self._begin[max_rows, piece_bytes](
             (steps * parts,),
             (_THREADS,),
             (
-                padded,
-                packed,
-                *tables.addresses(tables_at),
-                *(of_forward.address, of_forward.nbytes // WORD_BYTES),
-                *(of_backward.address, of_backward.nbytes // WORD_BYTES),
+                x,
+                packed_x,
+                *at,
+                *(of_forward[0], of_forward[1] // WORD_BYTES),
+                *(of_backward[0], of_backward[1] // WORD_BYTES),
                 parts,
-                *(layout.caller_strides or (0, 0)),
-                pieces,
-                y_address,
-                y_row_bytes,
+                *(strides or (0, 0)),
+                self._x_bytes // piece_bytes,
+                y,
+                self._y_bytes,
                 batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
             ),
             stream=launch.stream,
@@ -114,51 +111,40 @@ class Packing:
         )
 
     def _gather(
-        self, launch: Launch, layout: RowLayout, tables_at: int, padded: Rows, packed: int
+        self, launch: Launch, layout: RowLayout, at: TableAddresses, padded: int, packed: int
     ) -> None:
-        """Enqueue the copy of rows from the caller's array to packed ones."""
-        tables, strides = layout.tables, layout.caller_strides
-        assert tables is not None
+        """Enqueue the copy of rows of x from the caller's array to packed ones."""
+        strides = layout.caller_strides
         assert strides is not None
-        step_offsets, _, caller_rows = tables.addresses(tables_at)
-        piece_bytes, pieces = self._pieces(padded.address, packed, padded.width)
+        step_offsets, _, caller_rows = at
+        piece_bytes = self._piece_bytes(padded, packed)
         self._kernels["gather_rows", piece_bytes](
             (_blocks(layout.steps * layout.batch),),
             (_THREADS,),
             (
-                *(padded.address, packed, step_offsets, caller_rows),
-                *(layout.steps, layout.batch, *strides, pieces),
+                *(padded, packed, step_offsets, caller_rows),
+                *(layout.steps, layout.batch, *strides, self._x_bytes // piece_bytes),
             ),
             stream=launch.stream,
         )
 
     def scatter(
-        self,
-        launch: Launch,
-        layout: RowLayout,
-        tables_at: int,
-        packed: int,
-        padded: int,
-        width: int,
+        self, launch: Launch, layout: RowLayout, at: TableAddresses, packed: int, padded: int
     ) -> None:
-        """Enqueue the copy of packed rows to the caller's array, with zeros past their ends."""
-        blocks, copy = self.packed_copy(layout, tables_at, packed, padded, width)
-        piece_bytes, _ = self._pieces(packed, padded, width)
-        self._kernels["scatter_rows", piece_bytes](
+        """Enqueue the copy of packed dx to the caller's, with zeros past the ends of rows."""
+        blocks, copy = self.packed_copy(layout, at, packed, padded)
+        self._kernels["scatter_rows", self._piece_bytes(packed, padded)](
             (blocks,), (_THREADS,), (copy,), stream=launch.stream
         )
 
     def packed_copy(
-        self, layout: RowLayout, tables_at: int, packed: int, padded: int, width: int
+        self, layout: RowLayout, at: TableAddresses, packed: int, padded: int
     ) -> tuple[int, bytes]:
         """Return the blocks for the copy of `scatter`, and the struct ``PackedCopy``."""
-        tables, strides = layout.tables, layout.caller_strides
-        assert tables is not None
+        steps, strides = layout.caller_steps, layout.caller_strides
         assert strides is not None
-        at, steps = tables.addresses(tables_at), layout.caller_steps
-        row_bytes = width * self._item_bytes
-        copy = _PACKED_COPY.pack(packed, padded, *at, steps, layout.batch, *strides, row_bytes)
-        return _blocks(steps * layout.batch), copy
+        sizes = steps, layout.batch, *strides, self._x_bytes
+        return _blocks(steps * layout.batch), _PACKED_COPY.pack(packed, padded, *at, *sizes)
 
     def _store_all(self, launch: Launch, tables: Tables, target: int) -> None:
         """Enqueue the storing of ``tables`` at address ``target``, as the host has made them."""
@@ -169,12 +155,10 @@ class Packing:
             values = part.tobytes().ljust(at_once * INDEX_BYTES, b"\0")
             self._store((1,), (_THREADS,), (head + values,), stream=launch.stream)
 
-    def _pieces(self, source: int, target: int, width: int) -> tuple[int, int]:
-        """Return the bytes of the widest pieces that fit, and how many a row has."""
-        row_bytes = width * self._item_bytes
-        is_aligned = (source | target | row_bytes) % WORD_BYTES == 0
-        piece_bytes = WORD_BYTES if is_aligned else self._item_bytes
-        return piece_bytes, row_bytes // piece_bytes
+    def _piece_bytes(self, source: int, target: int) -> int:
+        """Return the bytes of the widest pieces of which rows of x consist at two addresses."""
+        is_aligned = (source | target | self._x_bytes) % WORD_BYTES == 0
+        return WORD_BYTES if is_aligned else self._item_bytes
 
 
 def _blocks(rows: int) -> int:

@@ -110,6 +110,11 @@ class BoundProducts:
         self.workspace_bytes: int = max(of_x[1].workspace_bytes, *needed.values(), 0)
         of_h = [nbytes for name, nbytes in needed.items() if name.startswith("dw_hh")]
         self.dw_hh_workspace_bytes = max(of_h, default=0)
+        size = ITEM_SIZES[kind.dtype]
+        self._n_gate: tuple[int, int] | None = None
+        """Bytes to the gradients of n's product of h, in the gates and in dw_hh, of a GRU."""
+        if kind.mode == "gru":
+            self._n_gate = 3 * kind.padded * size, 2 * kind.hidden**2 * size
         is_padded = kind.padded != kind.hidden
         self.padded_bytes = kind.gates * kind.padded * row_bytes if is_padded else 0
 
@@ -175,10 +180,8 @@ class BoundProducts:
         """
         product, chosen = self._of_training["dw_hh"]
         product.run(launch, positions, chosen, at, workspace, accumulate=accumulate)
-        kind = self._kind
-        if kind.mode == "gru":
-            gates, h_before, dw_hh = at
-            size = ITEM_SIZES[kind.dtype]
-            at = gates + 3 * kind.padded * size, h_before, dw_hh + 2 * kind.hidden**2 * size
+        if self._n_gate is not None:
+            (gates, h_before, dw_hh), (of_gates, of_dw_hh) = at, self._n_gate
+            at = gates + of_gates, h_before, dw_hh + of_dw_hh
             product, chosen = self._of_training["dw_hh_n"]
             product.run(launch, positions, chosen, at, workspace, accumulate=accumulate)
