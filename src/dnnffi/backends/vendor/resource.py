@@ -19,6 +19,7 @@ class Resource:
     """
 
     _pointer: Any = None
+    _out: Any = None
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Resource:
         if status:
             self._finalizer.detach()
             raise library.error(status, create, problem)
-        self._pointer = out[0]
+        self._pointer, self._out = out[0], out
 
     @property
     def pointer(self) -> Any:
@@ -45,6 +46,13 @@ class Resource:
         if self._pointer is None:
             raise ValueError(f"this {type(self).__name__} is closed")
         return self._pointer
+
+    @property
+    def pointer_array(self) -> Any:
+        """A C array with `pointer` alone, to be read only. Raises ``ValueError`` once closed."""
+        if self._pointer is None:
+            raise ValueError(f"this {type(self).__name__} is closed")
+        return self._out
 
     @property
     def closed(self) -> bool:
