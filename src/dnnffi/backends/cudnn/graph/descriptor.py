@@ -46,14 +46,14 @@ class BackendDescriptor(Resource):
 
     _kind: ClassVar[str] = ""
     """The kind, as in ``CUDNN_BACKEND_<kind>_DESCRIPTOR``; empty in a class that is only a base."""
-    _attributes: ClassVar[Mapping[str, Attribute]]
-    _number: ClassVar[int]
+    attributes: ClassVar[Mapping[str, Attribute]]
+    number: ClassVar[int]
     """The enumerator of the kind."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls._kind:
-            cls._number = DESCRIPTORS[f"CUDNN_BACKEND_{cls._kind}_DESCRIPTOR"]
+            cls.number = DESCRIPTORS[f"CUDNN_BACKEND_{cls._kind}_DESCRIPTOR"]
 
     def __init__(self, library: Library | None, values: Mapping[str, Any]) -> None:
         """Set the values that are not None, then finalize."""
@@ -75,7 +75,7 @@ class BackendDescriptor(Resource):
             library,
             "cudnnBackendCreateDescriptor",
             "cudnnBackendDestroyDescriptor",
-            *(out, self._number, out),
+            *(out, self.number, out),
             problem=type(self).__name__,
         )
         self._kept = None
@@ -96,7 +96,7 @@ class BackendDescriptor(Resource):
     def _set(self, values: Mapping[str, Any]) -> None:
         # A new image size makes a dozen descriptors: no frame for each attribute.
         set_attribute, pointer = self.library.lib.cudnnBackendSetAttribute, self._pointer
-        attributes = self._attributes
+        attributes = self.attributes
         for name, value in values.items():
             if value is None:
                 continue
@@ -106,12 +106,18 @@ class BackendDescriptor(Resource):
             if status:
                 raise self._error(status, "cudnnBackendSetAttribute", {name: value})
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The values by attribute, None where none was set. Not for a closed descriptor."""
+        values: Mapping[str, Any] = self._kept
+        return values
+
     def _error(self, status: int, function: str, values: Mapping[str, Any]) -> Exception:
         return self.library.error(status, function, _Attempt(type(self).__name__, values))
 
     def read(self, name: str) -> Any:
         """The value of an attribute, as the library holds it; a tuple where it is a sequence."""
-        attribute = self._attributes[name]
+        attribute = self.attributes[name]
         elements = attribute.elements
         count = self._get(name, 0, ffi.NULL) if attribute.many else 1
         array = ffi.new(elements.ctype, count)
@@ -122,11 +128,11 @@ class BackendDescriptor(Resource):
     def _read_descriptors(self, name: str, cls: type[D], room: int) -> list[D]:
         """The descriptors that an attribute points to, ``room`` at most: the library fills them."""
         made = [cls._empty(self.library, self) for _ in range(room)]
-        count = self._get(name, room, self._attributes[name].elements.new(made))
+        count = self._get(name, room, self.attributes[name].elements.new(made))
         return made[:count]
 
     def _get(self, name: str, room: int, array: Any) -> int:
-        attribute = self._attributes[name]
+        attribute = self.attributes[name]
         count = ffi.new("int64_t *")
         status = self.library.lib.cudnnBackendGetAttribute(
             self.pointer, attribute.number, attribute.elements.number, room, count, array
@@ -140,7 +146,7 @@ class BackendDescriptor(Resource):
         """Every attribute that can be read and is no pointer, by name."""
         return {
             name: self.read(name)
-            for name, attribute in self._attributes.items()
+            for name, attribute in self.attributes.items()
             if attribute.readable
         }
 

@@ -36,7 +36,7 @@ class Convolution(BackendDescriptor):
     """
 
     _kind = "CONVOLUTION"
-    _attributes = table(
+    attributes = table(
         dtype=attribute("CONVOLUTION_COMP_TYPE", DATA_TYPE),
         # cuDNN 9.19 returns it only if it is called a data type.
         mode=attribute("CONVOLUTION_CONV_MODE", CONVOLUTION_MODE, readable=False),
@@ -93,7 +93,7 @@ class Pointwise(BackendDescriptor):
     """
 
     _kind = "POINTWISE"
-    _attributes = table(
+    attributes = table(
         mode=attribute("POINTWISE_MODE", POINTWISE_MODE, readable=False),
         dtype=attribute("POINTWISE_MATH_PREC", DATA_TYPE, readable=False),
     )
@@ -122,14 +122,14 @@ class GraphOperation(BackendDescriptor):
             cls._attributes_of_float64 = table(
                 **{
                     name: one._replace(elements=DOUBLE) if one.elements is FLOAT else one
-                    for name, one in cls._attributes.items()
+                    for name, one in cls.attributes.items()
                 }
             )
 
     def __init__(self, dtype: str, library: Library | None, values: Mapping[str, Any]) -> None:
         """Set the values of an operation that computes in ``dtype``."""
         if dtype == "float64":
-            self._attributes = self._attributes_of_float64  # type: ignore[misc]
+            self.attributes = self._attributes_of_float64  # type: ignore[misc]
         super().__init__(library, values)
 
 
@@ -170,21 +170,21 @@ class ConvolutionForward(ConvolutionOperation):
     """``y = conv(x, w)``."""
 
     _kind = "OPERATION_CONVOLUTION_FORWARD"
-    _attributes = _convolution("FORWARD", "X", "W", "Y")
+    attributes = _convolution("FORWARD", "X", "W", "Y")
 
 
 class ConvolutionBackwardData(ConvolutionOperation):
     """``x``, the gradient of the data, from the gradient ``y``."""
 
     _kind = "OPERATION_CONVOLUTION_BACKWARD_DATA"
-    _attributes = _convolution("BWD_DATA", "DX", "W", "DY")
+    attributes = _convolution("BWD_DATA", "DX", "W", "DY")
 
 
 class ConvolutionBackwardFilter(ConvolutionOperation):
     """``w``, the gradient of the filter, from ``x`` and the gradient ``y``."""
 
     _kind = "OPERATION_CONVOLUTION_BACKWARD_FILTER"
-    _attributes = _convolution("BWD_FILTER", "X", "DW", "DY")
+    attributes = _convolution("BWD_FILTER", "X", "DW", "DY")
 
 
 class PointwiseOperation(GraphOperation):
@@ -194,7 +194,7 @@ class PointwiseOperation(GraphOperation):
     """
 
     _kind = "OPERATION_POINTWISE"
-    _attributes = table(
+    attributes = table(
         pointwise=attribute("OPERATION_POINTWISE_PW_DESCRIPTOR", DESCRIPTOR, readable=False),
         x=attribute("OPERATION_POINTWISE_XDESC", DESCRIPTOR, readable=False),
         b=attribute("OPERATION_POINTWISE_BDESC", DESCRIPTOR, readable=False),

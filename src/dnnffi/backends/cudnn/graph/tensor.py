@@ -32,7 +32,7 @@ class Tensor(BackendDescriptor):
     """
 
     _kind = "TENSOR"
-    _attributes = table(
+    attributes = table(
         uid=attribute("TENSOR_UNIQUE_ID", INT64),
         dtype=attribute("TENSOR_DATA_TYPE", DATA_TYPE),
         dims=attribute("TENSOR_DIMENSIONS", INT64, many=True),
