@@ -18,7 +18,8 @@ class Layout(NamedTuple):
     @classmethod
     def packed(cls, shape: Sequence[int], *, channels_last: bool = False) -> Layout:
         """That of an array [N, C, ...] without gaps."""
-        return cls(tuple(shape), packed_strides(tuple(shape), channels_last))
+        shape = tuple(shape)
+        return cls(shape, packed_strides(shape, channels_last))
 
 
 class Geometry(NamedTuple):
