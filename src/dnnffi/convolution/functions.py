@@ -416,9 +416,11 @@ def _run(
         result = plan.run_at(signed[1])
     else:
         plan, arrays = _checked(asked, checked, arrays, embedding)
-        result = plan.run(*arrays)
         if knows is not None and signed is not None and plan.takes(arrays):
+            result = plan.run_at(signed[1])
             knows.calls.add(signed[0], plan)
+        else:
+            result = plan.run(*arrays)
     if checked.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
