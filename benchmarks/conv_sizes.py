@@ -5,10 +5,10 @@
 For each layer a class is tuned at one size. Then sizes of the same class are drawn.
 
 Host: microseconds until the first call of each size returns, on a drained device, the median and
-the largest; the part of it in which cuDNN finalizes the plan; and a second call of the size. GPU:
-the time of the plan that the class gives relative to that of a plan measured for these very sizes,
-and for dnnffi's own kernels sizes as arguments relative to sizes as constants: medians of turns,
-each in a CUDA graph; the geometric mean and the largest of the quotients.
+the largest; the part of it in which cuDNN finalizes descriptors; and a second call of the size.
+GPU: the time of the plan that the class gives relative to that of a plan measured for these very
+sizes, and for dnnffi's own kernels sizes as arguments relative to sizes as constants: medians of
+turns, each in a CUDA graph; the geometric mean and the largest of the quotients.
 
 Results on disk are not used: ``DNNFFI_CACHE_DIR`` is off in this process.
 """
@@ -34,7 +34,6 @@ from dnnffi import files
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.cudnn.conv_classes import size_class
 from dnnffi.backends.cudnn.conv_executor import OWN, OwnGather
-from dnnffi.backends.cudnn.graph import plans
 from dnnffi.cli.machine import machine
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.device.arrays import in_layout
@@ -165,10 +164,28 @@ def summary(quotients: list[float]) -> list[float]:
     return [statistics.geometric_mean(quotients), max(quotients)] if quotients else []
 
 
+class TimedLibrary:
+    """The functions of libcudnn; the time of ``cudnnBackendFinalize`` is added up."""
+
+    def __init__(self, lib: Any) -> None:
+        self.lib = lib
+        self.finalize_us = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.lib, name)
+
+    def cudnnBackendFinalize(self, descriptor: Any) -> int:
+        start = time.perf_counter()
+        status: int = self.lib.cudnnBackendFinalize(descriptor)
+        self.finalize_us += (time.perf_counter() - start) * 1e6
+        return status
+
+
 class Size(NamedTuple):
     """The figures of one size: microseconds of the host, and quotients of times on the GPU."""
 
     new_us: float
+    finalize_us: float
     again_us: float
     class_over_exact: float
     is_refused: bool
@@ -183,7 +200,12 @@ def one_size(problem: ConvProblem) -> Size:
         made.append(plan_of(problem))
         made[0].run(*given, out=out)
 
-    new_us = host_microseconds(new)
+    library = conv_backends.of("cudnn").resources.library
+    library.lib = timed = TimedLibrary(library.lib)
+    try:
+        new_us = host_microseconds(new)
+    finally:
+        library.lib = timed.lib
     (plan,) = made
     again_us = host_microseconds(lambda: plan.run(*given, out=out))
     refused = "was refused" in plan.report()
@@ -195,7 +217,8 @@ def one_size(problem: ConvProblem) -> Size:
             "exact": lambda: exact.run(*given, out=out),
         }
     )
-    return Size(new_us, again_us, times["class"] / times["exact"], refused)
+    quotient = times["class"] / times["exact"]
+    return Size(new_us, timed.finalize_us, again_us, quotient, refused)
 
 
 def row(name: str, operation: str, count: int, seed: int) -> dict[str, Any]:
@@ -206,26 +229,14 @@ def row(name: str, operation: str, count: int, seed: int) -> dict[str, Any]:
     first = plan_of(layer.problem(operation, batch, tuple(sizes)))
     first.autotune()
     tuning, state = first._plan.tuning, first._plan._class
-    finalizing: list[float] = []
-    finalize = plans.ExecutionPlan
-
-    def timed(*arguments: Any, **keywords: Any) -> Any:
-        start = time.perf_counter()
-        made = finalize(*arguments, **keywords)
-        finalizing.append((time.perf_counter() - start) * 1e6)
-        return made
-
-    found, generals, finalized = [], [], []
+    found, generals = [], []
     for problem in drawn(layer, operation, count, random):
-        plans.ExecutionPlan = timed  # type: ignore[assignment, misc]
-        finalizing.clear()
         found.append(one_size(problem))
-        finalized += finalizing[:1]  # of the new plan, before those that are measured
-        plans.ExecutionPlan = finalize  # type: ignore[misc]
         if tuning.choice.engine == OWN and tuning.choice.knobs:
             generals.append(general(problem, tuning.choice))
         state.adopt(tuning)  # and not what was measured for this size
     news = [one.new_us for one in found]
+    finalized = [one.finalize_us for one in found if one.finalize_us]
     return {
         "layer": name,
         "operation": operation,

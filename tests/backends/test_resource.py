@@ -9,7 +9,7 @@ import sys
 import pytest
 from stress.bounds import in_child
 
-from dnnffi.backends.vendor.resource import Resource
+from dnnffi.backends.vendor.resource import Resource, ResourceGroup
 
 
 class Native:
@@ -166,6 +166,46 @@ def test_a_forked_child_destroys_what_it_made_alone(native, resource):
     in_child(work)
     resource.close()
     assert native.destroyed == ["object 1"]
+
+
+def grouped(native, count=3, making=3):
+    """A group with room for ``count`` objects, of which ``making`` were made."""
+    out = [None] * count
+    group = ResourceGroup(out, count, native.destroy)
+    for index in range(making):
+        out[index] = f"object {index + 1}"
+    return group
+
+
+def test_a_group_destroys_the_newest_first_and_once(native):
+    group = grouped(native)
+    group.complete("object 3")
+    assert group.pointer == "object 3"
+    group.close()
+    group.close()
+    assert native.destroyed == ["object 3", "object 2", "object 1"]
+    with pytest.raises(ValueError, match="this ResourceGroup is closed"):
+        _ = group.pointer
+
+
+def test_a_group_that_is_not_complete_destroys_what_was_made(native):
+    group = grouped(native, making=2)
+    assert group.closed
+    del group
+    gc.collect()
+    assert native.destroyed == ["object 2", "object 1"]
+
+
+def test_a_forked_child_destroys_no_group_of_its_parent(native):
+    group = grouped(native)
+
+    def work():
+        group.close()
+        assert native.destroyed == []
+
+    in_child(work)
+    group.close()
+    assert len(native.destroyed) == 3
 
 
 def test_nothing_is_destroyed_at_exit():

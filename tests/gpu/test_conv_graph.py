@@ -19,6 +19,7 @@ from dnnffi.backends.cudnn.graph.build import graph_of
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig
 from dnnffi.backends.cudnn.graph.execution import ExecutionPlan, execute
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
+from dnnffi.backends.cudnn.graph.recipe import PlanRecipe
 from dnnffi.backends.vendor.handle import close_handles, current_launch
 
 cupy = pytest.importorskip("cupy")
@@ -201,6 +202,32 @@ def test_a_plan_made_again_from_its_parts(handle, library):
     assert rebuilt.workspace_size == info.workspace_size
     found = problem.run(handle, candidate._replace(plan=rebuilt), graph, "y").get()
     assert (found == expected).all()
+
+
+@both_layouts
+@pytest.mark.parametrize("parts", ["", "br", "zbr"])
+def test_a_recipe_makes_plans_of_other_sizes(handle, channels_last, parts):
+    _, geometry, options = Problem(RESNET, "float16", channels_last, MEMORY).fused(parts)
+    graph = graph_of("forward", geometry, handle, **options)
+    recipe = PlanRecipe(graph, first_or_skip(handle, graph).info)
+    problem = Problem(RESNET._replace(x=(5, 64, 32, 24)), "float16", channels_last, MEMORY)
+    expected, geometry, _ = problem.fused(parts)
+    candidate = recipe.make(handle, geometry, Allowed())
+    assert candidate is not None
+    assert not wrong(problem, candidate, problem.run(handle, candidate, graph, "y"), expected)
+
+
+@both_layouts
+def test_a_recipe_makes_plans_of_gradients_of_other_sizes(handle, channels_last):
+    problem = Problem(RESNET._replace(x=(5, 64, 32, 24)), "float16", channels_last, MEMORY)
+    for operation, written, expected in problem.gradients():
+        graph = graph_of(operation, RESNET.geometry("float16", channels_last), handle)
+        recipe = PlanRecipe(graph, first_or_skip(handle, graph).info)
+        geometry = problem.case.geometry("float16", channels_last)
+        candidate = recipe.make(handle, geometry, Allowed())
+        assert candidate is not None
+        found = problem.run(handle, candidate, graph, written)
+        assert not wrong(problem, candidate, found, expected)
 
 
 def test_what_a_plan_needs_outlives_its_graph(handle):

@@ -23,7 +23,7 @@ from dnnffi.backends.cudnn.conv_classes import (
     size_class,
 )
 from dnnffi.backends.cudnn.conv_plan import CALLS_PER_ATTEMPT
-from dnnffi.backends.cudnn.graph import known_wrong, plans
+from dnnffi.backends.cudnn.graph import plans, recipe
 from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -70,7 +70,7 @@ def engine_of(plan):
 
 @pytest.fixture
 def counts(monkeypatch):
-    """Counts by name: heuristics asked, plans finalized, measurements, comparisons."""
+    """Counts by name: heuristics asked, plans by how they were made, measurements, comparisons."""
     counts = Counter()
 
     def counted(module, name, label):
@@ -84,6 +84,7 @@ def counts(monkeypatch):
 
     counted(plans, "EngineHeuristics", "heuristics")
     counted(plans, "ExecutionPlan", "plans")
+    counted(recipe.PlanRecipe, "make", "plans by a recipe")
     counted(conv_tuner, "measure_plans", "measurements")
     counted(conv_tuner, "check", "comparisons")
     return counts
@@ -177,7 +178,7 @@ def test_a_new_size_asks_no_heuristic_and_makes_one_plan(host, counts, operation
     counts.clear()
     for size in SAME_CLASS:
         check(host, problem_of(size, operation))
-    assert counts == {"plans": len(SAME_CLASS)}
+    assert counts == {"plans by a recipe": len(SAME_CLASS)}
 
 
 def test_a_new_size_costs_the_same_number_of_calls_each_time(host, folder):
@@ -193,8 +194,8 @@ def test_a_new_size_costs_the_same_number_of_calls_each_time(host, folder):
         assert host.calls("cudnnBackendExecute") == 1
         assert host.calls("cudnnCreate") == host.calls("cudnnSetStream") == 0
     ((created, finalized, _, _),) = seen
-    # x, w, y, convolution, operation, graph, engine, knob, configuration, plan, addresses
-    assert created == finalized == 11
+    # x, y, operation, graph, engine, configuration, plan, addresses
+    assert created == finalized == 8
     assert kernels == []
     assert len(host.memory.graphs) == captures
 
@@ -207,7 +208,7 @@ def test_a_measured_choice_is_that_of_every_size_of_the_class(host, folder, coun
         for size in SAME_CLASS:
             plan = check(host, problem_of(size, tune=tune))
             assert engine_of(plan) == 2
-    assert counts == {"plans": 2 * len(SAME_CLASS)}
+    assert counts == {"plans by a recipe": 2 * len(SAME_CLASS)}
     report = plan.report()
     assert "size class of the layer: 256 to 1,023 output positions" in report
     assert "(x has 1,008)" in report
@@ -231,13 +232,26 @@ def test_sizes_of_another_class_ask_the_heuristics(host, counts):
 # Refusals
 
 
+@pytest.fixture
+def odd(monkeypatch, counts):
+    """Engines that compute no further problem."""
+    engines = set()
+    make = recipe.PlanRecipe.make
+
+    def by_recipe(known, *asked):
+        return None if known.info.engine in engines else make(known, *asked)
+
+    monkeypatch.setattr(recipe.PlanRecipe, "make", by_recipe)
+    monkeypatch.setattr(plans, "known_wrong", lambda graph, e: "is odd" if e in engines else "")
+    return engines
+
+
 def test_a_size_that_the_choice_cannot_compute_is_run_by_the_heuristics(
-    host, folder, counts, monkeypatch
+    host, folder, counts, odd, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
     assert engine_of(check(host, problem_of(KNOWN, tune=True))) == 2
-    real = known_wrong.known_wrong
-    monkeypatch.setattr(plans, "known_wrong", lambda graph, e: "is odd" if e == 2 else "")
+    odd.add(2)
     counts.clear()
     plan = check(host, problem_of(SAME_CLASS[0]))
     assert engine_of(plan) == 1
@@ -251,19 +265,19 @@ def test_a_size_that_the_choice_cannot_compute_is_run_by_the_heuristics(
     counts.clear()
     assert engine_of(check(host, problem_of(SAME_CLASS[1]))) == 1
     assert counts["heuristics"] == 0
-    monkeypatch.setattr(plans, "known_wrong", real)
+    odd.clear()
     plan = check(host, problem_of(SAME_CLASS[2]))
     assert engine_of(plan) == 2
     assert "refused 2 time(s)" in plan.report()
 
 
-def test_a_heuristic_choice_that_is_refused_is_asked_for_anew(host, counts, monkeypatch):
+def test_a_heuristic_choice_that_is_refused_is_asked_for_anew(host, counts, odd):
     assert engine_of(check(host, problem_of(KNOWN))) == 1
-    monkeypatch.setattr(plans, "known_wrong", lambda graph, e: "is odd" if e == 1 else "")
+    odd.add(1)
     assert engine_of(check(host, problem_of(SAME_CLASS[0]))) == 2
     counts.clear()
     assert engine_of(check(host, problem_of(SAME_CLASS[1]))) == 2
-    assert counts == {"plans": 1}
+    assert counts == {"plans by a recipe": 1}
 
 
 def test_a_plan_that_fails_when_it_runs_is_followed_by_the_next(host):
@@ -324,7 +338,7 @@ def test_a_class_that_is_not_measured_takes_the_choice_of_its_neighbour(
     assert "taken over from a neighbouring class, for x [4, 4, 8, 16], ms:" in plan.report()
     counts.clear()
     assert engine_of(check(host, problem_of((9, 12, 12)))) == 2
-    assert counts == {"plans": 1}
+    assert counts == {"plans by a recipe": 1}
 
 
 def test_a_class_far_from_a_measured_one_asks_the_heuristics(host, folder, monkeypatch):

@@ -45,7 +45,7 @@ from dnnffi.spec.conv_problem import (
     check_activation,
 )
 from dnnffi.spec.layouts import CHANNELS_FIRST, memory_layout
-from dnnffi.spec.names import Activation, BackendName
+from dnnffi.spec.names import Activation, BackendName, DType
 
 Sizes = int | Sequence[int]
 
@@ -416,9 +416,11 @@ def _run(
         result = plan.run_at(signed[1])
     else:
         plan, arrays = _checked(asked, checked, arrays, embedding)
-        result = plan.run(*arrays)
         if knows is not None and signed is not None and plan.takes(arrays):
+            result = plan.run_at(signed[1])
             knows.calls.add(signed[0], plan)
+        else:
+            result = plan.run(*arrays)
     if checked.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
@@ -470,14 +472,12 @@ def _checked(
         _check_arrays(found, plan.argument_shapes, device, names, arrays)
         return plan, arrays
     _check_dtype(names[0], first)
-    spec = ConvSpec.from_weight_shape(
-        w_shape,
-        **dict(zip(_GEOMETRY, geometry, strict=True)),
-        groups=groups,
-        transposed=transposed,
-        dtype=first.dtype.name,
-        name="w_shape" if operation == BACKWARD_WEIGHTS else "w",
-    )
+    name = "w_shape" if operation == BACKWARD_WEIGHTS else "w"
+    rest = groups, transposed, first.dtype.name, name
+    if len(w_shape) == rank + 2:
+        spec = _spec_of(w_shape, sizes, *rest)
+    else:  # sizes have the rank of the first array, and the error is of the weights
+        spec = _make_spec(w_shape, geometry, *rest)
     problem = ConvProblem.of(
         operation,
         spec,
@@ -494,6 +494,26 @@ def _checked(
     return found.plans.get(key, lambda: found.prepare(problem, device)), arrays
 
 
+def _make_spec(
+    w_shape: tuple[int, ...],
+    geometry: tuple[Any, ...],
+    groups: int,
+    transposed: bool,
+    dtype: DType,
+    name: str,
+) -> ConvSpec:
+    """Return the spec of a call; ``name`` is that of the argument with the weights' shape."""
+    return ConvSpec.from_weight_shape(
+        w_shape,
+        **dict(zip(_GEOMETRY, geometry, strict=True)),
+        groups=groups,
+        transposed=transposed,
+        dtype=dtype,
+        name=name,
+    )
+
+
+_spec_of = lru_cache(maxsize=1024)(_make_spec)  # asked for each image size
 _layout_of = lru_cache(maxsize=1024)(memory_layout)  # asked in every call
 
 

@@ -7,6 +7,7 @@ strides, or every view with gaps would have a plan of its own: plans copy such a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, Self, get_args
 
 from dnnffi.spec.checks import (
@@ -132,7 +133,7 @@ class ConvProblem(NamedTuple):
     def strides(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Bytes from one element to the next in each dimension of an array without gaps."""
         item = ITEM_SIZES[self.spec.dtype]
-        return tuple(stride * item for stride in packed_strides(shape, self.channels_last))
+        return tuple([stride * item for stride in packed_strides(shape, self.channels_last)])
 
     @property
     def x_shape(self) -> tuple[int, ...]:
@@ -142,7 +143,7 @@ class ConvProblem(NamedTuple):
     @property
     def y_shape(self) -> tuple[int, ...]:
         """Shape of ``y``, ``dy`` and the residual."""
-        return self.spec.y_shape(self.batch, self.sizes)
+        return _y_shape(self.spec, self.batch, self.sizes)
 
     @property
     def argument_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -181,6 +182,11 @@ class ConvProblem(NamedTuple):
         factors = {"residual": f"{self.alpha} * "}
         more = "".join(f" + {factors.get(part, '')}{part}" for part in self.epilogue)
         return f"{self.operation}{more} of {self.spec}, x {list(self.x_shape)} {self.layout}"
+
+
+@lru_cache(maxsize=1024)  # asked several times for each problem
+def _y_shape(spec: ConvSpec, batch: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return spec.y_shape(batch, sizes)
 
 
 def check_activation(activation: object) -> Activation | None:

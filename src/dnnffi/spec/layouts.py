@@ -37,6 +37,8 @@ def is_packed(
     ``strides`` are in elements, or in bytes where ``itemsize`` is the bytes of an element.
     """
     packed = packed_strides(shape, channels_last)
+    if itemsize == 1 and strides == packed:
+        return True
     return all(
         size == 1 or stride == wanted * itemsize
         for size, stride, wanted in zip(shape, strides, packed, strict=True)

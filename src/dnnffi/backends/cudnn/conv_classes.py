@@ -61,11 +61,12 @@ def output_positions(problem: ConvProblem) -> int:
 
 def size_class(problem: ConvProblem) -> SizeClass:
     """Return the size class of a problem with a batch."""
-    magnitude = (output_positions(problem).bit_length() - 1) // 2
+    x_shape, y_shape = problem.x_shape, problem.y_shape
+    magnitude = ((problem.batch * prod(y_shape[2:])).bit_length() - 1) // 2
     item = ITEM_SIZES[problem.spec.dtype]
     dimension = 1 if problem.channels_last else -1
-    rows = (shape[dimension] * item for shape in (problem.x_shape, problem.y_shape))
-    return SizeClass(magnitude, not any(nbytes % ALIGNMENT for nbytes in rows))
+    rows = x_shape[dimension] * item | y_shape[dimension] * item
+    return SizeClass(magnitude, rows % ALIGNMENT == 0)
 
 
 def layer_of(problem: ConvProblem) -> ConvProblem:

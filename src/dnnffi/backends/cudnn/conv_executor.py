@@ -6,8 +6,9 @@ three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cached_property, lru_cache
 from operator import itemgetter
 from reprlib import repr as brief
 from typing import Any, NamedTuple, Protocol, cast
@@ -29,6 +30,7 @@ from dnnffi.backends.cudnn.graph.plans import (
     Refusal,
     candidate_of,
 )
+from dnnffi.backends.cudnn.graph.recipe import PlanRecipe
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.backends.own.depthwise import gather, weights
 from dnnffi.backends.own.depthwise.faster import is_faster
@@ -38,6 +40,7 @@ from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.execution.cache import PlanCache
 from dnnffi.spec.checks import INT64_MAX
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 
@@ -90,6 +93,10 @@ class EngineChoice(NamedTuple):
         if self.engine == OWN:
             return f"dnnffi's kernel{knobs}"
         return f"engine {self.engine}{knobs}{'' if self.fused else ' and a kernel more'}"
+
+
+Recipes = PlanCache[PlanRecipe]
+"""What makes the plans of a layer for further sizes, by `EngineChoice`."""
 
 
 def _is_int64(value: object) -> bool:
@@ -169,29 +176,26 @@ def own_choice_for(problem: ConvProblem, choice: EngineChoice) -> EngineChoice:
 class GraphExecutor:
     """One problem by one plan of cuDNN's (``cudnnBackendExecute``).
 
-    ``epilogue`` follows it where the graph is of the convolution alone.
+    ``graph_operands`` are those of the plan's graph. ``epilogue`` follows it where the graph is of
+    the convolution alone.
     """
 
     def __init__(
         self,
         problem: ConvProblem,
-        graph: ConvolutionGraph,
+        graph_operands: tuple[str, ...],
         found: Candidate,
         epilogue: EpilogueKernel | None,
     ) -> None:
-        _, operands = _GRAPHS[problem.operation, problem.spec.transposed]
-        *read, result = operands
-        more = [name for name in ("bias", "residual") if name in graph.operands]
         self.fused = epilogue is None
         self._info = found.info
         self.workspace_bytes = found.info.workspace_size
         self.choice = EngineChoice(self.fused, found.info.engine, tuple(found.info.knobs.items()))
         self._plan = found.plan
         self._epilogue = epilogue
-        uids = tuple(UIDS[name] for name in (*read, *more, result))
+        asked = problem.operation, problem.spec.transposed, graph_operands
+        uids, self._addresses = _order_in_pack(*asked)
         self._packs = VariantPacks(uids, library=found.plan.library)
-        in_pack = ("first", "second", *more, "result", "workspace")
-        self._addresses = itemgetter(*map(ConvAddresses._fields.index, in_pack))
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
         execute(launch, self._plan, self._packs.at(self._addresses(at)))
@@ -207,6 +211,18 @@ class GraphExecutor:
         return str(self._info)
 
 
+@lru_cache(maxsize=64)  # asked for each size
+def _order_in_pack(
+    operation: str, transposed: bool, graph_operands: tuple[str, ...]
+) -> tuple[tuple[int, ...], Callable[[ConvAddresses], tuple[int, ...]]]:
+    """Return the uids of a graph's operands, and what takes their addresses and the workspace's."""
+    _, (*read, result) = _GRAPHS[operation, transposed]
+    more = [name for name in ("bias", "residual") if name in graph_operands]
+    in_pack = ("first", "second", *more, "result", "workspace")
+    addresses = itemgetter(*map(ConvAddresses._fields.index, in_pack))
+    return tuple(UIDS[name] for name in (*read, *more, result)), addresses
+
+
 class ConvExecutors:
     """The executors of a problem for the calling thread, best first: an iterator that makes each.
 
@@ -216,6 +232,7 @@ class ConvExecutors:
     asks for all that cuDNN knows, and first for all of our own, for which there is always time.
     ``refused`` lists the candidates that were left out so far, with reasons. Without
     ``specialized``, dnnffi's kernels are those that serve all sizes of a layer, if there are any.
+    ``recipes`` are those of the layer: a plan that they have is made by one, and others are added.
     """
 
     def __init__(
@@ -226,8 +243,10 @@ class ConvExecutors:
         *,
         to_measure: bool = False,
         specialized: bool = True,
+        recipes: Recipes | None = None,
     ) -> None:
         self._specialized = specialized
+        self._recipes = recipes
         self._library = library
         self.problem = problem
         self._device = launch.device
@@ -238,7 +257,6 @@ class ConvExecutors:
         options = problem.options
         self._allowed = Allowed(options.math, options.deterministic, options.workspace_limit)
         check_limits(LIMITS, problem, library)
-        self._geometry = geometry_of(problem)
         self.refused: list[Refusal] = []
         self._executors = self._all()
 
@@ -277,7 +295,29 @@ class ConvExecutors:
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
         alone = self.problem.epilogue and not graph.fused
-        return GraphExecutor(self.problem, graph, candidate, self._epilogue if alone else None)
+        epilogue = self._epilogue if alone else None
+        executor = GraphExecutor(self.problem, graph.operands, candidate, epilogue)
+        recipes, choice = self._recipes, executor.choice
+        if recipes is not None and recipes.find(choice) is None:
+            # Where the knobs cannot be described, each size is made descriptor by descriptor.
+            with suppress(CudnnError, UnsupportedError, MemoryError):
+                recipes.get(choice, lambda: PlanRecipe(graph, candidate.info))
+        return executor
+
+    def _by_recipe(self, choice: EngineChoice) -> GraphExecutor | None:
+        """Return the executor of a choice, if there is a recipe that can make it."""
+        recipe = None if self._recipes is None else self._recipes.find(choice)
+        if recipe is None:
+            return None
+        made = recipe.make(self._handle, self._geometry, self._allowed)
+        if made is None:
+            return None
+        epilogue = None if choice.fused else self._epilogue
+        return GraphExecutor(self.problem, recipe.operands, made, epilogue)
+
+    @cached_property
+    def _geometry(self) -> Geometry:
+        return geometry_of(self.problem)
 
     @cached_property
     def _epilogue(self) -> EpilogueKernel:
@@ -302,6 +342,8 @@ class ConvExecutors:
             return self._own(own_choice_for(self.problem, choice))
         if self.problem.epilogue and not choice.fused and not self._compiles:
             raise ValueError(f"{choice} needs a kernel of dnnffi, and none can be compiled")
+        if (executor := self._by_recipe(choice)) is not None:
+            return executor
         graph = self._graph(choice.fused and bool(self.problem.epilogue))
         if not 0 <= choice.engine < graph.graph.read("engine_count"):
             raise ValueError(f"there is no {choice} for {self.problem}")

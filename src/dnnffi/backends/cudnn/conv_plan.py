@@ -136,7 +136,8 @@ class CudnnConvPlan(ConvProblemPlan):
         launch = self._launch(self.device, self._current_stream())
         specialized = self._class.specializes(self.problem)
         asked = self._resources.library, self.problem, launch
-        executors = ConvExecutors(*asked, specialized=specialized)
+        recipes = self._class.recipes
+        executors = ConvExecutors(*asked, specialized=specialized, recipes=recipes)
         executor = self._first_executor(executors)
         self._choice = executor.choice
         launch_on, stop = partial(self._launch, self.device), self._captures.stop

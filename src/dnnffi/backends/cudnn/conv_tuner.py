@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.conv_interface import ConvResources
 from dnnffi.backends.cudnn.conv_classes import SizeClass, layer_of, size_class
-from dnnffi.backends.cudnn.conv_executor import OWN, EngineChoice
+from dnnffi.backends.cudnn.conv_executor import OWN, EngineChoice, Recipes
 from dnnffi.backends.cudnn.conv_tuning import ConvTuning, TimedChoice, check, measure_plans
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import Turn
@@ -21,6 +21,12 @@ from dnnffi.spec.conv_problem import ConvProblem
 
 MAX_CLASSES = 4096
 """Size classes of all layers whose state is kept in a process."""
+
+MAX_LAYERS = 1024
+"""Layers whose recipes are kept in a process."""
+
+MAX_RECIPES = 4
+"""Recipes of a layer that are kept. One takes 8 to 13 KB of host memory."""
 
 MAX_KNOWN = 8
 """Candidates of a neighbouring class that are measured for another one."""
@@ -46,11 +52,13 @@ class ClassState:
     calls : calls since a measurement of the class was asked for and was not possible
     num_refused : how often a choice of the class could not be made for a problem of it
     is_looked_up : whether the measurements on disk and of neighbours were looked at
+    recipes : what makes plans of the layer for further sizes, shared by its classes
     measuring : held by the thread that measures the class
     """
 
-    def __init__(self, size: SizeClass) -> None:
+    def __init__(self, size: SizeClass, recipes: Recipes) -> None:
         self.size = size
+        self.recipes = recipes
         self.tuning: ConvTuning | None = None
         self.neighbour: ConvTuning | None = None
         self.calls = 0
@@ -94,6 +102,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         super().__init__("conv", resources.memory)
         self._resources = resources
         self._states: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
+        self._recipes: PlanCache[Recipes] = PlanCache(MAX_LAYERS)
 
     def state(self, problem: ConvProblem, device: int) -> ClassState:
         """Return what is known about the class of a problem.
@@ -106,7 +115,8 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         key = layer, size, device
         state = self._states.find(key)
         if state is None:
-            state = self._states.get(key, lambda: ClassState(size))
+            recipes = self._recipes.get((layer, device), lambda: PlanCache(MAX_RECIPES))
+            state = self._states.get(key, lambda: ClassState(size, recipes))
         if not state.is_looked_up and not self.is_capturing():
             found = self._from_disk(self._key(problem, device), problem, device)
             if state.tuning is None:  # else another thread has measured meanwhile
@@ -160,6 +170,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
     def clear(self) -> None:
         super().clear()
         self._states.clear()
+        self._recipes.clear()
 
     def _measured(self, problem: ConvProblem, device: int) -> ConvTuning | None:
         return measure_plans(problem, device, self._resources)

@@ -44,7 +44,8 @@ def check_limits(limits: Iterable[Limit[Asked]], asked: Asked, library: Any) -> 
 
 def _padded_beyond(problem: ConvProblem) -> bool:
     spec = problem.spec
-    return any(more >= step for more, step in zip(spec.output_padding, spec.stride, strict=True))
+    pairs = zip(spec.output_padding, spec.stride, strict=True)
+    return spec.transposed and any(more >= step for more, step in pairs)
 
 
 OUTPUT_PADDING: Limit[ConvProblem] = Limit(

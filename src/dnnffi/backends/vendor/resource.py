@@ -19,6 +19,7 @@ class Resource:
     """
 
     _pointer: Any = None
+    _out: Any = None
 
     def __init__(
         self,
@@ -30,14 +31,18 @@ class Resource:
         problem: object = "",
     ) -> None:
         # First, so that what comes in between, as Ctrl-C may, leaves nothing behind.
-        self._finalizer = weakref.finalize(self, _end, _forks, out, getattr(library.lib, destroy))
-        # At exit the driver may be gone before us; the process takes the object with it.
-        self._finalizer.atexit = False
+        self._own(out, 1, getattr(library.lib, destroy))
         status = getattr(library.lib, create)(*arguments or (out,))
         if status:
             self._finalizer.detach()
             raise library.error(status, create, problem)
-        self._pointer = out[0]
+        self._pointer, self._out = out[0], out
+
+    def _own(self, out: Any, count: int, destroy: Callable[[Any], object]) -> None:
+        """Register the destruction of the native objects in ``out``, at most ``count``."""
+        self._finalizer = weakref.finalize(self, _end, _forks, out, count, destroy)
+        # At exit the driver may be gone before us; the process takes the object with it.
+        self._finalizer.atexit = False
 
     @property
     def pointer(self) -> Any:
@@ -45,6 +50,13 @@ class Resource:
         if self._pointer is None:
             raise ValueError(f"this {type(self).__name__} is closed")
         return self._pointer
+
+    @property
+    def pointer_array(self) -> Any:
+        """A C array with `pointer` alone, to be read only. Raises ``ValueError`` once closed."""
+        if self._pointer is None:
+            raise ValueError(f"this {type(self).__name__} is closed")
+        return self._out
 
     @property
     def closed(self) -> bool:
@@ -68,6 +80,21 @@ class Resource:
         self.close()
 
 
+class ResourceGroup(Resource):
+    """Owns native objects that are made one after the other, and destroyed newest first.
+
+    ``out`` is a C array of ``count`` NULLs, to whose elements the library writes the objects. The
+    caller calls `complete` when all are made.
+    """
+
+    def __init__(self, out: Any, count: int, destroy: Callable[[Any], object]) -> None:
+        self._own(out, count, destroy)
+
+    def complete(self, pointer: Any) -> None:
+        """Set `pointer`, the object for which the others were made."""
+        self._pointer = pointer
+
+
 _forks = 0  # that led to this process; asking for its number is a call of the system
 
 
@@ -79,7 +106,10 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
-def _end(forks: int, out: Any, destroy: Callable[[Any], object]) -> None:
+def _end(forks: int, out: Any, count: int, destroy: Callable[[Any], object]) -> None:
     # In a forked child it is the parent's, and the library may have been in the middle of anything.
-    if out[0] and forks == _forks:
-        destroy(out[0])
+    if forks != _forks:
+        return
+    for index in reversed(range(count)):
+        if out[index]:
+            destroy(out[index])

@@ -335,6 +335,25 @@ def test_an_operation_keeps_its_tensors(counted):
     assert all(one() is None for one in alive)
 
 
+def test_graphs_of_several_sizes_name_the_same_descriptors(counted):
+    # So a recipe describes weights, filter and functions once for all sizes.
+    w, how = tensor(2, (4, 6, 3, 3), counted), convolution(counted)
+    row, add = tensor(5, (1, 4, 1, 1), counted), Pointwise("add", "float32", library=counted)
+    graphs = []
+    for size in (8, 9, 12):
+        x, y = (tensor(1, (2, 6, size, 8), counted), tensor(3, (2, 4, size - 2, 6), counted))
+        between = tensor(17, (2, 4, size - 2, 6), counted, virtual=True)
+        operations = (
+            ConvolutionForward(how, x, w, between, library=counted),
+            PointwiseOperation(add, between, y, row, library=counted),
+        )
+        graphs.append(OperationGraph(operations, library=counted))
+    assert len({graph.read("engine_count") for graph in graphs}) == 1
+    assert counted.lib.created == 4 + 3 * 6
+    for graph in graphs:
+        graph.close()
+
+
 def test_cudnn_keeps_a_copy_of_what_an_operation_names(counted):
     operation, named = convolved(counted)
     for one in named:

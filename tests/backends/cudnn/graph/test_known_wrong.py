@@ -13,6 +13,7 @@ GRAPH = ConvolutionGraph(
     channels_last=True,
     fused=False,
     kernel=(5, 5),
+    images={},
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,18 +16,28 @@ def _same(value: Any) -> Any:
 
 
 class Elements(NamedTuple):
-    """What an attribute is an array of: cuDNN's type, the C type, the way to Python and back."""
+    """What an attribute is an array of: cuDNN's type, the C type, the way to Python and back.
+
+    ``known`` has C arrays of single values that are used again and again. The library only reads
+    them, so all threads share them.
+    """
 
     number: int
     ctype: str
     encode: Callable[[Any], Any] = _same
     decode: Callable[[Any], Any] = _same
+    known: Mapping[Any, Any] = MappingProxyType({})
 
     def new(self, values: Sequence[Any]) -> Any:
         """A C array of ``values``."""
         if self.encode is _same:
             return ffi.new(self.ctype, values)
         return ffi.new(self.ctype, [self.encode(value) for value in values])
+
+    def one(self, value: Any) -> Any:
+        """Return a C array of one value."""
+        found = self.known.get(value)
+        return self.new((value,)) if found is None else found
 
 
 def _enumerators(kind: str, names: Mapping[str, int]) -> Elements:
@@ -38,21 +48,44 @@ def _enumerators(kind: str, names: Mapping[str, int]) -> Elements:
         "int[]",
         lambda value: names[value] if isinstance(value, str) else value,
         lambda number: known.get(number, number),
+        {name: ffi.new("int[]", (number,)) for name, number in names.items()},
     )
+
+
+class Pointers(Elements):
+    """Elements that are native objects, given by their owners."""
+
+    __slots__ = ()
+
+    def one(self, value: Any) -> Any:
+        """Return a C array of one pointer, which the owner has already."""
+        return value.pointer_array
 
 
 def _pointer(owner: Any) -> Any:
     return owner.pointer
 
 
-INT64 = Elements(types.ELEMENTS["CUDNN_TYPE_INT64"], "int64_t[]")
-BOOLEAN = Elements(types.ELEMENTS["CUDNN_TYPE_BOOLEAN"], "bool[]")
+def _numbers(kind: str, ctype: str, known: Iterable[int]) -> Elements:
+    """Numbers that are the same in C and in Python; ``known`` are frequent ones."""
+    return Elements(
+        types.ELEMENTS[kind],
+        ctype,
+        known={number: ffi.new(ctype, (number,)) for number in known},
+    )
+
+
+_MAX_KNOWN_INTEGER = 16
+"""The integers up to this one are ranks, the alignment, uids of operands and most knobs."""
+
+INT64 = _numbers("CUDNN_TYPE_INT64", "int64_t[]", range(_MAX_KNOWN_INTEGER + 1))
+BOOLEAN = _numbers("CUDNN_TYPE_BOOLEAN", "bool[]", (True,))
 FLOAT = Elements(types.ELEMENTS["CUDNN_TYPE_FLOAT"], "float[]")
 DOUBLE = Elements(types.ELEMENTS["CUDNN_TYPE_DOUBLE"], "double[]")
 # Addresses cross as integers, as everywhere.
 ADDRESS = Elements(types.ELEMENTS["CUDNN_TYPE_VOID_PTR"], "uintptr_t[]")
-HANDLE = Elements(types.ELEMENTS["CUDNN_TYPE_HANDLE"], "cudnnHandle_t[]", _pointer)
-DESCRIPTOR = Elements(
+HANDLE = Pointers(types.ELEMENTS["CUDNN_TYPE_HANDLE"], "cudnnHandle_t[]", _pointer)
+DESCRIPTOR = Pointers(
     types.ELEMENTS["CUDNN_TYPE_BACKEND_DESCRIPTOR"], "cudnnBackendDescriptor_t[]", _pointer
 )
 DATA_TYPE = _enumerators("CUDNN_TYPE_DATA_TYPE", DATA_TYPES)

@@ -56,7 +56,8 @@ class ConvolutionGraph(NamedTuple):
     """A graph, and its operands in the order in which they were made.
 
     ``operation`` is the convolution in it; ``fused`` whether it is more than that one operation;
-    ``kernel`` has the spatial sizes of the weights.
+    ``kernel`` has the spatial sizes of the weights. ``images`` has the tensors of images by uid,
+    each as "x" or "y", the operand whose shape and strides it has.
     """
 
     graph: OperationGraph
@@ -66,6 +67,7 @@ class ConvolutionGraph(NamedTuple):
     channels_last: bool
     fused: bool
     kernel: tuple[int, ...]
+    images: Mapping[int, str]
 
 
 def graph_of(
@@ -112,6 +114,7 @@ class _Builder:
         self, geometry: Geometry, result: str, handle: Handle | None, library: Library | None
     ) -> None:
         self._geometry = geometry = geometry.of_rank_two()
+        self._written = result
         self._result: Layout = getattr(geometry, result)
         channels, *sizes = self._result.shape[1:]
         self._layouts = {
@@ -126,6 +129,7 @@ class _Builder:
         self._handle = handle
         self._library = load() if library is None else library
         self._operands: list[str] = []
+        self._images: dict[int, str] = {}
         self._operations: list[GraphOperation] = []
         self._virtuals = 0
         self._made = ExitStack()
@@ -145,12 +149,16 @@ class _Builder:
                 f"{list(layout.strides)}"
             )
         self._operands.append(name)
-        return self._tensor(UIDS[name], self._geometry.dtype, layout)
+        uid = UIDS[name]
+        if name in ("x", "y", "residual"):
+            self._images[uid] = self._written if name == "residual" else name
+        return self._tensor(uid, self._geometry.dtype, layout)
 
     def virtual(self) -> Tensor:
         """A tensor between two operations, of the shape of the result."""
         self._virtuals += 1
         uid = _FIRST_VIRTUAL + self._virtuals
+        self._images[uid] = self._written
         return self._tensor(uid, self._compute, self._result, virtual=True)
 
     def _tensor(self, uid: int, dtype: str, layout: Layout, *, virtual: bool = False) -> Tensor:
@@ -182,4 +190,5 @@ class _Builder:
             *(graph, tuple(self._operands), self._geometry.dtype),
             *(operation, self._channels_last, len(self._operations) > 1),
             self._geometry.w.shape[2:],
+            self._images,
         )

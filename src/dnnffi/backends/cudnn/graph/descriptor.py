@@ -44,21 +44,25 @@ class BackendDescriptor(Resource):
     behind.
     """
 
-    _kind: ClassVar[str]
-    """The kind, as in ``CUDNN_BACKEND_<kind>_DESCRIPTOR``."""
-    _attributes: ClassVar[Mapping[str, Attribute]]
+    _kind: ClassVar[str] = ""
+    """The kind, as in ``CUDNN_BACKEND_<kind>_DESCRIPTOR``; empty in a class that is only a base."""
+    attributes: ClassVar[Mapping[str, Attribute]]
+    number: ClassVar[int]
+    """The enumerator of the kind."""
 
-    def _attribute(self, name: str) -> Attribute:
-        return self._attributes[name]
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls._kind:
+            cls.number = DESCRIPTORS[f"CUDNN_BACKEND_{cls._kind}_DESCRIPTOR"]
 
     def __init__(self, library: Library | None, values: Mapping[str, Any]) -> None:
         """Set the values that are not None, then finalize."""
         self._create(library)
         try:
-            for name, value in values.items():
-                if value is not None:
-                    self._set(name, value)
-            self._finalize(values)
+            self._set(values)
+            status = self.library.lib.cudnnBackendFinalize(self._pointer)
+            if status:
+                raise self._error(status, "cudnnBackendFinalize", values)
         except BaseException:
             self.close()
             raise
@@ -66,13 +70,12 @@ class BackendDescriptor(Resource):
 
     def _create(self, library: Library | None) -> None:
         self.library = library = load() if library is None else library
-        kind = DESCRIPTORS[f"CUDNN_BACKEND_{self._kind}_DESCRIPTOR"]
         out = ffi.new("cudnnBackendDescriptor_t *")
         super().__init__(
             library,
             "cudnnBackendCreateDescriptor",
             "cudnnBackendDestroyDescriptor",
-            *(out, kind, out),
+            *(out, self.number, out),
             problem=type(self).__name__,
         )
         self._kept = None
@@ -90,30 +93,31 @@ class BackendDescriptor(Resource):
         super().close()
         self._kept = None
 
-    def _set(self, name: str, value: Any) -> None:
-        attribute = self._attribute(name)
-        values = value if attribute.many else (value,)
-        status = self.library.lib.cudnnBackendSetAttribute(
-            self.pointer,
-            attribute.number,
-            attribute.elements.number,
-            len(values),
-            attribute.elements.new(values),
-        )
-        if status:
-            raise self._error(status, "cudnnBackendSetAttribute", {name: value})
+    def _set(self, values: Mapping[str, Any]) -> None:
+        # A new image size makes a dozen descriptors: no frame for each attribute.
+        set_attribute, pointer = self.library.lib.cudnnBackendSetAttribute, self._pointer
+        attributes = self.attributes
+        for name, value in values.items():
+            if value is None:
+                continue
+            number, elements, many, _ = attributes[name]
+            count, array = (len(value), elements.new(value)) if many else (1, elements.one(value))
+            status = set_attribute(pointer, number, elements.number, count, array)
+            if status:
+                raise self._error(status, "cudnnBackendSetAttribute", {name: value})
 
-    def _finalize(self, values: Mapping[str, Any]) -> None:
-        status = self.library.lib.cudnnBackendFinalize(self.pointer)
-        if status:
-            raise self._error(status, "cudnnBackendFinalize", values)
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The values by attribute, None where none was set. Not for a closed descriptor."""
+        values: Mapping[str, Any] = self._kept
+        return values
 
     def _error(self, status: int, function: str, values: Mapping[str, Any]) -> Exception:
         return self.library.error(status, function, _Attempt(type(self).__name__, values))
 
     def read(self, name: str) -> Any:
         """The value of an attribute, as the library holds it; a tuple where it is a sequence."""
-        attribute = self._attribute(name)
+        attribute = self.attributes[name]
         elements = attribute.elements
         count = self._get(name, 0, ffi.NULL) if attribute.many else 1
         array = ffi.new(elements.ctype, count)
@@ -124,11 +128,11 @@ class BackendDescriptor(Resource):
     def _read_descriptors(self, name: str, cls: type[D], room: int) -> list[D]:
         """The descriptors that an attribute points to, ``room`` at most: the library fills them."""
         made = [cls._empty(self.library, self) for _ in range(room)]
-        count = self._get(name, room, self._attribute(name).elements.new(made))
+        count = self._get(name, room, self.attributes[name].elements.new(made))
         return made[:count]
 
     def _get(self, name: str, room: int, array: Any) -> int:
-        attribute = self._attribute(name)
+        attribute = self.attributes[name]
         count = ffi.new("int64_t *")
         status = self.library.lib.cudnnBackendGetAttribute(
             self.pointer, attribute.number, attribute.elements.number, room, count, array
@@ -142,7 +146,7 @@ class BackendDescriptor(Resource):
         """Every attribute that can be read and is no pointer, by name."""
         return {
             name: self.read(name)
-            for name, attribute in self._attributes.items()
+            for name, attribute in self.attributes.items()
             if attribute.readable
         }
 

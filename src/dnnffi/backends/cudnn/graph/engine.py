@@ -37,7 +37,7 @@ class OperationGraph(BackendDescriptor):
     """
 
     _kind = "OPERATIONGRAPH"
-    _attributes = table(
+    attributes = table(
         handle=attribute("OPERATIONGRAPH_HANDLE", HANDLE, readable=False),
         operations=attribute("OPERATIONGRAPH_OPS", DESCRIPTOR, many=True, readable=False),
         engine_count=attribute("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT", INT64),
@@ -59,7 +59,7 @@ class KnobChoice(BackendDescriptor):
     """A knob and the value that it is set to."""
 
     _kind = "KNOB_CHOICE"
-    _attributes = table(
+    attributes = table(
         type=attribute("KNOB_CHOICE_KNOB_TYPE", KNOB),
         value=attribute("KNOB_CHOICE_KNOB_VALUE", INT64),
     )
@@ -78,7 +78,7 @@ class Engine(BackendDescriptor):
     """Kernels of a kind for a graph, by their index from 0 to the graph's ``engine_count``."""
 
     _kind = "ENGINE"
-    _attributes = table(
+    attributes = table(
         graph=attribute("ENGINE_OPERATION_GRAPH", DESCRIPTOR, readable=False),
         index=attribute("ENGINE_GLOBAL_INDEX", INT64),
         numerical_notes=attribute("ENGINE_NUMERICAL_NOTE", NUMERICAL_NOTE, many=True),
@@ -111,7 +111,7 @@ class EngineConfig(BackendDescriptor):
     """An engine with its knobs set; those that ``knobs`` does not name are left to the engine."""
 
     _kind = "ENGINECFG"
-    _attributes = table(
+    attributes = table(
         engine=attribute("ENGINECFG_ENGINE", DESCRIPTOR, readable=False),
         knobs=attribute("ENGINECFG_KNOB_CHOICES", DESCRIPTOR, many=True, readable=False),
     )
@@ -155,7 +155,7 @@ class EngineHeuristics(BackendDescriptor):
     """
 
     _kind = "ENGINEHEUR"
-    _attributes = table(
+    attributes = table(
         graph=attribute("ENGINEHEUR_OPERATION_GRAPH", DESCRIPTOR, readable=False),
         mode=attribute("ENGINEHEUR_MODE", HEURISTIC, readable=False),
         results=attribute("ENGINEHEUR_RESULTS", DESCRIPTOR, many=True, readable=False),

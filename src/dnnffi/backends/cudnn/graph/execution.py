@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.graph.attributes import (
@@ -27,6 +27,23 @@ MOST_PACKS = 32
 """Sets of addresses that a `VariantPacks` knows again."""
 
 
+class RunnablePlan(Protocol):
+    """What `execute` runs: an engine that was made ready for a graph and a handle.
+
+    Attributes: ``workspace_size`` (bytes).
+    """
+
+    library: Library
+    workspace_size: int
+
+    @property
+    def pointer(self) -> Any:
+        """The execution plan of cuDNN. Raises ``ValueError`` once closed."""
+
+    def close(self) -> None:
+        """Destroy the plan and release what it needed. A second call does nothing."""
+
+
 class ExecutionPlan(BackendDescriptor):
     """An engine configuration made ready to run on the GPU of ``handle``.
 
@@ -37,7 +54,7 @@ class ExecutionPlan(BackendDescriptor):
     """
 
     _kind = "EXECUTION_PLAN"
-    _attributes = table(
+    attributes = table(
         handle=attribute("EXECUTION_PLAN_HANDLE", HANDLE, readable=False),
         config=attribute("EXECUTION_PLAN_ENGINE_CONFIG", DESCRIPTOR, readable=False),
         workspace_size=attribute("EXECUTION_PLAN_WORKSPACE_SIZE", INT64),
@@ -116,7 +133,7 @@ class VariantPacks:
         self._packs.clear()
 
 
-def execute(launch: Launch, plan: ExecutionPlan, pack: Any) -> None:
+def execute(launch: Launch, plan: RunnablePlan, pack: Any) -> None:
     """Run ``plan`` on the stream of ``launch`` (``cudnnBackendExecute``), on a pack of its tensors.
 
     The memory of ``pack`` must stay until the GPU is done with it, pack and plan only until this

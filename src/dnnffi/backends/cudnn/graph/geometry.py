@@ -18,7 +18,8 @@ class Layout(NamedTuple):
     @classmethod
     def packed(cls, shape: Sequence[int], *, channels_last: bool = False) -> Layout:
         """That of an array [N, C, ...] without gaps."""
-        return cls(tuple(shape), packed_strides(tuple(shape), channels_last))
+        shape = tuple(shape)
+        return cls(shape, packed_strides(shape, channels_last))
 
 
 class Geometry(NamedTuple):
@@ -74,6 +75,8 @@ def canonical(layout: Layout, channels_last: bool) -> Layout:
     A dimension of 1 has any stride in an array, but engines look at all of them. Where both orders
     describe the memory, ``channels_last`` decides.
     """
+    if layout.strides == packed_strides(layout.shape, channels_last):
+        return layout
     for last in (channels_last, not channels_last):
         if is_packed(*layout, last):
             return Layout(layout.shape, packed_strides(layout.shape, last))

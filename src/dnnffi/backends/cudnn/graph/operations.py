@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from dnnffi.backends.cudnn.graph.attributes import (
     CONVOLUTION_MODE,
@@ -35,7 +36,7 @@ class Convolution(BackendDescriptor):
     """
 
     _kind = "CONVOLUTION"
-    _attributes = table(
+    attributes = table(
         dtype=attribute("CONVOLUTION_COMP_TYPE", DATA_TYPE),
         # cuDNN 9.19 returns it only if it is called a data type.
         mode=attribute("CONVOLUTION_CONV_MODE", CONVOLUTION_MODE, readable=False),
@@ -60,8 +61,9 @@ class Convolution(BackendDescriptor):
         if not 1 <= rank <= 3:
             raise ValueError(f"stride must have 1 to 3 spatial dimensions; got {list(stride)}")
         padding = _steps("padding", padding, 0, rank)
+        self.dtype = data_type("dtype", dtype, DATA_TYPES)
         values = {
-            "dtype": data_type("dtype", dtype, DATA_TYPES),
+            "dtype": self.dtype,
             "mode": "cross_correlation",
             "spatial_dims": rank,
             "stride": stride,
@@ -91,7 +93,7 @@ class Pointwise(BackendDescriptor):
     """
 
     _kind = "POINTWISE"
-    _attributes = table(
+    attributes = table(
         mode=attribute("POINTWISE_MODE", POINTWISE_MODE, readable=False),
         dtype=attribute("POINTWISE_MATH_PREC", DATA_TYPE, readable=False),
     )
@@ -107,15 +109,28 @@ class Pointwise(BackendDescriptor):
 class GraphOperation(BackendDescriptor):
     """Base of the nodes of an operation graph."""
 
-    _doubles = False
+    _attributes_of_float64: ClassVar[Mapping[str, Attribute]]
+    """The attributes of an operation that computes in float64.
 
-    def _attribute(self, name: str) -> Attribute:
-        # A scale is passed as what the operation computes in. cuDNN 9.19 takes a float for a
-        # float64 one, too, and then computes with whatever number its bits are as a double.
-        found = super()._attribute(name)
-        if self._doubles and found.elements is FLOAT:
-            return found._replace(elements=DOUBLE)
-        return found
+    A scale is passed as what the operation computes in. cuDNN 9.19 takes a float for a float64 one,
+    too, and then computes with whatever number its bits are as a double.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls._kind:
+            cls._attributes_of_float64 = table(
+                **{
+                    name: one._replace(elements=DOUBLE) if one.elements is FLOAT else one
+                    for name, one in cls.attributes.items()
+                }
+            )
+
+    def __init__(self, dtype: str, library: Library | None, values: Mapping[str, Any]) -> None:
+        """Set the values of an operation that computes in ``dtype``."""
+        if dtype == "float64":
+            self.attributes = self._attributes_of_float64  # type: ignore[misc]
+        super().__init__(library, values)
 
 
 def _convolution(prefix: str, x: str, w: str, y: str) -> Mapping[str, Attribute]:
@@ -147,30 +162,29 @@ class ConvolutionOperation(GraphOperation):
         *,
         library: Library | None = None,
     ) -> None:
-        self._doubles = convolution.read("dtype") == "float64"
         values = {"alpha": 1.0, "beta": 0.0, "convolution": convolution, "x": x, "w": w, "y": y}
-        super().__init__(library, values)
+        super().__init__(convolution.dtype, library, values)
 
 
 class ConvolutionForward(ConvolutionOperation):
     """``y = conv(x, w)``."""
 
     _kind = "OPERATION_CONVOLUTION_FORWARD"
-    _attributes = _convolution("FORWARD", "X", "W", "Y")
+    attributes = _convolution("FORWARD", "X", "W", "Y")
 
 
 class ConvolutionBackwardData(ConvolutionOperation):
     """``x``, the gradient of the data, from the gradient ``y``."""
 
     _kind = "OPERATION_CONVOLUTION_BACKWARD_DATA"
-    _attributes = _convolution("BWD_DATA", "DX", "W", "DY")
+    attributes = _convolution("BWD_DATA", "DX", "W", "DY")
 
 
 class ConvolutionBackwardFilter(ConvolutionOperation):
     """``w``, the gradient of the filter, from ``x`` and the gradient ``y``."""
 
     _kind = "OPERATION_CONVOLUTION_BACKWARD_FILTER"
-    _attributes = _convolution("BWD_FILTER", "X", "DW", "DY")
+    attributes = _convolution("BWD_FILTER", "X", "DW", "DY")
 
 
 class PointwiseOperation(GraphOperation):
@@ -180,7 +194,7 @@ class PointwiseOperation(GraphOperation):
     """
 
     _kind = "OPERATION_POINTWISE"
-    _attributes = table(
+    attributes = table(
         pointwise=attribute("OPERATION_POINTWISE_PW_DESCRIPTOR", DESCRIPTOR, readable=False),
         x=attribute("OPERATION_POINTWISE_XDESC", DESCRIPTOR, readable=False),
         b=attribute("OPERATION_POINTWISE_BDESC", DESCRIPTOR, readable=False),
@@ -202,9 +216,8 @@ class PointwiseOperation(GraphOperation):
         for name, tensor in (("x", x), ("b", b)):
             if tensor is not None:
                 _check_broadcast(name, tensor.dims, out)
-        self._doubles = pointwise.dtype == "float64"
         values = {"pointwise": pointwise, "x": x, "b": b, "y": y, "scale": scale}
-        super().__init__(library, values)
+        super().__init__(pointwise.dtype, library, values)
 
 
 def _check_broadcast(name: str, dims: tuple[int, ...], to: tuple[int, ...]) -> None:

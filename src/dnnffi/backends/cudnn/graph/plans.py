@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dnnffi.backends.cudnn.graph.build import ConvolutionGraph
 from dnnffi.backends.cudnn.graph.engine import EngineConfig, EngineHeuristics, Knob
-from dnnffi.backends.cudnn.graph.execution import ExecutionPlan
+from dnnffi.backends.cudnn.graph.execution import ExecutionPlan, RunnablePlan
 from dnnffi.backends.cudnn.graph.known_wrong import known_wrong
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.errors import CudnnError, UnsupportedError
@@ -70,7 +70,7 @@ class PlanInfo(NamedTuple):
 class Candidate(NamedTuple):
     """A plan that can run. ``plan`` is the caller's to close."""
 
-    plan: ExecutionPlan
+    plan: RunnablePlan
     info: PlanInfo
 
 
@@ -95,8 +95,9 @@ def candidate_of(
 ) -> Candidate | str:
     """Make the plan of a configuration, or return why it is not admitted.
 
-    This is the only way to a plan of a convolution: what heuristics propose and what was stored on
-    disk or in an exported program pass the same checks. ``info`` is of the configuration; its
+    This is the only way to the first plan of a class of sizes: what heuristics propose and what was
+    stored on disk or in an exported program pass the same checks. A `PlanRecipe` compares what
+    these checks look at with the first plan. ``info`` is of the configuration; its
     workspace size is replaced by that of the plan. Raises `CudnnError` and `UnsupportedError` if
     cuDNN has no such plan.
     """

@@ -26,11 +26,13 @@ class Tensor(BackendDescriptor):
     ``uid`` tells the tensors of a graph apart. A ``virtual`` tensor goes from one operation to the
     next and lies in no memory. The address of another is a multiple of 16 bytes.
 
+    Attributes: ``dims`` (the dimensions).
+
     Raises ``ValueError`` or ``TypeError`` naming the argument; `CudnnError`.
     """
 
     _kind = "TENSOR"
-    _attributes = table(
+    attributes = table(
         uid=attribute("TENSOR_UNIQUE_ID", INT64),
         dtype=attribute("TENSOR_DATA_TYPE", DATA_TYPE),
         dims=attribute("TENSOR_DIMENSIONS", INT64, many=True),
@@ -50,7 +52,7 @@ class Tensor(BackendDescriptor):
         library: Library | None = None,
     ) -> None:
         dtype = data_type("dtype", dtype, DATA_TYPES)
-        dims = integers("dims", dims, 1)
+        self.dims = dims = integers("dims", dims, 1)
         if not 1 <= len(dims) <= MAX_DIMS:
             raise ValueError(f"dims must have 1 to {MAX_DIMS} dimensions; got {list(dims)}")
         values = {
@@ -62,11 +64,6 @@ class Tensor(BackendDescriptor):
             "virtual": True if virtual else None,
         }
         super().__init__(library, values)
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The dimensions."""
-        return tuple(self.read("dims"))
 
 
 def _strides(given: object, rank: int) -> tuple[int, ...]:
