@@ -1,7 +1,8 @@
 """Host cost of a call: the raw C function, the executor, the functional API and PyTorch.
 
 Of the functional API, which replays a graph here, also what the allocation of its results and the
-launch of a graph take.
+launch of a graph take. And what a call of sizes that no graph has consists of: the launch of one
+kernel, one matrix product, and the allocation of an array and of a tensor.
 
 Times are of the host until the call returns, medians over many calls, with the device drained
 between batches so that its queue never fills. The same problem, the same arrays, one process.
@@ -21,6 +22,8 @@ import cupy
 
 import dnnffi
 from dnnffi import files
+from dnnffi.backends.cublas import library as cublas
+from dnnffi.backends.cublas.product import Matrix, MatrixProduct
 from dnnffi.backends.cudnn import library
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.cli.machine import machine
@@ -100,6 +103,33 @@ def problem(mode: str, steps: int, batch: int, size: int, dtype: str) -> dict[st
     return host_times(calls)
 
 
+def parts() -> dict[str, float]:
+    """Host times of what calls of new sizes consist of; of a tensor if PyTorch is installed."""
+    memory, launch = cupy_memory(), current_launch(library.load())
+    kernel = memory.kernel('extern "C" __global__ void nothing(long long) {}', "nothing")
+    rows, inputs, columns = 1024, 128, 768
+    product = MatrixProduct(
+        *(cublas.load(), launch.device),
+        *(Matrix(rows, inputs), Matrix(inputs, columns), Matrix(rows, columns), "float32"),
+    )
+    a, b, c = (
+        cupy.zeros(shape, "float32")
+        for shape in ((rows, inputs), (inputs, columns), (rows, columns))
+    )
+    workspace = cupy.empty(max(1, product.workspace_bytes), "uint8")
+    addresses = (*(array.data.ptr for array in (a, b, c)), workspace.data.ptr)
+    calls: dict[str, Callable[[], object]] = {
+        "kernel": lambda: kernel((1,), (32,), (0,), stream=launch.stream),
+        "product": lambda: product.run(launch, *addresses),
+        "array": lambda: memory.empty((rows, inputs), a.dtype),
+    }
+    if find_spec("torch"):
+        import torch
+
+        calls["tensor"] = lambda: torch.empty((rows, inputs), device="cuda")
+    return host_times(calls)
+
+
 def torch_peer(
     mode: str, size: int, dtype: str, x: cupy.ndarray, hx: object
 ) -> Callable[[], object] | None:
@@ -148,8 +178,10 @@ def main() -> None:
             f"{row['functional']:11.2f} {row['allocations']:12.2f} {row['launch']:7.2f} "
             f"{torch_time:8.2f}"
         )
+    of_parts = parts()
+    print("host µs of a part: ", ", ".join(f"{name} {us:.2f}" for name, us in of_parts.items()))
     if arguments.json:
-        record = {"machine": found, "rows": rows, "reports": reports}
+        record = {"machine": found, "rows": rows, "parts": of_parts, "reports": reports}
         files.write_json(arguments.json, record, indent=2)
 
 

@@ -4,18 +4,17 @@
 ``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
 ``vulkan-record`` that on a Vulkan adapter and ``vulkan-bench`` what was measured there,
 ``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
-call, ``tuning-report`` what was measured for one of these calls, ``bench-targets`` and
-``bench-record`` those of the benchmark of networks beside their aims, ``bench-plans`` the host cost
-of its calls, ``bench-images`` the times of image CNNs, ``text-record`` a file as it is,
-``speed-figure`` a picture of the benchmark, which README.md shows too, ``bench-gain``,
-``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was measured of our own kernels,
-``stream-aims``, ``stream-bench`` and ``stream-figure`` what batches of changing length cost,
-``caller-aims`` and ``caller-bench`` what a call costs through each entry,
-``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``,
-``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
-beside dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
-``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
-computes.
+call, ``call-parts`` that of its parts, ``tuning-report`` what was measured for one of these calls,
+``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
+``bench-plans`` the host cost of its calls, ``bench-images`` the times of image CNNs,
+``text-record`` a file as it is, ``speed-figure`` a picture of the benchmark, which README.md shows
+too, ``bench-gain``, ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was
+measured of our own kernels, ``stream-aims``, ``stream-bench`` and ``stream-figure`` what batches of
+changing length cost, ``caller-aims`` and ``caller-bench`` what a call costs through each entry,
+``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``, ``jax-devices``
+and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions beside dnnffi's.
+Where there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data
+of the code, ``loss-figure`` the losses that the code of its page computes.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ from records import (
     JAX_DEVICES_HEAD,
     JAX_HEAD,
     OVERHEAD_HEAD,
+    PART_HEAD,
     PLAN_HEAD,
     RECORDS,
     SAME_GRAPHS_HEAD,
@@ -71,6 +71,7 @@ from records import (
     memory_of_own_kernels,
     miopen_rows,
     overhead_rows,
+    part_rows,
     plan_rows,
     same_graphs_rows,
     state_of,
@@ -250,6 +251,12 @@ class CallOverhead(Rows):
     """``call-overhead``."""
 
     file, head, rows = "call_overhead.json", OVERHEAD_HEAD, staticmethod(overhead_rows)
+
+
+class CallParts(Rows):
+    """``call-parts``."""
+
+    file, head, rows = "call_overhead.json", PART_HEAD, staticmethod(part_rows)
 
 
 class FirstCall(Rows):
@@ -658,6 +665,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("rnn-table", RNNTable)
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
+    app.add_directive("call-parts", CallParts)
     app.add_directive("first-call", FirstCall)
     app.add_directive("tuning-report", TuningReport)
     app.add_directive("bench-gain", BenchGain)

@@ -108,6 +108,26 @@ def overhead_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
+PART_HEAD = ("Part of a call", "Host, µs")
+
+PARTS = {
+    "kernel": "launch of a kernel by dnnffi's runtime",
+    "product": "matrix product by cuBLASLt",
+    "array": "array of CuPy",
+    "tensor": "tensor of PyTorch",
+}
+
+
+def part_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a part of a call of new sizes: its words, and microseconds of the host."""
+    found = record.get("parts", {})
+    return [(words, _us(found.get(name))) for name, words in PARTS.items()]
+
+
+def _us(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.1f}"
+
+
 FIRST_HEAD = ("Network", "Calls", "First, s", "Longest, s", "All 60, s", "Last, ms")
 
 

@@ -79,6 +79,12 @@ def test_the_host_cost_of_calls_is_shown():
         assert numbers(*shown[1:]) == nearly(expected, 1)
 
 
+def test_the_host_cost_of_the_parts_of_a_call_is_shown():
+    parts = {"kernel": 6.26, "product": 12.04, "array": 2.31}
+    found = records["part_rows"]({"parts": parts})
+    assert [row[1] for row in found] == ["6.3", "12.0", "2.3", "not measured"]
+
+
 def test_first_calls_are_shown():
     rows = read("first_call.json")["rows"]
     for shown, row in zip(records["first_rows"]({"rows": rows}), rows, strict=True):
