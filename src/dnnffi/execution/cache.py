@@ -47,7 +47,7 @@ class Once(Generic[K, T]):
 
 
 class PlanCache(Once[Hashable, T]):
-    """Keeps about the ``capacity`` newest plans. Dropped plans close when nothing uses them.
+    """Keeps the ``capacity`` newest plans. Dropped plans close when nothing uses them.
 
     The newest and not those used last: keeping that order would cost time in every call, and making
     a plan again takes little.
@@ -71,13 +71,13 @@ class PlanCache(Once[Hashable, T]):
 
 
 def keep_newest(kept: dict[K, T], most: int) -> None:
-    """Drop the oldest entries, a sixteenth of ``most`` with them, if there are more than ``most``.
-
-    So where each call adds an entry, as in a stream of new sizes, few of the calls drop any.
-    """
-    if len(kept) > most:
-        for key in list(kept)[: len(kept) - most + most // 16]:
-            kept.pop(key, None)
+    """Drop all but the ``most`` entries that were added last."""
+    while len(kept) > most:
+        try:
+            oldest = next(iter(kept))
+        except (RuntimeError, StopIteration):  # another thread changed it just now
+            continue
+        kept.pop(oldest, None)
 
 
 class Living(Generic[T]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
@@ -16,9 +17,9 @@ from dnnffi.spec.rnn import RNNSpec
 class Asked:
     """What calls ask of a network, the same for all sizes; checked.
 
-    ``generator`` has the random numbers of ``dropout``, None where nothing is dropped. A backend
-    has one object for the same values (`RNNBackend.asked`), so that a key with it is compared and
-    hashed quickly.
+    ``generator`` refers to the random numbers of ``dropout``, which a `DropoutState` owns; None
+    where nothing is dropped. A backend has one object for the same values (`RNNBackend.asked`), so
+    that a key with it is compared and hashed quickly.
     """
 
     spec: RNNSpec
@@ -27,7 +28,7 @@ class Asked:
     options: RNNOptions
     training: bool
     dropout: float
-    generator: Any
+    generator: ref[Any] | None
 
 
 Counts = tuple[int, ...] | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn
+from weakref import ref
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external.array import device_array, known_array
@@ -246,7 +247,8 @@ def _signed(
         return None
     signature: tuple[Any, ...] = network
     if dropout[0]:
-        signature = (*signature, *dropout)
+        probability, state = dropout
+        signature = (*signature, probability, None if state is None else ref(state))
     if has_allocator:
         signature = (*signature, "allocator")
     if options is not None:
@@ -349,7 +351,8 @@ def _run_checked(
             generator = found.generator(state, device, spec, checked.algorithm)
     elif probability:
         warn_of_dropout()
-    asked = found.asked(spec, device, batch_first, checked, training, probability, generator)
+    rest = probability, None if generator is None else ref(generator)
+    asked = found.asked(spec, device, batch_first, checked, training, *rest)
     key = x.shape, lengths, batch_sizes, asked
     plan = found.plans.find(key)
     if plan is None:

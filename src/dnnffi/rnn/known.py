@@ -44,5 +44,10 @@ class KnownNetwork:
         shape, lengths, batch_sizes, asked = key
         if network is None or 0 in shape or x.data.device_id != network.parts.device:
             return None
+        generator = None
+        if asked.generator is not None:
+            generator = asked.generator()
+            if generator is None:
+                return None
         problem = problem_of(x, lengths, batch_sizes, asked)
-        return self.backend.plans.add(key, ExecutorPlan(problem, network, asked.generator))
+        return self.backend.plans.add(key, ExecutorPlan(problem, network, generator))
