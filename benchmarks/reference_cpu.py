@@ -1,13 +1,19 @@
-"""The reference on a CPU beside PyTorch, on one thread each, and what its matrix products take.
+"""The reference on a CPU: its networks compared with PyTorch, and the threads of its products.
 
-    python benchmarks/reference_cpu.py [--record]
+    python benchmarks/reference_cpu.py [networks|threads] [--record]
 
-Needs PyTorch and threadpoolctl. The networks have one layer and one direction, and inputs of the
-hidden size. "inference" is `dnnffi.lstm` and its like beside ``torch.nn`` in inference mode,
-"training" is a training forward with all gradients beside ``torch.nn`` and autograd. Times are of
-the processor, in milliseconds of a call, medians of turns that the calls take. "products" are those
-of the reference alone, as it asks NumPy's BLAS for them: it cannot take less. ``--record`` writes
-what is printed to docs/verification/reference_cpu.txt too.
+Both need threadpoolctl. ``--record`` writes what is printed to docs/verification, too.
+
+"networks", the default, needs PyTorch and writes reference_cpu.txt. One thread computes. The
+networks have one layer and one direction, and inputs of the hidden size. "inference" is
+`dnnffi.lstm` and its like and ``torch.nn`` in inference mode, "training" is a training forward pass
+with all gradients and ``torch.nn`` with autograd. Times are of the processor, in milliseconds per
+call, medians of turns that the calls take. "products" are those of the reference alone, as it asks
+NumPy's BLAS for them: it cannot take less.
+
+"threads" writes reference_threads.txt, the basis of `dnnffi.reference.threads`: wall times in
+milliseconds of one matrix product on one BLAS thread and on all, in turns, while nothing else runs
+and while another process keeps one core busy.
 """
 
 from __future__ import annotations
@@ -15,13 +21,14 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import dnnffi
@@ -30,12 +37,20 @@ from dnnffi.cli.machine import machine
 from dnnffi.cli.sources import source_lines
 from dnnffi.reference.direction import MOST_ROWS
 
-RECORD = Path(__file__).resolve().parents[1] / "docs" / "verification" / "reference_cpu.txt"
+RECORDS = Path(__file__).resolve().parents[1] / "docs" / "verification"
 MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN"}
 SHAPES = ((5, 1, 8), (20, 4, 32), (50, 1, 128), (50, 16, 128), (20, 64, 512))
 VERSIONS = ("dnnffi", "numpy", "torch", "python")
 TURNS = 15
 TURN_SECONDS = 0.05
+PRODUCTS = (
+    *((1, 128, 512), (1, 512, 2048), (16, 128, 512), (959, 24, 96), (256, 64, 256)),
+    *((64, 256, 1024), (64, 512, 2048), (256, 512, 2048), (256, 1024, 4096), (512, 1024, 4096)),
+    (1024, 1024, 4096),
+)
+"""M, K, N of products [M, K] times [K, N]."""
+PRODUCT_SECONDS = 6.0
+PRODUCTS_PER_TURN = 5
 Call = Callable[[], object]
 
 
@@ -61,6 +76,8 @@ class Problem:
     """One network on one batch, in dnnffi and in PyTorch."""
 
     def __init__(self, mode: str, steps: int, batch: int, size: int, dtype: str) -> None:
+        import torch
+
         torch.manual_seed(0)
         self.mode = mode
         self.module = getattr(torch.nn, MODES[mode])(size, size, dtype=getattr(torch, dtype))
@@ -70,6 +87,8 @@ class Problem:
 
     def inference(self) -> dict[str, Call]:
         """The calls without gradients."""
+        import torch
+
         x = torch.from_numpy(self.x)
         function = getattr(dnnffi, self.mode)
 
@@ -85,6 +104,8 @@ class Problem:
 
     def training(self) -> dict[str, Call]:
         """The calls with all gradients."""
+        import torch
+
         x, dy = torch.from_numpy(self.x).requires_grad_(), torch.from_numpy(self.dy)
         function = getattr(dnnffi, f"{self.mode}_forward")
 
@@ -127,10 +148,13 @@ class Problem:
         rows.T @ x
 
 
-def lines() -> list[str]:
-    """The figures as a table."""
+def network_lines() -> list[str]:
+    """The figures of networks as a table."""
+    import torch
+
+    torch.set_num_threads(1)
     found = machine("cpu", ("torch",))
-    (blas,) = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
+    blas = blas_of_numpy()
     kernels = torch.backends.cpu.get_cpu_capability()
     head = ("torch", "dnnffi", "ratio", "products")
     table = [
@@ -157,6 +181,68 @@ def lines() -> list[str]:
     return table
 
 
+def thread_lines() -> list[str]:
+    """The figures of products on one thread and on all as a table."""
+    found = machine("cpu", ())
+    blas = blas_of_numpy()
+    one, all_ = "one", "all"
+    heads = "idle: minimum", "median", "busy: minimum", "median", "mean"
+    table = [
+        f"{found['date']}: {', '.join(f'{name} {found[name]}' for name in VERSIONS[:2])}",
+        f"{processor()}, {blas['num_threads']} threads, OpenBLAS {blas['version']} for "
+        f"{blas['architecture']}; 'busy': another process keeps one core busy",
+        "",
+        f"{'ms':42}{''.join(f'{head:^18}' for head in heads)}",
+        f"{'':42}{f'{one:>9}{all_:>9}' * len(heads)}",
+    ]
+    for dtype in ("float32", "float64"):
+        for rows, inner, columns in PRODUCTS:
+            a, b = np.ones((rows, inner), dtype), np.ones((columns, inner), dtype).T
+            out = np.empty((rows, columns), dtype)
+            idle = product_times(a, b, out)
+            other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            try:
+                busy = product_times(a, b, out)
+            finally:
+                other.kill()
+                other.wait()
+            cells = [
+                summary(times) * 1e3
+                for of_machine, summaries in (
+                    (idle, (min, statistics.median)),
+                    (busy, (min, statistics.median, statistics.fmean)),
+                )
+                for summary in summaries
+                for times in of_machine
+            ]
+            name = f"{dtype} ({rows}, {inner}) ({inner}, {columns})"
+            macs = f"{rows * inner * columns / 1e6:8.1f} M"
+            table.append(f"{name:32}{macs}{''.join(f'{cell:9.3f}' for cell in cells)}")
+            print(table[-1], flush=True)
+    return table
+
+
+def product_times(a: Any, b: Any, out: Any) -> tuple[list[float], list[float]]:
+    """Seconds of products on one thread and on all; they take turns."""
+    found: tuple[list[float], list[float]] = [], []
+    end = time.perf_counter() + PRODUCT_SECONDS
+    while time.perf_counter() < end or len(found[1]) < 2 * PRODUCTS_PER_TURN:
+        for times, limit in zip(found, (1, None), strict=True):
+            with threadpool_limits(limit):
+                np.matmul(a, b, out=out)
+                for _ in range(PRODUCTS_PER_TURN):
+                    start = time.perf_counter()
+                    np.matmul(a, b, out=out)
+                    times.append(time.perf_counter() - start)
+    return found
+
+
+def blas_of_numpy() -> dict[str, Any]:
+    """What threadpoolctl says about NumPy's BLAS."""
+    (blas,) = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
+    return blas
+
+
 def processor() -> str:
     """What the system calls it."""
     try:
@@ -170,14 +256,19 @@ def processor() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help=f"write {RECORD.name}")
+    parser.add_argument("what", nargs="?", choices=("networks", "threads"), default="networks")
+    parser.add_argument("--record", action="store_true", help="write it to docs/verification")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):
-        text = "\n".join(lines())
+    if options.what == "networks":
+        name = "reference_cpu.txt"
+        with threadpool_limits(1):
+            text = "\n".join(network_lines())
+    else:
+        name = "reference_threads.txt"
+        text = "\n".join(thread_lines())
     print(text)
     if options.record:
-        files.write(RECORD, f"{text}\n{source_lines(RECORD.name)}".encode())
+        files.write(RECORDS / name, f"{text}\n{source_lines(name)}".encode())
 
 
 if __name__ == "__main__":

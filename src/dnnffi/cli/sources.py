@@ -116,6 +116,7 @@ RECORDS = {
         "own_steps.json": (*_NETWORKS, "bench"),
         "own_stress.json": _NETWORKS,
         "reference_cpu.txt": (*_RNN, "reference"),
+        "reference_threads.txt": (),  # products of NumPy
         "same_graphs.json": (*_NETWORKS, "bench"),
         "stream.json": (*_NETWORKS, "torch", "bench", "bench-streams"),
         "stream_conv.json": (*_CONVOLUTIONS, "torch", "bench", "bench-streams"),

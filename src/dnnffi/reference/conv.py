@@ -24,10 +24,12 @@ import numpy as np
 from dnnffi.device.arrays import array_module
 from dnnffi.device.dtypes import compute_dtype
 from dnnffi.device.interface import NDArray
+from dnnffi.reference.threads import matmul_of, on_one_thread
 from dnnffi.spec.conv import ConvSpec
 
 
 # Infinity and NaN are values, as on a device: see the rule of dnnffi.reference.
+@on_one_thread
 @np.errstate(all="ignore")
 def forward(
     spec: ConvSpec,
@@ -66,6 +68,7 @@ def forward(
     return y.astype(x.dtype, copy=False)
 
 
+@on_one_thread
 @np.errstate(all="ignore")
 def backward_data(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> NDArray:
     """Gradient of sum(dy * conv(x, w)) by x [N, C, ...]; ``sizes`` are x's spatial ones."""
@@ -76,6 +79,7 @@ def backward_data(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int])
     return dx.astype(dy.dtype, copy=False)
 
 
+@on_one_thread
 @np.errstate(all="ignore")
 def backward_weights(spec: ConvSpec, dy: NDArray, x: NDArray) -> NDArray:
     """Gradient of sum(dy * conv(x, w)) by w, of the shape of w."""
@@ -83,7 +87,7 @@ def backward_weights(spec: ConvSpec, dy: NDArray, x: NDArray) -> NDArray:
     ordinary = spec.adjoint if spec.transposed else spec
     columns = _columns(ordinary, _up(outputs))  # [G, K/G, N*O]
     windows = _windows(ordinary, _up(image), outputs.shape[2:])  # [G, C/G*T, N*O]
-    dw = columns @ windows.swapaxes(1, 2)
+    dw = _product(columns, windows.swapaxes(1, 2))
     return dw.reshape(spec.weight_shape).astype(dy.dtype, copy=False)
 
 
@@ -96,14 +100,15 @@ def backward_bias(dy: NDArray) -> NDArray:
 
 def _gather(spec: ConvSpec, x: NDArray, w: NDArray, outputs: Sequence[int]) -> NDArray:
     """conv(x, w) [N, K, ...] at the first ``outputs`` positions."""
-    y = _matrix(spec, w) @ _windows(spec, x, outputs)  # [G, K/G, N*O]
+    y = _product(_matrix(spec, w), _windows(spec, x, outputs))  # [G, K/G, N*O]
     return y.reshape(spec.out_channels, len(x), *outputs).swapaxes(0, 1)
 
 
 def _scatter(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> NDArray:
     """The adjoint of `_gather`: dx [N, C, ...] of spatial ``sizes``."""
     outputs = dy.shape[2:]
-    windows = _matrix(spec, w).swapaxes(1, 2) @ _columns(spec, dy)  # [G, C/G*T, N*O]
+    # [G, C/G*T, N*O]
+    windows = _product(_matrix(spec, w).swapaxes(1, 2), _columns(spec, dy))
     windows = windows.reshape(spec.in_channels, *spec.kernel, len(dy), *outputs)
     padded = [size + 2 * padding for size, padding in zip(sizes, spec.padding, strict=True)]
     dx = array_module(dy).zeros((spec.in_channels, len(dy), *padded), dy.dtype)
@@ -112,6 +117,12 @@ def _scatter(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> N
         dx[(..., *_seen(spec, tap, outputs))] += windows[(slice(None), *tap)]
     inside = (slice(p, p + size) for p, size in zip(spec.padding, sizes, strict=True))
     return dx[(..., *inside)].swapaxes(0, 1)
+
+
+def _product(a: NDArray, b: NDArray) -> NDArray:
+    """a [G, L, M] times b [G, M, N]: G products of L*M*N multiply-adds."""
+    product: NDArray = matmul_of(array_module(a), prod(a.shape[1:]) * b.shape[2])(a, b)
+    return product
 
 
 def _windows(spec: ConvSpec, x: NDArray, outputs: Sequence[int]) -> NDArray:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import NamedTuple
 
 from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, Saved
 from dnnffi.reference.layout import Layout
+from dnnffi.reference.threads import matmul_of
 
 MOST_ROWS = 256
 """Rows of x that are multiplied at once.
@@ -86,17 +88,19 @@ def forward_pass(
     gh = layout.empty(x, (batch, w.w_hh.shape[0]))
     gh_by_gate = gh.reshape(batch, cell.gates, hidden).swapaxes(0, 1)
     w_hh, w_hr = w.w_hh.T, None if w.w_hr is None else w.w_hr.T
+    multiply_hh = matmul_of(xp, batch * w_hh.size)
+    multiply_hr = xp.matmul if w_hr is None else matmul_of(xp, batch * w_hr.size)
     saved: list[Saved] = [()] * places
     for t, gx in zip(order, _input_products(layout, cell, w, x, order), strict=True):
         h = h_before[t]
-        xp.matmul(h, w_hh, out=gh)
+        multiply_hh(h, w_hh, out=gh)
         if w.b_hh is not None and not cell.sums:
             gh += w.b_hh
         place = t % places
         h_out = y[t] if w_hr is None else cell_h[place]
         c_new, saved[place] = cell.step(gx, gh_by_gate, h, c, kept[place], h_out)
         if w_hr is not None:
-            xp.matmul(h_out, w_hr, out=y[t])
+            multiply_hr(h_out, w_hr, out=y[t])
         if layout.active is not None:
             y[t] = layout.update(t, y[t], h)
         if c is not None and c_new is not None:
@@ -122,12 +126,13 @@ def _input_products(
     bias = w.b_ih
     if w.b_ih is not None and cell.sums:
         bias = w.b_ih + w.b_hh
+    multiply = matmul_of(xp, min(length, len(order)) * batch * w.w_ih.size)
     buffer = layout.empty(x, (min(length, len(order)) * batch, w.w_ih.shape[0]))
     for start in range(0, len(order), length):
         some = order[start : start + length]
         first = min(some[0], some[-1])
         rows = x[first : first + len(some)].reshape(len(some) * batch, -1)
-        gx = xp.matmul(rows, w.w_ih.T, out=buffer[: len(rows)])
+        gx = multiply(rows, w.w_ih.T, out=buffer[: len(rows)])
         if bias is not None:
             gx += bias
         by_gate = gx.reshape(len(some), batch, cell.gates, -1).swapaxes(1, 2)
@@ -142,7 +147,9 @@ def backward_pass(
 
     Rows of ``dy`` past their length are zero.
     """
-    w = run.weights
+    w, xp = run.weights, layout.xp
+    multiply_hh = matmul_of(xp, layout.batch * w.w_hh.size)
+    multiply_hr = xp.matmul if w.w_hr is None else matmul_of(xp, layout.batch * w.w_hr.size)
     shape = layout.steps, layout.batch, w.w_hh.shape[0]
     gx = layout.empty(run.x, shape)
     gx_by_gate = gx.reshape(*shape[:2], cell.gates, -1).swapaxes(1, 2)
@@ -156,9 +163,9 @@ def backward_pass(
         d_output = dh
         if d_h is not None:
             d_h[t] = dh
-            d_output = dh @ w.w_hr
+            d_output = multiply_hr(dh, w.w_hr)
         d = cell.step_backward(run.saved[t], d_output, dc, gx_by_gate[t], gh_by_gate[t])
-        dh_before = gh[t] @ w.w_hh
+        dh_before = multiply_hh(gh[t], w.w_hh)
         if d.h is not None:
             dh_before += d.h
         dh = layout.update(t, dh_before, dh)
@@ -173,20 +180,23 @@ def backward_pass(
         b_ih = gx.sum(axis=(0, 1))
         b_hh = b_ih.copy() if cell.sums else gh.sum(axis=(0, 1))
     weights = Weights(
-        w_ih=_outer(gx, run.x),
-        w_hh=_outer(gh, run.h_before),
+        w_ih=_outer(xp, gx, run.x),
+        w_hh=_outer(xp, gh, run.h_before),
         b_ih=b_ih,
         b_hh=b_hh,
-        w_hr=None if d_h is None else _outer(layout.zero_past_end(d_h), run.cell_h),
+        w_hr=None if d_h is None else _outer(xp, layout.zero_past_end(d_h), run.cell_h),
     )
-    return PassGradients(layout.zero_past_end(_product(gx, w.w_ih)), dh, dc, weights)
+    return PassGradients(layout.zero_past_end(_product(xp, gx, w.w_ih)), dh, dc, weights)
 
 
-def _product(a: NDArray, w: NDArray) -> NDArray:
+def _product(xp: ModuleType, a: NDArray, w: NDArray) -> NDArray:
     """a [T, B, M] times w [M, N] as one product over all steps: [T, B, N]."""
-    return (a.reshape(-1, a.shape[-1]) @ w).reshape(*a.shape[:-1], -1)
+    product: NDArray = matmul_of(xp, a.size * w.shape[1])(a.reshape(-1, a.shape[-1]), w)
+    return product.reshape(*a.shape[:-1], -1)
 
 
-def _outer(a: NDArray, b: NDArray) -> NDArray:
+def _outer(xp: ModuleType, a: NDArray, b: NDArray) -> NDArray:
     """The sum over steps and rows of the outer products of a [T, B, M] and b [T, B, N]: [M, N]."""
-    return a.reshape(-1, a.shape[-1]).T @ b.reshape(-1, b.shape[-1])
+    rows, columns = a.reshape(-1, a.shape[-1]).T, b.reshape(-1, b.shape[-1])
+    product: NDArray = matmul_of(xp, rows.size * columns.shape[1])(rows, columns)
+    return product

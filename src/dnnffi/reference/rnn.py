@@ -25,6 +25,7 @@ from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, make_cell
 from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
 from dnnffi.reference.layout import Layout
+from dnnffi.reference.threads import on_one_thread
 from dnnffi.spec.rnn import RNNSpec
 
 
@@ -63,6 +64,7 @@ class Gradients:
 
 
 # Infinity and NaN are values, as on a device: see the rule of dnnffi.reference.
+@on_one_thread
 @np.errstate(all="ignore")
 def forward(
     spec: RNNSpec,
@@ -145,6 +147,7 @@ def forward(
     )
 
 
+@on_one_thread
 @np.errstate(all="ignore")
 def backward(
     tape: Tape, dy: NDArray | None = None, dh_n: NDArray | None = None, dc_n: NDArray | None = None
