@@ -115,6 +115,7 @@ RECORDS = {
         "oracle_torch.txt": ("spec", "spec-rnn", "spec-conv", "runtime", "device", "reference"),
         "own_steps.json": (*_NETWORKS, "bench"),
         "own_stress.json": _NETWORKS,
+        "reference_calls.txt": (*_RNN, *_CONVOLUTION, "reference"),
         "reference_cpu.txt": (*_RNN, "reference"),
         "reference_threads.txt": (),  # products of NumPy
         "same_graphs.json": (*_NETWORKS, "bench"),

@@ -8,7 +8,6 @@ last step; in the reverse direction a row keeps its initial state until its last
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
@@ -35,8 +34,7 @@ class Weights(NamedTuple):
     w_hr: NDArray | None  # [P, H]
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """One direction of one layer as forward left it."""
 
     weights: Weights
@@ -66,7 +64,6 @@ def forward_pass(
     x: NDArray,
     h: NDArray,
     c: NDArray | None,
-    *,
     reverse: bool,
     training: bool,
 ) -> Pass:
@@ -74,70 +71,75 @@ def forward_pass(
 
     Without ``training`` it keeps nothing of a step but its h: no ``saved``, and no ``cell_h``.
     """
-    xp, steps, batch = layout.xp, layout.steps, layout.batch
+    xp, steps, batch, new = layout.xp, layout.steps, layout.batch, layout.empty
     order = range(steps - 1, -1, -1) if reverse else range(steps)
+    rows, outputs = w.w_hh.shape
+    hidden = rows // cell.gates
     # Each step's state; in front of the first, or behind the last, that which the pass begins with.
-    states = layout.empty(x, (steps + 1, batch, w.w_hh.shape[1]))
+    states = new(x, (steps + 1, batch, outputs))
     y, h_before = (states[:-1], states[1:]) if reverse else (states[1:], states[:-1])
     h_before[order[0]] = h
-    hidden = w.w_hh.shape[0] // cell.gates
     places = steps if training else 1
-    kept = layout.empty(x, (places, cell.kept, batch, hidden))
-    cell_h = y if w.w_hr is None else layout.empty(x, (places, batch, hidden))
+    kept = new(x, (places, cell.kept, batch, hidden))
+    cell_h = y if w.w_hr is None else new(x, (places, batch, hidden))
 
-    gh = layout.empty(x, (batch, w.w_hh.shape[0]))
+    gh = new(x, (batch, rows))
     gh_by_gate = gh.reshape(batch, cell.gates, hidden).swapaxes(0, 1)
     w_hh, w_hr = w.w_hh.T, None if w.w_hr is None else w.w_hr.T
-    multiply_hh = matmul_of(xp, batch * w_hh.size)
+    multiply_hh = matmul_of(xp, batch * rows * outputs)
     multiply_hr = xp.matmul if w_hr is None else matmul_of(xp, batch * w_hr.size)
+    new_bias = None if cell.sums else w.b_hh
     saved: list[Saved] = [()] * places
-    for t, gx in zip(order, _input_products(layout, cell, w, x, order), strict=True):
-        h = h_before[t]
-        multiply_hh(h, w_hh, out=gh)
-        if w.b_hh is not None and not cell.sums:
-            gh += w.b_hh
-        place = t % places
-        h_out = y[t] if w_hr is None else cell_h[place]
-        c_new, saved[place] = cell.step(gx, gh_by_gate, h, c, kept[place], h_out)
-        if w_hr is not None:
-            multiply_hr(h_out, w_hr, out=y[t])
-        if layout.active is not None:
-            y[t] = layout.update(t, y[t], h)
-        if c is not None and c_new is not None:
-            c = layout.update(t, c_new, c)
+    for some, products in _input_products(layout, cell, w, x, order):
+        for t, gx in zip(some, products, strict=True):
+            h = h_before[t]
+            multiply_hh(h, w_hh, out=gh)
+            if new_bias is not None:
+                gh += new_bias
+            place = t % places
+            h_out = y[t] if w_hr is None else cell_h[place]
+            c_new, saved[place] = cell.step(gx, gh_by_gate, h, c, kept[place], h_out)
+            if w_hr is not None:
+                multiply_hr(h_out, w_hr, out=y[t])
+            if layout.active is not None:
+                y[t] = layout.update(t, y[t], h)
+                if c is not None and c_new is not None:
+                    c_new = layout.update(t, c_new, c)
+            c = c_new
 
     h_n = y[order[-1]]
-    y = layout.zero_past_end(y)
-    if training:
-        h_before = layout.zero_past_end(h_before)
-        cell_h = y if w.w_hr is None else layout.zero_past_end(cell_h)
+    if layout.active is not None:
+        y = layout.zero_past_end(y)
+        if training:
+            h_before = layout.zero_past_end(h_before)
+            cell_h = y if w.w_hr is None else layout.zero_past_end(cell_h)
     return Pass(w, order, x, y, h_n, c, h_before, cell_h, saved)
 
 
 def _input_products(
     layout: Layout, cell: Cell, w: Weights, x: NDArray, order: range
-) -> Iterator[NDArray]:
-    """gx [G, B, H] of each step of ``order``; b_hh is in it where the cell ``sums``.
+) -> Iterator[tuple[range, NDArray]]:
+    """Some steps of ``order`` after others, and gx [steps, G, B, H] of these.
 
-    It is of some steps at once, and what the last of them was given is written over then.
+    b_hh is in gx where the cell ``sums``. The memory of gx is that of the gx before.
     """
     xp, batch = layout.xp, layout.batch
-    length = max(1, MOST_ROWS // batch)
+    max_steps = min(max(1, MOST_ROWS // batch), len(order))
     bias = w.b_ih
-    if w.b_ih is not None and cell.sums:
-        bias = w.b_ih + w.b_hh
-    multiply = matmul_of(xp, min(length, len(order)) * batch * w.w_ih.size)
-    buffer = layout.empty(x, (min(length, len(order)) * batch, w.w_ih.shape[0]))
-    for start in range(0, len(order), length):
-        some = order[start : start + length]
-        first = min(some[0], some[-1])
-        rows = x[first : first + len(some)].reshape(len(some) * batch, -1)
-        gx = multiply(rows, w.w_ih.T, out=buffer[: len(rows)])
+    if bias is not None and cell.sums:
+        bias = bias + w.b_hh
+    w_ih = w.w_ih.T
+    multiply = matmul_of(xp, max_steps * batch * w_ih.size)
+    buffer = layout.empty(x, (max_steps * batch, w_ih.shape[1]))
+    for start in range(0, len(order), max_steps):
+        some = order[start : start + max_steps]
+        first, rows = min(some[0], some[-1]), len(some) * batch
+        inputs = x[first : first + len(some)].reshape(rows, -1)
+        gx = multiply(inputs, w_ih, out=buffer[:rows])
         if bias is not None:
             gx += bias
         by_gate = gx.reshape(len(some), batch, cell.gates, -1).swapaxes(1, 2)
-        for t in some:
-            yield by_gate[t - first]
+        yield some, by_gate[:: order.step]
 
 
 def backward_pass(

@@ -146,9 +146,10 @@ def on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 for limit in limits:
                     limit.leave(call)
-            finally:  # again, because Ctrl-C may have ended the first loop
+            except BaseException:  # Ctrl-C ended the loop
                 for limit in limits:
                     limit.leave(call)
+                raise
 
     return limited
 
