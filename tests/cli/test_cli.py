@@ -363,7 +363,7 @@ def test_demo_without_cudnn_refuses_to_use_it(monkeypatch, capsys):
 def test_demo_without_its_packages_names_the_install_command(monkeypatch, capsys):
     monkeypatch.setattr(probe, "absent", lambda *names: ["rich"])
     assert main(["demo"]) == 1
-    assert "needs rich. Install: pip install rich matplotlib threadpoolctl" in failure(capsys)
+    assert "needs rich. Install: pip install rich matplotlib" in failure(capsys)
 
 
 @pytest.mark.parametrize(
@@ -398,13 +398,3 @@ def test_the_demo_computes_on_one_thread(more, tmp_path, monkeypatch):
         assert main(arguments) == 130
         assert threads_of_numpy() == {2}
     assert seen == [{1}]
-
-
-def test_without_threadpoolctl_the_demo_says_so_and_runs(text, tmp_path, monkeypatch, capsys):
-    absent = probe.absent
-    monkeypatch.setattr(
-        probe, "absent", lambda *names: [n for n in names if n == "threadpoolctl"] or absent(*names)
-    )
-    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    assert run_demo(text, tmp_path, "--steps", "1") == 0
-    assert "One is enough: pip install threadpoolctl" in capsys.readouterr().out

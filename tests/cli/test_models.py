@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dnnffi
-from dnnffi.cli import convdemo, demo, learning, main, pictures, probe, training
+from dnnffi.cli import convdemo, demo, learning, main, pictures, training
 from dnnffi.cli.charmodel import Alphabet, CharModel, write_on
 from dnnffi.cli.command import COUNT
 from dnnffi.cli.convmodel import ConvModel
@@ -203,8 +203,7 @@ def test_progress_is_shown_whenever_the_clock_began(begin, monkeypatch):
     assert progress.seconds == pytest.approx(0.6)
 
 
-def test_a_short_text_is_read_in_fewer_rows(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(probe, "absent", lambda *names: [n for n in names if n == "threadpoolctl"])
+def test_a_short_text_is_read_in_fewer_rows(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("abcdefg" * 9, encoding="utf-8")  # 63 characters: 3 rows of 16 and the next one
     arguments = ["--backend", "reference", "--text", str(text), "--output", str(tmp_path)]
@@ -212,4 +211,3 @@ def test_a_short_text_is_read_in_fewer_rows(tmp_path, monkeypatch, capsys):
     assert main(["demo", *arguments, "--seconds", "3600"]) == 0
     out = capsys.readouterr().out
     assert "Trained 1 steps, 48 characters" in out
-    assert "Threads   as many as NumPy's BLAS takes" in out

@@ -65,6 +65,7 @@ NOT_USED = {
     ("execution", "spec-rnn"): OTHER_FAMILY,
     ("execution", "spec-conv"): OTHER_FAMILY,
     ("reference", "spec-conv"): OTHER_FAMILY,
+    ("reference", "execution"): "the number of BLAS threads, not what they compute",
     ("testing", "spec-conv"): OTHER_FAMILY,
     ("vulkan", "spec-conv"): OTHER_FAMILY,
     ("bench", "rnn"): OTHER_FAMILY,

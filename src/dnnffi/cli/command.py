@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,10 @@ def one_thread() -> AbstractContextManager[Any]:
     """A context in which the libraries of BLAS and OpenMP loaded so far compute on one thread.
 
     A network's products are small: where other programs use the cores too, waiting for the last of
-    several threads takes longer than the product. Without threadpoolctl the context does nothing.
+    several threads takes longer than the product.
     """
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        return nullcontext()
+    from threadpoolctl import threadpool_limits
+
     return threadpool_limits(limits=1)
 
 

@@ -131,9 +131,6 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"--output {options.output}: {error.strerror}") from error
     _check_outputs(options)
     backend, xp = choose_backend(options.backend)
-    if backend == "reference" and probe.absent("threadpoolctl"):
-        print("Threads   as many as NumPy's BLAS takes, which is slow beside other programs.")
-        print(f"          One is enough: {probe.INSTALL_THREADS}")
     learn = convdemo.run if options.conv else _learn_text
     with one_thread() if backend == "reference" else nullcontext():
         return learn(options, backend, xp)

@@ -100,7 +100,7 @@ def report() -> Iterator[str]:
     yield ""
     yield f"Tuning results and compiled kernels: {probe.kept_on_disk()}"
 
-    if absent := probe.absent("rich", "matplotlib", "threadpoolctl"):
+    if absent := probe.absent("rich", "matplotlib"):
         missing.append((f"{', '.join(absent)}, for demo and bench", probe.INSTALL_DEMO))
     if missing:
         yield ""

@@ -21,8 +21,7 @@ from dnnffi.runtime.nvrtc import compiler as nvrtc
 INSTALL_CUDNN = cudnn.INSTALL
 INSTALL_MIOPEN = miopen.INSTALL
 INSTALL_NVRTC = nvrtc.INSTALL
-INSTALL_THREADS = "pip install threadpoolctl"
-INSTALL_DEMO = "pip install rich matplotlib threadpoolctl"
+INSTALL_DEMO = "pip install rich matplotlib"
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,9 @@ RECORDS = {
         "oracle_torch.txt": ("spec", "spec-rnn", "spec-conv", "runtime", "device", "reference"),
         "own_steps.json": (*_NETWORKS, "bench"),
         "own_stress.json": _NETWORKS,
+        "reference_calls.txt": (*_RNN, *_CONVOLUTION, "reference"),
         "reference_cpu.txt": (*_RNN, "reference"),
+        "reference_threads.txt": (),  # products of NumPy
         "same_graphs.json": (*_NETWORKS, "bench"),
         "stream.json": (*_NETWORKS, "torch", "bench", "bench-streams"),
         "stream_conv.json": (*_CONVOLUTIONS, "torch", "bench", "bench-streams"),

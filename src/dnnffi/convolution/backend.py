@@ -29,6 +29,7 @@ class ConvBackend:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self.plans: PlanCache[ConvProblemPlan] = PlanCache(MOST_PLANS)
+        self.calls: KnownCalls[ConvProblemPlan] = KnownCalls()
         self._memory = memory
 
     def check_device(self, device: int | None) -> Any:
@@ -40,6 +41,7 @@ class ConvBackend:
     def clear(self) -> None:
         """Forget plans and what was measured."""
         self.plans.clear()
+        self.calls.clear()
 
     def device_of(self, name: str, array: Array) -> Any:
         """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
@@ -87,7 +89,6 @@ class DeviceConvBackend(ConvBackend):
         self.check_device = resources.check_device  # type: ignore[method-assign]
         self.source = record.convolutions(resources)
         self.takes_strided = self.source.takes_strided
-        self.calls: KnownCalls[ConvProblemPlan] = KnownCalls()
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
         check_limits(self._record.conv_limits, problem, self.library)
@@ -99,13 +100,15 @@ class DeviceConvBackend(ConvBackend):
 
     def clear(self) -> None:
         super().clear()
-        self.calls.clear()
         self.source.clear()
         self.resources.clear()
 
 
+on_host = ConvBackend()
+"""The reference, whose arrays are NumPy's."""
+
 conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(
-    ConvBackend(),
+    on_host,
     DeviceConvBackend,
     NoConvBackend,
 )

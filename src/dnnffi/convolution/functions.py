@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from numpy import ndarray
+
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.backends.registry import backend_of
 from dnnffi.convolution import backend as conv_backend
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.convolution import validate
 from dnnffi.convolution.backend import ConvBackend, DeviceConvBackend, conv_backends
-from dnnffi.convolution.signature import Asked, sign
+from dnnffi.convolution.signature import Asked, sign, sign_on_host
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external import using
@@ -403,6 +405,8 @@ def _run(
         return _embedded(ARGUMENTS[operation], arrays, backend, options, on_own)
     else:
         checked = conv_options(options)
+    if embedding is None and arrays[0].__class__ is ndarray:
+        return _run_on_host(asked, checked, arrays)
     plan = signed = None
     knows = conv_backend.on_cupy
     if embedding is not None:
@@ -422,6 +426,22 @@ def _run(
         else:
             result = plan.run(*arrays)
     if checked.validate and plan.problem.batch:
+        validate.check_conv(plan.problem, arrays, result)
+    return result
+
+
+def _run_on_host(asked: Asked, options: ConvOptions, arrays: tuple[Any, ...]) -> AnyArray:
+    """`_run` on an array of NumPy."""
+    calls = conv_backend.on_host.calls
+    signature = sign_on_host(asked, options, arrays)
+    known = None if signature is None else calls.find(signature)
+    plan = None if known is None else known.plan()
+    if plan is None:
+        plan, arrays = _checked(asked, options, arrays, None)
+        if signature is not None and plan.takes(arrays):
+            calls.add(signature, plan)
+    result = plan.run(*arrays)
+    if options.validate and plan.problem.batch:
         validate.check_conv(plan.problem, arrays, result)
     return result
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy import ndarray
+
 from dnnffi.backends.conv_interface import MISALIGNED
 from dnnffi.execution.known_calls import Signature
 from dnnffi.spec.conv_options import ConvOptions
@@ -22,24 +24,10 @@ def sign(
 
     Those are the first four of `ConvAddresses`. None for a call that has to be looked at closely:
     with arrays that are not CuPy's, are not on one device, of one dtype and aligned, or with
-    numbers that are not plain. Of these there is more than one kind that compares equal, as 1, True
-    and 1.0 do.
+    numbers that are not plain.
     """
-    _, _, shape, geometry, groups, activation, alpha, backend = asked
-    for value in geometry:
-        kind = value.__class__
-        if kind is not int and kind is not str and not _plain(value):
-            return None
-    if groups.__class__ is not int or alpha.__class__ is not float:
-        return None
-    if shape is not None and not _plain(shape):
-        return None
-    if activation is not None and activation.__class__ is not str:
-        return None
-    if backend is not None and backend.__class__ is not str:
-        return None
     first = arrays[0]
-    if first.__class__ is not ndarray:
+    if first.__class__ is not ndarray or not _is_signed(asked):
         return None
     dtype, device = first.dtype, first.data.device_id
     signature: list[Any] = [asked, options, dtype, device]
@@ -61,6 +49,39 @@ def sign(
     if len(addresses) == 2:  # of a backward
         addresses += (0, 0)
     return tuple(signature), addresses
+
+
+def sign_on_host(asked: Asked, options: ConvOptions, arrays: tuple[Any, ...]) -> Signature | None:
+    """Return what a call on NumPy arrays is known by; None as for `sign`."""
+    if not _is_signed(asked):
+        return None
+    dtype = getattr(arrays[0], "dtype", None)
+    signature: list[Any] = [asked, options, dtype]
+    for array in arrays:
+        if array is None:
+            signature.append(None)
+        elif array.__class__ is not ndarray or array.dtype is not dtype:
+            return None
+        else:
+            signature.append(array.shape)
+            signature.append(array.strides)
+    return tuple(signature)
+
+
+def _is_signed(asked: Asked) -> bool:
+    """Whether equal arguments mean the same: none is like 1, True and 1.0, which compare equal."""
+    _, _, shape, geometry, groups, activation, alpha, backend = asked
+    for value in geometry:
+        kind = value.__class__
+        if kind is not int and kind is not str and not _plain(value):
+            return False
+    return (
+        groups.__class__ is int
+        and alpha.__class__ is float
+        and (shape is None or _plain(shape))
+        and (activation is None or activation.__class__ is str)
+        and (backend is None or backend.__class__ is str)
+    )
 
 
 def _plain(value: Any) -> bool:

@@ -16,6 +16,7 @@ the kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -24,10 +25,12 @@ import numpy as np
 from dnnffi.device.arrays import array_module
 from dnnffi.device.dtypes import compute_dtype
 from dnnffi.device.interface import NDArray
+from dnnffi.reference.threads import matmul_of, on_one_thread
 from dnnffi.spec.conv import ConvSpec
 
 
 # Infinity and NaN are values, as on a device: see the rule of dnnffi.reference.
+@on_one_thread
 @np.errstate(all="ignore")
 def forward(
     spec: ConvSpec,
@@ -66,6 +69,7 @@ def forward(
     return y.astype(x.dtype, copy=False)
 
 
+@on_one_thread
 @np.errstate(all="ignore")
 def backward_data(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> NDArray:
     """Gradient of sum(dy * conv(x, w)) by x [N, C, ...]; ``sizes`` are x's spatial ones."""
@@ -76,6 +80,7 @@ def backward_data(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int])
     return dx.astype(dy.dtype, copy=False)
 
 
+@on_one_thread
 @np.errstate(all="ignore")
 def backward_weights(spec: ConvSpec, dy: NDArray, x: NDArray) -> NDArray:
     """Gradient of sum(dy * conv(x, w)) by w, of the shape of w."""
@@ -83,7 +88,7 @@ def backward_weights(spec: ConvSpec, dy: NDArray, x: NDArray) -> NDArray:
     ordinary = spec.adjoint if spec.transposed else spec
     columns = _columns(ordinary, _up(outputs))  # [G, K/G, N*O]
     windows = _windows(ordinary, _up(image), outputs.shape[2:])  # [G, C/G*T, N*O]
-    dw = columns @ windows.swapaxes(1, 2)
+    dw = _product(columns, windows.swapaxes(1, 2))
     return dw.reshape(spec.weight_shape).astype(dy.dtype, copy=False)
 
 
@@ -96,44 +101,75 @@ def backward_bias(dy: NDArray) -> NDArray:
 
 def _gather(spec: ConvSpec, x: NDArray, w: NDArray, outputs: Sequence[int]) -> NDArray:
     """conv(x, w) [N, K, ...] at the first ``outputs`` positions."""
-    y = _matrix(spec, w) @ _windows(spec, x, outputs)  # [G, K/G, N*O]
+    y = _product(_matrix(spec, w), _windows(spec, x, outputs))  # [G, K/G, N*O]
     return y.reshape(spec.out_channels, len(x), *outputs).swapaxes(0, 1)
 
 
 def _scatter(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> NDArray:
     """The adjoint of `_gather`: dx [N, C, ...] of spatial ``sizes``."""
     outputs = dy.shape[2:]
-    windows = _matrix(spec, w).swapaxes(1, 2) @ _columns(spec, dy)  # [G, C/G*T, N*O]
+    # [G, C/G*T, N*O]
+    windows = _product(_matrix(spec, w).swapaxes(1, 2), _columns(spec, dy))
     windows = windows.reshape(spec.in_channels, *spec.kernel, len(dy), *outputs)
-    padded = [size + 2 * padding for size, padding in zip(sizes, spec.padding, strict=True)]
+    padded = _padded_sizes(spec, sizes)
     dx = array_module(dy).zeros((spec.in_channels, len(dy), *padded), dy.dtype)
-    for tap in np.ndindex(spec.kernel):
+    for tap, seen in _taps(spec.kernel, spec.stride, spec.dilation, tuple(outputs)):
         # For one position of the kernel the windows do not overlap.
-        dx[(..., *_seen(spec, tap, outputs))] += windows[(slice(None), *tap)]
-    inside = (slice(p, p + size) for p, size in zip(spec.padding, sizes, strict=True))
-    return dx[(..., *inside)].swapaxes(0, 1)
+        dx[seen] += windows[tap]
+    return dx[(..., *_inside(spec, sizes))].swapaxes(0, 1)
+
+
+def _product(a: NDArray, b: NDArray) -> NDArray:
+    """a [G, L, M] times b [G, M, N]: G products of L*M*N multiply-adds."""
+    product: NDArray = matmul_of(array_module(a), prod(a.shape[1:]) * b.shape[2])(a, b)
+    return product
 
 
 def _windows(spec: ConvSpec, x: NDArray, outputs: Sequence[int]) -> NDArray:
     """What the kernel sees at each position: [G, C/G*T, N*O]."""
-    xp, rank = array_module(x), spec.rank
-    x = xp.pad(x, [(0, 0), (0, 0), *((p, p) for p in spec.padding)])
-    view = xp.lib.stride_tricks.sliding_window_view(x, spec.span, tuple(range(2, 2 + rank)))
-    positions = _seen(spec, (0,) * rank, outputs)
-    taps = (slice(None, None, step) for step in spec.dilation)
-    view = view[(slice(None), slice(None), *positions, *taps)]  # [N, C, ..., ...]
-    view = view.transpose(1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank))
-    rows = spec.in_channels // spec.groups * prod(spec.kernel)
-    return view.reshape(spec.groups, rows, len(x) * prod(outputs))
+    xp, batch, channels = array_module(x), len(x), spec.in_channels
+    image = x.swapaxes(0, 1)
+    if any(spec.padding):
+        padded = _padded_sizes(spec, x.shape[2:])
+        image = xp.zeros((channels, batch, *padded), x.dtype)
+        image[(..., *_inside(spec, x.shape[2:]))] = x.swapaxes(0, 1)
+    windows = xp.empty((channels, *spec.kernel, batch, *outputs), x.dtype)
+    for tap, seen in _taps(spec.kernel, spec.stride, spec.dilation, tuple(outputs)):
+        windows[tap] = image[seen]
+    rows = channels // spec.groups * prod(spec.kernel)
+    return windows.reshape(spec.groups, rows, batch * prod(outputs))
 
 
-def _seen(spec: ConvSpec, tap: Sequence[int], outputs: Sequence[int]) -> tuple[slice, ...]:
-    """Where in the padded image the windows have the kernel's position ``tap``."""
-    starts = (t * dilation for t, dilation in zip(tap, spec.dilation, strict=True))
-    return tuple(
-        slice(start, start + stride * (output - 1) + 1, stride)
-        for start, stride, output in zip(starts, spec.stride, outputs, strict=True)
-    )
+@lru_cache
+def _taps(
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    outputs: tuple[int, ...],
+) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """Indices of the kernel's positions in the windows, and of what each sees in the image.
+
+    Windows are [C, T, N, O] here, the padded image is [C, N, ...].
+    """
+    taps = []
+    for tap in np.ndindex(kernel):
+        starts = (t * step for t, step in zip(tap, dilation, strict=True))
+        seen = (
+            slice(start, start + step * (output - 1) + 1, step)
+            for start, step, output in zip(starts, stride, outputs, strict=True)
+        )
+        taps.append(((slice(None), *tap), (..., *seen)))
+    return taps
+
+
+def _padded_sizes(spec: ConvSpec, sizes: Sequence[int]) -> list[int]:
+    return [size + 2 * padding for size, padding in zip(sizes, spec.padding, strict=True)]
+
+
+def _inside(spec: ConvSpec, sizes: Sequence[int]) -> tuple[slice, ...]:
+    """Where the image is in the padded one."""
+    pairs = zip(spec.padding, sizes, strict=True)
+    return tuple(slice(padding, padding + size) for padding, size in pairs)
 
 
 def _columns(spec: ConvSpec, y: NDArray) -> NDArray:

@@ -8,12 +8,13 @@ last step; in the reverse direction a row keeps its initial state until its last
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from types import ModuleType
 from typing import NamedTuple
 
 from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, Saved
 from dnnffi.reference.layout import Layout
+from dnnffi.reference.threads import matmul_of
 
 MOST_ROWS = 256
 """Rows of x that are multiplied at once.
@@ -33,8 +34,7 @@ class Weights(NamedTuple):
     w_hr: NDArray | None  # [P, H]
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """One direction of one layer as forward left it."""
 
     weights: Weights
@@ -64,7 +64,6 @@ def forward_pass(
     x: NDArray,
     h: NDArray,
     c: NDArray | None,
-    *,
     reverse: bool,
     training: bool,
 ) -> Pass:
@@ -72,67 +71,75 @@ def forward_pass(
 
     Without ``training`` it keeps nothing of a step but its h: no ``saved``, and no ``cell_h``.
     """
-    xp, steps, batch = layout.xp, layout.steps, layout.batch
+    xp, steps, batch, new = layout.xp, layout.steps, layout.batch, layout.empty
     order = range(steps - 1, -1, -1) if reverse else range(steps)
+    rows, outputs = w.w_hh.shape
+    hidden = rows // cell.gates
     # Each step's state; in front of the first, or behind the last, that which the pass begins with.
-    states = layout.empty(x, (steps + 1, batch, w.w_hh.shape[1]))
+    states = new(x, (steps + 1, batch, outputs))
     y, h_before = (states[:-1], states[1:]) if reverse else (states[1:], states[:-1])
     h_before[order[0]] = h
-    hidden = w.w_hh.shape[0] // cell.gates
     places = steps if training else 1
-    kept = layout.empty(x, (places, cell.kept, batch, hidden))
-    cell_h = y if w.w_hr is None else layout.empty(x, (places, batch, hidden))
+    kept = new(x, (places, cell.kept, batch, hidden))
+    cell_h = y if w.w_hr is None else new(x, (places, batch, hidden))
 
-    gh = layout.empty(x, (batch, w.w_hh.shape[0]))
+    gh = new(x, (batch, rows))
     gh_by_gate = gh.reshape(batch, cell.gates, hidden).swapaxes(0, 1)
     w_hh, w_hr = w.w_hh.T, None if w.w_hr is None else w.w_hr.T
+    multiply_hh = matmul_of(xp, batch * rows * outputs)
+    multiply_hr = xp.matmul if w_hr is None else matmul_of(xp, batch * w_hr.size)
+    new_bias = None if cell.sums else w.b_hh
     saved: list[Saved] = [()] * places
-    for t, gx in zip(order, _input_products(layout, cell, w, x, order), strict=True):
-        h = h_before[t]
-        xp.matmul(h, w_hh, out=gh)
-        if w.b_hh is not None and not cell.sums:
-            gh += w.b_hh
-        place = t % places
-        h_out = y[t] if w_hr is None else cell_h[place]
-        c_new, saved[place] = cell.step(gx, gh_by_gate, h, c, kept[place], h_out)
-        if w_hr is not None:
-            xp.matmul(h_out, w_hr, out=y[t])
-        if layout.active is not None:
-            y[t] = layout.update(t, y[t], h)
-        if c is not None and c_new is not None:
-            c = layout.update(t, c_new, c)
+    for some, products in _input_products(layout, cell, w, x, order):
+        for t, gx in zip(some, products, strict=True):
+            h = h_before[t]
+            multiply_hh(h, w_hh, out=gh)
+            if new_bias is not None:
+                gh += new_bias
+            place = t % places
+            h_out = y[t] if w_hr is None else cell_h[place]
+            c_new, saved[place] = cell.step(gx, gh_by_gate, h, c, kept[place], h_out)
+            if w_hr is not None:
+                multiply_hr(h_out, w_hr, out=y[t])
+            if layout.active is not None:
+                y[t] = layout.update(t, y[t], h)
+                if c is not None and c_new is not None:
+                    c_new = layout.update(t, c_new, c)
+            c = c_new
 
     h_n = y[order[-1]]
-    y = layout.zero_past_end(y)
-    if training:
-        h_before = layout.zero_past_end(h_before)
-        cell_h = y if w.w_hr is None else layout.zero_past_end(cell_h)
+    if layout.active is not None:
+        y = layout.zero_past_end(y)
+        if training:
+            h_before = layout.zero_past_end(h_before)
+            cell_h = y if w.w_hr is None else layout.zero_past_end(cell_h)
     return Pass(w, order, x, y, h_n, c, h_before, cell_h, saved)
 
 
 def _input_products(
     layout: Layout, cell: Cell, w: Weights, x: NDArray, order: range
-) -> Iterator[NDArray]:
-    """gx [G, B, H] of each step of ``order``; b_hh is in it where the cell ``sums``.
+) -> Iterator[tuple[range, NDArray]]:
+    """Some steps of ``order`` after others, and gx [steps, G, B, H] of these.
 
-    It is of some steps at once, and what the last of them was given is written over then.
+    b_hh is in gx where the cell ``sums``. The memory of gx is that of the gx before.
     """
     xp, batch = layout.xp, layout.batch
-    length = max(1, MOST_ROWS // batch)
+    max_steps = min(max(1, MOST_ROWS // batch), len(order))
     bias = w.b_ih
-    if w.b_ih is not None and cell.sums:
-        bias = w.b_ih + w.b_hh
-    buffer = layout.empty(x, (min(length, len(order)) * batch, w.w_ih.shape[0]))
-    for start in range(0, len(order), length):
-        some = order[start : start + length]
-        first = min(some[0], some[-1])
-        rows = x[first : first + len(some)].reshape(len(some) * batch, -1)
-        gx = xp.matmul(rows, w.w_ih.T, out=buffer[: len(rows)])
+    if bias is not None and cell.sums:
+        bias = bias + w.b_hh
+    w_ih = w.w_ih.T
+    multiply = matmul_of(xp, max_steps * batch * w_ih.size)
+    buffer = layout.empty(x, (max_steps * batch, w_ih.shape[1]))
+    for start in range(0, len(order), max_steps):
+        some = order[start : start + max_steps]
+        first, rows = min(some[0], some[-1]), len(some) * batch
+        inputs = x[first : first + len(some)].reshape(rows, -1)
+        gx = multiply(inputs, w_ih, out=buffer[:rows])
         if bias is not None:
             gx += bias
         by_gate = gx.reshape(len(some), batch, cell.gates, -1).swapaxes(1, 2)
-        for t in some:
-            yield by_gate[t - first]
+        yield some, by_gate[:: order.step]
 
 
 def backward_pass(
@@ -142,7 +149,9 @@ def backward_pass(
 
     Rows of ``dy`` past their length are zero.
     """
-    w = run.weights
+    w, xp = run.weights, layout.xp
+    multiply_hh = matmul_of(xp, layout.batch * w.w_hh.size)
+    multiply_hr = xp.matmul if w.w_hr is None else matmul_of(xp, layout.batch * w.w_hr.size)
     shape = layout.steps, layout.batch, w.w_hh.shape[0]
     gx = layout.empty(run.x, shape)
     gx_by_gate = gx.reshape(*shape[:2], cell.gates, -1).swapaxes(1, 2)
@@ -156,9 +165,9 @@ def backward_pass(
         d_output = dh
         if d_h is not None:
             d_h[t] = dh
-            d_output = dh @ w.w_hr
+            d_output = multiply_hr(dh, w.w_hr)
         d = cell.step_backward(run.saved[t], d_output, dc, gx_by_gate[t], gh_by_gate[t])
-        dh_before = gh[t] @ w.w_hh
+        dh_before = multiply_hh(gh[t], w.w_hh)
         if d.h is not None:
             dh_before += d.h
         dh = layout.update(t, dh_before, dh)
@@ -173,20 +182,23 @@ def backward_pass(
         b_ih = gx.sum(axis=(0, 1))
         b_hh = b_ih.copy() if cell.sums else gh.sum(axis=(0, 1))
     weights = Weights(
-        w_ih=_outer(gx, run.x),
-        w_hh=_outer(gh, run.h_before),
+        w_ih=_outer(xp, gx, run.x),
+        w_hh=_outer(xp, gh, run.h_before),
         b_ih=b_ih,
         b_hh=b_hh,
-        w_hr=None if d_h is None else _outer(layout.zero_past_end(d_h), run.cell_h),
+        w_hr=None if d_h is None else _outer(xp, layout.zero_past_end(d_h), run.cell_h),
     )
-    return PassGradients(layout.zero_past_end(_product(gx, w.w_ih)), dh, dc, weights)
+    return PassGradients(layout.zero_past_end(_product(xp, gx, w.w_ih)), dh, dc, weights)
 
 
-def _product(a: NDArray, w: NDArray) -> NDArray:
+def _product(xp: ModuleType, a: NDArray, w: NDArray) -> NDArray:
     """a [T, B, M] times w [M, N] as one product over all steps: [T, B, N]."""
-    return (a.reshape(-1, a.shape[-1]) @ w).reshape(*a.shape[:-1], -1)
+    product: NDArray = matmul_of(xp, a.size * w.shape[1])(a.reshape(-1, a.shape[-1]), w)
+    return product.reshape(*a.shape[:-1], -1)
 
 
-def _outer(a: NDArray, b: NDArray) -> NDArray:
+def _outer(xp: ModuleType, a: NDArray, b: NDArray) -> NDArray:
     """The sum over steps and rows of the outer products of a [T, B, M] and b [T, B, N]: [M, N]."""
-    return a.reshape(-1, a.shape[-1]).T @ b.reshape(-1, b.shape[-1])
+    rows, columns = a.reshape(-1, a.shape[-1]).T, b.reshape(-1, b.shape[-1])
+    product: NDArray = matmul_of(xp, rows.size * columns.shape[1])(rows, columns)
+    return product

@@ -32,14 +32,14 @@ class Layout:
     def of(
         cls,
         xp: ModuleType,
-        x: NDArray,
+        shape: Sequence[int],
         batch_first: bool,
         lengths: Sequence[int] | None,
         batch_sizes: Sequence[int] | None,
     ) -> Layout:
-        """The layout of ``x``; its arguments are those of `dnnffi.reference.rnn.forward`."""
+        """The layout of an x of ``shape``; the others are arguments of `reference.rnn.forward`."""
         if batch_sizes is None:
-            batch, steps = x.shape[:2] if batch_first else x.shape[1::-1]
+            batch, steps = shape[:2] if batch_first else shape[1::-1]
             if lengths is None:
                 return cls(xp, steps, batch, batch_first, None, None, None)
             active = np.arange(steps)[:, None] < np.asarray(lengths)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,25 +25,32 @@ from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, make_cell
 from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
 from dnnffi.reference.layout import Layout
+from dnnffi.reference.threads import on_one_thread
 from dnnffi.spec.rnn import RNNSpec
 
 
-@dataclass(frozen=True)
-class Tape:
-    """What `backward` needs of a `forward`. It holds the arrays given, not copies of them."""
+class Network(NamedTuple):
+    """What `run` needs of a network apart from arrays: the same for all calls of one shape."""
 
     spec: RNNSpec
     xp: ModuleType
     layout: Layout
     cell: Cell
-    dtype: Any  # of the results
+    dtype: Any  # of x and of the results
     compute_dtype: Any
+    h_shape: tuple[int, ...]
+    c_shape: tuple[int, ...] | None  # None without a cell state
+
+
+class Tape(NamedTuple):
+    """What `backward` needs of a `forward`. It holds the arrays given, not copies of them."""
+
+    network: Network
     masks: list[NDArray] | None  # [T, B, O*D] each
     layers: list[list[Pass]]  # by layer, by direction
 
 
-@dataclass(frozen=True)
-class Forward:
+class Forward(NamedTuple):
     """Results of `forward`: y in the layout of x, h_n [L*D, B, O], c_n [L*D, B, H] or None."""
 
     y: NDArray
@@ -62,8 +69,6 @@ class Gradients:
     weights: list[NDArray]
 
 
-# Infinity and NaN are values, as on a device: see the rule of dnnffi.reference.
-@np.errstate(all="ignore")
 def forward(
     spec: RNNSpec,
     x: NDArray,
@@ -107,44 +112,111 @@ def forward(
         raise ValueError(f"masks must be given for dropout {dropout}; see dropout_masks")
     if masks is not None and len(masks) != spec.num_layers - 1:
         raise ValueError(f"masks must be {spec.num_layers - 1} arrays; got {len(masks)}")
-    xp = array_module(x)
-    dtype = compute_dtype(x.dtype)
-    layout = Layout.of(xp, x, batch_first, lengths, batch_sizes)
-    cell = make_cell(spec.mode, xp, dtype, clip, clip_nan)
-    h = _cast(h_0, dtype, xp, spec.h_shape(layout.batch))
-    c = _cast(c_0, dtype, xp, spec.c_shape(layout.batch)) if spec.has_cell else None
-    grouped = _group(spec, [w.astype(dtype, copy=False) for w in weights])
+    network = prepare(
+        *(spec, array_module(x), x.shape, x.dtype),
+        batch_first=batch_first,
+        lengths=lengths,
+        batch_sizes=batch_sizes,
+        clip=clip,
+        clip_nan=clip_nan,
+    )
+    h_0, c_0 = (None if a is None else a.astype(x.dtype, copy=False) for a in (h_0, c_0))
+    groups = grouped(spec, [w.astype(x.dtype, copy=False) for w in weights])
+    return run(network, x, h_0, c_0, groups, masks, training=training)
+
+
+def prepare(
+    spec: RNNSpec,
+    xp: ModuleType,
+    shape: Sequence[int],
+    dtype: Any,
+    *,
+    batch_first: bool = False,
+    lengths: Sequence[int] | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    clip: tuple[float, float] | None = None,
+    clip_nan: str = "propagate",
+) -> Network:
+    """Return the network of ``spec`` for an x of ``xp`` with a shape and dtype, see `forward`."""
+    layout = Layout.of(xp, shape, batch_first, lengths, batch_sizes)
+    computed = compute_dtype(dtype)
+    cell = make_cell(spec.mode, xp, computed, clip, clip_nan)
+    c_shape = spec.c_shape(layout.batch) if spec.has_cell else None
+    h_shape = spec.h_shape(layout.batch)
+    return Network(spec, xp, layout, cell, dtype, computed, h_shape, c_shape)
+
+
+def grouped(spec: RNNSpec, weights: Sequence[NDArray]) -> list[Weights]:
+    """Return flat weights, in PyTorch's order, by layer and direction."""
+    count = spec.arrays_per_direction
+    groups = []
+    for start in range(0, len(weights), count):
+        w_ih, w_hh, *rest = weights[start : start + count]
+        b_ih, b_hh = rest[:2] if spec.bias else (None, None)
+        groups.append(Weights(w_ih, w_hh, b_ih, b_hh, rest[-1] if spec.proj_size else None))
+    return groups
+
+
+# Infinity and NaN are values, as on a device: see the rule of dnnffi.reference.
+@on_one_thread
+@np.errstate(all="ignore")
+def run(
+    network: Network,
+    x: NDArray,
+    h_0: NDArray | None,
+    c_0: NDArray | None,
+    weights: Sequence[Weights],
+    masks: Sequence[NDArray] | None,
+    *,
+    training: bool,
+) -> Forward:
+    """Run a prepared network over ``x``, as `forward` does, on arrays of the dtype of ``x``."""
+    spec, xp, layout, cell, given, dtype, h_shape, c_shape = network
+    h = xp.zeros(h_shape, dtype) if h_0 is None else h_0
+    c = xp.zeros(c_shape, dtype) if c_0 is None and c_shape is not None else c_0
+    if dtype != given:
+        x, h = x.astype(dtype), h.astype(dtype)
+        c = None if c is None else c.astype(dtype)
+        weights = [
+            Weights._make(w if w is None else w.astype(dtype) for w in group) for group in weights
+        ]
     if masks is not None:
         masks = [_time_major_mask(layout, mask.astype(dtype, copy=False)) for mask in masks]
 
     layers: list[list[Pass]] = []
-    inputs = layout.time_major(x.astype(dtype, copy=False))
+    passes: list[Pass]
+    inputs = layout.time_major(x)
+    k = 0
     for layer in range(spec.num_layers):
         if layer > 0 and masks is not None:
             inputs = inputs * masks[layer - 1]
         passes = []
         for direction in range(spec.num_directions):
-            k = layer * spec.num_directions + direction
-            given = grouped[k], inputs, h[k], None if c is None else c[k]
-            reverse = direction == 1
-            passes.append(forward_pass(layout, cell, *given, reverse=reverse, training=training))
+            state = h[k], None if c is None else c[k]
+            passes.append(
+                forward_pass(layout, cell, weights[k], inputs, *state, direction == 1, training)
+            )
+            k += 1
         inputs = passes[0].y
-        if spec.bidirectional:
+        if direction:
             inputs = xp.concatenate([one.y for one in passes], axis=-1)
         layers.append(passes)
 
     y = layout.original(inputs)
     if training:
-        y = xp.array(y, x.dtype)  # a copy: the tape reads these states, whatever is written into y
+        y = xp.array(y, given)  # a copy: the tape reads these states, whatever is written into y
+    elif dtype != given:
+        y = y.astype(given)
     each = [one for passes in layers for one in passes]
     return Forward(
-        y=y.astype(x.dtype, copy=False),
-        h_n=_stacked(xp, x.dtype, [one.h_n for one in each]),
-        c_n=_stacked(xp, x.dtype, [one.c_n for one in each]) if spec.has_cell else None,
-        tape=Tape(spec, xp, layout, cell, x.dtype, dtype, masks, layers) if training else None,
+        y,
+        _stacked(xp, given, [one.h_n for one in each]),
+        None if c_shape is None else _stacked(xp, given, [one.c_n for one in each]),
+        Tape(network, masks, layers) if training else None,
     )
 
 
+@on_one_thread
 @np.errstate(all="ignore")
 def backward(
     tape: Tape, dy: NDArray | None = None, dh_n: NDArray | None = None, dc_n: NDArray | None = None
@@ -154,15 +226,15 @@ def backward(
     ``dy`` is in the layout of y; a missing argument counts as zero. What ``dy`` holds past a
     row's length is not read. The tape stays valid; the dtypes are as in `forward`.
     """
-    spec, xp, layout, dtype = tape.spec, tape.xp, tape.layout, tape.compute_dtype
+    spec, xp, layout, cell, given, dtype, h_shape, c_shape = tape.network
     steps, batch, directions = layout.steps, layout.batch, spec.num_directions
     outputs = spec.output_size
     if dy is None:
         d_outputs = xp.zeros(spec.y_shape(steps, batch), dtype)
     else:
         d_outputs = layout.time_major(dy.astype(dtype, copy=False))
-    dh = _cast(dh_n, dtype, xp, spec.h_shape(batch))
-    dc = _cast(dc_n, dtype, xp, spec.c_shape(batch)) if spec.has_cell else None
+    dh = _cast(dh_n, dtype, xp, h_shape)
+    dc = None if c_shape is None else _cast(dc_n, dtype, xp, c_shape)
 
     by_pass: list[PassGradients] = []  # last layer first
     for layer in reversed(range(spec.num_layers)):
@@ -171,19 +243,19 @@ def backward(
             d_output = d_outputs[..., direction * outputs : (direction + 1) * outputs]
             k = layer * directions + direction
             taken, d_state = tape.layers[layer][direction], (dh[k], None if dc is None else dc[k])
-            of_layer.append(backward_pass(layout, tape.cell, taken, d_output, *d_state))
+            of_layer.append(backward_pass(layout, cell, taken, d_output, *d_state))
         d_outputs = of_layer[0].x if directions == 1 else of_layer[0].x + of_layer[1].x
         if layer > 0 and tape.masks is not None:
             d_outputs = d_outputs * tape.masks[layer - 1]
         by_pass = of_layer + by_pass
 
     def result(a: NDArray) -> NDArray:
-        return a.astype(tape.dtype, copy=False)
+        return a.astype(given, copy=False)
 
     return Gradients(
         x=result(layout.original(d_outputs)),
-        h_0=_stacked(xp, tape.dtype, [one.h_0 for one in by_pass]),
-        c_0=_stacked(xp, tape.dtype, [one.c_0 for one in by_pass]) if spec.has_cell else None,
+        h_0=_stacked(xp, given, [one.h_0 for one in by_pass]),
+        c_0=None if c_shape is None else _stacked(xp, given, [one.c_0 for one in by_pass]),
         weights=[result(w) for one in by_pass for w in one.weights if w is not None],
     )
 
@@ -197,17 +269,6 @@ def dropout_masks(spec: RNNSpec, T: int, B: int, dropout: float, rng: Any) -> li
     keep = 0.0 if dropout == 1 else 1 / (1 - dropout)
     shape = spec.y_shape(T, B)
     return [(rng.random(shape) >= dropout) * keep for _ in range(spec.num_layers - 1)]
-
-
-def _group(spec: RNNSpec, weights: Sequence[NDArray]) -> list[Weights]:
-    """The flat weights by layer and direction."""
-    count = spec.arrays_per_direction
-    groups = []
-    for start in range(0, len(weights), count):
-        w_ih, w_hh, *rest = weights[start : start + count]
-        b_ih, b_hh = rest[:2] if spec.bias else (None, None)
-        groups.append(Weights(w_ih, w_hh, b_ih, b_hh, rest[-1] if spec.proj_size else None))
-    return groups
 
 
 def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> NDArray:

@@ -30,6 +30,13 @@ class Asked:
     dropout: float
     generator: ref[Any] | None
 
+    def find_generator(self) -> tuple[bool, Any]:
+        """Return whether the random numbers are still there, if any are needed, and these."""
+        if self.generator is None:
+            return True, None
+        found = self.generator()
+        return found is not None, found
+
 
 Counts = tuple[int, ...] | None
 """Lengths of rows, or the batch size at each step; None where the call has none."""

@@ -33,7 +33,7 @@ class EmptyRNNPlan:
         self.problem = problem
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
         self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
-        self._has_cell = problem.spec.has_cell
+        self.has_cell = problem.spec.has_cell
         self._memory = memory
         self._device = device
         self._layout = layout
@@ -43,6 +43,10 @@ class EmptyRNNPlan:
         return False
 
     fits = takes
+
+    def takes_all(self, x: object, h_0: object, c_0: object) -> bool:
+        """Never, see `takes`."""
+        return False
 
     def forward(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any
@@ -93,7 +97,7 @@ class EmptyRNNPlan:
         module, dtype = owner
         with self._on_device():
             first, h = module.empty(shape, dtype), module.empty(self.h_shape, dtype)
-            return first, h, module.empty(self.c_shape, dtype) if self._has_cell else None
+            return first, h, module.empty(self.c_shape, dtype) if self.has_cell else None
 
     def _zeros(self, module: Any, dtype: Any) -> Any:
         """The gradient of the weights: arrays in PyTorch's order, a backend's in its layout."""

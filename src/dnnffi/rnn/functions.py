@@ -38,7 +38,7 @@ from dnnffi.rnn.backend import (
 )
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.rnn.context import Phase
-from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork
+from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork, KnownReference
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
@@ -221,7 +221,7 @@ def _run(
         known = None if signature is None else weights._networks.get(signature)
         if known is not None and known.buffer is weights._buffer:
             call = _with_lengths_read(call)
-            native = known.buffer if found is None else known_array(known.buffer)
+            native = known.native if found is None else known_array(known.buffer)
             if found is None or found is known.backend:
                 done = _run_known(x, hx, weights, native, known, call, None, found is not None)
                 if done is not None:
@@ -278,20 +278,20 @@ def _run_known(
     x: AnyArray,
     hx: Any,
     weights: RNNWeights,
-    native: AnyArray | None,
-    known: KnownNetwork,
+    native: Any,
+    known: KnownNetwork | KnownReference,
     call: Request,
     embedding: Embedding | None = None,
     is_watched: bool = False,
 ) -> tuple[Any, ...] | None:
     """`_run` of a network that is known; None where the arrays have to be looked at closely.
 
-    ``native`` is the buffer of the weights as the backend takes it, None if it has to be looked at
-    closely. ``embedding`` is for the
-    context of the call; ``is_watched``, of arrays that are `DeviceArray`, as in `run_embedded`.
+    ``native`` is the weights as the backend's plans take them, None if they have to be looked at
+    closely. ``embedding`` is for the context of the call; ``is_watched``, of arrays that are
+    `DeviceArray`, as in `run_embedded`.
     """
     backend = known.backend
-    if x.__class__ is not backend.ndarray or known.generation != backend.generation:
+    if x.__class__ is not known.ndarray or known.generation != backend.generation:
         return None
     if native is None:
         return None
@@ -308,7 +308,11 @@ def _run_known(
             return None
     if not plan.takes_all(x, h_0, c_0):
         return None
-    done: tuple[Any, ...] = plan.forward(x, h_0, c_0, native, native.data.ptr)
+    done: tuple[Any, ...]
+    if known.is_on_host:
+        done = plan.forward_known(x, h_0, c_0, native)
+    else:
+        done = plan.forward(x, h_0, c_0, native, native.data.ptr)
     if not plan.problem.training:
         return done
     *results, saved = done
@@ -316,9 +320,10 @@ def _run_known(
     read = unchanged.NOTHING
     if is_watched:
         read = unchanged.Read.of_used(x, h_0, c_0, native, results[0])
-    if embedding is None:
+    if embedding is None or known.is_on_host:  # the latter has no call with an allocator
         return (*results, RNNContext(arrays, plan, saved, read))
-    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, backend.library.kind))
+    kind = known.backend.library.kind
+    return (*results, _EmbeddedContext(arrays, plan, saved, read, embedding, kind))
 
 
 def _run_checked(
@@ -337,6 +342,7 @@ def _run_checked(
     given = unchanged.tensors_of(x, hx, weights) if training and "torch" in sys.modules else ()
     checked = rnn_options(options, mode)
     x = as_array("x", x)
+    has_allocator = found is not None
     if found is None:
         found = rnn_backends.for_call(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
@@ -372,17 +378,26 @@ def _run_checked(
         pass  # nothing to compare, and no plan to know again
     elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
-    elif signature is not None and isinstance(found, DeviceRNNBackend):
-        network = KnownNetwork(found, plan.finder.network, asked, weights._buffer)
-        if len(weights._networks) >= MAX_NETWORKS:
-            weights._networks.clear()
-        weights._networks[signature] = network
+    elif signature is not None:
+        if isinstance(found, DeviceRNNBackend):
+            network = KnownNetwork(found, plan.finder.network, asked, weights._buffer)
+            _remember(weights, signature, network)
+        elif not has_allocator and KnownReference.can_know(found, weights):
+            _remember(weights, signature, KnownReference(found, asked, weights))
     if not training:
         return (*results, None)
     read = unchanged.NOTHING
     if given or checked.validate:
         read = unchanged.Read.of(arrays, results[0], given, checksums=checked.validate)
     return (*results, RNNContext(arrays, plan, saved, read))
+
+
+def _remember(
+    weights: RNNWeights, signature: tuple[Any, ...], known: KnownNetwork | KnownReference
+) -> None:
+    if len(weights._networks) >= MAX_NETWORKS:
+        weights._networks.clear()
+    weights._networks[signature] = known
 
 
 def _run_embedded(

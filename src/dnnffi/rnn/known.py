@@ -7,13 +7,19 @@ sizes. They are checked once, and kept with the weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 
+import numpy as np
+
+from dnnffi.backends.registry import REFERENCE
+from dnnffi.reference.rnn import grouped
 from dnnffi.rnn.asked import Asked, PlanKey, problem_of
-from dnnffi.rnn.backend import DeviceRNNBackend
+from dnnffi.rnn.backend import DeviceRNNBackend, RNNBackend
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.network import Network
+from dnnffi.rnn.reference import ReferenceRNNPlan
+from dnnffi.weights import RNNWeights
 
 MAX_NETWORKS = 8
 """Networks that the same weights know before they forget all."""
@@ -22,12 +28,19 @@ MAX_NETWORKS = 8
 class KnownNetwork:
     """A network that a call has checked: what it ``asked``, and the ``buffer`` of its weights."""
 
-    __slots__ = ("_network", "asked", "backend", "buffer", "find", "generation")
+    __slots__ = (
+        *("_network", "asked", "backend", "buffer"),
+        *("find", "generation", "native", "ndarray"),
+    )
+
+    is_on_host: Literal[False] = False
+    """Whether plans compute on NumPy arrays."""
 
     def __init__(
         self, backend: DeviceRNNBackend, network: Network, asked: Asked, buffer: Any
     ) -> None:
         self.backend, self.asked, self.buffer = backend, asked, buffer
+        self.ndarray, self.native = backend.ndarray, buffer
         self.generation = backend.generation
         """`RNNBackend.generation` when the network was checked."""
         self._network = ref(network)  # of the backend, which may drop it
@@ -44,10 +57,44 @@ class KnownNetwork:
         shape, lengths, batch_sizes, asked = key
         if network is None or 0 in shape or x.data.device_id != network.parts.device:
             return None
-        generator = None
-        if asked.generator is not None:
-            generator = asked.generator()
-            if generator is None:
-                return None
+        is_complete, generator = asked.find_generator()
+        if not is_complete:
+            return None
         problem = problem_of(x, lengths, batch_sizes, asked)
         return self.backend.plans.add(key, ExecutorPlan(problem, network, generator))
+
+
+class KnownReference:
+    """A network that a call on NumPy arrays has checked, as `KnownNetwork`.
+
+    ``native`` is the weights as plans of the reference take them: views of ``buffer``.
+    """
+
+    __slots__ = ("asked", "backend", "buffer", "find", "generation", "native")
+
+    ndarray = np.ndarray
+    is_on_host: Literal[True] = True
+
+    @staticmethod
+    def can_know(backend: RNNBackend, weights: RNNWeights) -> bool:
+        """Whether the reference computes on views of these weights, which a call has used."""
+        return (
+            backend.name == REFERENCE.name
+            and isinstance(weights._buffer, np.ndarray)
+            and weights._arrays is not None  # else they are copies
+        )
+
+    def __init__(self, backend: RNNBackend, asked: Asked, weights: RNNWeights) -> None:
+        self.backend, self.asked, self.buffer = backend, asked, weights._buffer
+        self.generation = backend.generation
+        self.native = grouped(weights.spec, weights.arrays())
+        self.find: Callable[[PlanKey], Any | None] = backend.plans.find
+
+    def new_plan(self, x: Any, key: PlanKey) -> Any:
+        """Return a plan for new sizes; None as there, and for an empty batch."""
+        shape, lengths, batch_sizes, asked = key
+        is_complete, generator = asked.find_generator()
+        if not is_complete or 0 in shape:
+            return None
+        problem = problem_of(x, lengths, batch_sizes, asked)
+        return self.backend.plans.add(key, ReferenceRNNPlan(problem, generator))

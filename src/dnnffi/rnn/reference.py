@@ -10,11 +10,13 @@ import numpy as np
 from numpy.random import PCG64, Generator
 
 from dnnffi.device.arrays import array_module, as_array
+from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.device.spans import Span, check_apart, span_of, spans_of, written_span
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.locks import new_lock
 from dnnffi.reference import rnn as reference
+from dnnffi.reference.direction import Weights
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
@@ -74,7 +76,10 @@ class ReferenceRNNPlan:
         self.problem = problem
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
         self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
+        self.has_cell = problem.spec.has_cell
+        self.device = 0
         self._generator = generator
+        self._dtype = dtype_object(problem.spec.dtype)
         packed = problem.layout == PACKED
         self._keywords: dict[str, Any] = {
             "batch_first": problem.layout == BATCH_MAJOR,
@@ -82,14 +87,28 @@ class ReferenceRNNPlan:
             "batch_sizes": lengths_to_batch_sizes(problem.row_lengths) if packed else None,
             "clip": problem.options.clip,
             "clip_nan": problem.options.clip_nan,
-            "training": problem.training,
         }
+        self._network = reference.prepare(
+            problem.spec, np, problem.x_shape, self._dtype, **self._keywords
+        )
 
-    def takes(self, array: object, shape: tuple[int, ...]) -> bool:
-        """Never: it takes arrays of any kind, so that each has to be looked at."""
-        return False
+    def takes(self, array: Any, shape: tuple[int, ...]) -> bool:
+        """Whether an array is one of NumPy that is used as it is; others are looked at closely."""
+        if array.__class__ is not np.ndarray or array.shape != shape:
+            return False
+        flags = array.flags
+        return flags.c_contiguous and flags.aligned and array.dtype == self._dtype
 
     fits = takes
+
+    def takes_all(self, x: Any, h_0: Any, c_0: Any) -> bool:
+        """Whether `forward_known` takes these arrays; states may be None."""
+        takes = self.takes
+        return (
+            takes(x, self.x_shape)
+            and (h_0 is None or takes(h_0, self.h_shape))
+            and (c_0 is None or takes(c_0, self.c_shape))
+        )
 
     def forward(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Sequence[AnyArray]
@@ -99,10 +118,24 @@ class ReferenceRNNPlan:
         if self._generator is not None:
             xp = array_module(x)
             masks = [xp.asarray(mask) for mask in self._generator.masks(self.problem)]
-        done = reference.forward(
-            self.problem.spec, x, h_0, c_0, weights, masks=masks, **self._keywords
+        spec, training = self.problem.spec, self.problem.training
+        y, h_n, c_n, tape = reference.forward(
+            spec, x, h_0, c_0, weights, masks=masks, training=training, **self._keywords
         )
-        return done.y, done.h_n, done.c_n, Context(self, 0, done.tape, Phase.FORWARD)
+        return y, h_n, c_n, Context(self, 0, tape, Phase.FORWARD)
+
+    def forward_known(
+        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: list[Weights]
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context | None]:
+        """`forward` on arrays that `takes_all` accepts, and grouped weights of NumPy."""
+        training = self.problem.training
+        masks = None
+        if self._generator is not None:
+            masks = self._generator.masks(self.problem)
+        y, h_n, c_n, tape = reference.run(
+            self._network, x, h_0, c_0, weights, masks, training=training
+        )
+        return y, h_n, c_n, Context(self, 0, tape, Phase.FORWARD) if training else None
 
     def backward(
         self,

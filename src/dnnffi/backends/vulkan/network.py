@@ -251,7 +251,7 @@ def _slots(array: NDArray, slot: int) -> NDArray:
 
 
 def _layout(problem: RNNProblem, x: NDArray) -> Layout:
-    return Layout.of(np, x, False, None, lengths_to_batch_sizes(problem.row_lengths))
+    return Layout.of(np, x.shape, False, None, lengths_to_batch_sizes(problem.row_lengths))
 
 
 def _time_major(problem: RNNProblem, x: NDArray) -> NDArray:
