@@ -3,6 +3,7 @@
     python benchmarks/jax_rnn.py [--only "lstm f16 100" ...] [--json FILE]
     python benchmarks/jax_rnn.py --devices 1 2 4 [--json FILE]
     python benchmarks/jax_rnn.py --handler
+    python benchmarks/jax_rnn.py --cpu [--record]
 
 Times are milliseconds of one call of a compiled function, host and all, in a loop whose end waits:
 the median of five loops. All programs are compiled before the first is measured. Training is the
@@ -13,6 +14,9 @@ captures a layer of a larger program. ``--devices`` divides a batch of 256 rows 
 alone, since all wait for the slowest.
 ``--handler`` says what a call that computes nothing costs, in microseconds, on the host alone: it
 needs no GPU.
+``--cpu`` compares LSTMs on the host with Flax's OptimizedLSTMCell: seconds to compile, the minimum
+time of a call in turns, and the memory of a call, which is that of arguments, results and buffers.
+``--record`` writes that to docs/verification/jax_cpu.txt.
 """
 
 from __future__ import annotations
@@ -43,13 +47,20 @@ from dnnffi import jax as djax
 from dnnffi.bench import array_models
 from dnnffi.bench.shapes import PERFORMANCE, Data, Shape
 from dnnffi.cli.machine import machine
-from dnnffi.jax.rnn import scan
+from dnnffi.cli.sources import source_lines
 from dnnffi.jax.rnn.engine import ReferenceEngine
 from dnnffi.jax.rnn.handlers import Handlers
 from dnnffi.jax.rnn.implementations import WAYS
 from dnnffi.jax.rnn.operation import Way
 
 UNROLLED = (1, 5, 10, 20)
+CPU_RECORD = Path(__file__).resolve().parents[1] / "docs" / "verification" / "jax_cpu.txt"
+CPU_SHAPES = (
+    *((128, 32, 64, 128), (50, 1, 128, 128), (50, 8, 128, 128), (20, 64, 512, 512)),
+    (1000, 16, 32, 32),
+)
+"""T, B, I, H of LSTMs of one layer."""
+CPU_TURNS = 40
 OURS = "dnnffi.jax"
 
 
@@ -112,14 +123,19 @@ def program(name: str, make: Any, data: Data, training: bool, pool: ThreadPoolEx
         return Program(name, failed, ())
 
 
-def ours(shape: Shape, data: Data, implementation: str) -> Any:
+def ours(shape: Shape, data: Data, implementation: str, unroll: int | None = None) -> Any:
     """What is measured, as ``run(x, weights)``."""
+    options = None if unroll is None else {"unroll": unroll}
     spec = shape.spec
     weights = djax.pack(data.weights, spec)
     states = tuple(jnp.asarray(s) for s in (data.h_0, data.c_0) if s is not None)
     hx = states if spec.has_cell else states[0]
     function = partial(
-        getattr(djax, shape.mode), spec=spec, lengths=shape.lengths, implementation=implementation
+        getattr(djax, shape.mode),
+        spec=spec,
+        lengths=shape.lengths,
+        implementation=implementation,
+        options=options,
     )
     return (lambda x, weights: function(x, hx, weights)[0]), weights
 
@@ -178,9 +194,8 @@ def programs_of(
     traced = partial(program, data=data, training=training, pool=pool)
     found = [traced(OURS, lambda: ours(shape, data, "cudnn"))]
     for unrolled in UNROLLED:
-        scan.UNROLLED = unrolled
-        jax.clear_caches()
-        found.append(traced(f"scan {unrolled}", lambda: ours(shape, data, "scan")))
+        one = partial(ours, shape, data, "scan", unroll=unrolled)
+        found.append(traced(f"scan {unrolled}", one))
     if shape.mode == "lstm" and shape.layers == shape.directions == 1:
         found.append(traced("flax", lambda: flax_cell(shape, data)))
     if shape.mode == "lstm" and shape.dtype == "float32":
@@ -317,6 +332,70 @@ def handler() -> float:
     return (taken[1] - taken[0]) / 200 * 1e3
 
 
+def cpu_lines() -> list[str]:
+    """LSTMs of the scan and of Flax on the host, as a table."""
+    import flax
+    from flax import linen
+
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])
+    found = machine("cpu", ("jax",))
+    heads = f"{'':34}{'compile, s':^18}{'call, ms':^27}{'memory, MiB':^27}"
+    names = f"{'dnnffi':>9}{'Flax':>9}"
+    compared = f"{names}{'ratio':>9}"
+    table = [
+        f"{found['date']}: dnnffi {found['dnnffi']}, jax {jax.__version__}, "
+        f"flax {flax.__version__}, {os.cpu_count()} cores",
+        "",
+        heads,
+        f"{'':34}{names}{compared}{compared}",
+    ]
+    for steps, batch, inputs, size in CPU_SHAPES:
+        spec = dnnffi.RNNSpec(mode="lstm", input_size=inputs, hidden_size=size)
+        weights = djax.init(jax.random.key(0), spec)
+        x = jax.random.normal(jax.random.key(1), (steps, batch, inputs))
+        dy = jax.random.normal(jax.random.key(2), (steps, batch, size))
+        rnn = linen.RNN(linen.OptimizedLSTMCell(size), time_major=True)
+        params = rnn.init(jax.random.key(0), x)
+        runs = (lambda x, w: djax.lstm(x, None, w)[0], weights), (rnn.apply, params)
+        for phase in ("inference", "training"):
+            compiled, seconds, memory = [], [], []
+            for number, (run, held) in enumerate(runs):
+
+                def infer(x: Any, held: Any, run: Any = run, number: int = number) -> Any:
+                    return run(held, x) if number else run(x, held)
+
+                def train(x: Any, held: Any, dy: Any, infer: Any = infer) -> Any:
+                    y, pull = jax.vjp(infer, x, held)
+                    return y, pull(dy)
+
+                arguments = (x, held) if phase == "inference" else (x, held, dy)
+                function = infer if phase == "inference" else train
+                start = time.perf_counter()
+                made = jax.jit(function).lower(*arguments).compile()
+                seconds.append(time.perf_counter() - start)
+                used = made.memory_analysis()
+                memory.append(
+                    used.argument_size_in_bytes
+                    + used.output_size_in_bytes
+                    + used.temp_size_in_bytes
+                )
+                compiled.append(partial(made, *arguments))
+            best = [float("inf")] * 2
+            for _ in range(CPU_TURNS):
+                for number, call in enumerate(compiled):
+                    for _ in range(2):
+                        start = time.perf_counter()
+                        jax.block_until_ready(call())
+                        best[number] = min(best[number], time.perf_counter() - start)
+            name = f"T {steps} B {batch} I {inputs} H {size} {phase}"
+            cells = "".join(f"{value:9.2f}" for value in seconds)
+            for ours, theirs, unit in ((*best, 1e3), (*memory, 2**-20)):
+                cells += f"{ours * unit:9.2f}{theirs * unit:9.2f}{ours / theirs:9.2f}"
+            table.append(f"{name:34}{cells}")
+            print(table[-1], flush=True)
+    return table
+
+
 def put(path: Path | None, part: str, found: Any, place: str = "gpu") -> None:
     """Put a part of the record in its place, and where it was measured; rows replace their own."""
     if path is None:
@@ -335,10 +414,17 @@ def main() -> None:
     )
     parser.add_argument("--devices", type=int, nargs="+", help="how many GPUs share a batch")
     parser.add_argument("--handler", action="store_true", help="the host cost of a call")
+    parser.add_argument("--cpu", action="store_true", help="LSTMs on the host, and Flax's")
+    parser.add_argument("--record", action="store_true", help="with --cpu: write the record")
     parser.add_argument("--json", type=Path, help="where the record goes; what is there stays")
     options = parser.parse_args()
     write = partial(put, options.json)
-    if options.handler:
+    if options.cpu:
+        text = "\n".join(cpu_lines())
+        print(text)
+        if options.record:
+            files.write(CPU_RECORD, f"{text}\n{source_lines(CPU_RECORD.name)}".encode())
+    elif options.handler:
         taken = handler()
         print(f"a call of a handler: {taken:.1f} us", flush=True)
         write("handler_us", taken, "cpu")

@@ -45,7 +45,7 @@ HANDLERS = WAYS["cudnn"].handlers
 @pytest.fixture(autouse=True)
 def rolled(monkeypatch):
     """The scan in a loop that is compiled faster."""
-    monkeypatch.setattr("dnnffi.jax.rnn.scan.UNROLLED", 1)
+    monkeypatch.setattr("dnnffi.jax.rnn.scan.UNROLL", 1)
 
 
 def problem(

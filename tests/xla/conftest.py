@@ -18,16 +18,6 @@ else:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=2".strip()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def rolled():
-    """The scan in a loop that is compiled faster: how JAX unrolls one is not the question here."""
-    from dnnffi.jax.rnn import scan
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "UNROLLED", 1)
-        yield
-
-
 @pytest.fixture(scope="module")
 def standin(pytestconfig, tmp_path_factory):
     """cuDNN's stand-in; see tests/host."""

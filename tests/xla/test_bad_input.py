@@ -149,6 +149,28 @@ CASES = {
         "lengths on the device must be integers [4]",
         lambda: lstm(lengths=jnp.ones(3, int)),
     ),
+    "an unroll of 0": (
+        ValueError,
+        "options['unroll'] must be at least 1, the number of steps in one round of the loop; got "
+        "0. Leave it out for the default, 1 on a CPU and 10 elsewhere",
+        lambda: lstm(options={"unroll": 0}),
+    ),
+    "an unroll of True": (
+        TypeError,
+        "options['unroll'] must be an integer; got bool: True. Leave it out",
+        lambda: lstm(options={"unroll": True}),
+    ),
+    "an unroll of half a step": (
+        TypeError,
+        "options['unroll'] must be an integer; got float: 0.5. Leave it out",
+        lambda: lstm(options={"unroll": 0.5}),
+    ),
+    "an unroll for the reference": (
+        ValueError,
+        "options['unroll'] is for the loop of implementation 'scan'; got implementation "
+        "'reference'. Leave one of them out",
+        lambda: lstm(options={"unroll": 2}, implementation="reference"),
+    ),
     "dropout of 2": (ValueError, "dropout must be from 0 to 1", lambda: lstm(dropout=2)),
     "dropout without a key": (
         ValueError,

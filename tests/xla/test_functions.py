@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jax_programs import TOLERANCES, assert_close, network
 
 import dnnffi
 from dnnffi import jax as djax
-from dnnffi.jax.rnn import scan
+from dnnffi.jax.rnn import functions, scan
 from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 
@@ -221,15 +222,63 @@ def test_the_scan_has_derivatives_of_both_modes_and_of_second_order(mode):
     check_grads(loss, one.arrays, order=2, modes=("fwd", "rev"), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @pytest.mark.parametrize(("mode", "proj_size"), [("lstm", 0), ("lstm", 2), ("gru", 0)])
-def test_no_loop_adds_up_gradients_of_weights(mode, proj_size):
+def test_no_loop_adds_up_gradients_of_weights(mode, proj_size, platform, monkeypatch):
+    monkeypatch.setattr(functions, "platform_of", lambda operands: platform)
     spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, proj_size=proj_size)
     one = network(dnnffi.RNNProblem.dense(spec, 5, 4), "scan")
     jaxpr = jax.make_jaxpr(jax.grad(one.loss, 2))(*one.arrays)
-    loops = [str(eqn.params["jaxpr"]) for eqn in equations(jaxpr.jaxpr) if is_scan(eqn)]
-    assert len(loops) == 2
-    for loop in loops:
-        assert loop.count("dot_general") == 1 + bool(proj_size)
+    forward, backward = [str(e.params["jaxpr"]) for e in equations(jaxpr.jaxpr) if is_scan(e)]
+    # On a CPU a step multiplies its x, too.
+    assert forward.count("dot_general") == 1 + bool(proj_size) + (platform == "cpu")
+    assert backward.count("dot_general") == 1 + bool(proj_size)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_the_scan_of_a_device_is_that_of_a_cpu(mode, monkeypatch):
+    spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
+    one = network(dnnffi.RNNProblem.dense(spec, 13, 4, lengths=(13, 1, 9, 10)), "scan")
+    results = []
+    for platform in ("cpu", "cuda"):
+        monkeypatch.setattr(functions, "platform_of", lambda operands, name=platform: name)
+        results.append((one.function(*one.arrays), jax.grad(one.loss, (0, 1, 2))(*one.arrays)))
+    found, expected = (jax.tree.leaves(result) for result in results)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "platform", "expected"),
+    [
+        (None, "cpu", 1),
+        (None, "cuda", 10),
+        ({"unroll": 3}, "cpu", 3),
+        ({"unroll": np.int64(2), "math": "strict"}, "cuda", 2),
+        ({"unroll": 99}, "cpu", 99),
+    ],
+)
+def test_a_round_of_the_loop_has_as_many_steps_as_asked_for(
+    options, platform, expected, monkeypatch
+):
+    monkeypatch.setattr(functions, "platform_of", lambda operands: platform)
+    x, hx, weights = network(PROBLEM, "scan").arrays
+    call = partial(djax.lstm, spec=SPEC, layout="cudnn", implementation="scan")
+    jaxpr = jax.make_jaxpr(partial(call, options=options))(x, hx, weights)
+    assert {e.params["unroll"] for e in equations(jaxpr.jaxpr) if is_scan(e)} == {expected}
+    found = call(x, hx, weights, options=options)[0]
+    np.testing.assert_allclose(found, call(x, hx, weights)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["lstm", "rnn_relu"])
+def test_a_tangent_of_some_arguments_alone_is_right(mode):
+    spec = dnnffi.RNNSpec(mode=mode, input_size=2, hidden_size=3, dtype="float64")
+    one = network(dnnffi.RNNProblem.dense(spec, 4, 2), "scan")
+    gradients = jax.grad(one.loss, (0, 1, 2))(*one.arrays)
+    for number, expected in enumerate(gradients):
+        found = jax.grad(one.loss, number)(*one.arrays)
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 def is_scan(eqn):

@@ -110,6 +110,7 @@ RECORDS = {
         "callers.json": (*_JAX_NETWORKS, "torch", "bench", "bench-callers"),
         "first_call.json": (*_NETWORKS, "bench"),
         "gpu.json": (*_GPU_TESTS, "bench"),
+        "jax_cpu.txt": _JAX_NETWORKS,
         "memcheck.json": _GPU_TESTS,
         "miopen.json": (*_RNN, *_CONVOLUTION, *_CHECKED, "miopen"),
         "oracle_torch.txt": ("spec", "spec-rnn", "spec-conv", "runtime", "device", "reference"),

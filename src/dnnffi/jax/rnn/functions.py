@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.backends.registry import named
-from dnnffi.jax.arrays import as_jax
+from dnnffi.jax.arrays import as_jax, platform_of
 from dnnffi.jax.primitives import varying_alike
 from dnnffi.jax.rnn import operation, scan
 from dnnffi.jax.rnn.implementations import SCAN, implementation_of
 from dnnffi.jax.rnn.operation import Way
 from dnnffi.jax.rnn.weights import apart, check_dtypes, flat_of, joined, laid_out
 from dnnffi.rnn.backend import warn_of_dropout
-from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
+from dnnffi.spec.checks import ITEM_SIZES, brief, check_flag, check_integer, shown
 from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
@@ -36,6 +36,8 @@ class _Static(NamedTuple):
     batch_first: bool
     dropout: float
     options: RNNOptions
+    unroll: int  # steps in one round of the scan's loop
+    is_on_cpu: bool
 
 
 def lstm(
@@ -78,7 +80,8 @@ def lstm(
         "reference" (NumPy, on the host), or None: cuDNN on CUDA, the scan elsewhere, for an empty
         batch and for lengths on a device
     options : as for `dnnffi.lstm`: algorithm, math, clip, clip_nan, and tune, where "off" ignores
-        what was measured
+        what was measured. "unroll": the number of steps in one round of the scan's loop, by default
+        1 on a CPU and 10 elsewhere; cuDNN and MIOpen have no such loop
 
     All arrays have one dtype: float16, bfloat16, float32 or float64. y is [T, B, O*D] or
     [B, T, O*D]. Gradients are of first order, in reverse mode; the scan has all orders and modes.
@@ -191,7 +194,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     x = as_jax("x", x)
     spec, layout, weights = _weights(mode, weights, keywords)
     batch_first = check_flag("batch_first", keywords.batch_first)
-    options = _options(keywords, mode)
+    options, unroll = _options(keywords, mode)
     steps, batch = _sizes(x, spec, batch_first)
     states = _states(hx, spec, batch)
     dropout, key = _dropout(keywords, spec)
@@ -219,7 +222,11 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
         # An operand of the scan: one program for all lengths.
         on_device = jnp.asarray(problem.lengths)
     by_handler = None if way is None else able
-    static = _Static(spec, layout, by_handler, way, batch_first, dropout, options)
+    is_on_cpu = platform_of(arrays) == "cpu"
+    if unroll is None:
+        unroll = scan.UNROLL_ON_CPU if is_on_cpu else scan.UNROLL
+    loop = unroll, is_on_cpu
+    static = _Static(spec, layout, by_handler, way, batch_first, dropout, options, *loop)
     return _run(static, x, states, weights, on_device, key)
 
 
@@ -308,8 +315,13 @@ def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
     return tuple(states)
 
 
-def _options(keywords: _Keywords, mode: str) -> RNNOptions:
-    checked = rnn_options(keywords.options, mode)
+def _options(keywords: _Keywords, mode: str) -> tuple[RNNOptions, int | None]:
+    """Return the options of a network, and "unroll", None if it was left out."""
+    options, unroll = keywords.options, None
+    if isinstance(options, Mapping) and "unroll" in options:
+        unroll = _unroll(options["unroll"], keywords.implementation)
+        options = {key: value for key, value in options.items() if key != "unroll"}
+    checked = rnn_options(options, mode)
     if checked.validate:
         raise ValueError(
             "options['validate'] is of dnnffi's own functions; compare with "
@@ -319,7 +331,27 @@ def _options(keywords: _Keywords, mode: str) -> RNNOptions:
         raise ValueError("options['tune'] must be auto or off; dnnffi.jax.tune measures")
     backend = named("miopen" if keywords.implementation == "miopen" else "cudnn")
     check_algorithm(backend.name, backend.title, "", checked)
-    return checked
+    return checked, unroll
+
+
+def _unroll(value: object, implementation: object) -> int:
+    """Return the number of steps in one round of the scan's loop, checked."""
+    if implementation not in (None, SCAN):
+        raise ValueError(
+            f"options['unroll'] is for the loop of implementation {SCAN!r}; got implementation "
+            f"{implementation!r}. Leave one of them out"
+        )
+    help_text = "Leave it out for the default, 1 on a CPU and 10 elsewhere"
+    try:
+        number = check_integer("options['unroll']", value)
+    except TypeError as error:
+        raise TypeError(f"{error}: {brief(value)}. {help_text}") from None
+    if number < 1:
+        raise ValueError(
+            f"options['unroll'] must be at least 1, the number of steps in one round of the loop; "
+            f"got {shown(number)}. {help_text}"
+        )
+    return number
 
 
 def _dropout(keywords: _Keywords, spec: RNNSpec) -> tuple[float, Any]:
@@ -421,4 +453,6 @@ def _layers(
         batch_first=static.batch_first,
         lengths=lengths,
         options=static.options,
+        unroll=static.unroll,
+        is_on_cpu=static.is_on_cpu,
     )

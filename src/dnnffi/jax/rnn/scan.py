@@ -1,9 +1,14 @@
 """Recurrent networks in JAX itself: a fast ``lax.scan`` that runs on any platform.
 
-The products of x of all steps are one product in front of the loop, and so are those that make the
-gradients of the weights behind it: differentiated by itself, the loop would add up a gradient of
-the weights at every step. Both hold for every derivative, forward-mode and of any order, because
-they are said as a derivative (`_recurrence`) and transposed by JAX.
+On devices the products of x of all steps are one product before the loop. On a CPU each step
+multiplies its x: one product is not faster there, and its result, of all gates of all steps, would
+be the largest array of the call.
+
+The products that make the gradients of the weights are computed for all steps at once, after the
+loop: differentiated by itself, the loop would add up a gradient of the weights at every step. This
+holds for both modes of differentiation, because it is stated as a derivative (`_recurrence`) that
+JAX transposes. The loop then keeps the slopes of each step, the coefficients of its derivative, of
+which there are fewer than intermediate results.
 
 As the reference, float16 and bfloat16 are multiplied as they are and computed in float32 else.
 Sequences are [T, B, .] here.
@@ -18,12 +23,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 
-UNROLLED = 10
-"""Steps in one round of the loop."""
+UNROLL = 10
+"""Steps in one round of the loop on a device, which would wait for the host between rounds."""
+
+UNROLL_ON_CPU = 1
+"""On a CPU, longer rounds take longer, to compile and to run."""
 
 
 class _Cell(NamedTuple):
@@ -31,6 +40,8 @@ class _Cell(NamedTuple):
 
     mode: str
     reverse: bool
+    unroll: int
+    is_hoisted: bool  # whether the products of x are computed before the loop
     precision: Any
     clip: tuple[float, float] | None
     clip_nan: str
@@ -55,10 +66,12 @@ def network(
     batch_first: bool,
     lengths: Any,
     options: RNNOptions,
+    unroll: int,
+    is_on_cpu: bool,
 ) -> tuple[Any, Any, Any]:
     """(y, h_n, c_n or None) of arrays in PyTorch's order; ``lengths`` is an array [B] or None.
 
-    States may be None, for zeros.
+    States may be None, for zeros. ``unroll`` is the number of steps in one round of the loop.
     """
     if batch_first:
         x = jnp.swapaxes(x, 0, 1)
@@ -78,7 +91,8 @@ def network(
         outputs = []
         for direction in range(spec.num_directions):
             number = len(ended)
-            cell = _Cell(spec.mode, direction == 1, precision, options.clip, options.clip_nan)
+            reverse, clip = direction == 1, (options.clip, options.clip_nan)
+            cell = _Cell(spec.mode, reverse, unroll, not is_on_cpu, precision, *clip)
             arrays = weights[number * count : (number + 1) * count]
             state = None if h_0 is None else h_0[number], None if c_0 is None else c_0[number]
             found = _direction(cell, spec, x, state, arrays, mask)
@@ -97,87 +111,45 @@ def _direction(
     cell: _Cell, spec: RNNSpec, x: Any, state: tuple[Any, Any], arrays: Sequence[Any], mask: Any
 ) -> _Steps:
     w_ih, w_hh, *rest = arrays
-    inputs = _product(cell, x, w_ih)
+    like = _product(cell, x[0], w_ih)  # of which only shape, dtype and devices are used
     h, c = state
-    # What begins at zero is divided among devices, and varies over them, as the inputs are.
+    # What begins at zero is divided among devices, and varies over them, as the products are.
     if h is None:
-        h = jnp.zeros_like(inputs[0, :, : spec.output_size])
+        h = jnp.zeros_like(like[:, : spec.output_size])
     if c is None and spec.has_cell:
-        c = jnp.zeros_like(inputs[0, :, : spec.hidden_size])
-    new_bias = None  # of a GRU: what the reset gate acts on
+        c = jnp.zeros_like(like[:, : spec.hidden_size])
+    bias = new_bias = None
     if spec.bias:
-        b_ih, b_hh = (bias.astype(inputs.dtype) for bias in rest[:2])
+        b_ih, b_hh = (bias.astype(like.dtype) for bias in rest[:2])
         if spec.mode == "gru":
             new_bias = b_hh[None, 2 * spec.hidden_size :]
             b_hh = jnp.where(jnp.arange(b_hh.size) < 2 * spec.hidden_size, b_hh, 0)
-        inputs = inputs + (b_ih + b_hh)[None, None]
+        bias = (b_ih + b_hh)[None]
     if spec.mode == "gru" and new_bias is None:
-        new_bias = jnp.zeros_like(inputs[0, :1, : spec.hidden_size])
+        new_bias = jnp.zeros_like(like[:1, : spec.hidden_size])
     w_hr = rest[-1] if spec.proj_size else None
     if mask is not None:
-        mask = jnp.broadcast_to(mask, (*inputs.shape[:2], 1))
-    return _recurrence(cell, inputs, new_bias, h, c, w_hh, w_hr, mask)
+        mask = jnp.broadcast_to(mask, (*x.shape[:2], 1))
+    return _recurrence(cell, x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask)
 
 
 def _product(cell: _Cell, a: Any, w: Any) -> Any:
     """``a`` [..., K] times the transposed ``w`` [N, K], in the wider dtype."""
+    return _matmul(cell, a, w.T)
+
+
+def _matmul(cell: _Cell, a: Any, w: Any) -> Any:
+    """``a`` [..., K] times ``w`` [K, N], in the wider dtype."""
     wide = jnp.dtype("float32") if w.dtype.itemsize == 2 else w.dtype
-    # Transposed in so many words, the weights are once in front of a loop.
-    return jnp.matmul(a.astype(w.dtype), w.T, precision=cell.precision, preferred_element_type=wide)
+    return jnp.matmul(a.astype(w.dtype), w, precision=cell.precision, preferred_element_type=wide)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _recurrence(
-    cell: _Cell, inputs: Any, new_bias: Any, h: Any, c: Any, w_hh: Any, w_hr: Any, mask: Any
-) -> _Steps:
-    """The loop. ``inputs`` [T, B, G*H] has the products of x and the biases.
-
-    But for ``new_bias`` [1, H]: in a GRU that of the recurrent product, where the reset gate acts.
-    """
-    return _loop(cell, inputs, None, None, new_bias, h, c, w_hh, w_hr, mask)
-
-
-@_recurrence.defjvp  # type: ignore[untyped-decorator]
-def _recurrence_jvp(
-    cell: _Cell, primals: tuple[Any, ...], tangents: tuple[Any, ...]
-) -> tuple[_Steps, _Steps]:
-    """The derivative of the loop with its weights held, and those of its products all at once.
-
-    What the weights' tangents add to the product of a step is known when all steps are.
-    """
-    inputs, new_bias, h, c, w_hh, w_hr, mask = primals
-    d_inputs, d_new_bias, d_h, d_c, d_w_hh, d_w_hr, _ = tangents
-    new = None if new_bias is None else jnp.zeros_like(inputs[..., : new_bias.size])
-    projected = None if w_hr is None else jnp.zeros_like(inputs[..., : w_hr.shape[0]])
-
-    def held(inputs: Any, new: Any, projected: Any, h: Any, c: Any) -> _Steps:
-        return _loop(cell, inputs, new, projected, new_bias, h, c, w_hh, w_hr, mask)
-
-    steps, derivative = jax.linearize(held, inputs, new, projected, h, c)
-    before = (
-        jnp.concatenate([steps.h[1:], h[None]])
-        if cell.reverse
-        else jnp.concatenate([h[None], steps.h[:-1]])
-    )
-    d_product = _product(cell, before.astype(w_hh.dtype), d_w_hh)
-    d_new = None
-    if new_bias is not None:
-        size = new_bias.size
-        d_inputs = d_inputs.at[..., : 2 * size].add(d_product[..., : 2 * size])
-        d_new = d_product[..., 2 * size :] + d_new_bias[None]
-    else:
-        d_inputs = d_inputs + d_product
-    d_projected = None
-    if w_hr is not None:
-        d_projected = _product(cell, steps.unprojected.astype(w_hr.dtype), d_w_hr)
-    return steps, derivative(d_inputs, d_new, d_projected, d_h, d_c)
-
-
-def _loop(
     cell: _Cell,
-    inputs: Any,
-    new: Any,
-    projected: Any,
+    x: Any,
+    w_ih: Any,
+    bias: Any,
     new_bias: Any,
     h: Any,
     c: Any,
@@ -185,61 +157,248 @@ def _loop(
     w_hr: Any,
     mask: Any,
 ) -> _Steps:
-    """``new`` and ``projected`` are added to a GRU's last product of h and to the projection.
+    """Run the loop over x [T, B, I].
 
-    Both are [T, B, .], or None: they are zero, and stand for the weights in a derivative.
+    ``bias`` [1, G*H] is the sum of both biases. In a GRU ``new_bias`` [1, H] is that of the
+    recurrent product, where the reset gate acts, and not in ``bias``.
     """
+    return _loop(cell, x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask)[0]
 
-    def step(state: tuple[Any, Any], of_step: tuple[Any, ...]) -> tuple[Any, Any]:
+
+def _recurrence_jvp(
+    cell: _Cell, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+) -> tuple[_Steps, _Steps]:
+    """The derivative of the loop, with all products of tangents of weights at once.
+
+    What they add to the gates of a step is known when all steps are.
+    """
+    x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask = primals
+    d_x, d_w_ih, d_bias, d_new_bias, d_h, d_c, d_w_hh, d_w_hr, _ = (
+        None if isinstance(d, SymbolicZero) else d for d in tangents
+    )
+    steps, slopes = _loop(cell, x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask, keeps_slopes=True)
+
+    def added(*terms: Any) -> Any:
+        """Return the sum of the terms that are not None; None if all are."""
+        known = [term for term in terms if term is not None]
+        return sum(known[1:], known[0]) if known else None
+
+    before = _shifted(cell, steps.h, h)
+    d_product = None
+    if d_w_hh is not None:
+        d_product = _product(cell, before.astype(w_hh.dtype), d_w_hh)
+    d_gates = added(
+        None if d_x is None else _product(cell, d_x, w_ih),
+        None if d_w_ih is None else _product(cell, x, d_w_ih),
+        None if d_bias is None else d_bias[None],
+    )
+    d_new = None
+    if new_bias is None:
+        d_gates = added(d_product, d_gates)
+    else:
+        size = 2 * new_bias.size
+        d_new = None if d_new_bias is None else d_new_bias[None]
+        if d_product is not None:
+            first = jnp.where(jnp.arange(d_product.shape[-1]) < size, d_product, 0)
+            d_gates = added(first, d_gates)
+            d_new = added(d_product[..., size:], d_new)
+    gates_shape = (*x.shape[:2], w_hh.shape[0])
+    zeros = jnp.zeros_like(_product(cell, x[0], w_ih)[:1, :1])
+    d_gates = jnp.broadcast_to(zeros if d_gates is None else d_gates, gates_shape)
+    if d_new is not None:
+        d_new = jnp.broadcast_to(d_new, (*x.shape[:2], d_new.shape[-1]))
+    d_projected = None
+    if d_w_hr is not None:
+        d_projected = _product(cell, steps.unprojected.astype(w_hr.dtype), d_w_hr)
+    d_h = jnp.zeros_like(h) if d_h is None else d_h
+    d_c = jnp.zeros_like(c) if d_c is None and c is not None else d_c
+    return steps, _tangents(cell, slopes, d_gates, d_new, d_projected, d_h, d_c, w_hh, w_hr, mask)
+
+
+_recurrence.defjvp(_recurrence_jvp, symbolic_zeros=True)
+
+
+def _shifted(cell: _Cell, hs: Any, h: Any) -> Any:
+    """The state that each step reads, of those that they leave and the first."""
+    if cell.reverse:
+        return jnp.concatenate([hs[1:], h[None]])
+    return jnp.concatenate([h[None], hs[:-1]])
+
+
+def _loop(
+    cell: _Cell,
+    x: Any,
+    w_ih: Any,
+    bias: Any,
+    new_bias: Any,
+    h: Any,
+    c: Any,
+    w_hh: Any,
+    w_hr: Any,
+    mask: Any,
+    keeps_slopes: bool = False,
+) -> tuple[_Steps, Any]:
+    """All steps, and the slopes of each if the loop keeps them."""
+    # Before the loop, so that no step transposes them.
+    w_ih, w_hh, w_hr = w_ih.T, w_hh.T, None if w_hr is None else w_hr.T
+
+    def gates_of(x: Any) -> Any:
+        product = _matmul(cell, x, w_ih)
+        return product if bias is None else product + bias
+
+    def step(state: tuple[Any, Any], of_step: tuple[Any, Any]) -> tuple[Any, Any]:
         h, c = state
-        inputs, new, projected, running = of_step
-        bias = new_bias if new is None else new_bias + new
-        unprojected, new_c = _CELLS[cell.mode](cell, inputs, _product(cell, h, w_hh), bias, h, c)
-        new_h = unprojected
-        if w_hr is not None:
-            new_h = _product(cell, unprojected, w_hr)
-            if projected is not None:
-                new_h = new_h + projected
+        x, running = of_step
+        gates = x if cell.is_hoisted else gates_of(x)
+        unprojected, new_c, slopes = _CELLS[cell.mode](
+            cell, gates, _matmul(cell, h, w_hh), new_bias, h, c
+        )
+        new_h = unprojected if w_hr is None else _matmul(cell, unprojected, w_hr)
         if running is not None:
             new_h = jnp.where(running, new_h, h)
             new_c = None if c is None else jnp.where(running, new_c, c)
-        return (new_h, new_c), (new_h, None if w_hr is None else unprojected)
+        kept = new_h, None if w_hr is None else unprojected, slopes if keeps_slopes else None
+        return (new_h, new_c), kept
 
-    (h_n, c_n), (hs, unprojected) = lax.scan(
-        step, (h, c), (inputs, new, projected, mask), reverse=cell.reverse, unroll=UNROLLED
+    inputs = gates_of(x) if cell.is_hoisted else x
+    (h_n, c_n), (hs, unprojected, slopes) = lax.scan(
+        step, (h, c), (inputs, mask), reverse=cell.reverse, unroll=cell.unroll
     )
-    return _Steps(hs, unprojected, h_n, c_n)
+    return _Steps(hs, unprojected, h_n, c_n), slopes
 
 
-def _lstm(cell: _Cell, inputs: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any]:
-    i, f, g, o = jnp.split(inputs + product, 4, -1)
-    c = jax.nn.sigmoid(f) * _clipped(cell, c) + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(_clipped(cell, c)), c
+def _tangents(
+    cell: _Cell,
+    slopes: Any,
+    d_gates: Any,
+    d_new: Any,
+    d_projected: Any,
+    d_h: Any,
+    d_c: Any,
+    w_hh: Any,
+    w_hr: Any,
+    mask: Any,
+) -> _Steps:
+    """The tangents of all steps, linear in everything that begins with ``d_``.
+
+    ``d_gates`` [T, B, G*H] is added to the gates of each step, ``d_new`` [T, B, H] to a GRU's last
+    product of h, ``d_projected`` [T, B, P] to the projection; the latter two may be None.
+    """
+
+    def step(state: tuple[Any, Any], of_step: tuple[Any, ...]) -> tuple[Any, Any]:
+        d_h, d_c = state
+        slopes, d_gates, d_new, d_projected, running = of_step
+        d_unprojected, new_d_c = _DERIVATIVES[cell.mode](
+            slopes, d_gates, _product(cell, d_h, w_hh), d_new, d_h, d_c
+        )
+        new_d_h = d_unprojected
+        if w_hr is not None:
+            new_d_h = _product(cell, d_unprojected, w_hr)
+            if d_projected is not None:
+                new_d_h = new_d_h + d_projected
+        if running is not None:
+            new_d_h = jnp.where(running, new_d_h, d_h)
+            new_d_c = None if d_c is None else jnp.where(running, new_d_c, d_c)
+        return (new_d_h, new_d_c), (new_d_h, None if w_hr is None else d_unprojected)
+
+    inputs = slopes, d_gates, d_new, d_projected, mask
+    (d_h_n, d_c_n), (d_hs, d_unprojected) = lax.scan(
+        step, (d_h, d_c), inputs, reverse=cell.reverse, unroll=cell.unroll
+    )
+    return _Steps(d_hs, d_unprojected, d_h_n, d_c_n)
 
 
-def _gru(cell: _Cell, inputs: Any, product: Any, bias: Any, h: Any, _: Any) -> tuple[Any, Any]:
-    x_r, x_z, x_n = jnp.split(inputs, 3, -1)
+# A cell returns h before a projection, c, and the slopes that its derivative reads. The derivative
+# returns the tangents of h and c.
+
+
+def _lstm(cell: _Cell, gates: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
+    i, f, g, o = jnp.split(gates + product, 4, -1)
+    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    c_before, carries = _clipped(cell, c)
+    new_c = f * c_before + i * g
+    c_read, is_read = _clipped(cell, new_c)
+    tanh_c = jnp.tanh(c_read)
+    slope_i, slope_f = g * i * (1 - i), c_before * f * (1 - f)
+    slope_g, slope_o = i * (1 - g * g), tanh_c * o * (1 - o)
+    slope_c, slope_h = f, o * (1 - tanh_c * tanh_c)
+    if carries is not None:
+        slope_c, slope_h = jnp.where(carries, slope_c, 0), jnp.where(is_read, slope_h, 0)
+    return o * tanh_c, new_c, (slope_i, slope_f, slope_g, slope_o, slope_c, slope_h)
+
+
+def _lstm_derivative(
+    slopes: Any, d_gates: Any, d_product: Any, _: Any, d_h: Any, d_c: Any
+) -> tuple[Any, Any]:
+    slope_i, slope_f, slope_g, slope_o, slope_c, slope_h = slopes
+    d_i, d_f, d_g, d_o = jnp.split(d_gates + d_product, 4, -1)
+    d_c = slope_c * d_c + slope_i * d_i + slope_f * d_f + slope_g * d_g
+    return slope_o * d_o + slope_h * d_c, d_c
+
+
+def _gru(cell: _Cell, gates: Any, product: Any, bias: Any, h: Any, _: Any) -> tuple[Any, Any, Any]:
+    x_r, x_z, x_n = jnp.split(gates, 3, -1)
     h_r, h_z, h_n = jnp.split(product, 3, -1)
-    z = jax.nn.sigmoid(x_z + h_z)
-    n = jnp.tanh(x_n + jax.nn.sigmoid(x_r + h_r) * (h_n + bias))
-    return (1 - z) * n + z * h, None
+    r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
+    h_n = h_n + bias
+    n = jnp.tanh(x_n + r * h_n)
+    slope_n = (1 - z) * (1 - n * n)
+    slopes = slope_n * h_n * r * (1 - r), (h - n) * z * (1 - z), slope_n, r, z
+    return (1 - z) * n + z * h, None, slopes
 
 
-def _tanh(cell: _Cell, inputs: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any]:
-    return jnp.tanh(inputs + product), None
+def _gru_derivative(
+    slopes: Any, d_gates: Any, d_product: Any, d_new: Any, d_h: Any, _: Any
+) -> tuple[Any, Any]:
+    slope_r, slope_z, slope_n, r, z = slopes
+    d_x_r, d_x_z, d_x_n = jnp.split(d_gates, 3, -1)
+    d_h_r, d_h_z, d_h_n = jnp.split(d_product, 3, -1)
+    if d_new is not None:
+        d_h_n = d_h_n + d_new
+    d_n = slope_n * (d_x_n + r * d_h_n)
+    return slope_r * (d_x_r + d_h_r) + slope_z * (d_x_z + d_h_z) + d_n + z * d_h, None
 
 
-def _relu(cell: _Cell, inputs: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any]:
-    return jax.nn.relu(inputs + product), None
+def _tanh(cell: _Cell, gates: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
+    new_h = jnp.tanh(gates + product)
+    return new_h, None, 1 - new_h * new_h
+
+
+def _tanh_derivative(
+    slope: Any, d_gates: Any, d_product: Any, _: Any, d_h: Any, d_c: Any
+) -> tuple[Any, Any]:
+    return slope * (d_gates + d_product), None
+
+
+def _relu(cell: _Cell, gates: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
+    gate = gates + product
+    return jax.nn.relu(gate), None, gate > 0
+
+
+def _relu_derivative(
+    is_on: Any, d_gates: Any, d_product: Any, _: Any, d_h: Any, d_c: Any
+) -> tuple[Any, Any]:
+    # where, not a product: an infinite tangent stops at a unit that is off.
+    return jnp.where(is_on, d_gates + d_product, 0), None
 
 
 _CELLS = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _tanh, "rnn_relu": _relu}
+_DERIVATIVES = {
+    "lstm": _lstm_derivative,
+    "gru": _gru_derivative,
+    "rnn_tanh": _tanh_derivative,
+    "rnn_relu": _relu_derivative,
+}
 
 
-def _clipped(cell: _Cell, c: Any) -> Any:
-    """The cell state where it is read, see `dnnffi.reference.cells.clip_cell`."""
+def _clipped(cell: _Cell, c: Any) -> tuple[Any, Any]:
+    """The cell state where it is read, and where it is not clipped, None without bounds.
+
+    See `dnnffi.reference.cells.clip_cell`.
+    """
     if cell.clip is None:
-        return c
+        return c, None
     low, high = cell.clip
     below = ~(c >= low) if cell.clip_nan == "clip" else c < low
-    return jnp.where(below, low, jnp.where(c > high, high, c))
+    above = c > high
+    return jnp.where(below, low, jnp.where(above, high, c)), ~(below | above)
