@@ -33,6 +33,7 @@ PYTEST = (
     "python3-pytest",
     "python3-pytest-xdist",
     "python3-setuptools",
+    "python3-threadpoolctl",
 )
 HEADERS = ("libmiopen-dev", "libamdhip64-dev", "librocrand-dev")
 REPLACED = ("libamdhip64-", "libhiprtc", "librocblas")
