@@ -133,6 +133,13 @@ def test_the_whole_hash_is_of_names_and_contents_of_sources(tmp_path):
     assert len(source_hash()) == 64
 
 
+@pytest.mark.parametrize("name", [name for name in RECORDS if name.endswith(".txt")])
+def test_hashes_at_the_end_of_a_text_are_read_again(name):
+    figures, found = read_source_lines("x 1.0\n" + source_lines(name))
+    assert figures == "x 1.0\n"
+    assert changed_parts(name, found) == []
+
+
 def test_a_text_ends_with_the_hashes_of_what_it_depends_on():
     text = "x 1.0\n" + source_lines("oracle_torch.txt")
     assert max(map(len, text.splitlines())) <= 90

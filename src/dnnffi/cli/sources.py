@@ -210,12 +210,14 @@ def source_lines(name: str) -> str:
     """Return the lines with the hashes for the end of a record that is a text, ``name``."""
     now = part_hashes()
     words = ", ".join(f"{part} {now[part]}" for part in RECORDS[name])
-    return fill(f"source: {words}", width=90, subsequent_indent="  ") + "\n"
+    # A name with a hyphen stays on one line, so that it is read again.
+    lines = fill(f"source: {words}", width=90, subsequent_indent="  ", break_on_hyphens=False)
+    return f"{lines}\n"
 
 
 def read_source_lines(text: str) -> tuple[str, dict[str, str] | None]:
     """Return a record that is a text without the lines of `source_lines`, and their hashes."""
-    figures, found, hashes = text.partition("source: ")
+    figures, found, hashes = text.partition("source:")
     if not found:
         return text, None
     return figures, dict(re.findall(r"([a-z-]+)\s+([0-9a-f]{16})", hashes))
