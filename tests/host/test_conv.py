@@ -78,6 +78,16 @@ def test_a_second_call_only_executes(host):
     assert host.calls("*") <= 6
 
 
+def test_the_reference_runs_again_on_arrays_of_a_device(host, monkeypatch):
+    monkeypatch.setattr(backend, "on_cupy", conv_backends.of("cudnn"))
+    x = host.asarray(np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4))
+    w = host.asarray(np.ones((1, 2, 2, 2), np.float32))
+    expected = dnnffi.conv(np.array(x), np.array(w))
+    for _ in range(2):
+        found = dnnffi.conv(x, w, backend="reference")
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_the_backend_that_knows_calls_is_the_one_that_is_kept(host):
     problem = problem_of(**FUSED)
     check(host, problem)

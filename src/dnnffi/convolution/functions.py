@@ -20,6 +20,7 @@ from dnnffi.convolution import backend as conv_backend
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.convolution import validate
 from dnnffi.convolution.backend import ConvBackend, DeviceConvBackend, conv_backends
+from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.convolution.signature import Asked, sign, sign_on_host
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
@@ -438,7 +439,7 @@ def _run_on_host(asked: Asked, options: ConvOptions, arrays: tuple[Any, ...]) ->
     plan = None if known is None else known.plan()
     if plan is None:
         plan, arrays = _checked(asked, options, arrays, None)
-        if signature is not None and plan.takes(arrays):
+        if signature is not None and isinstance(plan, ReferenceConvPlan):
             calls.add(signature, plan)
     result = plan.run(*arrays)
     if options.validate and plan.problem.batch:

@@ -43,10 +43,6 @@ class EmptyConvPlan(ConvProblemPlan):
 class ReferenceConvPlan(ConvProblemPlan):
     """A problem on `dnnffi.reference.conv`."""
 
-    def takes(self, arrays: tuple[Any, ...]) -> bool:
-        """Whether `run` takes arrays as they are: all that were checked."""
-        return True
-
     def run(self, *arrays: Any) -> AnyArray:
         problem = self.problem
         spec = problem.spec
