@@ -332,7 +332,7 @@ def product_times(a: Any, b: Any, out: Any) -> tuple[list[float], list[float]]:
 
 
 def blas_of_numpy() -> dict[str, Any]:
-    """What threadpoolctl says about NumPy's BLAS."""
+    """Return the properties that threadpoolctl reads of NumPy's BLAS."""
     (blas,) = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
     return blas
 

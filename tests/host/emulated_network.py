@@ -90,8 +90,8 @@ class Network:
     def results(self, arrays, accumulate=None, between=lambda: None, in_one_call=False):
         """All results of a training step, or y, h_n and c_n of an inference.
 
-        ``between`` is called behind the forward. Both parts of the backward pass are one call of
-        the executor or two.
+        ``between`` is called after the forward pass. Both parts of the backward pass are one call
+        of the executor or two.
         """
         problem, spec = self.problem, self.spec
         cell = spec.has_cell

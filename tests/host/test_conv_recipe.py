@@ -325,7 +325,7 @@ def test_an_interrupt_while_a_plan_is_made_leaves_nothing(host, handle, monkeypa
     real = host.library.lib
 
     class Interrupting:
-        """The library; the finalizing call ``number`` is interrupted behind it."""
+        """The library; an interrupt follows the finalizing call ``number``."""
 
         def __init__(self, number):
             self.left = number

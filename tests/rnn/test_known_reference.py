@@ -8,6 +8,7 @@ import pytest
 import dnnffi
 from dnnffi import RNNSpec, RNNWeights
 from dnnffi.convolution import functions as conv_functions
+from dnnffi.reference import rnn as reference
 from dnnffi.rnn import functions as rnn_functions
 
 STEPS, BATCH = 4, 3
@@ -264,3 +265,11 @@ def test_a_known_convolution_is_compared_where_that_is_asked(monkeypatch):
     for _ in range(2):
         dnnffi.conv(X, W, groups=2, options={"validate": True})
     assert len(checked) == 2
+
+
+@pytest.mark.parametrize("sizes", [{"lengths": [3, 1]}, {"batch_sizes": [2, 1, 1]}])
+def test_what_is_kept_for_rows_of_unequal_length_has_no_arrays(sizes):
+    shape = (3, 2, 3) if "lengths" in sizes else (4, 3)
+    network = reference.prepare(SPEC, np, shape, np.dtype("float32"), **sizes)
+    assert network.layout is None
+    assert not any(isinstance(value, np.ndarray) for value in network.layout_arguments)

@@ -167,7 +167,7 @@ def _padded_sizes(spec: ConvSpec, sizes: Sequence[int]) -> list[int]:
 
 
 def _inside(spec: ConvSpec, sizes: Sequence[int]) -> tuple[slice, ...]:
-    """Where the image is in the padded one."""
+    """Return the slices of the padded image that contain the image."""
     pairs = zip(spec.padding, sizes, strict=True)
     return tuple(slice(padding, padding + size) for padding, size in pairs)
 

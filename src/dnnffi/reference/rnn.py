@@ -30,11 +30,13 @@ from dnnffi.spec.rnn import RNNSpec
 
 
 class Network(NamedTuple):
-    """What `run` needs of a network apart from arrays: the same for all calls of one shape."""
+    """A network without its arrays, as `run` takes it: the same for all calls of one shape."""
 
     spec: RNNSpec
     xp: ModuleType
-    layout: Layout
+    # None with lengths: it has index arrays, of which a stream of batches would keep too many.
+    layout: Layout | None
+    layout_arguments: tuple[Any, ...]
     cell: Cell
     dtype: Any  # of x and of the results
     compute_dtype: Any
@@ -46,6 +48,7 @@ class Tape(NamedTuple):
     """What `backward` needs of a `forward`. It holds the arrays given, not copies of them."""
 
     network: Network
+    layout: Layout
     masks: list[NDArray] | None  # [T, B, O*D] each
     layers: list[list[Pass]]  # by layer, by direction
 
@@ -138,12 +141,14 @@ def prepare(
     clip_nan: str = "propagate",
 ) -> Network:
     """Return the network of ``spec`` for an x of ``xp`` with a shape and dtype, see `forward`."""
-    layout = Layout.of(xp, shape, batch_first, lengths, batch_sizes)
+    arguments = xp, shape, batch_first, lengths, batch_sizes
+    layout = Layout.of(*arguments)
     computed = compute_dtype(dtype)
     cell = make_cell(spec.mode, xp, computed, clip, clip_nan)
     c_shape = spec.c_shape(layout.batch) if spec.has_cell else None
     h_shape = spec.h_shape(layout.batch)
-    return Network(spec, xp, layout, cell, dtype, computed, h_shape, c_shape)
+    kept = layout if layout.active is None else None
+    return Network(spec, xp, kept, arguments, cell, dtype, computed, h_shape, c_shape)
 
 
 def grouped(spec: RNNSpec, weights: Sequence[NDArray]) -> list[Weights]:
@@ -171,7 +176,8 @@ def run(
     training: bool,
 ) -> Forward:
     """Run a prepared network over ``x``, as `forward` does, on arrays of the dtype of ``x``."""
-    spec, xp, layout, cell, given, dtype, h_shape, c_shape = network
+    spec, xp, kept, arguments, cell, given, dtype, h_shape, c_shape = network
+    layout = Layout.of(*arguments) if kept is None else kept
     h = xp.zeros(h_shape, dtype) if h_0 is None else h_0
     c = xp.zeros(c_shape, dtype) if c_0 is None and c_shape is not None else c_0
     if dtype != given:
@@ -212,7 +218,7 @@ def run(
         y,
         _stacked(xp, given, [one.h_n for one in each]),
         None if c_shape is None else _stacked(xp, given, [one.c_n for one in each]),
-        Tape(network, masks, layers) if training else None,
+        Tape(network, layout, masks, layers) if training else None,
     )
 
 
@@ -226,7 +232,8 @@ def backward(
     ``dy`` is in the layout of y; a missing argument counts as zero. What ``dy`` holds past a
     row's length is not read. The tape stays valid; the dtypes are as in `forward`.
     """
-    spec, xp, layout, cell, given, dtype, h_shape, c_shape = tape.network
+    spec, xp, _, _, cell, given, dtype, h_shape, c_shape = tape.network
+    layout = tape.layout
     steps, batch, directions = layout.steps, layout.batch, spec.num_directions
     outputs = spec.output_size
     if dy is None:

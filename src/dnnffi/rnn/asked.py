@@ -1,4 +1,4 @@
-"""What a call asks of a network, and the problem that it is with the sizes of the call."""
+"""The settings of a call that are the same for all sizes, and its problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dnnffi.spec.rnn import RNNSpec
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Asked:
-    """What calls ask of a network, the same for all sizes; checked.
+    """The checked settings of calls, the same for all sizes.
 
     ``generator`` refers to the random numbers of ``dropout``, which a `DropoutState` owns; None
     where nothing is dropped. A backend has one object for the same values (`RNNBackend.asked`), so

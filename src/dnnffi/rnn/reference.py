@@ -88,12 +88,9 @@ class ReferenceRNNPlan:
             "clip": problem.options.clip,
             "clip_nan": problem.options.clip_nan,
         }
-        # With lengths it has index arrays, of which a stream of batches would keep too many.
-        self._network = None if problem.lengths else self._prepared()
-
-    def _prepared(self) -> reference.Network:
-        problem = self.problem
-        return reference.prepare(problem.spec, np, problem.x_shape, self._dtype, **self._keywords)
+        self._network = reference.prepare(
+            problem.spec, np, problem.x_shape, self._dtype, **self._keywords
+        )
 
     def takes(self, array: Any, shape: tuple[int, ...]) -> bool:
         """Whether an array is one of NumPy that is used as it is; others are looked at closely."""
@@ -135,8 +132,9 @@ class ReferenceRNNPlan:
         masks = None
         if self._generator is not None:
             masks = self._generator.masks(self.problem)
-        network = self._network or self._prepared()
-        y, h_n, c_n, tape = reference.run(network, x, h_0, c_0, weights, masks, training=training)
+        y, h_n, c_n, tape = reference.run(
+            self._network, x, h_0, c_0, weights, masks, training=training
+        )
         return y, h_n, c_n, Context(self, 0, tape, Phase.FORWARD) if training else None
 
     def backward(

@@ -62,7 +62,7 @@ class RouteFinder:
     the route has no executor for replays yet. A call with sizes that were never seen binds the
     candidate for plain launches alone; one that replays graphs is bound when the sizes have come
     often enough.
-    ``forget_graphs`` lets go of the graphs of the route, if the plan has any.
+    ``forget_graphs`` drops the graphs of the route, if the plan has any.
     """
 
     def __init__(

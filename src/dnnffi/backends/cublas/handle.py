@@ -20,7 +20,7 @@ from dnnffi.execution.fork import refuse_after_fork
 
 
 class Handle(Resource):
-    """A handle of cuBLASLt for the current device. Raises `CublasError` where there is none.
+    """A handle of cuBLASLt for the current device. Raises `CublasError` if there is none.
 
     ``address`` is its pointer, for calls: a handle lives as long as its library.
     """

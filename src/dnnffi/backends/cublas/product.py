@@ -293,7 +293,7 @@ class _Layouts:
         self._new_rows = ffi.new("uint64_t *")
 
     def pointer(self, name: str, matrix: Matrix, batch: int) -> Any:
-        """Return the layout of a matrix, called ``name`` in errors, in a batch of so many."""
+        """Return the layout of a matrix, called ``name`` in errors, of ``batch`` matrices."""
         key = matrix._replace(transposed=False), batch
         found = self._made.get(key)
         if found is None:

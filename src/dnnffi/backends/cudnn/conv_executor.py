@@ -96,7 +96,7 @@ class EngineChoice(NamedTuple):
 
 
 Recipes = PlanCache[PlanRecipe]
-"""What makes the plans of a layer for further sizes, by `EngineChoice`."""
+"""Recipes that make the plans of a layer for further sizes, by `EngineChoice`."""
 
 
 def _is_int64(value: object) -> bool:

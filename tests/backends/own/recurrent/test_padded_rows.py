@@ -23,7 +23,7 @@ ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3}
 CLUSTER = {"cluster": True}
 LENGTHS = (3, 6, 1, 6, 2, 5, 5, 1, 4, 3, 6)
 STEPS = 8
-"""Of the caller's arrays: the last two have no rows."""
+"""Steps of the caller's arrays; the last two have no rows."""
 
 # Geometries of a forward and of a backward kernel.
 WAYS = {

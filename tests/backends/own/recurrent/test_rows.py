@@ -151,7 +151,7 @@ class Padded:
         assert not np.isin(self.y[self.live()], 0).any()
 
     def live(self):
-        """Which rows of y the recurrence writes."""
+        """Return a mask of the rows of y that the recurrence writes."""
         steps = np.arange(self.problem.steps)
         found = steps < np.array(self.problem.lengths)[:, None]
         return found if self.problem.layout == BATCH_MAJOR else found.T

@@ -16,7 +16,7 @@ def _same(value: Any) -> Any:
 
 
 class Elements(NamedTuple):
-    """What an attribute is an array of: cuDNN's type, the C type, the way to Python and back.
+    """The elements of an attribute: cuDNN's type, the C type, the way to Python and back.
 
     ``known`` has C arrays of single values that are used again and again. The library only reads
     them, so all threads share them.

@@ -28,7 +28,7 @@ MOST_PACKS = 32
 
 
 class RunnablePlan(Protocol):
-    """What `execute` runs: an engine that was made ready for a graph and a handle.
+    """A plan that `execute` runs: an engine that was made ready for a graph and a handle.
 
     Attributes: ``workspace_size`` (bytes).
     """

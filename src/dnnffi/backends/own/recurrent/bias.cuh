@@ -13,7 +13,7 @@ struct BiasGradients
     long long layer_sums; /* floats from the sums of a layer to those of the next */
     /* Elements from the gradients of a layer, and of a direction, to those of the next. */
     long long layer_stride, direction_stride;
-    long long accumulate; /* whether to add to what is there */
+    long long accumulate; /* whether to add to the gradients that are there */
 
     /* Blocks of all units of a column. */
     DEVICE u32 unit_blocks() const { return ((u32)hidden + blockDim.x - 1) / blockDim.x; }

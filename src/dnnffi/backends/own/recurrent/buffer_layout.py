@@ -209,7 +209,7 @@ class BufferLayout:
         beside = Buffer()
         beside_bytes = max(one.dw_hh_workspace_bytes for one in products)
         _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
-        # Packed dx may be copied while the products of the weights run: it is behind theirs.
+        # Packed dx may be copied while the products of the weights run: it is after their parts.
         workspace.nbytes = max(workspace.nbytes, beside.nbytes)
         self.packed_dx = workspace.add(self._input_bytes)
         return workspace.nbytes

@@ -24,7 +24,7 @@ struct Places
     /* The row of the caller's states. */
     DEVICE int users_row(int row) const { return PACKED ? order[row] : row; }
 
-    /* Whether the caller's arrays are padded, while arrays of our own are packed. */
+    /* Whether the caller's arrays are padded, while the kernels' own arrays are packed. */
     DEVICE bool has_padded() const { return PACKED && step_stride != 0; }
 
     /* The position of a row in its step number `step`, counted in the direction of the network. */
@@ -57,7 +57,7 @@ DEVICE Array own_array(Element *first, int columns, bool later = false)
 }
 
 /* An array whose units are not padded: the caller's, or y of a layer below the last. Its rows are
-   `padded` or lie as those of our own arrays. */
+   `padded` or lie as those of the kernels' own arrays. */
 DEVICE Array users_array(const Element *first, int directions, bool padded = false)
 {
     const bool aligned = HIDDEN == PADDED && ((unsigned long long)first & 15) == 0;
