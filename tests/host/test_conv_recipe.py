@@ -108,7 +108,7 @@ def test_the_classes_of_a_layer_share_a_recipe_for_a_choice(host):
 
 def test_recipes_are_bounded(host, monkeypatch):
     check(host, problem_of(SIZES[0]))
-    monkeypatch.setattr(conv_tuner, "MAX_LAYERS", 3)
+    monkeypatch.setattr(conv_tuner, "MAX_CLASSES", 3)
     monkeypatch.setattr(conv_tuner, "MAX_RECIPES", 2)
     tuner = conv_tuner.ConvTuner(host.conv.resources)
     for channels in range(1, 9):

@@ -288,6 +288,14 @@ def test_sigmoid_is_exact_at_both_ends() -> None:
     assert np.isnan(found[8])
 
 
+def test_weights_beyond_the_dtype_of_x_are_infinite() -> None:
+    inputs = dense(small("gru"))
+    weights = [np.full(w.shape, 1e6) for w in inputs.weights]
+    with np.errstate(all="raise"):
+        found = forward(inputs.spec, inputs.x.astype("float16"), None, None, weights)
+    assert found.y.dtype == np.float16
+
+
 # Layouts
 
 

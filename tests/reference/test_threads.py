@@ -168,6 +168,22 @@ def test_a_call_in_the_middle_of_another_one_leaves_it_its_thread(counts):
         assert counts.count == ALL, number
 
 
+def test_a_call_while_the_count_is_read_for_the_end_of_another_one_restores_it_once(counts):
+    arrays, set_counts = network(), []
+
+    def count():
+        if counts.limit._restored and not counts.limit._calls:  # the end of the outer call
+            counts.limit._get_num_threads = lambda: counts.count
+            train(*arrays)
+        return counts.count
+
+    counts.limit._get_num_threads = count
+    counts.limit._set_num_threads = lambda number: set_counts.append(number) or counts.set(number)
+    train(*arrays)
+    assert counts.count == ALL
+    assert set(set_counts) == {1, ALL}
+
+
 def test_the_last_of_overlapping_calls_restores_the_count(counts):
     entered, ended = threading.Event(), threading.Event()
     seen = []

@@ -294,6 +294,37 @@ def equations(jaxpr):
                 yield from equations(getattr(inner, "jaxpr", inner))
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("place", [0, 1], ids=["y", "c_n"])
+def test_an_infinite_gradient_stops_at_a_bound_of_clipping(implementation, place):
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=2, hidden_size=3, dtype="float64")
+    weights = list(
+        map(jnp.asarray, dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).arrays())
+    )
+    x, h_0 = jnp.ones((3, 1, 2)), jnp.zeros((1, 1, 3))
+
+    def results(c_0):
+        given = {"options": {"clip": (-0.5, 0.5)}, "implementation": implementation}
+        y, (_, c_n) = djax.lstm(x, (h_0, c_0), weights, **given)
+        return y, c_n
+
+    found, pull = jax.vjp(results, jnp.full((1, 1, 3), 5.0))
+    given = [jnp.zeros_like(result) for result in found]
+    given[place] = jnp.full_like(given[place], jnp.inf)
+    assert not pull(tuple(given))[0].any()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_gate_of_nan_lets_the_gradient_of_relu_through(implementation):
+    weights = [jnp.ones((1, 1)), jnp.zeros((1, 1))]
+
+    def loss(x):
+        return djax.rnn_relu(x, None, weights, implementation=implementation)[0].sum()
+
+    x = jnp.array([jnp.nan, -1.0]).reshape(1, 2, 1)
+    assert jax.grad(loss)(x).ravel().tolist() == [1, 0]
+
+
 def test_a_clipped_cell_lets_no_gradient_through():
     options = rnn_options({"clip": (-1e-3, 1e-3)}, "lstm")
     problem = PROBLEM._replace(options=options)

@@ -72,6 +72,7 @@ class Gradients:
     weights: list[NDArray]
 
 
+@np.errstate(all="ignore")
 def forward(
     spec: RNNSpec,
     x: NDArray,

@@ -12,7 +12,8 @@ multiply-adds, all threads win on idle cores and one thread wins on a busy core,
 separates the two. The limit is where a product takes about a millisecond of one core: below it one
 thread loses less than that per product on idle cores, and all threads lose ten times as much or
 more on a busy one. The limit is a size, and not the load of the machine, because the number of
-threads changes how OpenBLAS rounds: the same call on the same machine gives the same bits.
+threads changes how OpenBLAS rounds: the same call on the same machine gives the same bits, as long
+as no other thread is in a call of the reference. (Then large products have one thread, too.)
 
 A setting of the user's is kept. With one of the `SETTINGS` in the environment, nothing is changed.
 Neither is a count other than the one that the library chooses by itself, which is how a limit of
@@ -117,9 +118,10 @@ class ThreadLimit:
             self._restore_if_unused()
 
     def _restore_if_unused(self) -> None:
-        if self._restored and not self._calls:
+        restored = self._restored  # once: a signal handler may restore it during the calls below
+        if restored and not self._calls:
             if self._get_num_threads() == 1:  # another count was set by someone else
-                self._set_num_threads(self._restored)
+                self._set_num_threads(restored)
             self._restored = 0
 
 

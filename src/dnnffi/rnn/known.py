@@ -91,7 +91,10 @@ class KnownReference:
         self.find: Callable[[PlanKey], Any | None] = backend.plans.find
 
     def new_plan(self, x: Any, key: PlanKey) -> Any:
-        """Return a plan for new sizes; None as there, and for an empty batch."""
+        """Return a plan for new sizes.
+
+        None for an empty batch, and if the random numbers are gone. Raises as `problem_of`.
+        """
         shape, lengths, batch_sizes, asked = key
         is_complete, generator = asked.find_generator()
         if not is_complete or 0 in shape:

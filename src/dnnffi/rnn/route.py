@@ -179,7 +179,7 @@ class RouteFinder:
         refuse_in_capture(stream.ptr)  # executors may allocate when made
         choice = network.choice_for(self._class) if self._is_tuned else None
         if choice is not None:
-            self._used = choice
+            self._used = choice  # also if it cannot be bound, so that it is not tried in each call
             launch = network.parts.launch(stream)
             try:
                 direct = choice.direct.bind(self._problem, launch, self._generator, is_exact=False)

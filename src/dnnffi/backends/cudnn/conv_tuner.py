@@ -20,10 +20,7 @@ from dnnffi.spec.checks import check_integer
 from dnnffi.spec.conv_problem import ConvProblem
 
 MAX_CLASSES = 4096
-"""Size classes of all layers whose state is kept in a process."""
-
-MAX_LAYERS = 1024
-"""Layers whose recipes are kept in a process."""
+"""Size classes whose state is kept in a process, and layers whose recipes are kept."""
 
 MAX_RECIPES = 4
 """Recipes of a layer that are kept. One takes 8 to 13 KB of host memory."""
@@ -102,7 +99,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         super().__init__("conv", resources.memory)
         self._resources = resources
         self._states: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
-        self._recipes: PlanCache[Recipes] = PlanCache(MAX_LAYERS)
+        self._recipes: PlanCache[Recipes] = PlanCache(MAX_CLASSES)
 
     def state(self, problem: ConvProblem, device: int) -> ClassState:
         """Return what is known about the class of a problem.

@@ -308,32 +308,34 @@ def _tangents(
     return _Steps(d_hs, d_unprojected, d_h_n, d_c_n)
 
 
-# A cell returns h before a projection, c, and the slopes that its derivative reads. The derivative
-# returns the tangents of h and c.
+# A cell returns h before a projection, c, and the slopes that its derivative reads: those of c with
+# respect to gates and to c before the step, and those of h. The derivative returns the tangents of
+# h and c. An infinite tangent stops at a bound of clipping and at a unit that is off, because these
+# select and do not multiply.
 
 
 def _lstm(cell: _Cell, gates: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
     i, f, g, o = jnp.split(gates + product, 4, -1)
     i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
-    c_before, carries = _clipped(cell, c)
+    c_before, is_inside = _clipped(cell, c)
     new_c = f * c_before + i * g
     c_read, is_read = _clipped(cell, new_c)
     tanh_c = jnp.tanh(c_read)
     slope_i, slope_f = g * i * (1 - i), c_before * f * (1 - f)
     slope_g, slope_o = i * (1 - g * g), tanh_c * o * (1 - o)
-    slope_c, slope_h = f, o * (1 - tanh_c * tanh_c)
-    if carries is not None:
-        slope_c, slope_h = jnp.where(carries, slope_c, 0), jnp.where(is_read, slope_h, 0)
-    return o * tanh_c, new_c, (slope_i, slope_f, slope_g, slope_o, slope_c, slope_h)
+    slopes = slope_i, slope_f, slope_g, slope_o, f, o * (1 - tanh_c * tanh_c)
+    return o * tanh_c, new_c, (*slopes, is_inside, is_read)
 
 
 def _lstm_derivative(
     slopes: Any, d_gates: Any, d_product: Any, _: Any, d_h: Any, d_c: Any
 ) -> tuple[Any, Any]:
-    slope_i, slope_f, slope_g, slope_o, slope_c, slope_h = slopes
+    slope_i, slope_f, slope_g, slope_o, slope_c, slope_h, is_inside, is_read = slopes
     d_i, d_f, d_g, d_o = jnp.split(d_gates + d_product, 4, -1)
-    d_c = slope_c * d_c + slope_i * d_i + slope_f * d_f + slope_g * d_g
-    return slope_o * d_o + slope_h * d_c, d_c
+    d_kept = d_c if is_inside is None else jnp.where(is_inside, d_c, 0)
+    d_c = slope_c * d_kept + slope_i * d_i + slope_f * d_f + slope_g * d_g
+    d_read = d_c if is_read is None else jnp.where(is_read, d_c, 0)
+    return slope_o * d_o + slope_h * d_read, d_c
 
 
 def _gru(cell: _Cell, gates: Any, product: Any, bias: Any, h: Any, _: Any) -> tuple[Any, Any, Any]:
@@ -372,13 +374,12 @@ def _tanh_derivative(
 
 def _relu(cell: _Cell, gates: Any, product: Any, _: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
     gate = gates + product
-    return jax.nn.relu(gate), None, gate > 0
+    return jax.nn.relu(gate), None, ~(gate <= 0)
 
 
 def _relu_derivative(
     is_on: Any, d_gates: Any, d_product: Any, _: Any, d_h: Any, d_c: Any
 ) -> tuple[Any, Any]:
-    # where, not a product: an infinite tangent stops at a unit that is off.
     return jnp.where(is_on, d_gates + d_product, 0), None
 
 
