@@ -9,7 +9,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urldefrag
+from urllib.parse import quote, unquote, urldefrag, urlsplit
 
 import pytest
 
@@ -149,3 +149,26 @@ def test_figures_are_shown(look, browser, page, images):
     browser.get((BUILD / page).as_uri())
     shown = "return document.querySelectorAll('article img').length"
     assert browser.execute_script(shown) == images
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("FAQ", "faq.html"),
+        ("Windows", "faq.html"),
+        ("embedding", "tutorial.html"),
+        ("which function", "which_function.html"),
+        ("reserve space", "glossary.html"),
+    ],
+)
+def test_search_finds_the_page(browser, words, page):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get((BUILD / "search.html").as_uri() + "?q=" + quote(words))
+    WebDriverWait(browser, 30).until(
+        lambda shown: "finished" in shown.find_element(By.ID, "search-results").text
+    )
+    links = browser.find_elements(By.CSS_SELECTOR, "ul.search li a")
+    browser.get_log("browser")  # summaries are fetched, which a browser refuses for files
+    assert page in {Path(urlsplit(link.get_attribute("href")).path).name for link in links}
