@@ -138,7 +138,7 @@ docs: ## Build the documentation, warnings as errors
 	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-docs) CUDA_EXTRA= .docs
 
 .docs: $(docs)
-	$(run) -m sphinx -W --keep-going -b html docs docs/_build
+	$(run) -m sphinx -W --keep-going --fresh-env -b html docs docs/_build
 
 test-docs: docs $(dev) ## Look at the built documentation with a headless Chromium
 	$(run) -m pytest -m browser tests/docs/test_browser.py $(PYTEST_ARGS)
