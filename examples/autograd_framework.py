@@ -368,7 +368,7 @@ def open_device(name):
     """The device of this name."""
     if name == "cpu":
         return Cpu()
-    from cuda_driver import CudaDriver  # the file beside this one
+    from cuda_driver import CudaDriver  # examples/cuda_driver.py
 
     return Gpu(CudaDriver())
 

@@ -1,16 +1,16 @@
 """Train the character model of ``python -m dnnffi demo`` with each step as one CUDA graph.
 
     python examples/char_graph.py            # on a GPU: the same training, eager and as a graph
-    python examples/char_graph.py --eager    # without a graph; on NumPy where there is no GPU
+    python examples/char_graph.py --eager    # without a graph; on NumPy if no GPU is found
 
-A step is the whole of it: one-hot characters, the LSTM forward, softmax cross-entropy, both
-backwards of the LSTM, clipping, Adam. `RNNPlan.capture` records what all of that enqueues, and a
-launch enqueues it again in one go. For that a step reads and writes the same arrays every time, and
-nothing in it may be decided on the host:
+A step consists of one-hot characters, the forward pass of the LSTM, softmax cross-entropy, the
+backward pass, clipping and Adam. `RNNPlan.capture` records the work that a step enqueues, and a
+launch enqueues all of it again. So a step reads and writes the same arrays every time, and decides
+nothing on the host:
 
 - A new window is copied into the arrays that the step reads, before the launch.
-- The state behind a window is copied to where the next step reads it, as a part of the step.
-- Adam counts its steps in an array. A number of Python would stay what it was at the capture.
+- The step copies the state after its window into the array from which the next step reads it.
+- Adam counts its steps in an array: a Python number would keep its value of the capture.
 - CuPy's own products refuse to run while a graph is captured, so `dnnffi.matmul` multiplies.
 """
 
@@ -82,7 +82,7 @@ class Training:
 
 
 def train(training, walk, steps, as_graph):
-    """Losses of all steps, and how many were done in a second behind the first few."""
+    """Return the losses of all steps, and the steps per second after the first `WARM_UP`."""
     step, losses = training.step, []
     if as_graph:
         training.load(*next(walk))

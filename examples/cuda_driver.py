@@ -36,6 +36,14 @@ PROTOTYPES = {
 """The arguments of each function of libcuda that is used. Addresses are ``c_void_p``."""
 
 
+def loaded_driver() -> ctypes.CDLL:
+    """Load libcuda of the system, or end the program with what it needs."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise SystemExit(f"This example needs an NVIDIA GPU and its driver: {error}") from None
+
+
 class CudaDriver:
     """One GPU, by its primary context, which dnnffi uses too. All work is on the default stream.
 
@@ -43,7 +51,7 @@ class CudaDriver:
     """
 
     def __init__(self, device: int = 0, library=None) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1") if library is None else library
+        self._library = loaded_driver() if library is None else library
         for name, arguments in PROTOTYPES.items():
             getattr(self._library, name).argtypes = arguments
         self._device, context = c_int(), c_void_p()

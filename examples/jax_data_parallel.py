@@ -1,12 +1,12 @@
-"""Train the character model of ``python -m dnnffi demo`` in JAX, over all devices there are.
+"""Train the character model of ``python -m dnnffi demo`` in JAX, on all devices.
 
     python examples/jax_data_parallel.py                  # on all GPUs, or on the CPU
     python examples/jax_data_parallel.py --devices 1      # on one: the same losses
     XLA_FLAGS=--xla_force_host_platform_device_count=2 python examples/jax_data_parallel.py
 
 The rows of text are divided among the devices, and each computes the gradients of its rows; the
-weights are one flat array, so that one sum over the devices makes the gradient of all rows. That
-sum is JAX's: in `jax.shard_map` the gradient of what every device has alike is summed.
+weights are one flat array, so that one sum over the devices makes the gradient of all rows. JAX
+computes this sum: `jax.shard_map` sums the gradient of an array of which every device has a copy.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import argparse
 import time
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-from jax import P
+try:
+    import jax
+    import jax.numpy as jnp
+    from jax import P
+except ModuleNotFoundError as error:
+    raise SystemExit(f"This example needs JAX ({error}): pip install '.[jax]'") from None
 
 import dnnffi
 from dnnffi import jax as djax
@@ -42,7 +45,7 @@ def first_parameters(key, spec):
 
 
 def loss_of(parameters, state, inputs, targets, spec):
-    """Mean bits per character of a window [T, B], and the state behind it."""
+    """Return the mean bits per character of a window [T, B], and the state after it."""
     x = jax.nn.one_hot(inputs, spec.input_size, dtype=spec.dtype)
     y, state = djax.lstm(x, state, parameters["rnn"], spec=spec)
     scores = jax.nn.log_softmax(y @ parameters["w_out"].T + parameters["b_out"])
@@ -86,7 +89,7 @@ def make_step(mesh, spec):
 
 
 def train(spec, numbers, options, devices):
-    """The losses of all steps, and steps per second behind the first ten."""
+    """Return the losses of all steps, and the steps per second after the first ten."""
     mesh = jax.make_mesh(
         (len(devices),),
         ("devices",),

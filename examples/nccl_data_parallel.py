@@ -1,10 +1,10 @@
-"""Train the character model of ``python -m dnnffi demo`` on several GPUs: a process for each.
+"""Train the character model of ``python -m dnnffi demo`` on several GPUs, with one process each.
 
-    python examples/nccl_data_parallel.py             # on all GPUs; on NumPy where there is none
+    python examples/nccl_data_parallel.py             # on all GPUs; on NumPy if none is found
     python examples/nccl_data_parallel.py --gpus 1    # on one: the same losses
 
 The rows of text are divided among the processes, which begin with the same weights. Each computes
-the gradients of its rows into one flat array, and its loss behind them. One all-reduce through
+the gradients of its rows into one flat array, followed by its loss. One all-reduce through
 CuPy's NCCL makes that the gradient and the loss of all rows, and each process takes the same step.
 NCCL is needed for more than one GPU: ``pip install nvidia-nccl-cu13`` (CUDA 12: nvidia-nccl-cu12).
 """
@@ -75,7 +75,7 @@ def rows_of(rank, processes, batch):
 
 
 def train(replica, walk, rows, steps):
-    """Losses of all steps, and how many were done in a second behind the first few."""
+    """Return the losses of all steps, and the steps per second after the first `WARM_UP`."""
     losses, warm_up = [], min(WARM_UP, steps - 1)
     for turn, (inputs, targets, anew) in enumerate(islice(walk, steps)):
         if turn == warm_up:
@@ -92,9 +92,9 @@ def _waited(losses):
 
 
 def nccl_sum(rank, processes, identity):
-    """What sums an array over the processes, in place, on the current stream of CuPy.
+    """Return a function that sums an array over the processes, in place, on CuPy's current stream.
 
-    ``identity`` is what `cupy.cuda.nccl.get_unique_id` gave one of them.
+    ``identity`` is the result of `cupy.cuda.nccl.get_unique_id` in one of the processes.
     """
     import cupy
     from cupy.cuda import nccl
@@ -111,7 +111,7 @@ def nccl_sum(rank, processes, identity):
 
 
 def work(rank, processes, identity, options):
-    """What one process does; the first one says what came of it."""
+    """Train in one process of several; the first process prints the results."""
     text, origin = read_text(options.text, CHARACTERS)
     alphabet = Alphabet.of(text)
     spec = dnnffi.RNNSpec(
@@ -153,7 +153,7 @@ def follow(processes):
 
 
 def parsed(arguments, present):
-    """The options, where so many GPUs are present."""
+    """Return the options of the command line on a machine with ``present`` GPUs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

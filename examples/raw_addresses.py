@@ -3,7 +3,7 @@
     python examples/raw_addresses.py      # needs an NVIDIA GPU, but neither CuPy nor PyTorch
 
 The program allocates all memory itself and knows it by its addresses, as a program does that calls
-CUDA's driver. dnnffi's executor tells how many bytes it needs, and fills arrays that lie at these
+CUDA's driver. dnnffi's executor tells how many bytes it needs, and fills arrays at these
 addresses: it allocates nothing, waits for nothing, and makes the calls of cuDNN. The results are
 compared with dnnffi's reference on the host.
 """
@@ -109,7 +109,7 @@ def relative_errors(found, expected):
 
 def main():
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
-    from cuda_driver import CudaDriver  # the file beside this one
+    from cuda_driver import CudaDriver  # examples/cuda_driver.py
 
     spec = dnnffi.RNNSpec(mode="lstm", input_size=64, hidden_size=128, num_layers=2)
     problem = dnnffi.RNNProblem.dense(spec, 20, 16, training=True)

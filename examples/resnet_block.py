@@ -2,14 +2,14 @@
 
     python examples/resnet_block.py --steps 100
 
-A block of two convolutions with a way around them,
+A block of two convolutions with a shortcut connection,
 
     h = relu(conv(x, w1) + b1)
     y = relu(conv(h, w2) + x + b2)
 
 learns the outputs of a block with other weights ("the teacher") from random pictures. The forward
-is two calls, bias, residual and ReLU included; the gradients are written out below. On cuDNN and
-CuPy arrays where there is a GPU, else on the reference and NumPy.
+pass is two calls, with bias, residual and ReLU; the gradients are written out below. It runs on
+cuDNN and CuPy arrays if a GPU is found, else on the reference and NumPy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Block:
 
     def __init__(self, xp, channels, rng):
         shape = (channels, channels, 3, 3)
-        scale = (2 / (channels * 9)) ** 0.5  # keeps the variance behind a ReLU
+        scale = (2 / (channels * 9)) ** 0.5  # keeps the variance after a ReLU
         self.w1, self.w2 = (
             xp.asarray((rng.standard_normal(shape) * scale).astype("float32")) for _ in range(2)
         )

@@ -7,7 +7,7 @@
 sigpy's functions of that name, which use CuPy 13's ``cupy.cudnn`` on a GPU. These run on cuDNN for
 CuPy arrays, and on the reference for NumPy arrays.
 
-Three things lie between sigpy's convolution and `dnnffi.conv`:
+Three things distinguish sigpy's convolution from `dnnffi.conv`:
 
 - Signal processing flips the kernel, deep learning does not.
 - Convolution is linear in each of its two arguments, so that a complex one is four real ones.
@@ -152,7 +152,7 @@ def by_scipy(data, filt, mode, strides):
 
 
 def by_dnnffi(data, filt, mode, strides):
-    """What `by_scipy` computes, by the functions above."""
+    """Compute the results of `by_scipy` with the functions above."""
     output = convolve(data, filt, mode, strides)
     return (
         output,
@@ -162,7 +162,7 @@ def by_dnnffi(data, filt, mode, strides):
 
 
 def arrays():
-    """CuPy where it sees a GPU, else NumPy."""
+    """Return CuPy if it sees a GPU, else NumPy."""
     try:
         import cupy
     except ImportError:
@@ -171,7 +171,7 @@ def arrays():
 
 
 def timed(function, *arguments, repeat=5):
-    """The results, and the milliseconds of the fastest of some calls behind a first one."""
+    """Return the results, and the milliseconds of the fastest of ``repeat`` later calls."""
     best = float("inf")
     for call in range(1 + repeat):
         start = time.perf_counter()

@@ -89,7 +89,7 @@ def to_thinc(weights, out):
 
 
 def arguments_of(params, H0, C0, X, size_at_t):
-    """What a call of dnnffi takes: x, hx, weights and the batch sizes, which are on the host."""
+    """Return the arguments of a call of dnnffi: x, hx, weights and the batch sizes, on the host."""
     spec = spec_of(params, H0, X)
     sizes = [int(size) for size in size_at_t]
     shape = spec.h_shape(sizes[0])
@@ -173,7 +173,7 @@ def arrays():
 
 
 def timed(function, *arguments, repeat=5):
-    """The result, and the milliseconds of the fastest of some calls behind a first one."""
+    """Return the result, and the milliseconds of the fastest of ``repeat`` later calls."""
     best = float("inf")
     for call in range(1 + repeat):
         start = time.perf_counter()

@@ -95,3 +95,12 @@ def test_the_kernels_of_the_framework_compile():
 def test_a_source_with_an_error_is_refused_with_the_compilers_words():
     with pytest.raises(RuntimeError, match=r"kernels\.cu\(1\): error"):
         EXAMPLE["compiled"]("garbage;", "sm_90")
+
+
+def test_a_machine_without_a_driver_is_told_what_the_example_needs(monkeypatch):
+    def refuse(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    with pytest.raises(SystemExit, match=r"needs an NVIDIA GPU and its driver: libcuda\.so\.1"):
+        EXAMPLE["CudaDriver"]()
