@@ -3,18 +3,19 @@
 ``gpu-record`` shows the last run of the tests on a GPU and whether it was of this source,
 ``memcheck-record`` that under compute-sanitizer, ``miopen-record`` that on the emulated device,
 ``vulkan-record`` that on a Vulkan adapter and ``vulkan-bench`` what was measured there,
-``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of a
-call, ``call-parts`` that of its parts, ``tuning-report`` what was measured for one of these calls,
-``bench-targets`` and ``bench-record`` those of the benchmark of networks beside their aims,
+``support-table`` what they showed each backend to do, ``call-overhead`` the measured host cost of
+a call, ``call-parts`` that of its parts, ``tuning-report`` what was measured for one of these
+calls, ``bench-targets`` and ``bench-record`` those of the benchmark of networks, with their aims,
 ``bench-plans`` the host cost of its calls, ``bench-images`` the times of image CNNs,
 ``text-record`` a file as it is, ``speed-figure`` a picture of the benchmark, which README.md shows
-too, ``bench-gain``, ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` what was
-measured of our own kernels, ``stream-aims``, ``stream-bench`` and ``stream-figure`` what batches of
-changing length cost, ``caller-aims`` and ``caller-bench`` what a call costs through each entry,
-``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``, ``jax-devices``
-and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions beside dnnffi's.
-Where there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data
-of the code, ``loss-figure`` the losses that the code of its page computes.
+too, ``bench-gain``, ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` measurements of
+dnnffi's own kernels, ``stream-aims``, ``stream-bench`` and ``stream-figure`` those of batches of
+changing length, ``caller-aims`` and ``caller-bench`` what a call costs through each entry,
+``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``,
+``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
+compared with dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
+``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
+computes.
 """
 
 from __future__ import annotations

@@ -167,13 +167,19 @@ def check(case, asarray=np.asarray, backend=None):
     """A case through the functional API against the reference in float64."""
     problem = case.problem
     arrays = testing.conv_inputs(problem, case.seed)
-    found = run(problem, arrays, asarray, backend)
-    assert found.shape == problem.result_shape
+    found = check_values(problem, arrays, asarray, backend)
     assert found.dtype.name == problem.spec.dtype
     assert memory_layout(found.shape, found.strides) in (None, told_layout(problem, arrays))
+
+
+def check_values(problem, arrays, asarray=np.asarray, backend=None):
+    """Compare the shape and the values of `run` with the reference, and return the result."""
+    found = run(problem, arrays, asarray, backend)
+    assert found.shape == problem.result_shape
     error = deviation(found, expected(problem, arrays))
     allowed = tolerance(problem)
     assert error <= allowed, f"relative error {error:.3g}, allowed {allowed:.3g}"
+    return found
 
 
 def cells(backend, limits="LIMITS"):

@@ -44,13 +44,13 @@ def geometry(
 
 
 def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
-    """What `geometry` takes besides the kind."""
+    """Return the arguments of `geometry` besides the kind."""
     sizes = {"units": units, "rows": rows, "subtiles": subtiles, "warps": warps, "kept": kept}
     return sizes | rest
 
 
 def rows_of(parts, rows=1, blocks=1):
-    """So many rows of a group without tensor cores."""
+    """Return the arguments of a geometry without tensor cores, ``rows`` rows a group."""
     return {"rows": rows, "parts": parts, "blocks": blocks}
 
 
