@@ -45,7 +45,7 @@ class Network(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """What `backward` needs of a `forward`. It holds the arrays given, not copies of them."""
+    """State saved by `forward` for `backward`. It holds the arrays given, not copies of them."""
 
     network: Network
     layout: Layout

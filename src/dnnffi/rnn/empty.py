@@ -44,7 +44,7 @@ class EmptyRNNPlan:
 
     fits = takes
 
-    def takes_all(self, x: object, h_0: object, c_0: object) -> bool:
+    def accepts(self, x: object, h_0: object, c_0: object) -> bool:
         """Never, see `takes`."""
         return False
 

@@ -122,7 +122,7 @@ class ExecutorPlan:
         """Whether a call can use an array as it is: one that fits, aligned to its elements."""
         return self.fits(array, shape) and not array.data.ptr % self.parts.item_bytes
 
-    def takes_all(self, x: Array | None, h_0: Array | None, c_0: Array | None) -> bool:
+    def accepts(self, x: Array | None, h_0: Array | None, c_0: Array | None) -> bool:
         """Whether a call can use its arrays as they are; a state may be None.
 
         As `takes` of each, without its frames.

@@ -306,7 +306,7 @@ def _run_known(
         h_0, c_0 = hx
         if h_0 is None or c_0 is None:
             return None
-    if not plan.takes_all(x, h_0, c_0):
+    if not plan.accepts(x, h_0, c_0):
         return None
     done: tuple[Any, ...]
     if known.is_on_host:

@@ -101,7 +101,7 @@ class ReferenceRNNPlan:
 
     fits = takes
 
-    def takes_all(self, x: Any, h_0: Any, c_0: Any) -> bool:
+    def accepts(self, x: Any, h_0: Any, c_0: Any) -> bool:
         """Whether `forward_known` takes these arrays; states may be None."""
         takes = self.takes
         return (
@@ -127,7 +127,7 @@ class ReferenceRNNPlan:
     def forward_known(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: list[Weights]
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context | None]:
-        """`forward` on arrays that `takes_all` accepts, and grouped weights of NumPy."""
+        """`forward` on arrays that `accepts` accepts, and grouped weights of NumPy."""
         training = self.problem.training
         masks = None
         if self._generator is not None:

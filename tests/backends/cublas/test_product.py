@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from products import CASES, DTYPES, Case, Problem, cases
 from stress.bounds import in_child
 
-from dnnffi.backends.cublas.product import Matrix, MatrixProduct
+from dnnffi.backends.cublas.product import Matrix, MatrixProduct, RowsProducts
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.errors import CublasError, DnnffiError, UnsupportedError
 
@@ -135,6 +135,19 @@ def test_dropping_destroys_the_descriptors(cublas, standin):
     del product
     gc.collect()
     assert list(standin.live)[:4] == [1, 0, 0, 0]
+
+
+def test_dropping_products_of_rows_destroys_the_descriptors_at_once(cublas, standin):
+    gc.disable()  # a network that is dropped leaves nothing for the garbage collector
+    try:
+        products = RowsProducts(cublas, 0, "float32")
+        product = products.product(Matrix(None, 8), B, Matrix(None, 2))
+        product.choose(4)
+        assert list(standin.live)[1] == 3
+        del product, products
+        assert list(standin.live)[:4] == [1, 0, 0, 0]
+    finally:
+        gc.enable()
 
 
 def test_a_closed_product_does_not_run(cublas):

@@ -175,11 +175,13 @@ class RowsProducts:
 
     def __init__(self, library: Library, device: int, dtype: str, *, math: str = "default") -> None:
         self._rest = library, device, dtype, math
+        self._num_products = 0
         self.unused: list[_RowsDescriptors] = []  # as many as were ever used at the same time
 
     def product(self, a: Matrix, b: Matrix, c: Matrix, *, batch: int = 1) -> RowsProduct:
         """Return a product of matrices; those with ``rows`` None have the rows of a call."""
-        return RowsProduct(self, (a, b, c), batch)
+        self._num_products += 1
+        return RowsProduct(self, self._num_products, (a, b, c), batch)
 
     def take(self, rows: int) -> _RowsDescriptors:
         """Return descriptors of ``rows`` rows.
@@ -201,15 +203,19 @@ class RowsProducts:
 
 
 class RowsProduct:
-    """One product of `RowsProducts`.
+    """One product of `RowsProducts`, which has no other with the same ``number``.
 
     Algorithms are chosen by `choose` for a number of rows, and run with any smaller one too.
     """
 
     def __init__(
-        self, products: RowsProducts, matrices: tuple[Matrix, Matrix, Matrix], batch: int
+        self,
+        products: RowsProducts,
+        number: int,
+        matrices: tuple[Matrix, Matrix, Matrix],
+        batch: int,
     ) -> None:
-        self._products = products
+        self._products, self.number = products, number
         self.matrices, self.batch = matrices, batch
         self._chosen: dict[int, Algorithms] = {}
         self._exact: dict[tuple[int, int], Algorithms] = {}  # where those of `choose` did not fit
@@ -239,7 +245,7 @@ class RowsProduct:
     ) -> None:
         """Enqueue the product of ``rows`` rows; ``addresses`` of A, B and C. Else as there."""
         taken = self._products.take(rows)
-        descriptors = taken.made.get(self) or taken.of(self)
+        descriptors = taken.made.get(self.number) or taken.of(self)
         try:
             descriptors.run(launch, algorithms, addresses, workspace, accumulate)
         except (UnsupportedError, CublasError):
@@ -259,15 +265,16 @@ class _RowsDescriptors:
     def __init__(self, library: Library, device: int, dtype: str, math: str, rows: int) -> None:
         self._library, self._device, self._math = library, device, math
         self.layouts = _Layouts(library, dtype, rows)
-        self.made: dict[RowsProduct, _Descriptors] = {}
+        # By number: products as keys would be a reference cycle, which waits for the collector.
+        self.made: dict[int, _Descriptors] = {}
 
     def of(self, product: RowsProduct) -> _Descriptors:
         """Return the descriptors of a product, made at its first use."""
-        found = self.made.get(product)
+        found = self.made.get(product.number)
         if found is None:
             where = self._library, self._device, self.layouts
             found = _Descriptors(*where, product.matrices, self._math, product.batch)
-            self.made[product] = found
+            self.made[product.number] = found
         return found
 
     def close(self) -> None:

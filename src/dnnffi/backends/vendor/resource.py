@@ -9,17 +9,56 @@ from types import TracebackType
 from typing import Any, Self
 
 
-class Resource:
-    """Owns one native object: idempotent `close`, context manager, finalizer.
+class _Owner:
+    """Owns native objects: idempotent `close`, context manager, finalizer.
 
-    ``create`` is the library's function that writes the native pointer to ``out[0]``, out of
-    ``arguments``, which are ``out`` alone if none are given; ``destroy`` the one that ends it.
-    Destroying does not raise: nothing would catch the error of a finalizer. Creating raises what
-    the library's ``error`` makes of a status.
+    Destroying does not raise: nothing would catch the error of a finalizer.
     """
 
     _pointer: Any = None
-    _out: Any = None
+
+    def _own(self, out: Any, count: int, destroy: Callable[[Any], object]) -> None:
+        """Register the destruction of the native objects in ``out``, at most ``count``."""
+        self._finalizer = weakref.finalize(self, _end, _forks, out, count, destroy)
+        # At exit the driver may be gone before us; the process takes the object with it.
+        self._finalizer.atexit = False
+
+    @property
+    def pointer(self) -> Any:
+        """The native object. Raises ``ValueError`` once closed."""
+        if self._pointer is None:
+            raise ValueError(f"this {type(self).__name__} is closed")
+        return self._pointer
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pointer is None
+
+    def close(self) -> None:
+        """Destroy the native objects. A second call does nothing."""
+        self._pointer = None
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Resource(_Owner):
+    """Owns one native object.
+
+    ``create`` is the library's function that writes the native pointer to ``out[0]``, out of
+    ``arguments``, which are ``out`` alone if none are given; ``destroy`` the one that ends it.
+    Creating raises what the library's ``error`` makes of a status.
+    """
 
     def __init__(
         self,
@@ -38,19 +77,6 @@ class Resource:
             raise library.error(status, create, problem)
         self._pointer, self._out = out[0], out
 
-    def _own(self, out: Any, count: int, destroy: Callable[[Any], object]) -> None:
-        """Register the destruction of the native objects in ``out``, at most ``count``."""
-        self._finalizer = weakref.finalize(self, _end, _forks, out, count, destroy)
-        # At exit the driver may be gone before us; the process takes the object with it.
-        self._finalizer.atexit = False
-
-    @property
-    def pointer(self) -> Any:
-        """The native object. Raises ``ValueError`` once closed."""
-        if self._pointer is None:
-            raise ValueError(f"this {type(self).__name__} is closed")
-        return self._pointer
-
     @property
     def pointer_array(self) -> Any:
         """A C array with `pointer` alone, to be read only. Raises ``ValueError`` once closed."""
@@ -58,29 +84,8 @@ class Resource:
             raise ValueError(f"this {type(self).__name__} is closed")
         return self._out
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._pointer is None
 
-    def close(self) -> None:
-        """Destroy the native object. A second call does nothing."""
-        self._pointer = None
-        self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class ResourceGroup(Resource):
+class ResourceGroup(_Owner):
     """Owns native objects that are made one after the other, and destroyed newest first.
 
     ``out`` is a C array of ``count`` NULLs, to whose elements the library writes the objects. The

@@ -58,6 +58,21 @@ _BIAS_GRADIENTS = Struct("<14q")
 _NO_TABLES = 0, 0, 0
 
 
+class BatchSizes(NamedTuple):
+    """Sizes of a batch as arguments of the kernels, in their order.
+
+    ``step_stride`` and ``row_stride`` are in rows of a step, 0 in packed arrays; ``positions`` are
+    the rows of all steps together.
+    """
+
+    steps: int
+    batch: int
+    step_stride: int
+    row_stride: int
+    positions: int
+    directions: int
+
+
 class MatrixPlace(NamedTuple):
     """Bytes from the flat weights to the matrices of a layer and direction."""
 
@@ -227,10 +242,12 @@ class OwnRNNExecutor(AddressExecutor):
         self._directions = directions = network.directions
         self._positions = positions = layout.positions
         strides = layout.step_stride, layout.row_stride
-        sizes, behind = (layout.steps, layout.batch), (positions, directions)
-        self._sizes = *sizes, *strides, *behind
-        self._last_sizes = *sizes, *(layout.caller_strides or strides), *behind
+        self._sizes = BatchSizes(layout.steps, layout.batch, *strides, positions, directions)
+        self._last_sizes = self._sizes
         """Sizes for the kernels of the last layer, whose y and dy are the caller's arrays."""
+        if layout.caller_strides is not None:
+            step_stride, row_stride = layout.caller_strides
+            self._last_sizes = self._sizes._replace(step_stride=step_stride, row_stride=row_stride)
         self._buffers = buffers = network.buffers(layout, is_exact)
         self._products = buffers.products
         self._gate_bytes = positions * network.gate_bytes  # of one direction
