@@ -415,10 +415,18 @@ class StreamBench(Record):
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
         said = f"{stream_tables.words(record)} {self.measured_on(record)}"
-        return [
+        shown: list[nodes.Node] = [
             table(stream_tables.rows(record), stream_tables.head(record)),
             nodes.paragraph(text=said),
         ]
+        if stream_tables.has_known_sizes(record):
+            words = "Milliseconds of a batch in the same epoch run once more, all sizes known:"
+            known = {"known": True}
+            shown += [
+                nodes.paragraph(text=words),
+                table(stream_tables.rows(record, **known), stream_tables.head(record, **known)),
+            ]
+        return shown
 
     def missing(self, name: str) -> list[nodes.Node]:
         return [nodes.paragraph(text="Not measured yet.")]

@@ -35,10 +35,15 @@ def models_of(record: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row))
 
 
-def head(record: dict[str, Any]) -> tuple[str, ...]:
+def has_known_sizes(record: dict[str, Any]) -> bool:
+    """Return whether later epochs were run once more, with all sizes known."""
+    return any("known_ms" in row for row in record["rows"])
+
+
+def head(record: dict[str, Any], *, known: bool = False) -> tuple[str, ...]:
     """Return the columns of `rows`."""
     times = (f"{model}, ms" for model in models_of(record))
-    return ("Stream", *times, *_pairs(record), "first epoch, s")
+    return ("Stream", *times, *_pairs(record), *(() if known else ("first epoch, s",)))
 
 
 def _pairs(record: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -50,25 +55,27 @@ def _pairs(record: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {words: pair for words, pair in pairs.items() if ratios(record, *pair)}
 
 
-def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+def rows(record: dict[str, Any], *, known: bool = False) -> list[tuple[str, ...]]:
     """Return milliseconds of a batch by stream, and the geometric means of each set's ratios.
 
-    A row ends with the seconds of the first epoch of dnnffi's functions.
+    A row ends with the seconds of the first epoch of dnnffi's functions. With ``known`` the times
+    are those of later epochs that are run once more, and without a first epoch.
     """
+    key = "known_ms" if known else "ms"
     models, pairs = models_of(record), _pairs(record).values()
-    times = {model: figures(record, model) for model in models}
-    by_pair = [ratios(record, *pair) for pair in pairs]
-    first = figures(record, FUNCTIONS, "first_epoch_s")
+    times = {model: figures(record, model, key) for model in models}
+    by_pair = [ratios(record, *pair, key=key) for pair in pairs]
+    first = [] if known else [figures(record, FUNCTIONS, "first_epoch_s")]
     found: list[tuple[str, ...]] = []
     for shape in record["shapes"]:
         name = shape["name"]
         cells = [_number(times[model].get(name), 3) for model in models]
-        others = (_number(values.get(name), 2) for values in (*by_pair, first))
+        others = (_number(values.get(name), 2) for values in (*by_pair, *first))
         found.append((name, *cells, *others))
     for name in sets_of(record):
         streams = streams_of(record, name)
-        means = (_number(mean_ratio(record, *pair, streams), 2) for pair in pairs)
-        found.append((f"geometric mean, {name}", *[""] * len(models), *means, ""))
+        means = (_number(mean_ratio(record, *pair, streams, key), 2) for pair in pairs)
+        found.append((f"geometric mean, {name}", *[""] * len(models), *means, *[""] * len(first)))
     return found
 
 

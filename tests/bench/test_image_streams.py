@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 import stream_models
 
 from dnnffi.bench.streams import image_models, model
-from dnnffi.bench.streams.images import SETS, ImageBatch, ImageStream
+from dnnffi.bench.streams.images import NUM_SHARES, SETS, ImageBatch, ImageStream
 
 ALL = [stream for streams in SETS.values() for stream in streams]
 TRAINED = ImageStream("float64", 8, 24, 3, 4, 2, 4, multiple=4, num_batches=4)
@@ -39,26 +40,29 @@ def test_an_epoch_has_its_sizes_and_a_smaller_last_batch(stream):
 
 @pytest.mark.parametrize("stream", ALL, ids=lambda stream: stream.name)
 @pytest.mark.parametrize("num_turns", [1, 3, 5])
-def test_no_size_of_an_epoch_occurs_in_another_one(stream, num_turns):
-    epochs = stream.measured(80, num_turns).epochs()
-    sizes = [
-        {(batch.height, batch.width) for batch in epoch}
-        for epoch in (epochs.warm_up, *epochs.later)
-    ]
-    assert len(sizes) == 1 + num_turns
+def test_no_size_of_an_epoch_occurs_in_another_one_of_the_layers(stream, num_turns):
+    sizes = []
+    for training, share in product((True, False), range(NUM_SHARES)):
+        measured = replace(stream, training=training).measured(80, num_turns)
+        epochs = measured.epochs(share)
+        sizes += [
+            {(batch.height, batch.width) for batch in epoch}
+            for epoch in (epochs.warm_up, *epochs.later)
+        ]
+    assert len(sizes) == 2 * NUM_SHARES * (1 + num_turns)
     assert all(not one & other for one, other in combinations(sizes, 2))
 
 
 def test_more_epochs_than_sizes_are_refused():
     stream = ImageStream("float32", 32, 64, 2, 4, 2, 4, num_turns=4)
-    with pytest.raises(ValueError, match=r"4 sizes are too few for 5 epochs"):
+    with pytest.raises(ValueError, match=r"9 sizes are too few for 20 epochs"):
         stream.epochs()
 
 
 def test_the_detection_set_has_the_sizes_that_are_written_down():
     for stream in SETS["detection"]:
         assert (stream.smallest, stream.largest, stream.batch) == (320, 640, 8)
-        assert (stream.multiple, stream.dtype) == (32, "float16")
+        assert (stream.multiple, stream.dtype) == (16, "float16")
         assert [size for _, _, size in stream.kernels] == [1, 3, 1]
     assert {stream.training for stream in SETS["detection"]} == {True, False}
 

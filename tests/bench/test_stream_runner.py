@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import dnnffi
 from dnnffi.bench import runner as calls
 from dnnffi.bench.clocks import Clock
 from dnnffi.bench.creator import Creator
-from dnnffi.bench.streams import runner
+from dnnffi.bench.streams import images, runner
 from dnnffi.bench.streams.model import StreamModel
 from dnnffi.bench.streams.runner import Settings, StreamRunner
 
@@ -87,6 +88,19 @@ def test_a_model_that_tunes_has_a_first_epoch_in_each_turn_without_plans(use, mo
     first = ["clear", *["load"] * 5, *["step"] * 5]
     later = first[1:]
     assert kinds[:-1] == ["made", *first, *(first + later) * 3]
+
+
+def test_images_run_a_later_epoch_once_more_on_the_sizes_of_their_share(use):
+    use(FakeClock([9.0, 1.0, 0.5, 3.0, 0.25, 2.0, 0.75]))
+    log = []
+    runner = StreamRunner("cpu", SETTINGS)
+    stream = runner.prepared(images.TINY[0])
+    (row,) = runner.rows(stream, [creator("a", log, share=1)])
+    epochs = stream.epochs(share=1)
+    expected = [epochs.warm_up, *(later for later in epochs.later for _ in range(2))]
+    assert [batch for _, kind, batch in log if kind == "step"] == list(chain(*expected))
+    assert row.turns_ms == (200.0, 600.0, 400.0)
+    assert row.known_ms == 100.0
 
 
 def test_models_take_turns(use):

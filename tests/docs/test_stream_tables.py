@@ -54,6 +54,19 @@ def record(times=TIMES, streams=EVERYDAY):
     }
 
 
+def test_epochs_that_are_run_once_more_have_a_table_of_their_own():
+    found = record()
+    assert not tables["has_known_sizes"](found)
+    for row in found["rows"]:
+        row["known_ms"] = row["ms"] / 2
+    assert tables["has_known_sizes"](found)
+    head = tables["head"](found, known=True)
+    assert head == tables["head"](found)[:-1]
+    first = dict(zip(head, tables["rows"](found, known=True)[0], strict=True))
+    assert (first["dnnffi, ms"], first["tuned plan, ms"]) == ("0.500", "0.400")
+    assert first["dnnffi / tuned plan"] == "1.25"
+
+
 def texts(figure):
     return [one.text for one in ET.fromstring(figures["svg"](figure)).iter(f"{SVG}text")]
 

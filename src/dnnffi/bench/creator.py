@@ -62,7 +62,8 @@ class Creator:
     ``library`` is whose arrays and clock it has: "array" (CuPy on a GPU, else NumPy), "torch" or
     "jax". Without ``limits`` it takes every problem. ``always`` is False for networks that are of
     interest on the shapes of fastrnns alone. ``tunes`` says that the first calls look for the
-    fastest way; ``captures`` that the model is captured in a graph while it is made.
+    fastest way; ``captures`` that the model is captured in a graph while it is made. ``share`` is
+    its share of the sizes of `dnnffi.bench.streams.images`.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Creator:
     always: bool = False
     tunes: bool = False
     captures: bool = False
+    share: int = 0
 
     def why_not(self, shape: Any, place: str) -> str:
         """Why ``shape`` cannot be measured with it on ``place``; empty if it can."""

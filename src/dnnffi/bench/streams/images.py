@@ -4,11 +4,13 @@ The network is a bottleneck of ResNet-50 on the map of one of its stages: convol
 3 x 3 and 1 x 1 with biases, ReLU after the first two, channels last in memory.
 
 Sizes
-    Height and width are multiples of 32 pixels in the range of the stream. The pairs of both are
-    divided among the warm-up epoch and the later epoch of each turn by the first of
-    `dnnffi.bench.streams.problems.EPOCH_SEEDS`, so that no epoch has a size that another one had:
-    PyTorch keeps the result of a search for a size, and cannot forget it. The second seed draws
-    from the pairs of an epoch.
+    Height and width are multiples of 16 pixels in the range of the stream. PyTorch keeps a plan
+    for each size that a process has seen, for inference and training and with and without
+    ``torch.backends.cudnn.benchmark``, and cannot forget it. So the pairs of height and width are
+    divided among training and inference, the `NUM_SHARES` shares of models, and the warm-up epoch
+    and the later epoch of each turn: no epoch has a size that the same library had seen before.
+    The first of `dnnffi.bench.streams.problems.EPOCH_SEEDS` divides, the second draws the batches
+    of an epoch.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ NAMING = (
 )
 """The parts of `ImageStream.name`, for readers of a table."""
 
+NUM_SHARES = 2
+"""Number of models whose library shares plans in a process: PyTorch's with and without search."""
+
 
 class ImageBatch(NamedTuple):
     """One batch: number of images, height and width of the map that the network reads."""
@@ -45,6 +50,11 @@ class ImageEpochs(NamedTuple):
 
     warm_up: tuple[ImageBatch, ...]
     later: tuple[tuple[ImageBatch, ...], ...]
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a turn runs its epoch once more: sizes of images recur in later epochs."""
+        return True
 
     def of_turn(self, turn: int) -> tuple[ImageBatch, ...]:
         """The later epoch of a turn."""
@@ -82,7 +92,7 @@ class ImageStream(Problem):
     inner: int
     stride: int
     training: bool = True
-    multiple: int = 32
+    multiple: int = 16
     num_batches: int = field(default=NUM_BATCHES, compare=False)
     num_turns: int = field(default=3, compare=False)
 
@@ -108,15 +118,19 @@ class ImageStream(Problem):
         """The fields, for the record of a run."""
         return {"name": self.name, **vars(self), "epoch_seeds": EPOCH_SEEDS}
 
-    def epochs(self) -> ImageEpochs:
-        """Draw the sizes of all epochs."""
+    def epochs(self, share: int = 0) -> ImageEpochs:
+        """Draw the sizes of all epochs of a share of the models, from 0 to `NUM_SHARES` - 1."""
         sides = range(self.smallest, self.largest + 1, self.multiple)
         sizes = Draws(EPOCH_SEEDS[0]).shuffled(list(product(sides, sides)))
         draws = Draws(EPOCH_SEEDS[1])
-        count = 1 + self.num_turns
+        num_epochs = 1 + self.num_turns
+        count = 2 * NUM_SHARES * num_epochs
         if len(sizes) < count:
             raise ValueError(f"{self.name}: {len(sizes)} sizes are too few for {count} epochs")
-        warm_up, *later = (self._epoch(draws, sizes[start::count]) for start in range(count))
+        first = (2 * share + self.training) * num_epochs
+        warm_up, *later = (
+            self._epoch(draws, sizes[first + epoch :: count]) for epoch in range(num_epochs)
+        )
         return ImageEpochs(warm_up, tuple(later))
 
     def _epoch(self, draws: Draws, sizes: list[tuple[int, int]]) -> tuple[ImageBatch, ...]:
@@ -153,8 +167,8 @@ DETECTION = (*_streams(256, 64, 4), *_streams(1024, 256, 16))
 """Images as detectors have them, on the maps of ResNet-50's first stage and of its third."""
 
 TINY = (
-    ImageStream("float32", 8, 24, 3, 4, 2, 4, multiple=4),
-    ImageStream("float32", 8, 24, 3, 4, 2, 4, training=False, multiple=4),
+    ImageStream("float32", 8, 48, 3, 4, 2, 4, multiple=4),
+    ImageStream("float32", 8, 48, 3, 4, 2, 4, training=False, multiple=4),
 )
 """For a CPU, and for the tests."""
 

@@ -84,6 +84,11 @@ class Epochs(NamedTuple):
     warm_up: tuple[Batch, ...]
     later: tuple[Batch, ...]
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a turn runs its epoch once more: no, lengths of rows rarely recur."""
+        return False
+
     def of_turn(self, turn: int) -> tuple[Batch, ...]:
         """The later epoch of a turn: the same one in each."""
         return self.later

@@ -30,8 +30,8 @@ MAX_COLD_EPOCH_SECONDS = 3.0
 
 COLUMNS = (
     "ms of a batch in a later epoch; spread of its turns, (largest - smallest) / median; x PEER, "
-    "its time over the peer's; ms of a batch in the first epoch; host µs of a batch until the "
-    "calls return"
+    "its time over the peer's; ms of a batch in the first epoch; of images also in the later epoch "
+    "run once more, when all sizes are known; host µs of a batch until the calls return"
 )
 
 Times = dict[str, float]
@@ -54,9 +54,18 @@ def figures(record: Record, model: str, key: str = "ms") -> Times:
     }
 
 
-def ratios(record: Record, model: str, over: str, streams: Collection[str] | None = None) -> Times:
-    """Return the time of ``model`` divided by that of ``over``, of each stream that has both."""
-    times, others = figures(record, model), figures(record, over)
+def ratios(
+    record: Record,
+    model: str,
+    over: str,
+    streams: Collection[str] | None = None,
+    key: str = "ms",
+) -> Times:
+    """Return the time of ``model`` divided by that of ``over``, of each stream that has both.
+
+    ``key`` is the field of a row that has the time.
+    """
+    times, others = figures(record, model, key), figures(record, over, key)
     return {
         stream: time / others[stream]
         for stream, time in times.items()
@@ -65,10 +74,14 @@ def ratios(record: Record, model: str, over: str, streams: Collection[str] | Non
 
 
 def mean_ratio(
-    record: Record, model: str, over: str, streams: Collection[str] | None = None
+    record: Record,
+    model: str,
+    over: str,
+    streams: Collection[str] | None = None,
+    key: str = "ms",
 ) -> float | None:
     """Return the geometric mean of `ratios`; None if no stream has both."""
-    found = ratios(record, model, over, streams)
+    found = ratios(record, model, over, streams, key)
     return statistics.geometric_mean(found.values()) if found else None
 
 
@@ -149,6 +162,7 @@ def table(record: Record) -> tuple[list[str], list[list[str]]]:
     models = list(dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row))
     peers = [peer for peer in (TUNED_PLAN, BEST_TORCH) if figures(record, peer)]
     by_peer = {(model, peer): ratios(record, model, peer) for model in models for peer in peers}
+    has_known = any("known_ms" in row for row in record["rows"])
     rows: list[list[str]] = []
     before = ""
     for row in record["rows"]:
@@ -163,6 +177,7 @@ def table(record: Record) -> tuple[list[str], list[list[str]]]:
                 f"{spread(row):.0%}",
                 *(_ratio(by_peer[model, peer].get(stream)) for peer in peers),
                 f"{row['first_ms']:.3f}",
+                *([f"{row['known_ms']:.3f}"] if has_known else []),
                 f"{row['host_us']:.0f}",
             ]
         )
@@ -171,9 +186,9 @@ def table(record: Record) -> tuple[list[str], list[list[str]]]:
         for number, model in enumerate(models):
             means = [mean_ratio(record, model, peer, streams_of(record, name)) for peer in peers]
             title = "" if number else f"geometric mean, {name}"
-            rows.append([title, model, "", "", *map(_ratio, means), "", ""])
+            rows.append([title, model, "", "", *map(_ratio, means), "", *[""] * has_known, ""])
     head = ["stream", "model", "ms", "spread", *(f"x {peer}" for peer in peers)]
-    return [*head, "first ms", "host µs"], rows
+    return [*head, "first ms", *["known ms"] * has_known, "host µs"], rows
 
 
 def _ratio(ratio: float | None) -> str:

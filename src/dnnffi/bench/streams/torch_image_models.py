@@ -76,7 +76,9 @@ def _upload(array: Any, place: str) -> torch.Tensor:
 
 CREATORS = (
     Creator(EAGER, "torch", model, places=PLACES, always=True),
-    Creator(BENCHMARK, "torch", partial(model, search=True), places=PLACES[1:], always=True),
+    Creator(
+        BENCHMARK, "torch", partial(model, search=True), places=PLACES[1:], always=True, share=1
+    ),
     Creator(
         TORCH_FUNCTIONS,
         "torch",
