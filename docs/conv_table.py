@@ -106,6 +106,11 @@ ROWS = (
     Row("Depthwise", problems(groups=4)),
     Row("Stride", problems(stride=2)),
     Row("Dilation", problems(dilation=2)),
+    Row("Asymmetric padding", problems(padding=((0, 1), (2, 1)))),
+    Row(
+        "Asymmetric padding, transposed",
+        problems(padding=((0, 1), (2, 1)), transposed=True, stride=2),
+    ),
     Row("Transposed", problems(ranks=RANKS, transposed=True, stride=2, output_padding=1)),
     Row(
         "Transposed, an output padding of the stride or more",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ class Case(NamedTuple):
             "depthwise" if spec.depthwise else f"G{spec.groups}",
             f"C{spec.in_channels}K{spec.out_channels}N{problem.batch}",
             *(
-                f"{letter}{''.join(map(str, values))}"
+                f"{letter}{''.join(map(_joined, values))}"
                 for letter, values in zip(
                     "kspdo",
                     (spec.kernel, spec.stride, spec.padding, spec.dilation, spec.output_padding),
@@ -63,6 +64,11 @@ class Case(NamedTuple):
         return "-".join(part for part in parts if part)
 
 
+def _joined(value):
+    """A number, or a pair of padding as before+after."""
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def matrix():
     """Ranks x dtypes x layouts x groupings x transposed x operations, of random odd geometry.
 
@@ -75,6 +81,8 @@ def matrix():
         seed = len(cases)
         rng = np.random.default_rng(seed)
         spec = _spec(rng, rank, dtype, grouping, transposed)
+        if seed % 5 == 3:  # coprime to the number of combinations, so that all kinds come
+            spec = _asymmetric(spec, np.random.default_rng((seed, 1)))
         more = {}
         if operation == FORWARD:
             residual, bias, relu = rng.random(3) < 0.5
@@ -85,8 +93,10 @@ def matrix():
                 "activation": "relu" if relu else None,
             }
         sizes = [
-            max(1, span - 2 * padding) + 2 + int(rng.integers(0, 5))
-            for span, padding in zip(spec.span, spec.padding, strict=True)
+            max(1, span - before - after) + 2 + int(rng.integers(0, 5))
+            for span, before, after in zip(
+                spec.span, spec.padding_before, spec.padding_after, strict=True
+            )
         ]
         options = ConvOptions(math="strict" if seed % 2 else "default")
         x_shape = spec.x_shape(int(rng.integers(1, 4)), sizes)
@@ -123,6 +133,13 @@ def _spec(rng, rank, dtype, grouping, transposed):
         output_padding=tuple(int(rng.integers(0, s)) for s in stride) if transposed else 0,
         dtype=dtype,
     )
+
+
+def _asymmetric(spec, rng):
+    """The same with padding that differs between the sides of some dimensions."""
+    most = [min(2, span - 1) for span in spec.span]
+    pairs = tuple(tuple(map(int, rng.integers(0, one + 1, 2))) for one in most)
+    return replace(spec, padding=pairs)
 
 
 def arguments(problem, arrays):
@@ -260,7 +277,7 @@ def _meetings(problem):
             large = tuple(
                 s * one + d * t - p
                 for one, t, s, d, p in zip(
-                    small, tap, spec.stride, spec.dilation, spec.padding, strict=True
+                    small, tap, spec.stride, spec.dilation, spec.padding_before, strict=True
                 )
             )
             if all(0 <= one < end for one, end in zip(large, ends, strict=True)):

@@ -16,6 +16,7 @@ from dnnffi.convolution.backend import ConvBackend, conv_backends
 from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.spec.conv_problem import FORWARD, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
 
 seeds = st.integers(0, 2**32 - 1)
@@ -24,6 +25,11 @@ rng = np.random.default_rng(0)
 
 def normal(*shape, dtype="f4"):
     return rng.standard_normal(shape).astype(dtype)
+
+
+def swapped(array):
+    """The same numbers in the byte order of other machines."""
+    return array.astype(array.dtype.newbyteorder())
 
 
 def layout(array):
@@ -69,6 +75,72 @@ def test_same_padding_is_that_of_numbers_in_every_function():
     ):
         found = function(*arguments, **same)
         np.testing.assert_array_equal(found, function(*arguments, **numbers))
+
+
+def test_same_padding_with_a_stride_is_that_of_numbers_in_every_function():
+    # X has sizes 5 and 6: one zero on either side of the first, one after the second.
+    same, numbers = ({"padding": p, "groups": 2, "stride": 2} for p in ("same", (1, (0, 1))))
+    up, large = normal(4, 3, 3, 3), normal(2, 6, 10, 12)
+    dy = dnnffi.conv(X, W, **same)
+    assert dy.shape == (2, 6, 3, 3)
+    for function, *arguments in (
+        (dnnffi.conv, X, W),
+        (dnnffi.conv_backward_data, dy, W, X.shape),
+        (dnnffi.conv_backward_weights, dy, X, W.shape),
+    ):
+        found = function(*arguments, **same)
+        np.testing.assert_array_equal(found, function(*arguments, **numbers))
+    numbers["padding"] = ((0, 1), (0, 1))  # cut off the output of twice the sizes and one
+    for function, *arguments in (
+        (dnnffi.conv_transpose, X, up),
+        (dnnffi.conv_transpose_backward_data, large, up, X.shape),
+        (dnnffi.conv_transpose_backward_weights, large, X, up.shape),
+    ):
+        found = function(*arguments, **same)
+        np.testing.assert_array_equal(found, function(*arguments, **numbers))
+
+
+def test_a_known_call_does_not_take_other_sides_for_its_own():
+    paddings = ((1, (0, 1)), (1, (1, 0)), ((0, 1), (0, 1)), (1, 1), [1, (0, 1)], "same", "valid")
+    for padding in (*paddings, *paddings):
+        for transposed in (False, True):
+            function = dnnffi.conv_transpose if transposed else dnnffi.conv
+            w = normal(4, 3, 3, 3) if transposed else W
+            spec = dnnffi.ConvSpec.from_weight_shape(
+                w.shape, stride=2, padding=padding, groups=2, transposed=transposed
+            )
+            problem = ConvProblem.of(FORWARD, spec, X.shape)
+            expected = ReferenceConvPlan(problem).run(X, w, None, None)
+            found = function(X, w, stride=2, padding=padding, groups=2)
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("number", range(4), ids=("x", "w", "bias", "residual"))
+def test_arrays_in_the_byte_order_of_other_machines(number):
+    bias, residual = normal(6), normal(2, 6, 3, 4)
+    given = [X, W, bias, residual]
+    y = dnnffi.conv(*given[:3], groups=2, residual=residual)
+    given[number] = swapped(given[number])
+    *arrays, residual = given
+    found = dnnffi.conv(*arrays, groups=2, residual=residual)
+    np.testing.assert_array_equal(found, y)
+    assert found.dtype == arrays[0].dtype  # as networks have it
+
+
+def test_gradients_of_arrays_in_the_byte_order_of_other_machines():
+    dy = normal(2, 6, 3, 4)
+    for function, first, second, shape in (
+        (dnnffi.conv_backward_data, dy, W, X.shape),
+        (dnnffi.conv_backward_weights, dy, X, W.shape),
+    ):
+        expected = function(first, second, shape, groups=2)
+        for arrays in ((swapped(first), second), (first, swapped(second))):
+            found = function(*arrays, shape, groups=2)
+            np.testing.assert_array_equal(found, expected)
+            assert found.dtype == arrays[0].dtype
+    np.testing.assert_array_equal(
+        dnnffi.conv_backward_bias(swapped(dy)), dnnffi.conv_backward_bias(dy)
+    )
 
 
 def test_dimensions_may_differ():

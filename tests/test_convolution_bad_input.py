@@ -106,13 +106,19 @@ EACH = {
     "one negative padding": keyword(ValueError, r"^padding\[0\] must be from 0", padding=(-1, 1)),
     "padding of True": keyword(TypeError, r"^padding must be an integer; got bool$", padding=True),
     "padding of text": keyword(
-        ValueError, r"^padding must be integers or 'same'; got 'valid'$", padding="valid"
+        ValueError, r"^padding must be integers, pairs .*; got 'full'$", padding="full"
     ),
-    "same padding with a stride": keyword(
-        ValueError,
-        r"^padding='same' needs stride 1 and no output padding; got stride \(1, 2\), ",
-        padding="same",
-        stride=(1, 2),
+    "a negative side of padding": keyword(
+        ValueError, r"^padding\[0\]\[1\] must be from 0 to .*; got -1$", padding=((0, -1), 1)
+    ),
+    "a side of padding of True": keyword(
+        TypeError, r"^padding\[1\]\[0\] must be an integer; got bool$", padding=(1, (True, 1))
+    ),
+    "three sides of padding": keyword(
+        ValueError, r"^padding\[0\] must be an integer or a pair", padding=((0, 1, 1), 1)
+    ),
+    "padding as begins and ends": keyword(
+        ValueError, r"^padding must be one integer, or 2 .*give a pair", padding=(0, 0, 1, 1)
     ),
     "dilation 0": keyword(ValueError, r"^dilation must be from 1 to .*; got 0$", dilation=0),
     "dilation of a float": keyword(TypeError, r"^dilation must be an integer", dilation=1.0),

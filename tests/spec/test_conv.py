@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dnnffi import ConvSpec, testing
+from dnnffi import ConvProblem, ConvSpec, testing
 
 
 def spec(**changes):
@@ -40,10 +40,89 @@ def test_integers_of_numpy_become_pythons():
 def test_same_padding_leaves_the_sizes(transposed):
     found = spec(kernel=(3, 5, 2), dilation=(1, 3, 2), padding="same", transposed=transposed)
     assert found.padding == (1, 6, 1)
+    assert found.resolved((1, 4, 7)) is found
     assert found.output_sizes((1, 4, 7)) == (1, 4, 7)
     assert found == spec(
         kernel=(3, 5, 2), dilation=(1, 3, 2), padding=(1, 6, 1), transposed=transposed
     )
+
+
+def test_equal_sides_are_one_number():
+    found = spec(padding=[(1, 1), [0, np.int64(2)]])
+    assert found.padding == (1, (0, 2))
+    assert (found.padding_before, found.padding_after) == ((1, 0), (1, 2))
+    assert found == spec(padding=(1, (0, 2)))
+    assert spec(padding=((1, 1), (2, 2))) == spec(padding=(1, 2))
+
+
+def test_valid_padding_is_none():
+    assert spec(padding="valid", stride=2) == spec(stride=2)
+
+
+SAME_PADDING = {  # kernel, stride, dilation, size, padding: what TensorFlow's rule gives
+    "even kernel": (4, 1, 1, 7, (1, 2)),
+    "even span": (2, 1, 3, 7, (1, 2)),
+    "stride, even size": (3, 2, 1, 8, (0, 1)),
+    "stride, odd size": (3, 2, 1, 9, (1, 1)),
+    "stride larger than the kernel": (1, 3, 1, 8, (0, 0)),
+    "stride that leaves a part": (3, 4, 1, 6, (0, 1)),
+    "dilated with a stride": (3, 2, 2, 8, (1, 2)),
+}
+
+
+@pytest.mark.parametrize("case", SAME_PADDING.values(), ids=list(SAME_PADDING))
+def test_same_padding_puts_the_odd_zero_after(case):
+    kernel, stride, dilation, size, sides = case
+    found = spec(kernel=(kernel,), stride=stride, dilation=dilation, padding="same")
+    known = found.resolved((size,))
+    assert (known.padding_before, known.padding_after) == ((sides[0],), (sides[1],))
+    assert found.output_sizes((size,)) == known.output_sizes((size,)) == (-(-size // stride),)
+    assert known.resolved((size,)) is known
+
+
+def test_same_padding_with_a_stride_has_no_numbers_before_the_size_is_known():
+    found = spec(kernel=(3, 3), stride=(2, 1), padding="same")
+    assert found.padding == "same"
+    assert found.input_sizes((4, 5)) == (7, 5)
+    assert found.output_sizes((7, 5)) == found.output_sizes((8, 5)) == (4, 5)
+    assert found == replaced(found)
+    message = r"^padding='same' with a stride depends on the size of x: use .*resolved\(sizes\)"
+    for name in ("padding_before", "padding_after", "adjoint"):
+        with pytest.raises(ValueError, match=message):
+            getattr(found, name)
+    with pytest.raises(ValueError, match=r"^x must have 2 spatial dimensions"):
+        found.resolved((8,))
+
+
+TRANSPOSED_SAME = {  # kernel, stride, dilation, padding, output padding
+    "odd kernel": (3, 2, 1, (0, 1), 0),
+    "even kernel": (4, 2, 1, (1, 1), 0),
+    "kernel of 5": (5, 2, 1, (1, 2), 0),
+    "kernel as large as the stride": (2, 2, 1, (0, 0), 0),
+    "kernel smaller than the stride": (1, 3, 1, (0, 0), 2),
+    "dilated": (2, 2, 3, (1, 1), 0),
+}
+
+
+@pytest.mark.parametrize("case", TRANSPOSED_SAME.values(), ids=list(TRANSPOSED_SAME))
+def test_same_padding_of_a_transposed_convolution_multiplies_the_sizes_by_the_stride(case):
+    kernel, stride, dilation, sides, more = case
+    found = spec(
+        kernel=(kernel,), stride=stride, dilation=dilation, padding="same", transposed=True
+    )
+    assert (found.padding_before + found.padding_after, found.output_padding) == (sides, (more,))
+    assert found.output_sizes((5,)) == (5 * stride,)
+    # Backward data of the ordinary convolution with the same rule.
+    ordinary = spec(kernel=(kernel,), stride=stride, dilation=dilation, padding="same")
+    known = ordinary.resolved((5 * stride,))
+    assert found.padding == known.padding
+
+
+def test_a_problem_has_the_numbers_of_same_padding():
+    asked = spec(stride=2, padding="same")
+    problem = ConvProblem.of("forward", asked, (2, 4, 8, 9))
+    assert problem.spec == asked.resolved((8, 9))
+    assert problem.y_shape == (2, 6, 4, 5)
 
 
 SIZES = {  # kernel, stride, padding, dilation, input, output
@@ -54,6 +133,9 @@ SIZES = {  # kernel, stride, padding, dilation, input, output
     "just fits": (5, 3, 0, 1, 5, 1),
     "padding alone fits": (5, 1, 2, 1, 1, 1),
     "larger padding than kernel": (1, 2, 3, 1, 2, 4),
+    "zeros before alone": (3, 2, ((1, 0),), 1, 8, 4),
+    "zeros after alone": (3, 2, ((0, 1),), 1, 8, 4),
+    "more zeros after": (3, 1, ((0, 4),), 1, 1, 3),
 }
 
 
@@ -70,6 +152,8 @@ TRANSPOSED_SIZES = {  # kernel, stride, padding, dilation, output padding, input
     "doubled with an odd kernel": (3, 2, 1, 1, 1, 5, 10),
     "dilated": (3, 1, 0, 2, 1, 5, 10),
     "one left": (3, 1, 1, 1, 0, 1, 1),
+    "cut off before": (3, 2, ((1, 0),), 1, 0, 5, 10),
+    "cut off after": (3, 2, ((0, 2),), 1, 1, 5, 10),
 }
 
 
@@ -115,9 +199,14 @@ def test_a_transposed_convolution_leads_back_to_the_sizes(problem):
     ordinary = problem.spec
     # Its output padding makes up for what the stride left out.
     left = [
-        (size + 2 * padding - span) % stride
-        for size, padding, span, stride in zip(
-            problem.sizes, ordinary.padding, ordinary.span, ordinary.stride, strict=True
+        (size + before + after - span) % stride
+        for size, before, after, span, stride in zip(
+            problem.sizes,
+            ordinary.padding_before,
+            ordinary.padding_after,
+            ordinary.span,
+            ordinary.stride,
+            strict=True,
         )
     ]
     back = replaced(ordinary.adjoint, output_padding=left)
@@ -218,24 +307,49 @@ REFUSED = {
         r"^output_padding\[0\] must be smaller .*, 3; got 3$",
     ),
     "padding of text": (
-        {"padding": "valid"},
+        {"padding": "full"},
         ValueError,
-        r"^padding must be integers or 'same'; got 'valid'$",
+        r"^padding must be integers, pairs \(before, after\), 'same' or 'valid'; got 'full'$",
     ),
-    "same padding with a stride": (
-        {"padding": "same", "stride": (1, 2)},
+    "padding of one pair for all": (
+        {"padding": (0, 1), "kernel": (3,)},
         ValueError,
-        r"^padding='same' needs stride 1 and no output padding; got stride \(1, 2\), output",
+        r"^padding must be one integer, or 1 for .* got 2\. If .*: \(\(before, after\),\)$",
+    ),
+    "padding as begins and ends": (
+        {"padding": (0, 0, 1, 1)},
+        ValueError,
+        r"got 4\. If .*, give a pair for each dimension: \(\(before, after\), \(before, after\)\)$",
+    ),
+    "padding of three sides": (
+        {"padding": (0, (1, 1, 1))},
+        ValueError,
+        r"^padding\[1\] must be an integer or a pair \(before, after\); got \(1, 1, 1\)$",
+    ),
+    "padding of one side": (
+        {"padding": ((1,), 0)},
+        ValueError,
+        r"^padding\[0\] must be an integer or a pair \(before, after\); got \(1,\)$",
+    ),
+    "padding of a side below 0": (
+        {"padding": (0, (1, -1))},
+        ValueError,
+        r"^padding\[1\]\[1\] must be from 0 to .*; got -1$",
+    ),
+    "padding of a side of text": (
+        {"padding": (("1", 1), 0)},
+        TypeError,
+        r"^padding\[0\]\[0\] must be an integer; got str$",
+    ),
+    "padding of a dimension of text": (
+        {"padding": ("same", 0)},
+        TypeError,
+        r"^padding\[0\] must be an integer; got str$",
     ),
     "same padding with an output padding": (
         {"padding": "same", "dilation": 2, "output_padding": 1, "transposed": True},
         ValueError,
-        r"^padding='same' needs stride 1 and no output padding; .*, output_padding \(1, 1\)$",
-    ),
-    "same padding of an even kernel": (
-        {"padding": "same", "kernel": (3, 4)},
-        ValueError,
-        r"^padding='same' puts as many .*; in spatial dimension 1 it covers 4\. Pad x instead$",
+        r"^padding='same' decides the size of the output: leave out output_padding; got \(1, 1\)$",
     ),
     "output padding below 0": (
         {"output_padding": -1, "transposed": True},
@@ -301,6 +415,8 @@ def test_a_kernel_larger_than_the_padded_input_is_refused():
 def test_padding_that_leaves_nothing_of_a_transposed_output_is_refused():
     with pytest.raises(ValueError, match=r"^padding\[0\] cuts off all of the output: x has size 2"):
         spec(kernel=(2,), padding=2, transposed=True).output_sizes((2,))
+    with pytest.raises(ValueError, match=r"and padding is \(0, 3\)$"):
+        spec(kernel=(2,), padding=((0, 3),), transposed=True).output_sizes((2,))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

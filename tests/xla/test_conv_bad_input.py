@@ -60,7 +60,12 @@ CASES = {
     ),
     "stride": (ValueError, "stride", lambda: conv(stride=0)),
     "strides": (ValueError, "stride must be one integer, or 2", lambda: conv(stride=(1, 1, 1))),
-    "padding": (ValueError, "padding must be integers or 'same'", lambda: conv(padding="valid")),
+    "padding": (ValueError, "padding must be integers, pairs", lambda: conv(padding="full")),
+    "a side of padding": (
+        ValueError,
+        "padding[1][0] must be from 0",
+        lambda: conv(padding=(0, (-1, 0))),
+    ),
     "dilation": (TypeError, "dilation must be an integer", lambda: conv(dilation=1.5)),
     "groups": (ValueError, "groups must divide the output channels", lambda: conv(groups=4)),
     "activation": (ValueError, "activation must be 'relu'", lambda: conv(activation="tanh")),

@@ -37,7 +37,14 @@ from dnnffi.execution.embedding import (
 )
 from dnnffi.reference import conv as reference
 from dnnffi.spec.checks import ITEM_SIZES, check_integer, check_number
-from dnnffi.spec.conv import RANKS, ConvSpec, Padding, check_shape, per_dimension
+from dnnffi.spec.conv import (
+    RANKS,
+    ConvSpec,
+    Padding,
+    check_padding,
+    check_shape,
+    per_dimension,
+)
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.conv_problem import (
     ARGUMENTS,
@@ -73,17 +80,18 @@ def conv(
 
     The kernel is not flipped, as everywhere in deep learning. With zeros around x, output channel k
     at position o is the sum over the channels c of its group and the kernel's positions t of
-    ``w[k, c, t] * x[c, stride*o + dilation*t - padding]``.
+    ``w[k, c, t] * x[c, stride*o + dilation*t - padding]``, with the padding before x.
 
     Parameters
     ----------
     x : [N, C, ...] with one, two or three spatial dimensions, in any strides. float16, bfloat16,
         float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``
-    w : [K, C/groups, ...], of the dtype of x, as all arrays
+    w : [K, C/groups, ...], of the dtype of x, as all arrays; NumPy arrays in either byte order
     bias : [K], or None
-    stride, padding, dilation : one integer, or one per spatial dimension; padding adds zeros on
-        both sides of x; padding="same" gives y the sizes of x, and needs stride 1 and an even
-        dilation*(kernel - 1)
+    stride, dilation : one integer, or one per spatial dimension
+    padding : zeros added on both sides of x: one integer, or for each spatial dimension an integer
+        or a pair (before, after). "valid" is 0. "same" gives y the sizes ceil(size / stride); if
+        the number of zeros is odd, one more comes after x, as in TensorFlow, Keras and XLA
     groups : number of groups, which divides C and K; with C groups the convolution is depthwise
     activation : "relu" or None
     residual : shape of y, or None
@@ -99,9 +107,9 @@ def conv(
 
     Returns
     -------
-    y : [N, K, ...], sizes (size + 2*padding - dilation*(kernel - 1) - 1) // stride + 1. Channels
-        last in memory if x is; if x counts as either (one channel, or one element per channel), as
-        w is
+    y : [N, K, ...], sizes (size + before + after - dilation*(kernel - 1) - 1) // stride + 1, with
+        the padding before and after x. Channels last in memory if x is; if x counts as either (one
+        channel, or one element per channel), as w is
 
     Raises
     ------
@@ -125,6 +133,8 @@ def conv(
     [[[0.0, 3.0, 2.0, 1.0, 0.0]]]
     >>> dnnffi.conv(x, w, np.array([-1.0]), stride=2, padding=1, activation="relu").tolist()
     [[[0.0, 1.0, 0.0]]]
+    >>> dnnffi.conv(x, w, padding=((2, 0),)).tolist()  # zeros before x alone
+    [[[0.0, 0.0, 3.0, 2.0, 1.0]]]
     """
     geometry = stride, padding, dilation, 0
     asked = FORWARD, False, None, geometry, groups, activation, alpha, backend
@@ -275,14 +285,15 @@ def conv_transpose(
     ----------
     w : [C, K/groups, ...]
     stride : step of the kernel over the output
-    padding : positions removed from both sides of the output; "same" as in `conv`
+    padding : positions removed from both sides of the output, given as in `conv`. "same" gives y
+        the sizes size * stride, as in TensorFlow and Keras
     output_padding : positions added at the end of the output, fewer than the larger of stride and
         dilation: with a stride, several output sizes belong to one input size
 
     Returns
     -------
-    y : [N, K, ...], sizes (size - 1)*stride - 2*padding + dilation*(kernel - 1) + 1 +
-        output_padding, in the memory layout of x
+    y : [N, K, ...], sizes (size - 1)*stride - before - after + dilation*(kernel - 1) + 1 +
+        output_padding, with the padding before and after, in the memory layout of x
 
     Examples
     --------
@@ -474,9 +485,7 @@ def _checked(
     device = found.device_of(names[0], first)
     rank = _rank(names[0], first)
     sizes = tuple(
-        value
-        if name == "padding" and isinstance(value, str)  # the spec knows what it stands for
-        else per_dimension(name, value, rank, least)
+        check_padding(value, rank) if name == "padding" else per_dimension(name, value, rank, least)
         for value, (name, least) in zip(geometry, _GEOMETRY.items(), strict=True)
     )
     groups = check_integer("groups", groups)
@@ -573,7 +582,7 @@ def _check_arrays(
     for name, array, shape in zip(names, arrays, shapes, strict=True):
         if array is None:
             continue
-        if array.dtype is not dtype and array.dtype != dtype:
+        if array.dtype is not dtype and array.dtype.name != dtype.name:  # in any byte order
             raise TypeError(f"{name} must have the dtype of {first}, {dtype}; got {array.dtype}")
         if name is not first:
             where = found.device_of(name, array)

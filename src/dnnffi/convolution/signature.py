@@ -73,7 +73,7 @@ def _is_signed(asked: Asked) -> bool:
     _, _, shape, geometry, groups, activation, alpha, backend = asked
     for value in geometry:
         kind = value.__class__
-        if kind is not int and kind is not str and not _plain(value):
+        if kind is not int and kind is not str and not _plain(value) and not _plain_sides(value):
             return False
     return (
         groups.__class__ is int
@@ -87,3 +87,8 @@ def _is_signed(asked: Asked) -> bool:
 def _plain(value: Any) -> bool:
     """Whether it is a tuple of integers."""
     return value.__class__ is tuple and {*map(type, value)} == _ONLY_INTEGERS
+
+
+def _plain_sides(value: Any) -> bool:
+    """Whether it is a tuple of integers and of tuples of integers, as padding may be."""
+    return value.__class__ is tuple and all(one.__class__ is int or _plain(one) for one in value)

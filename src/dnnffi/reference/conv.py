@@ -4,7 +4,8 @@ With zeros around x,
 
     y[n, k, o] = sum over c, t of w[k, c, t] * x[n, c, stride*o + dilation*t - padding]
 
-where o is a position of the output, t one of the kernel, and c runs over the channels of k's group.
+where o is a position of the output, t one of the kernel, ``padding`` that before the first position
+of x, and c runs over the channels of k's group.
 The windows of x that the kernel sees make a matrix for each group, so that y is one product, and
 backward weights another; backward data is the product with w and the sum of what each window gets.
 A transposed convolution exchanges forward and backward data of the ordinary one.
@@ -163,13 +164,14 @@ def _taps(
 
 
 def _padded_sizes(spec: ConvSpec, sizes: Sequence[int]) -> list[int]:
-    return [size + 2 * padding for size, padding in zip(sizes, spec.padding, strict=True)]
+    sides = zip(spec.padding_before, sizes, spec.padding_after, strict=True)
+    return [before + size + after for before, size, after in sides]
 
 
 def _inside(spec: ConvSpec, sizes: Sequence[int]) -> tuple[slice, ...]:
     """Return the slices of the padded image that contain the image."""
-    pairs = zip(spec.padding, sizes, strict=True)
-    return tuple(slice(padding, padding + size) for padding, size in pairs)
+    pairs = zip(spec.padding_before, sizes, strict=True)
+    return tuple(slice(before, before + size) for before, size in pairs)
 
 
 def _columns(spec: ConvSpec, y: NDArray) -> NDArray:

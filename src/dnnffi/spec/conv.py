@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal, TypeGuard
 
 from dnnffi.spec.checks import INT64_MAX, brief, check_dtype, check_flag, check_range
 from dnnffi.spec.names import DType, DTypeLike
@@ -15,8 +16,14 @@ from dnnffi.spec.names import DType, DTypeLike
 RANKS = (1, 2, 3)
 _TEXT = str | bytes | bytearray  # sequences, but not of sizes
 
-Padding = int | Sequence[int] | Literal["same"]
-SAME = "same"
+Padding = int | Sequence[int | Sequence[int]] | Literal["same", "valid"]
+"""The argument ``padding``: one integer, an integer or a pair for each dimension, or a name."""
+
+Sides = tuple[int | tuple[int, int], ...]
+"""Padding of each spatial dimension: one integer for both sides, or a pair (before, after)."""
+
+SAME: Literal["same"] = "same"
+VALID = "valid"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -33,9 +40,11 @@ class ConvSpec:
     out_channels : K
     kernel : size of the kernel
     stride : step of the kernel over the input; of a transposed convolution, over the output
-    padding : zeros put before and behind the input; of a transposed one, cut off the output. "same"
-        stands for as many as leave the output the size of the input: stride must be 1, and the
-        dilated kernel cover an odd number of positions
+    padding : zeros added on both sides of the input; of a transposed convolution, positions removed
+        from both sides of the output. One integer, or for each dimension an integer or a pair
+        (before, after). "valid" is 0. "same" gives an output of ceil(size / stride), of a
+        transposed convolution size * stride; the side after gets the odd position, as in
+        TensorFlow, Keras and XLA
     dilation : distance of the kernel's elements
     groups : parts of the channels that are convolved each by itself; divides C and K
     transposed : the transposed convolution, which is backward data of the ordinary one
@@ -55,13 +64,16 @@ class ConvSpec:
     ((8, 3, 3, 3), (1, 3, 9, 7), (1, 8, 5, 4))
     >>> spec.output_sizes((9, 7)), spec.input_sizes((5, 4))
     ((5, 4), (9, 7))
+    >>> spec = dnnffi.ConvSpec(in_channels=3, out_channels=8, kernel=(3,), padding=((0, 1),))
+    >>> spec.padding, spec.padding_before, spec.padding_after, spec.output_sizes((9,))
+    (((0, 1),), (0,), (1,), (8,))
     """
 
     in_channels: int
     out_channels: int
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    padding: Sides | Literal["same"]
     dilation: tuple[int, ...]
     groups: int
     transposed: bool
@@ -88,14 +100,12 @@ class ConvSpec:
         rank = len(kernel_sizes)
         if rank not in RANKS:
             raise ValueError(f"kernel must have 1, 2 or 3 sizes; got {rank}")
-        if not isinstance(padding, str):
-            padding = per_dimension("padding", padding, rank, 0)
         found: dict[str, object] = {
             "in_channels": check_range("in_channels", in_channels, 1),
             "out_channels": check_range("out_channels", out_channels, 1),
             "kernel": per_dimension("kernel", kernel_sizes, rank, 1),
             "stride": per_dimension("stride", stride, rank, 1),
-            "padding": padding,
+            "padding": check_padding(padding, rank),
             "dilation": per_dimension("dilation", dilation, rank, 1),
             "groups": check_range("groups", groups, 1),
             "transposed": check_flag("transposed", transposed),
@@ -104,8 +114,8 @@ class ConvSpec:
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
-        if isinstance(padding, str):
-            object.__setattr__(self, "padding", self._same_padding(padding))
+        if self.padding == SAME:
+            self._set_same_padding()
         for name, channels in (("input", self.in_channels), ("output", self.out_channels)):
             if channels % self.groups:
                 raise ValueError(
@@ -188,30 +198,70 @@ class ConvSpec:
         """What the dilated kernel covers in each dimension: dilation * (kernel - 1) + 1."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
-    def _same_padding(self, asked: str) -> tuple[int, ...]:
-        """What "same" stands for."""
-        if asked != SAME:
-            raise ValueError(f"padding must be integers or {SAME!r}; got {brief(asked)}")
-        if set(self.stride) != {1} or any(self.output_padding):
-            raise ValueError(
-                f"padding={SAME!r} needs stride 1 and no output padding; got stride {self.stride}, "
-                f"output_padding {self.output_padding}"
+    @property
+    def padding_before(self) -> tuple[int, ...]:
+        """The padding before the first position of each dimension.
+
+        Raises ``ValueError`` for "same" with a stride: see `resolved`.
+        """
+        return _sides(self.padding)[0]
+
+    @property
+    def padding_after(self) -> tuple[int, ...]:
+        """The padding after the last position of each dimension, as `padding_before`."""
+        return _sides(self.padding)[1]
+
+    def resolved(self, sizes: Sequence[int]) -> ConvSpec:
+        """Return the specification with padding "same" as numbers, for an x of these spatial sizes.
+
+        It is this specification itself if the padding is known without them, as it is unless an
+        ordinary convolution has a stride.
+
+        Examples
+        --------
+        >>> import dnnffi
+        >>> w_shape = 8, 3, 3, 3
+        >>> spec = dnnffi.ConvSpec.from_weight_shape(w_shape, stride=2, padding="same")
+        >>> spec.padding, spec.resolved((8, 9)).padding
+        ('same', ((0, 1), 1))
+        >>> spec.output_sizes((8, 9))
+        (4, 5)
+        """
+        if self.padding != SAME:
+            return self
+        outputs = self.output_sizes(sizes)
+        totals = [
+            max((output - 1) * stride + span - size, 0)
+            for output, stride, span, size in zip(
+                outputs, self.stride, self.span, sizes, strict=True
             )
-        for index, span in enumerate(self.span):
-            if span % 2 == 0:
-                raise ValueError(
-                    f"padding={SAME!r} puts as many zeros before as behind: the dilated kernel "
-                    f"must cover an odd number of positions; in spatial dimension {index} it "
-                    f"covers {span}. Pad x instead"
-                )
-        return tuple(span // 2 for span in self.span)
+        ]
+        return replace(self, padding=_halves(totals))
+
+    def _set_same_padding(self) -> None:
+        """Replace padding "same" by numbers if they do not depend on the size of x."""
+        if any(self.output_padding):
+            raise ValueError(
+                f"padding={SAME!r} decides the size of the output: leave out output_padding; got "
+                f"{self.output_padding}"
+            )
+        if not self.transposed and set(self.stride) != {1}:
+            return
+        pairs = list(zip(self.span, self.stride, strict=True))
+        totals = [max(span - stride, 0) for span, stride in pairs]
+        object.__setattr__(self, "padding", _halves(totals))
+        if self.transposed:
+            more = tuple(max(stride - span, 0) for span, stride in pairs)
+            object.__setattr__(self, "output_padding", more)
 
     @property
     def adjoint(self) -> ConvSpec:
         """The ordinary convolution whose backward data this transposed one is, or its reverse.
 
-        The weights are the same array. The reverse has no output padding.
+        The weights are the same array. The reverse has no output padding. Raises ``ValueError`` for
+        padding "same" with a stride: see `resolved`.
         """
+        _sides(self.padding)
         return replace(
             self,
             in_channels=self.out_channels,
@@ -247,18 +297,23 @@ class ConvSpec:
         padding of a transposed convolution leaves nothing.
         """
         self._check_sizes(name, sizes)
+        if self.padding == SAME:
+            pairs = zip(sizes, self.stride, strict=True)
+            return tuple(-(-size // stride) for size, stride in pairs)
         outputs = []
         for index, (size, span) in enumerate(zip(sizes, self.span, strict=True)):
-            stride, padding = self.stride[index], self.padding[index]
+            stride = self.stride[index]
+            padding = self.padding_before[index] + self.padding_after[index]
             if self.transposed:
-                output = (size - 1) * stride - 2 * padding + span + self.output_padding[index]
+                output = (size - 1) * stride - padding + span + self.output_padding[index]
                 if output < 1:
                     raise ValueError(
                         f"padding[{index}] cuts off all of the output: {name} has size {size} "
-                        f"there, stride {stride}, the kernel spans {span}, and padding is {padding}"
+                        f"there, stride {stride}, the kernel spans {span}, and padding is "
+                        f"{self.padding[index]}"
                     )
             else:
-                padded = size + 2 * padding
+                padded = size + padding
                 if padded < span:
                     raise ValueError(
                         f"{name} is smaller than the kernel: spatial dimension {index} has size "
@@ -276,14 +331,18 @@ class ConvSpec:
         is one size only. Raises ``ValueError`` where no input gives such an output.
         """
         self._check_sizes("y", sizes)
+        if self.padding == SAME:
+            pairs = zip(sizes, self.stride, strict=True)
+            return tuple((size - 1) * stride + 1 for size, stride in pairs)
         inputs = []
         for index, (size, span) in enumerate(zip(sizes, self.span, strict=True)):
-            stride, padding = self.stride[index], self.padding[index]
+            stride = self.stride[index]
+            padding = self.padding_before[index] + self.padding_after[index]
             if self.transposed:
-                steps, rest = divmod(size - span + 2 * padding - self.output_padding[index], stride)
+                steps, rest = divmod(size - span + padding - self.output_padding[index], stride)
                 found, possible = steps + 1, not rest
             else:
-                least = (size - 1) * stride + span - 2 * padding
+                least = (size - 1) * stride + span - padding
                 found, possible = max(1, least), True
                 possible = found < least + stride
             if found < 1 or not possible:
@@ -306,7 +365,7 @@ class ConvSpec:
 
 def per_dimension(name: str, value: object, rank: int, least: int) -> tuple[int, ...]:
     """``value``, one integer or one a spatial dimension, as a tuple; errors name the argument."""
-    if isinstance(value, Sequence) and not isinstance(value, _TEXT):
+    if _is_sequence(value):
         if len(value) != rank:
             raise ValueError(
                 f"{name} must be one integer, or {rank} for as many spatial dimensions; "
@@ -314,6 +373,66 @@ def per_dimension(name: str, value: object, rank: int, least: int) -> tuple[int,
             )
         return tuple(check_range(f"{name}[{i}]", one, least) for i, one in enumerate(value))
     return (check_range(name, value, least),) * rank
+
+
+def check_padding(value: object, rank: int) -> Sides | Literal["same"]:
+    """Return ``padding`` with an entry for each dimension, or "same"; errors name the entry.
+
+    An entry is an integer, or a pair if its sides differ, so that equal paddings compare equal.
+    """
+    if isinstance(value, str):
+        if value == SAME:
+            return SAME
+        if value == VALID:
+            return (0,) * rank
+        raise ValueError(
+            f"padding must be integers, pairs (before, after), {SAME!r} or {VALID!r}; got "
+            f"{brief(value)}"
+        )
+    if not _is_sequence(value):
+        return per_dimension("padding", value, rank, 0)
+    if len(value) != rank:
+        pairs = ", ".join(["(before, after)"] * rank) + "," * (rank == 1)
+        raise ValueError(
+            f"padding must be one integer, or {rank} for as many spatial dimensions; got "
+            f"{len(value)}. If two sides differ, give a pair for each dimension: ({pairs})"
+        )
+    return tuple(_check_side(index, entry) for index, entry in enumerate(value))
+
+
+def _check_side(index: int, entry: object) -> int | tuple[int, int]:
+    name = f"padding[{index}]"
+    if not _is_sequence(entry):
+        return check_range(name, entry, 0)
+    if len(entry) != 2:
+        raise ValueError(
+            f"{name} must be an integer or a pair (before, after); got {brief(tuple(entry))}"
+        )
+    before, after = (check_range(f"{name}[{side}]", one, 0) for side, one in enumerate(entry))
+    return before if before == after else (before, after)
+
+
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, _TEXT)
+
+
+@lru_cache(maxsize=1024)  # asked in every call
+def _sides(padding: Sides | Literal["same"]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The padding before and after each dimension."""
+    if isinstance(padding, str):
+        raise ValueError(
+            f"padding={padding!r} with a stride depends on the size of x: use the specification "
+            f"that spec.resolved(sizes) returns"
+        )
+    before, after = zip(*(one if isinstance(one, tuple) else (one, one) for one in padding))
+    return before, after
+
+
+def _halves(totals: Sequence[int]) -> Sides:
+    """Padding of these totals, divided as equally as possible, the larger part after."""
+    return tuple(
+        total // 2 if total % 2 == 0 else (total // 2, total - total // 2) for total in totals
+    )
 
 
 def check_shape(name: str, value: object) -> tuple[int, ...]:

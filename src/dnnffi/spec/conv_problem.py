@@ -45,7 +45,7 @@ class ConvProblem(NamedTuple):
     """What a plan is made for. Built by `ConvProblem.of`; hashable.
 
     ``operation`` is "forward", "backward_data" or "backward_weights"; ``sizes`` are the spatial
-    sizes of x; ``layout`` is how all arrays lie in memory, "channels_first" or "channels_last",
+    sizes of x, for which ``spec`` has numbers of padding (`ConvSpec.resolved`); ``layout`` is how all arrays lie in memory, "channels_first" or "channels_last",
     whatever their shapes, which are [N, C, ...]. The fields from ``activation`` on to ``bias`` are
     a forward's: y = activation(conv(x, w) + alpha*residual + bias).
 
@@ -110,6 +110,7 @@ class ConvProblem(NamedTuple):
                 f"{spec.groups} group(s)); got shape {x_shape}"
             )
         y_shape = (batch, spec.out_channels, *spec.output_sizes(sizes, name))
+        spec = spec.resolved(sizes)
         for what, shape in ((name, x_shape), ("y", y_shape), ("w", spec.weight_shape)):
             check_bytes(what, shape, spec.dtype)
         return cls(

@@ -36,6 +36,7 @@ def conv_specs(
     max_dilation: int = 3,
     transposed: bool | None = None,
     depthwise: bool | None = None,
+    asymmetric: bool | None = None,
 ) -> ConvSpec:
     """Convolutions. ``None`` for either.
 
@@ -46,9 +47,13 @@ def conv_specs(
     max_groups, max_kernel, max_stride, max_padding, max_dilation : largest of each
     transposed : fixed where given
     depthwise : whether the convolution is; True needs ``max_groups`` of 2 or more
+    asymmetric : whether the padding before and after differs in some dimension; True needs
+        ``max_padding`` of 1 or more
     """
     if depthwise and max_groups < 2:
         raise ValueError("depthwise=True needs max_groups of 2 or more")
+    if asymmetric and max_padding < 1:
+        raise ValueError("asymmetric=True needs max_padding of 1 or more")
     rank = draw(st.sampled_from(list(ranks)))
 
     def each(least: int, most: int) -> tuple[int, ...]:
@@ -68,7 +73,7 @@ def conv_specs(
         out_channels=groups * (few if is_transposed else many),
         kernel=each(1, max_kernel),
         stride=stride,
-        padding=each(0, max_padding),
+        padding=draw(_paddings(rank, max_padding, asymmetric)),
         dilation=dilation,
         groups=groups,
         transposed=is_transposed,
@@ -78,6 +83,21 @@ def conv_specs(
         ),
         dtype=draw(st.sampled_from(list(dtypes))),
     )
+
+
+@st.composite
+def _paddings(
+    draw: st.DrawFn, rank: int, most: int, asymmetric: bool | None
+) -> tuple[int | tuple[int, int], ...]:
+    """Padding of each dimension, an integer or a pair."""
+    side = st.integers(0, most)
+    if not draw(either(asymmetric)):
+        return tuple(draw(side) for _ in range(rank))
+    pairs = [draw(st.tuples(side, side)) for _ in range(rank)]
+    if asymmetric and all(before == after for before, after in pairs):
+        before, _ = pairs[0]
+        pairs[0] = before, before + 1 if before < most else before - 1
+    return tuple(pairs)
 
 
 @st.composite
@@ -141,15 +161,16 @@ def conv_problems(
 
 def _smallest(spec: ConvSpec) -> tuple[int, ...]:
     """The smallest spatial sizes of x that give an output."""
+    sides = zip(spec.padding_before, spec.padding_after, strict=True)
+    paddings = [before + after for before, after in sides]
     if not spec.transposed:
         return tuple(
-            max(1, span - 2 * padding)
-            for span, padding in zip(spec.span, spec.padding, strict=True)
+            max(1, span - padding) for span, padding in zip(spec.span, paddings, strict=True)
         )
     return tuple(
-        1 + max(0, -((span + more - 2 * padding - 1) // stride))
+        1 + max(0, -((span + more - padding - 1) // stride))
         for span, more, padding, stride in zip(
-            spec.span, spec.output_padding, spec.padding, spec.stride, strict=True
+            spec.span, spec.output_padding, paddings, spec.stride, strict=True
         )
     )
 

@@ -2,6 +2,11 @@
 
 A transposed convolution is backward data of the ordinary one with the same weights, so each of its
 three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
+
+Asymmetric padding: cuDNN's graph API has an attribute for the padding of either side, but XLA and
+PyTorch give it symmetric padding only, and nobody has verified here that engines compute anything
+else. So cuDNN convolves a copy of the image with more zeros on one side, which is in the workspace
+(`PaddedImage`). dnnffi's own kernels read the image itself.
 """
 
 from __future__ import annotations
@@ -36,12 +41,14 @@ from dnnffi.backends.own.depthwise import gather, weights
 from dnnffi.backends.own.depthwise.faster import is_faster
 from dnnffi.backends.own.depthwise.tile import Tile
 from dnnffi.backends.own.epilogue import EpilogueKernel
+from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy, padded_bytes
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.spec.checks import INT64_MAX
+from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 
 _MEASURED_MODES = ("a", "b", "fallback")
@@ -177,7 +184,8 @@ class GraphExecutor:
     """One problem by one plan of cuDNN's (``cudnnBackendExecute``).
 
     ``graph_operands`` are those of the plan's graph. ``epilogue`` follows it where the graph is of
-    the convolution alone.
+    the convolution alone. ``image_copy`` makes the padded image that the graph is for, if the
+    problem has asymmetric padding.
     """
 
     def __init__(
@@ -186,10 +194,14 @@ class GraphExecutor:
         graph_operands: tuple[str, ...],
         found: Candidate,
         epilogue: EpilogueKernel | None,
+        image_copy: ImageCopy | None = None,
     ) -> None:
         self.fused = epilogue is None
         self._info = found.info
+        self._image_copy = image_copy
         self.workspace_bytes = found.info.workspace_size
+        if image_copy is not None:
+            self.workspace_bytes = image_copy.workspace_bytes
         self.choice = EngineChoice(self.fused, found.info.engine, tuple(found.info.knobs.items()))
         self._plan = found.plan
         self._epilogue = epilogue
@@ -198,7 +210,11 @@ class GraphExecutor:
         self._packs = VariantPacks(uids, library=found.plan.library)
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
-        execute(launch, self._plan, self._packs.at(self._addresses(at)))
+        copy = self._image_copy
+        convolved = at if copy is None else copy.before(launch, at)
+        execute(launch, self._plan, self._packs.at(self._addresses(convolved)))
+        if copy is not None:
+            copy.after(launch, at)
         if self._epilogue is not None:
             self._epilogue.run(launch, at)
 
@@ -208,7 +224,9 @@ class GraphExecutor:
         self._plan.close()
 
     def __str__(self) -> str:
-        return str(self._info)
+        if self._image_copy is None:
+            return str(self._info)
+        return f"{self._info}; on a padded copy of the image, with it {self.workspace_bytes} bytes"
 
 
 @lru_cache(maxsize=64)  # asked for each size
@@ -249,13 +267,18 @@ class ConvExecutors:
         self._recipes = recipes
         self._library = library
         self.problem = problem
+        self._image = PaddedImage.of(problem)
+        self._convolved = problem if self._image is None else self._image.problem
         self._device = launch.device
         self._memory = cast("MemoryWithGraphs", library.memory)
         self._compiles = not self._memory.kernel_problem()
         self._handle: Handle = launch.owner
         self._to_measure = to_measure
         options = problem.options
-        self._allowed = Allowed(options.math, options.deterministic, options.workspace_limit)
+        limit = options.workspace_limit
+        if limit is not None and self._image is not None:
+            limit -= padded_bytes(self._image) + WORKSPACE_ALIGNMENT
+        self._allowed = Allowed(options.math, options.deterministic, limit)
         check_limits(LIMITS, problem, library)
         self.refused: list[Refusal] = []
         self._executors = self._all()
@@ -271,7 +294,12 @@ class ConvExecutors:
         if not self._to_measure:
             own = own[:1] if self.run_by_record else []
         yield from map(self._own, own)
-        for fused in (True, False) if self.problem.epilogue else (False,):
+        try:
+            self._check_image()
+        except UnsupportedError as error:
+            self.refused.append(Refusal("asymmetric padding", None, str(error)))
+            return
+        for fused in (True, False) if self._convolved.epilogue else (False,):
             if self.problem.epilogue and not fused and not self._compiles:
                 self.refused.append(Refusal("a kernel more", None, "no kernels can be compiled"))
                 continue
@@ -293,10 +321,27 @@ class ConvExecutors:
     def _own_choices(self) -> list[EngineChoice]:
         return own_choices(self.problem) if self._compiles else []
 
+    def _check_image(self) -> None:
+        """Raise `UnsupportedError` if the padded image of asymmetric padding cannot be made."""
+        if self._image is None:
+            return
+        if not self._compiles:
+            raise self._library.unsupported(
+                "pads the image of a convolution with asymmetric padding by a kernel of dnnffi, "
+                "and none can be compiled"
+            )
+        limit = self._allowed.workspace_limit
+        if limit is not None and limit < 0:
+            raise self._library.unsupported(
+                f"convolves a padded copy of the image for asymmetric padding, which is in the "
+                f"workspace: options['workspace_limit'] must be at least "
+                f"{self.problem.options.workspace_limit - limit}"
+            )
+
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
         alone = self.problem.epilogue and not graph.fused
         epilogue = self._epilogue if alone else None
-        executor = GraphExecutor(self.problem, graph.operands, candidate, epilogue)
+        executor = self._executor(graph.operands, candidate, epilogue)
         recipes, choice = self._recipes, executor.choice
         if recipes is not None and recipes.find(choice) is None:
             # Where the knobs cannot be described, each size is made descriptor by descriptor.
@@ -313,11 +358,20 @@ class ConvExecutors:
         if made is None:
             return None
         epilogue = None if choice.fused else self._epilogue
-        return GraphExecutor(self.problem, recipe.operands, made, epilogue)
+        return self._executor(recipe.operands, made, epilogue)
+
+    def _executor(
+        self, operands: tuple[str, ...], made: Candidate, epilogue: EpilogueKernel | None
+    ) -> GraphExecutor:
+        copy = None
+        if self._image is not None:
+            asked = self._image, self._device, self._memory
+            copy = ImageCopy(*asked, made.info.workspace_size)
+        return GraphExecutor(self.problem, operands, made, epilogue, copy)
 
     @cached_property
     def _geometry(self) -> Geometry:
-        return geometry_of(self.problem)
+        return geometry_of(self._convolved)
 
     @cached_property
     def _epilogue(self) -> EpilogueKernel:
@@ -342,9 +396,10 @@ class ConvExecutors:
             return self._own(own_choice_for(self.problem, choice))
         if self.problem.epilogue and not choice.fused and not self._compiles:
             raise ValueError(f"{choice} needs a kernel of dnnffi, and none can be compiled")
+        self._check_image()
         if (executor := self._by_recipe(choice)) is not None:
             return executor
-        graph = self._graph(choice.fused and bool(self.problem.epilogue))
+        graph = self._graph(choice.fused and bool(self._convolved.epilogue))
         if not 0 <= choice.engine < graph.graph.read("engine_count"):
             raise ValueError(f"there is no {choice} for {self.problem}")
         # Left open: the plan needs its engine, and keeps it alive.
@@ -368,7 +423,7 @@ class ConvExecutors:
         return self._library.unsupported(f"{limit}. {_what_to_change(self.problem)}")
 
     def _graph(self, fused: bool) -> ConvolutionGraph:
-        problem = self.problem
+        problem = self._convolved
         operation, _ = _GRAPHS[problem.operation, problem.spec.transposed]
         return graph_of(
             operation,
@@ -383,14 +438,14 @@ class ConvExecutors:
 
 
 def geometry_of(problem: ConvProblem) -> Geometry:
-    """The ordinary convolution of a problem, its arrays without gaps."""
+    """The ordinary convolution of a problem with symmetric padding, its arrays without gaps."""
     spec = problem.spec
     last = problem.channels_last
     large, small = problem.x_shape, problem.y_shape
     if spec.transposed:
         large, small = small, large
     x, w, y = (Layout.packed(s, channels_last=last) for s in (large, spec.weight_shape, small))
-    return Geometry(x, w, y, spec.dtype, spec.stride, spec.padding, spec.dilation)
+    return Geometry(x, w, y, spec.dtype, spec.stride, spec.padding_before, spec.dilation)
 
 
 def _what_to_change(problem: ConvProblem) -> str:

@@ -202,4 +202,4 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
 
 def _plain(value: Any) -> Any:
     """Return a field of a spec as it comes back from a file."""
-    return list(value) if isinstance(value, tuple) else value
+    return list(map(_plain, value)) if isinstance(value, tuple) else value

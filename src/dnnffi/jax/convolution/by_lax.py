@@ -56,7 +56,7 @@ def _convolve(problem: ConvProblem, x: Any, w: Any) -> Any:
         x,
         w,
         window_strides=spec.stride,
-        padding=[(zeros, zeros) for zeros in spec.padding],
+        padding=list(zip(spec.padding_before, spec.padding_after, strict=True)),
         rhs_dilation=spec.dilation,
         dimension_numbers=numbers,
         feature_group_count=spec.groups,

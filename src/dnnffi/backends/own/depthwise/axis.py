@@ -19,7 +19,10 @@ from dnnffi.spec.conv_problem import FORWARD, ConvProblem
 
 
 class Axis(NamedTuple):
-    """One dimension: sizes of what is read and written, and the ordinary convolution."""
+    """One dimension: sizes of what is read and written, and the ordinary convolution.
+
+    ``padding`` is that before the image; that after it follows from the sizes.
+    """
 
     inputs: int
     outputs: int
@@ -104,7 +107,7 @@ def axes_of(problem: ConvProblem) -> tuple[Axis, Axis]:
             plane(problem.result_shape[2:], 1),
             plane(spec.kernel, 1),
             plane(spec.stride, 1),
-            plane(spec.padding, 0),
+            plane(spec.padding_before, 0),
             plane(spec.dilation, 1),
             strict=True,
         )

@@ -199,6 +199,7 @@ def has_kernel(problem: ConvProblem) -> bool:
         and prod(spec.kernel) <= _MOST_TAPS
         and max(spec.stride) <= _MOST_STRIDE
         and all(axis.padding <= axis.span <= _MOST_SPAN for axis in axes_of(problem))
+        and all(after < span for after, span in zip(spec.padding_after, spec.span, strict=True))
     ):
         return False
     for shape in (problem.x_shape, problem.y_shape):

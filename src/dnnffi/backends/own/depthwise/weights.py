@@ -101,7 +101,7 @@ class DepthwiseWeights:
             *plane(problem.sizes, 1),
             *plane(tuple(output), 1),
             *plane(spec.stride, 1),
-            *plane(spec.padding, 0),
+            *plane(spec.padding_before, 0),
             *plane(spec.dilation, 1),
         )
         self._channels = channels
