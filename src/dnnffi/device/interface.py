@@ -154,6 +154,21 @@ class Memory(Protocol):
     def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         """Copy device memory, in the order of ``stream``."""
 
+    def copy_rows(
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        rows: int,
+        stream: Stream,
+    ) -> None:
+        """Copy rows of ``width`` bytes in device memory, in the order of ``stream``.
+
+        A pitch is the bytes from a row to the next. On ROCm alone: on CUDA dnnffi has kernels.
+        """
+
     def device_count(self) -> int:
         """How many devices there are."""
 

@@ -17,6 +17,7 @@ from dnnffi.device.interface import Architecture, Graph, Launch, Stream
 from dnnffi.errors import UnsupportedError
 from dnnffi.runtime.cuda.runtime import CudaRuntime, OwnStream
 from dnnffi.runtime.devices import DeviceRuntime, device_runtime
+from dnnffi.runtime.hip import HipRuntime
 from dnnffi.runtime.kernels import Kernel, kernel_problem, process_kernels
 
 
@@ -86,6 +87,22 @@ class DeviceMemory:
 
     def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         self._runtime.copy(target, source, nbytes, stream.ptr)
+
+    def copy_rows(
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        rows: int,
+        stream: Stream,
+    ) -> None:
+        if self.kind != "rocm":
+            raise UnsupportedError("dnnffi", "", "copies of rows need ROCm; this is CUDA")
+        runtime = cast("HipRuntime", self._runtime)
+        ends = target, target_pitch, source, source_pitch
+        runtime.copy_rows(*ends, width, rows, stream.ptr)
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         return self._cuda.pinned(nbytes)

@@ -101,6 +101,29 @@ class HipRuntime:
                 ctypes.c_void_p(stream),
             )
 
+    def copy_rows(
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        rows: int,
+        stream: int,
+    ) -> None:
+        """Enqueue a copy of rows of ``width`` bytes; a pitch has the bytes from a row to the next.
+
+        Calls ``hipMemcpy2DAsync``.
+        """
+        if width and rows:
+            self.call(
+                "Memcpy2DAsync",
+                *(ctypes.c_void_p(target), ctypes.c_size_t(target_pitch)),
+                *(ctypes.c_void_p(source), ctypes.c_size_t(source_pitch)),
+                *(ctypes.c_size_t(width), ctypes.c_size_t(rows)),
+                *(_DEFAULT_COPY, ctypes.c_void_p(stream)),
+            )
+
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Enqueue the writing of zeros."""
         if nbytes:

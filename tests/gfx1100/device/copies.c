@@ -58,6 +58,20 @@ API hipError_t hipMemcpyWithStream(
     END(copy(__func__, to, from, bytes, kind));
 }
 
+API hipError_t hipMemcpy2DAsync(
+    void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t rows,
+    hipMemcpyKind kind, hipStream_t stream)
+{
+    BEGIN("copy");
+    REQUIRE(is_stream(stream, __func__), hipErrorInvalidHandle);
+    REQUIRE(width <= to_pitch && width <= from_pitch, hipErrorInvalidPitchValue);
+    hipError_t status = hipSuccess;
+    for (size_t row = 0; row < rows && status == hipSuccess; row++)
+        status = copy(__func__, (char *)to + row * to_pitch, (const char *)from + row * from_pitch,
+                      width, kind);
+    END(status);
+}
+
 #define COPY_BETWEEN(name, to_type, from_type, kind)                   \
     API hipError_t name(to_type to, from_type from, size_t bytes)      \
     {                                                                  \

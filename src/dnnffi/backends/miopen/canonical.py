@@ -69,7 +69,7 @@ class Canonical(NamedTuple):
             direction,
             spec.dtype,
             (shape(x), shape(spec.weight_shape), shape(y)),
-            each(spec.padding, 0),
+            each(spec.padding_before, 0),
             each(spec.stride, 1),
             each(spec.dilation, 1),
             spec.groups,

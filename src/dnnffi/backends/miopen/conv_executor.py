@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from dnnffi.backends.conv_interface import ConvAddresses
@@ -32,6 +33,8 @@ from dnnffi.backends.vendor.limits import check_limits, limit_of
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
+from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.layouts import packed_strides
 
@@ -76,13 +79,15 @@ class MiopenConvExecutor:
 
     Parameters
     ----------
-    problem : what to compute, with a batch
+    problem : what to compute, with a batch. With asymmetric padding, `convolve` takes and gives the
+        padded image, ``image``; `add` takes the result without it
     launch : on the GPU that it is for
     library : the libMIOpen
 
     Attributes
     ----------
     problem, library : as above
+    image : the padded image of asymmetric padding, or None
     fused : whether bias and ReLU are in the convolution's kernel
     solutions : those that the options allow, in the order in which they are to be tried; empty
         where fused
@@ -99,7 +104,11 @@ class MiopenConvExecutor:
         check_limits(LIMITS, problem, library)
         self.problem = problem
         self.library = library
-        self.canonical = Canonical.of(problem)
+        self.image = image = PaddedImage.of(problem)
+        convolved = problem if image is None else image.problem
+        check_limits(LIMITS, convolved, library)
+        self.canonical = Canonical.of(convolved)
+        self._limit = _left_of_limit(problem, image, library)
         self.solutions: tuple[Solution, ...] = ()
         self._fusion: FusionPlan | None = None
         self._epilogue: _Epilogue | None = None
@@ -184,7 +193,7 @@ class MiopenConvExecutor:
         ]
         if first is not None:
             solutions.sort(key=lambda one: (one.algorithm, one.workspace_bytes) != first)
-        limit = self.problem.options.workspace_limit
+        limit = self._limit
         allowed = (one for one in solutions if limit is None or one.workspace_bytes <= limit)
         self.solutions = tuple(allowed)
         if self.solutions:
@@ -225,7 +234,7 @@ class MiopenConvExecutor:
         address = dict(zip(direction.operands, self._operands(at), strict=True))
         size = ffi.new("size_t *")
         self._call("GetWorkSpaceSize", launch, *self._described, size)
-        limit = self.problem.options.workspace_limit
+        limit = self._limit
         most = int(size[0]) if limit is None else min(int(size[0]), limit)
         try:
             workspace, _kept = allocate(most)
@@ -295,6 +304,20 @@ class MiopenConvExecutor:
     def close(self) -> None:
         """Destroy plans and descriptors. A second call does nothing."""
         self._owned.close()
+
+
+def _left_of_limit(problem: ConvProblem, image: PaddedImage | None, library: Library) -> int | None:
+    """Return the bytes that ``workspace_limit`` leaves to a solution, beside a padded image."""
+    limit = problem.options.workspace_limit
+    if limit is None or image is None:
+        return limit
+    nbytes = prod(image.padded_shape) * ITEM_SIZES[problem.spec.dtype]
+    if nbytes > limit:
+        raise library.unsupported(
+            f"convolves a padded copy of the image for asymmetric padding, of {nbytes} bytes; "
+            f"options['workspace_limit'] is {limit}"
+        )
+    return limit - nbytes
 
 
 class _Epilogue:

@@ -18,6 +18,7 @@ from dnnffi.backends.miopen.bias import MiopenBiasGradient
 from dnnffi.backends.miopen.canonical import Canonical
 from dnnffi.backends.miopen.conv_executor import MiopenConvExecutor, SearchResult, Solution
 from dnnffi.backends.miopen.conv_limits import FUSION
+from dnnffi.backends.miopen.image_copy import ImageCopy
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.arrays import aligned, in_layout
 from dnnffi.device.interface import AnyArray, Array, Launch
@@ -40,7 +41,8 @@ class MiopenConvPlan(ConvProblemPlan):
     workspace are tried, for this call alone; a solution that cannot be compiled or is refused when
     it runs is followed by the next for good.
 
-    An array with gaps or in another layout is copied.
+    An array with gaps or in another layout is copied. With asymmetric padding, the image is copied
+    into one with zeros around it (`PaddedImage`), of which each call has a new one.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class MiopenConvPlan(ConvProblemPlan):
         with memory.use(device):
             launch = self._launch()
             self.executor = MiopenConvExecutor(problem, launch, resources.library)
+            image = self.executor.image
+            self._image_copy = None if image is None else ImageCopy(image, memory)
             self._searched = self.executor.fused or problem.options.find != "search"
             if not self._searched:
                 found = searches.find(self._search_key())
@@ -132,21 +136,32 @@ class MiopenConvPlan(ConvProblemPlan):
         ]
         result: Array = self._new_result()
         at = ConvAddresses(*addresses_of(ready), result.data.ptr)
+        copy = self._image_copy
+        if copy is None:
+            self._convolve(launch, at)
+        else:
+            padded, _kept = self._allocate(copy.nbytes)
+            self._convolve(launch, copy.before(launch.stream, at, padded))
+            copy.after(launch.stream, at, padded)
+        if not self.executor.fused:
+            self.executor.add(launch, at)
+        return result
+
+    def _convolve(self, launch: Launch, at: ConvAddresses) -> None:
+        """Enqueue the convolution, with what is fused to it."""
         if self.executor.fused:
-            self.executor.run(launch, at)
-            return result
+            self.executor.convolve(launch, at)
+            return
         if not self._searched:
             self._search(launch, at)
         while True:
             solution = self._solution
             try:
                 self._run_solution(launch, at, solution)
-                break
+                return
             except UnsupportedError as error:
                 if not self._next(solution, error):
                     raise
-        self.executor.add(launch, at)
-        return result
 
     def _ready(self, name: str, array: AnyArray, strides: tuple[int, ...]) -> AnyArray:
         array = aligned(name, array)
