@@ -14,7 +14,7 @@ from dnnffi.device.cupy import import_cupy
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM
 from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.array import array_over as external_array_over
-from dnnffi.device.external.host import host_array
+from dnnffi.device.external.host import bfloat16_array, host_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.device.tracked import detached
 from dnnffi.spec.checks import is_peculiar
@@ -40,7 +40,8 @@ def as_array(name: str, value: object) -> AnyArray:
     """``value`` as a NumPy or CuPy array, without a copy.
 
     Takes NumPy and CuPy arrays, and objects with DLPack, ``__array_interface__`` or
-    ``__cuda_array_interface__`` (PyTorch, JAX, Numba). Without CuPy, arrays on a device become
+    ``__cuda_array_interface__`` (PyTorch, JAX, Numba). One of bfloat16 on the host, which NumPy does
+    not know, has the dtype of ml_dtypes and is read-only. Without CuPy, arrays on a device become
     `dnnffi.foreign.DeviceArray`, which only calls with an allocator take. Raises ``TypeError``
     naming the argument for anything else, and for NumPy's masked arrays and matrices, whose mask
     and product would be left out.
@@ -69,7 +70,7 @@ def as_array(name: str, value: object) -> AnyArray:
             try:
                 return np.from_dlpack(exported)
             except (BufferError, RuntimeError, ValueError) as error:
-                raise cannot_be_seen(name, error) from error
+                return _not_of_numpy(name, exported, error)
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
             return _on_device(name, value, "from_dlpack")
     if hasattr(value, "__cuda_array_interface__"):
@@ -80,6 +81,19 @@ def as_array(name: str, value: object) -> AnyArray:
         f"{name} must be a NumPy or CuPy array, or an object with DLPack, __array_interface__ or "
         f"__cuda_array_interface__; got {type(value).__name__}"
     )
+
+
+def _not_of_numpy(name: str, exported: Any, error: Exception) -> np.ndarray[Any, Any]:
+    """An array on the host that NumPy refuses with ``error``, if it is bfloat16."""
+    try:
+        found = bfloat16_array(name, exported)
+    except ImportError as missing:
+        raise cannot_be_seen(name, missing) from missing
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        raise cannot_be_seen(name, error) from error
+    if found is None:
+        raise cannot_be_seen(name, error) from error
+    return found
 
 
 def cannot_be_seen(name: str, error: Exception) -> TypeError:
