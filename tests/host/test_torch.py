@@ -386,24 +386,23 @@ def test_an_argument_of_a_convolution_on_another_device_is_named(gpu, name):
 
 
 def test_a_convolution_gets_arrays_over_the_memory_of_tensors(gpu, monkeypatch):
-    calls = []
+    calls, shapes = [], {"forward": (2, 4, 5), "backward_data": (2, 3, 6)}
+    shapes |= {"backward_weights": (4, 3, 2), "backward_bias": (4,)}
 
-    def result(name, shape):
-        def call(*arguments, options, **keywords):
-            calls.append((name, *(one for one in arguments if not isinstance(one, tuple))))
-            made = options["allocator"].empty(shape, np.dtype("float64"))
-            made.owner.fill_(1)
-            return made.owner
+    def result(operation, arrays, allocator):
+        calls.append((operation, *(one.data.ptr for one in arrays if one is not None)))
+        made = allocator.empty(shapes[operation], np.dtype("float64"))
+        made.owner.fill_(1)
+        return made.owner
 
-        return call
+    def run_embedded(asked, arrays, options, embedding):
+        return result(asked[0], arrays, embedding.allocator)
 
-    for name, shape in (
-        ("conv", (2, 4, 5)),
-        ("conv_backward_data", (2, 3, 6)),
-        ("conv_backward_weights", (4, 3, 2)),
-        ("conv_backward_bias", (4,)),
-    ):
-        monkeypatch.setattr(convolutions.core, name, result(name, shape))
+    def sum_of_bias(dy, *, backend, options):
+        return result("backward_bias", (dy,), options["allocator"])
+
+    monkeypatch.setattr(convolutions.core, "run_embedded", run_embedded)
+    monkeypatch.setattr(convolutions.core, "conv_backward_bias", sum_of_bias)
     x, w, bias = (
         on_gpu(torch.randn(*shape, dtype=DTYPE).requires_grad_())
         for shape in ((2, 3, 6), (4, 3, 2), (4,))
@@ -411,14 +410,24 @@ def test_a_convolution_gets_arrays_over_the_memory_of_tensors(gpu, monkeypatch):
     y = dnnffi.torch.conv(x, w, bias)
     dy = on_gpu(torch.ones(y.shape, dtype=DTYPE))
     gradients = torch.autograd.grad(y, [x, w, bias], dy)
-    assert [tuple(one.shape) for one in (y, *gradients)] == [(2, 4, 5), (2, 3, 6), (4, 3, 2), (4,)]
-    addresses = [(name, *(one.data.ptr for one in arrays)) for name, *arrays in calls]
-    assert addresses == [
-        ("conv", x.data_ptr(), w.data_ptr(), bias.data_ptr()),
-        ("conv_backward_data", dy.data_ptr(), w.data_ptr()),
-        ("conv_backward_weights", dy.data_ptr(), x.data_ptr()),
-        ("conv_backward_bias", dy.data_ptr()),
+    assert [tuple(one.shape) for one in (y, *gradients)] == list(shapes.values())
+    assert calls == [
+        ("forward", x.data_ptr(), w.data_ptr(), bias.data_ptr()),
+        ("backward_data", dy.data_ptr(), w.data_ptr()),
+        ("backward_weights", dy.data_ptr(), x.data_ptr()),
+        ("backward_bias", dy.data_ptr()),
     ]
+
+
+def test_a_convolution_that_needs_no_gradient_does_not_go_through_autograd(gpu, monkeypatch):
+    monkeypatch.setattr(convolutions._Convolution, "apply", None)
+    x, w = (on_gpu(torch.randn(*shape)) for shape in ((2, 3, 6), (4, 3, 2)))
+    expected = torch.conv1d(plain(x), plain(w))
+    torch.testing.assert_close(plain(dnnffi.torch.conv(x, w)), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            plain(dnnffi.torch.conv(x, w.requires_grad_())), expected, rtol=1e-4, atol=1e-4
+        )
 
 
 # The layout of a module's parameters

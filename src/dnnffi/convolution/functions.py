@@ -24,11 +24,12 @@ from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.convolution.signature import Asked, sign, sign_on_host
 from dnnffi.device.arrays import as_array, is_external, kind
 from dnnffi.device.cupy import import_cupy
-from dnnffi.device.external import using
 from dnnffi.device.external.host import external_array
+from dnnffi.device.external.use import checked_use, thread
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.torch_modes import is_compiling, uncompiled
 from dnnffi.execution.embedding import (
+    Embedding,
     embeds,
     in_user_memory,
     take_embedding,
@@ -138,7 +139,7 @@ def conv(
     """
     geometry = stride, padding, dilation, 0
     asked = FORWARD, False, None, geometry, groups, activation, alpha, backend
-    return _run(asked, (x, w, bias, residual), options)
+    return run(asked, (x, w, bias, residual), options)
 
 
 def conv_backward_data(
@@ -180,7 +181,7 @@ def conv_backward_data(
     """
     geometry = stride, padding, dilation, 0
     asked = BACKWARD_DATA, False, x_shape, geometry, groups, None, 1.0, backend
-    return _run(asked, (dy, w), options)
+    return run(asked, (dy, w), options)
 
 
 def conv_backward_weights(
@@ -220,7 +221,7 @@ def conv_backward_weights(
     """
     geometry = stride, padding, dilation, 0
     asked = BACKWARD_WEIGHTS, False, w_shape, geometry, groups, None, 1.0, backend
-    return _run(asked, (dy, x), options)
+    return run(asked, (dy, x), options)
 
 
 def conv_backward_bias(
@@ -243,7 +244,12 @@ def conv_backward_bias(
     if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(conv_backward_bias)(dy, backend=backend, options=options)
     if embeds(options):
-        return _embedded(("dy",), (dy,), backend, options, _backward_bias)
+        rest = dict(options)
+
+        def call(arrays: tuple[AnyArray, ...], summing: Any) -> AnyArray:
+            return _backward_bias(arrays, summing, rest)
+
+        return _embedded(("dy",), (dy,), backend, take_embedding(rest), call)
     taken = as_array("dy", dy)
     backend_of(backend, taken)
     if is_external(taken.__class__):
@@ -307,7 +313,7 @@ def conv_transpose(
     """
     geometry = stride, padding, dilation, output_padding
     asked = FORWARD, True, None, geometry, groups, activation, alpha, backend
-    return _run(asked, (x, w, bias, residual), options)
+    return run(asked, (x, w, bias, residual), options)
 
 
 def conv_transpose_backward_data(
@@ -338,7 +344,7 @@ def conv_transpose_backward_data(
     """
     geometry = stride, padding, dilation, output_padding
     asked = BACKWARD_DATA, True, x_shape, geometry, groups, None, 1.0, backend
-    return _run(asked, (dy, w), options)
+    return run(asked, (dy, w), options)
 
 
 def conv_transpose_backward_weights(
@@ -369,19 +375,34 @@ def conv_transpose_backward_weights(
     """
     geometry = stride, padding, dilation, output_padding
     asked = BACKWARD_WEIGHTS, True, w_shape, geometry, groups, None, 1.0, backend
-    return _run(asked, (dy, x), options)
+    return run(asked, (dy, x), options)
+
+
+def run_embedded(
+    asked: Asked, arrays: tuple[Any, ...], options: object, embedding: Embedding
+) -> AnyArray:
+    """Run a call with an allocator; the result is an object of that allocator.
+
+    ``options`` are the others.
+    """
+
+    def call(arrays: tuple[Any, ...], found: Any) -> AnyArray:
+        return run(asked, arrays, options, found)
+
+    return _embedded(ARGUMENTS[asked[0]], arrays, asked[-1], embedding, call)
 
 
 def _embedded(
     names: Sequence[str],
     arrays: tuple[Any, ...],
     backend: Any,
-    options: Any,
+    embedding: Embedding,
     call: Callable[..., AnyArray],
 ) -> AnyArray:
     """``call`` on arrays of another library; the result is an object of the user's allocator."""
-    rest = dict(options)
-    with using(*take_embedding(rest)):
+    before = thread.use
+    try:
+        thread.use = checked_use(*embedding)
         found, memory_kind, first = conv_backends.for_allocator(
             backend, arrays[0], names[0], strided=True
         )
@@ -389,40 +410,38 @@ def _embedded(
         if not strided:
             first = external_array(names[0], first, memory_kind)
         others = wrapped(names[1:], arrays[1:], memory_kind, strided=strided)
-        result = call((first, *others), found, rest)
+        result = call((first, *others), found)
         return unwrap(*in_user_memory([result], memory_kind))
+    finally:
+        thread.use = before
 
 
 _OPTIONAL = ("bias", "residual")
 _GEOMETRY = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}  # the least of each
 
 
-def _run(
+def run(
     asked: Asked,
     arrays: tuple[Any, ...],
     options: object,
-    embedding: ConvBackend | None = None,
+    found: ConvBackend | None = None,
 ) -> AnyArray:
-    """Find the plan, hand over. ``embedding`` is the backend of a call with an allocator."""
+    """Find the plan, hand over. ``found`` is the backend of a call with an allocator."""
     if "torch._dynamo" in sys.modules and is_compiling():
-        return uncompiled(_run)(asked, arrays, options)
+        return uncompiled(run)(asked, arrays, options, found)
     if options is None:
         checked = DEFAULTS
     elif embeds(options):
-        operation, *_, backend = asked
-
-        def on_own(arrays: tuple[Any, ...], found: Any, options: object) -> AnyArray:
-            return _run(asked, arrays, options, found)
-
-        return _embedded(ARGUMENTS[operation], arrays, backend, options, on_own)
+        rest = dict(options)
+        return run_embedded(asked, arrays, rest, take_embedding(rest))
     else:
         checked = conv_options(options)
-    if embedding is None and arrays[0].__class__ is ndarray:
+    if found is None and arrays[0].__class__ is ndarray:
         return _run_on_host(asked, checked, arrays)
     plan = signed = None
     knows = conv_backend.on_cupy
-    if embedding is not None:
-        knows = embedding if isinstance(embedding, DeviceConvBackend) else None
+    if found is not None:
+        knows = found if isinstance(found, DeviceConvBackend) else None
     if knows is not None:
         signed = sign(asked, checked, arrays, knows.ndarray)
         if signed is not None:
@@ -431,7 +450,7 @@ def _run(
     if plan is not None and signed is not None:
         result = plan.run_at(signed[1])
     else:
-        plan, arrays = _checked(asked, checked, arrays, embedding)
+        plan, arrays = _checked(asked, checked, arrays, found)
         if knows is not None and signed is not None and plan.takes(arrays):
             result = plan.run_at(signed[1])
             knows.calls.add(signed[0], plan)
@@ -443,7 +462,7 @@ def _run(
 
 
 def _run_on_host(asked: Asked, options: ConvOptions, arrays: tuple[Any, ...]) -> AnyArray:
-    """`_run` on an array of NumPy."""
+    """`run` on an array of NumPy."""
     calls = conv_backend.on_host.calls
     signature = sign_on_host(asked, options, arrays)
     known = None if signature is None else calls.find(signature)

@@ -6,7 +6,7 @@ Arrays in device memory go to a backend with a library, arrays on the host to th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.external.host import HOST, allocated_copy, external_array, owner_of
@@ -35,7 +35,7 @@ def take_embedding(options: dict[str, Any]) -> Embedding:
     return allocator, stream
 
 
-def embeds(options: object) -> bool:
+def embeds(options: object) -> TypeGuard[dict[str, Any]]:
     """Whether the options of a call are about embedding."""
     return isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING)
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dnnffi.convolution import functions as core
 from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
+from dnnffi.execution.embedding import embeds
 from dnnffi.spec.conv import Padding
 from dnnffi.spec.conv_options import ConvOptionsDict
-from dnnffi.spec.names import BackendName
-from dnnffi.torch.autograd import recorded
-from dnnffi.torch.tensors import allocation_on, as_array, as_tensor, check_tensor, on_device
+from dnnffi.spec.conv_problem import ARGUMENTS, BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from dnnffi.spec.names import BackendName, Operation
+from dnnffi.torch.autograd import has_tangents, recorded
+from dnnffi.torch.tensors import (
+    Allocation,
+    allocation_on,
+    as_array,
+    as_tensor,
+    check_tensor,
+    on_device,
+)
 
 Sizes = int | Sequence[int]
 
@@ -47,9 +56,8 @@ def conv(
     >>> w.grad.tolist()
     [[[3.0, 3.0, 3.0]]]
     """
-    keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    where = {"backend": backend, "options": options}
-    return _convolution("conv", keywords, where, x, w, bias)
+    geometry = stride, padding, dilation, 0
+    return _convolution(_Call(False, geometry, groups, backend, options), x, w, bias)
 
 
 def conv_transpose(
@@ -76,69 +84,107 @@ def conv_transpose(
     >>> dnnffi.torch.conv_transpose(x, w, stride=2)
     tensor([[[1., 1., 2., 2.]]])
     """
-    keywords = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    keywords["output_padding"] = output_padding
-    where = {"backend": backend, "options": options}
-    return _convolution("conv_transpose", keywords, where, x, w, bias)
+    geometry = stride, padding, dilation, output_padding
+    return _convolution(_Call(True, geometry, groups, backend, options), x, w, bias)
 
 
-def _convolution(name: str, geometry: Any, where: Any, x: Any, w: Any, bias: Any) -> Tensor:
+class _Call(NamedTuple):
+    """The arguments of a convolution that are not tensors.
+
+    ``geometry`` is stride, padding, dilation and output padding.
+    """
+
+    transposed: bool
+    geometry: tuple[Any, ...]
+    groups: int
+    backend: BackendName | None
+    options: ConvOptionsDict | None
+
+
+def _convolution(call: _Call, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     if is_compiling():
-        return uncompiled(_convolution)(name, geometry, where, x, w, bias)
+        return uncompiled(_convolution)(call, x, w, bias)
     check_tensor("x", x)
     check_tensor("w", w)
     if bias is not None:
         check_tensor("bias", bias)
     check_not_traced("x")
-    return _Convolution.apply(name, geometry, where, x, w, bias)
+    given = (x, w) if bias is None else (x, w, bias)
+    is_recorded = torch.is_grad_enabled() and any(one.requires_grad for one in given)
+    if is_recorded or has_tangents(given):
+        return _Convolution.apply(call, x, w, bias)
+    return _compute(call, FORWARD, (x, w, bias, None))
 
 
 class _Convolution(torch.autograd.Function):  # type: ignore[misc]
     """``dnnffi.conv`` or ``conv_transpose``, and their three gradients."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, geometry: Any, where: Any, *tensors: Any) -> Any:
-        x, w, bias = tensors
-        ctx.asked, ctx.shapes = (name, geometry, where), (tuple(x.shape), tuple(w.shape))
+    def forward(ctx: Any, call: _Call, x: Any, w: Any, bias: Any) -> Any:
+        ctx.call, ctx.shapes = call, (tuple(x.shape), tuple(w.shape))
         ctx.save_for_backward(x, w)
-        return _compute(name, {"x": x, "w": w, "bias": bias}, **geometry, **where)
+        return _compute(call, FORWARD, (x, w, bias, None))
 
     @staticmethod
     def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
-        name, geometry, where = ctx.asked
+        call = ctx.call
         x_shape, w_shape = ctx.shapes
-        _, _, _, *needed = ctx.needs_input_grad
+        _, *needed = ctx.needs_input_grad
         x, w = ctx.saved_tensors
-        rest = geometry | where
 
         def gradients(given: Sequence[Any]) -> list[Any]:
             (dy,) = given
-            of_x, of_w = f"{name}_backward_data", f"{name}_backward_weights"
             return [
-                _compute(of_x, {"dy": dy, "w": w}, x_shape, **rest) if needed[0] else None,
-                _compute(of_w, {"dy": dy, "x": x}, w_shape, **rest) if needed[1] else None,
-                _compute("conv_backward_bias", {"dy": dy}, **where) if needed[2] else None,
+                _compute(call, BACKWARD_DATA, (dy, w), x_shape) if needed[0] else None,
+                _compute(call, BACKWARD_WEIGHTS, (dy, x), w_shape) if needed[1] else None,
+                _sum_of_bias(call, dy) if needed[2] else None,
             ]
 
         if torch.is_grad_enabled():
-            return None, None, None, *recorded(gradients, (dy,), (x, w))
-        return None, None, None, *gradients((dy,))
+            return None, *recorded(gradients, (dy,), (x, w))
+        return None, *gradients((dy,))
 
 
 def _compute(
-    function: str, tensors: Mapping[str, Any], *shape: Any, options: Any, **keywords: Any
-) -> Tensor | None:
-    """Call a function of the core on tensors by name, of which the first decides the device.
+    call: _Call,
+    operation: Operation,
+    tensors: Sequence[Tensor | None],
+    shape: tuple[int, ...] | None = None,
+) -> Any:
+    """Compute an operation of the core on tensors; the device of the first one decides.
 
     On a GPU PyTorch allocates the result, and the call runs on PyTorch's current stream, unless
     the options say otherwise.
     """
-    first = next(iter(tensors.values()))
-    arrays = [
+    transposed, geometry, groups, backend, options = call
+    asked = operation, transposed, shape, geometry, groups, None, 1.0, backend
+    first: Any = tensors[0]
+    arrays = tuple(
         None if tensor is None else as_array(name, tensor, first, strided=True)
-        for name, tensor in tensors.items()
-    ]
-    if first.is_cuda:
-        options = {**allocation_on(first.get_device())._asdict(), **(options or {})}
+        for name, tensor in zip(ARGUMENTS[operation], tensors, strict=True)
+    )
+    if not first.is_cuda:
+        return as_tensor(core.run(asked, arrays, options))
+    allocation = allocation_on(first.get_device())
     with on_device(first):
-        return as_tensor(getattr(core, function)(*arrays, *shape, options=options, **keywords))
+        if embeds(options):
+            return as_tensor(core.run(asked, arrays, _with_allocation(options, allocation)))
+        return as_tensor(core.run_embedded(asked, arrays, options, allocation))
+
+
+def _sum_of_bias(call: _Call, dy: Tensor) -> Tensor | None:
+    """Return the gradient of the bias."""
+    options: Any = call.options
+    array = as_array("dy", dy, dy, strided=True)
+    if not dy.is_cuda:
+        result = core.conv_backward_bias(array, backend=call.backend, options=options)
+        return as_tensor(result)
+    options = _with_allocation(options, allocation_on(dy.get_device()))
+    with on_device(dy):
+        result = core.conv_backward_bias(array, backend=call.backend, options=options)
+        return as_tensor(result)
+
+
+def _with_allocation(options: Any, allocation: Allocation) -> Any:
+    """Return options with PyTorch's allocator and stream, unless they name others."""
+    return {**allocation._asdict(), **(options or {})}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +80,7 @@ def device_array(
     dtype = _numpy_dtypes.get(tensor.dtype)
     if dtype is None:
         dtype = _add_dtype(name, tensor.dtype)
-    in_bytes = None if strides is None else tuple(step * dtype.itemsize for step in strides)
+    in_bytes = None if strides is None else _in_bytes(tuple(strides), dtype.itemsize)
     return DeviceArray(owner, *at, tuple(tensor.shape), dtype, strides=in_bytes)
 
 
@@ -108,6 +108,12 @@ def as_tensor(result: Any) -> Tensor | None:
     if result.dtype.name == "bfloat16":
         return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(result)
+
+
+@lru_cache(maxsize=1024)
+def _in_bytes(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return strides of elements in bytes."""
+    return tuple(step * itemsize for step in strides)
 
 
 class Allocation(NamedTuple):

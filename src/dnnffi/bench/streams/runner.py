@@ -95,7 +95,8 @@ class StreamRunner(Runner):
     def _enter(self, shape: Problem, data: Any, creator: Creator, phase: str) -> Contender:
         """Make the model, and run the first epoch."""
         model: Any = creator.create(shape, data, self.place, shape.training)
-        epochs = shape.epochs(creator.share) if creator.share else data.epochs
+        stream: Any = shape
+        epochs = stream.epochs(creator.share) if creator.share else data.epochs
         contender = _StreamContender(
             creator, self._clock(creator), lambda: None, None, model=model, epochs=epochs
         )

@@ -214,6 +214,7 @@ def _contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...
     return tuple(itemsize * step for step in contiguous_strides(shape))
 
 
+@lru_cache(maxsize=1024)
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
     """Whether strides are those of a contiguous array, but for dimensions of size 1."""
     wanted = _contiguous_strides(shape, itemsize)
