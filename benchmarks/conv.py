@@ -268,7 +268,7 @@ def compiled(sets: dict[str, list[Layer]], only: str) -> None:
     def plan(case: tuple[Layer, str, str]) -> None:
         layer, config, operation = case
         dtype, layout, math = UNTUNED_CONFIGS[config]
-        options = {"math": math, "tune": False}
+        options = {"math": math, "tune": "auto"}
         dnnffi.ConvPlan(
             layer.spec(dtype), layer.x_shape, operation=operation, layout=layout, options=options
         ).close()

@@ -191,7 +191,7 @@ def graph_of(problem: Problem, operation: str, arrays: dict[str, Any]) -> tuple[
     """What launches dnnffi's calls and waits for nothing, with their first result."""
     import cupy
 
-    plan = problem.plan(operation, options={"tune": True})
+    plan = problem.plan(operation, options={"tune": "now"})
 
     def given(number: int) -> list[Any]:
         found = [arrays[name] for name in problem.reads(operation)]

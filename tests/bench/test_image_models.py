@@ -110,7 +110,7 @@ def test_tuned_has_called_everything_before_it_is_timed(monkeypatch):
     assert {name for name, _ in options} == {
         *("conv", "conv_backward_data", "conv_backward_weights")
     }
-    assert all(asked == {"tune": True} for _, asked in options)
+    assert all(asked == {"tune": "now"} for _, asked in options)
     convs = len(shape.network.convs)
     assert len(options) == 3 * convs - 1  # nobody asks for the gradient of the pictures
 

@@ -43,7 +43,7 @@ LAUNCH_FAILED = 719
 RUN = "miopenConvolutionForwardImmediate"
 COMPILE = "miopenConvolutionForwardCompileSolution"
 FIND = "miopenFindConvolutionForwardAlgorithm"
-SEARCH = {"find": "search"}
+SEARCH = {"tune": "now"}
 
 
 @pytest.fixture
@@ -442,7 +442,7 @@ with opened(device()) as miopen:
         executor = executor_of(miopen, problem_of())
         print(*sorted((one.number, one.milliseconds) for one in executor.solutions), sep=";")
         executor.close()
-        conv(miopen, options={"find": "search"})
+        conv(miopen, options={"tune": "now"})
 """
 
 

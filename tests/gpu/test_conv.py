@@ -182,7 +182,7 @@ def test_deterministic_gives_the_same_bits(operation, dtype):
 
 def test_tuned_now_and_found_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
-    options = ConvOptions(tune=True)
+    options = ConvOptions(tune="now")
     for dtype in ("float16", "float32"):
         for operation in OPERATIONS:
             problem = problem_of(operation, with_(TYPICAL, dtype=dtype), options=options)

@@ -287,7 +287,7 @@ def test_a_kernel_of_our_own():
 def test_what_was_measured_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     dnnffi.clear_plans()
-    asked = problem("1x1", batch=16, options={"tune": True})
+    asked = problem("1x1", batch=16, options={"tune": "now"})
     one, lax = both(asked)
     gradient = jax.jit(jax.grad(one.loss, every(one)))
     assert_close(

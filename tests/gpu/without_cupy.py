@@ -216,7 +216,7 @@ def convolutions_on_tensors():
             expected = torch.nn.functional.conv2d(*given, padding=1, groups=groups)
             dy = torch.randn_like(expected)
             wanted = torch.autograd.grad(expected, given, dy)
-            options = {"tune": True, "math": "strict"}
+            options = {"tune": "now", "math": "strict"}
             for _ in range(8):  # some of them are replayed
                 y = dnnffi.torch.conv(*given, padding=1, groups=groups, options=options)
                 found = torch.autograd.grad(y, given, dy)

@@ -267,7 +267,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_tuned_and_found_on_disk(host, folder, operation):
-    options = ConvOptions(tune=True)
+    options = ConvOptions(tune="now")
     check(host, problem_of(operation, options=options))
     tuning = the_plan(host).tuning
     assert tuning.source == "measured"
@@ -302,7 +302,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
 def test_a_file_with_something_else_in_it_is_ignored(host, folder, wrong):
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     host.conv.clear()
     (path,) = folder.rglob("*.json")
     content = json.loads(path.read_text())
@@ -316,7 +316,7 @@ def test_a_file_with_something_else_in_it_is_ignored(host, folder, wrong):
 
 def test_the_fastest_is_used(host, folder, monkeypatch):
     costs(monkeypatch, 3.0, 1.0, 2.0, 4.0)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     assert the_plan(host).tuning.times == {
         "engine 1 tile_size=3": 3.0,
         "engine 2": 1.0,
@@ -329,7 +329,7 @@ def test_the_fastest_is_used(host, folder, monkeypatch):
 @pytest.mark.parametrize("source", ["measured", "disk"])
 def test_the_fastest_is_made_again_as_it_was_measured(host, folder, monkeypatch, source):
     costs(monkeypatch, 3.0, 2.0, 2.0, 1.0)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     if source == "disk":
         host.conv.clear()
         check(host, problem_of())
@@ -367,7 +367,7 @@ def wrong_in(monkeypatch, number):
 
 def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypatch):
     wrong_in(monkeypatch, 2)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     tuning = the_plan(host).tuning
     assert "differ from those of most" in tuning.refused["engine 2"]
     assert "engine 2" not in tuning.times
@@ -375,7 +375,7 @@ def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypa
 
 def test_what_most_find_is_right_not_what_the_first_finds(host, folder, monkeypatch):
     wrong_in(monkeypatch, 1)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     tuning = the_plan(host).tuning
     assert "differ from those of most" in tuning.refused["engine 1 tile_size=3"]
     assert set(tuning.times) == {"engine 1 tile_size=2", "engine 2", "engine 3"}
@@ -390,7 +390,7 @@ def test_those_near_the_fastest_are_measured_in_turns(host, folder, monkeypatch)
         return {"engine 1 tile_size=3": 3.0, "engine 2": 2.5, "engine 3": 2.6}
 
     monkeypatch.setattr(conv_tuning, "_in_turns", in_turns)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     assert asked == [["engine 1 tile_size=3", "engine 3", "engine 2"]]
     assert engine_of(host) == 2  # though "engine 1 tile_size=2" took 1.3 at its own time
 
@@ -465,13 +465,13 @@ def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypat
         return (lambda stream: None) if len(calls) == 2 else call(trial, executor, workspace)
 
     monkeypatch.setattr(conv_tuning.ConvTrial, "call", nothing_by_the_second)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     assert calls == [1, 2, 3, 1]
     assert "differ from those of most" in the_plan(host).tuning.refused["engine 2"]
 
 
 def test_a_file_of_another_version_is_not_believed(host, folder):
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     (path,) = folder.rglob("*.json")
     path.write_text(path.read_text().replace("tile_size", "no_such_knob"))
     host.conv.clear()
@@ -517,7 +517,7 @@ def test_after_the_last_plan_has_failed_a_call_begins_with_the_measured_one(
     host, folder, monkeypatch
 ):
     costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
-    problem, used = problem_of(options=ConvOptions(tune=True)), []
+    problem, used = problem_of(options=ConvOptions(tune="now")), []
     check(host, problem)
     with pytest.raises(CudnnError, match="cudnnBackendExecute"):  # noqa: PT012 - the last
         while True:
@@ -548,14 +548,14 @@ def test_without_memory_for_the_workspace_another_engine_is_used(host):
 
 def test_without_memory_only_an_engine_that_needs_less_is_tried(host, folder, monkeypatch):
     costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     assert engine_of(host) == 2  # of 64 bytes, before which the heuristics have one of 4096
-    problem = problem_of(options=ConvOptions(tune=True))
+    problem = problem_of(options=ConvOptions(tune="now"))
     arrays = testing.conv_inputs(problem, 0)
     x, w = host.asarray(arrays.x), host.asarray(arrays.w)
     host.conv.resources.workspaces.clear()
     host.memory.fail_allocation = 1
-    conv(x, w, stride=(1, 2), groups=2, options={"tune": True})
+    conv(x, w, stride=(1, 2), groups=2, options={"tune": "now"})
     assert engine_of(host) == 3
 
 
@@ -573,7 +573,7 @@ def test_only_what_the_options_allow(host, options, words):
 
 def test_an_engine_that_is_known_to_be_wrong_is_not_used(host, folder, monkeypatch):
     costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
-    check(host, problem_of(options=ConvOptions(tune=True)))
+    check(host, problem_of(options=ConvOptions(tune="now")))
     assert engine_of(host) == 2
     host.conv.clear()
     wrong = tuple(known_wrong.KnownWrong("forward", e, "is wrong", False) for e in (1, 2))
@@ -611,7 +611,7 @@ def test_an_output_padding_of_the_stride_or_more(host):
 @pytest.mark.parametrize(
     "problem", [problem_of(**FUSED), problem_of(BACKWARD_DATA)], ids=["fused", "backward_data"]
 )
-@pytest.mark.parametrize("tune", [False, True])
+@pytest.mark.parametrize("tune", ["auto", "now"])
 def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
     problem = problem._replace(options=ConvOptions(tune=tune))
 
@@ -625,7 +625,7 @@ def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
     total = host.calls("*")
     failed, survived = set(), 0
     # Tuning calls the library hundreds of times, much of it alike.
-    for number in range(1, total + 1, 17 if tune else 1):
+    for number in range(1, total + 1, 17 if tune == "now" else 1):
         host.control.standin_fail(b"*", number, INTERNAL_ERROR)
         try:
             everything()
@@ -640,7 +640,7 @@ def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
         assert host.live("backend") == 0, number
     assert survived > 0
     # What follows the convolution may run by itself, and tuning goes on to the next candidate.
-    assert bool(failed) == (problem.operation == BACKWARD_DATA and not tune)
+    assert bool(failed) == (problem.operation == BACKWARD_DATA and tune != "now")
     host.control.standin_reset()
 
 

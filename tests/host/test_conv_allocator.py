@@ -70,7 +70,7 @@ def user(host, monkeypatch, tmp_path):
     user_arrays.forget(host.library)
 
 
-def problem_of(operation=FORWARD, spec=SPEC, size=SIZE, *, tune=False, **more):
+def problem_of(operation=FORWARD, spec=SPEC, size=SIZE, *, tune="auto", **more):
     batch, *sizes = size
     options = ConvOptions(tune=tune)
     return ConvProblem.of(
@@ -101,7 +101,7 @@ class Call:
     def run(self, given=None, **options):
         problem = self.problem
         keywords = testing.conv_keywords(problem) | {"backend": "cudnn"}
-        asked = {"tune": True} if problem.options.tune else {}
+        asked = {"tune": "now"} if problem.options.tune == "now" else {}
         keywords["options"] = {"allocator": self.user, **asked, **options}
         given = self.given if given is None else given
         if problem.operation == FORWARD:
@@ -255,12 +255,12 @@ def test_the_gradient_of_a_bias_of_no_batch_is_0(user):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_call_is_tuned_and_new_sizes_use_what_was_measured(user, layout):
-    problem = problem_of(size=(4, 8, 16), tune=True, layout=layout)
+    problem = problem_of(size=(4, 8, 16), tune="now", layout=layout)
     Call(user, problem).check()
     tuning = plan_of(problem).tuning
     assert tuning.source == "measured"
     assert {name.split()[1] for name in tuning.times} == {"1", "2", "3"}
-    other = problem_of(size=(3, 9, 16), tune=True, layout=layout)
+    other = problem_of(size=(3, 9, 16), tune="now", layout=layout)
     Call(user, other).check()
     assert plan_of(other).tuning is tuning
 
@@ -294,7 +294,7 @@ def test_depthwise_kernels_are_measured_and_used(user, layout, monkeypatch):
 
     times = iter((1.0, *[9.0] * 20))
     monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
-    problem = problem_of(spec=DEPTHWISE, size=(2, 9, 7), tune=True, layout=layout, **FUSED)
+    problem = problem_of(spec=DEPTHWISE, size=(2, 9, 7), tune="now", layout=layout, **FUSED)
     Call(user, problem).check()
     assert plan_of(problem)._of_thread().executor.choice.engine == OWN
 

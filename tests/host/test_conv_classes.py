@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def problem_of(size, operation=FORWARD, spec=SPEC, *, tune=False, **more):
+def problem_of(size, operation=FORWARD, spec=SPEC, *, tune="auto", **more):
     batch, *sizes = size
     shape = (batch, spec.in_channels, *sizes)
     options = ConvOptions(tune=tune)
@@ -150,7 +150,7 @@ def test_a_class_is_not_its_own_neighbour_and_has_each_once():
 
 def test_a_layer_has_everything_but_the_images():
     problem = problem_of(KNOWN)
-    assert layer_of(problem) == layer_of(problem_of(FAR_CLASS, tune=True))
+    assert layer_of(problem) == layer_of(problem_of(FAR_CLASS, tune="now"))
     changed = [
         problem_of(KNOWN, "backward_data"),
         problem_of(KNOWN, layout=CHANNELS_FIRST),
@@ -179,13 +179,13 @@ def test_a_new_size_asks_no_heuristic_and_makes_one_plan(host, counts, operation
 
 
 def test_a_new_size_costs_the_same_number_of_calls_each_time(host, folder):
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     seen, kernels, captures = set(), [], len(host.memory.graphs)
     kernel = host.memory.kernel
     host.memory.kernel = lambda *given, **more: kernels.append(given) or kernel(*given, **more)
     for size in SAME_CLASS:
         host.control.standin_reset()
-        check(host, problem_of(size, tune=True))
+        check(host, problem_of(size, tune="now"))
         names = ("CreateDescriptor", "Finalize", "SetAttribute", "GetAttribute")
         seen.add(tuple(host.calls(f"cudnnBackend{name}") for name in names))
         assert host.calls("cudnnBackendExecute") == 1
@@ -199,9 +199,9 @@ def test_a_new_size_costs_the_same_number_of_calls_each_time(host, folder):
 
 def test_a_measured_choice_is_that_of_every_size_of_the_class(host, folder, counts, monkeypatch):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     counts.clear()
-    for tune in (False, True):
+    for tune in ("auto", "now"):
         for size in SAME_CLASS:
             plan = check(host, problem_of(size, tune=tune))
             assert engine_of(plan) == 2
@@ -210,6 +210,31 @@ def test_a_measured_choice_is_that_of_every_size_of_the_class(host, folder, coun
     assert "size class of the layer: 256 to 1,023 output positions" in report
     assert "(x has 1,008)" in report
     assert "measured in this process, for x [4, 4, 8, 16], ms:" in report
+
+
+def test_a_plan_without_tuning_is_by_the_heuristics_of_its_sizes_whatever_was_measured(
+    host, folder, counts, monkeypatch
+):
+    costs(monkeypatch, engine2=1.0)
+    check(host, problem_of(KNOWN, tune="now"))
+    counts.clear()
+    captures = len(host.memory.graphs)
+    problem = problem_of(SAME_CLASS[0], tune="off")
+    for _ in range(8):
+        plan = check(host, problem)
+    assert engine_of(plan) == 1
+    assert not plan.autotune()
+    assert len(host.memory.graphs) == captures
+    assert counts["heuristics"] == 1
+    assert counts["measurements"] == counts["comparisons"] == 0
+    assert f"for x {list(problem.x_shape)}; tuning is off" in plan.report()
+
+
+def test_a_plan_without_tuning_does_not_choose_for_its_class(host, counts):
+    check(host, problem_of(KNOWN, tune="off"))
+    counts.clear()
+    check(host, problem_of(SAME_CLASS[0]))
+    assert counts["heuristics"] == 1
 
 
 def test_a_report_names_the_problem_that_the_heuristics_were_asked_for(host):
@@ -247,7 +272,7 @@ def test_a_size_that_the_choice_cannot_compute_is_run_by_the_heuristics(
     host, folder, counts, odd, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
-    assert engine_of(check(host, problem_of(KNOWN, tune=True))) == 2
+    assert engine_of(check(host, problem_of(KNOWN, tune="now"))) == 2
     odd.add(2)
     counts.clear()
     plan = check(host, problem_of(SAME_CLASS[0]))
@@ -290,7 +315,7 @@ def test_a_plan_that_fails_when_it_runs_is_followed_by_the_next(host):
 def test_a_class_is_stored_once_and_compared_once_in_a_process(host, folder, counts, monkeypatch):
     costs(monkeypatch, engine2=1.0)
     for size in (KNOWN, *SAME_CLASS):
-        check(host, problem_of(size, tune=True))
+        check(host, problem_of(size, tune="now"))
     assert len(list(folder.rglob("*.json"))) == 1
     host.conv.clear()
     counts.clear()
@@ -300,13 +325,13 @@ def test_a_class_is_stored_once_and_compared_once_in_a_process(host, folder, cou
     assert counts["comparisons"] == 1
     assert counts["measurements"] == 0
     assert "read from disk, for x [4, 4, 8, 16], ms:" in plan.report()
-    check(host, problem_of(SAME_CLASS[0], tune=True))
+    check(host, problem_of(SAME_CLASS[0], tune="now"))
     assert counts["measurements"] == 0
 
 
 @pytest.mark.parametrize("shape", [None, 3, ["4"], [True], [1.0]])
 def test_a_file_without_the_shape_that_was_measured_is_ignored(host, folder, shape):
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     host.conv.clear()
     (path,) = folder.rglob("*.json")
     content = json.loads(path.read_text())
@@ -324,7 +349,7 @@ def test_a_class_that_is_not_measured_takes_the_choice_of_its_neighbour(
     host, folder, counts, monkeypatch, is_stored
 ):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     if is_stored:
         host.conv.clear()
     counts.clear()
@@ -340,7 +365,7 @@ def test_a_class_that_is_not_measured_takes_the_choice_of_its_neighbour(
 
 def test_a_class_far_from_a_measured_one_asks_the_heuristics(host, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     tuner = host.conv.source.tuner
     assert tuner.state(problem_of(FAR_CLASS), 0).neighbour is None
     assert tuner.state(problem_of(NEXT_CLASS), 0).neighbour is not None
@@ -350,7 +375,7 @@ def test_the_choice_of_a_neighbour_that_computes_something_else_is_not_taken(
     host, folder, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     monkeypatch.setattr(conv_tuning, "disagreement", lambda *_: "differs")
     plan = check(host, problem_of(NEXT_CLASS))
     assert plan.tuning is None or engine_of(plan) == 1
@@ -359,7 +384,7 @@ def test_the_choice_of_a_neighbour_that_computes_something_else_is_not_taken(
 def test_a_class_is_looked_at_again_when_its_neighbour_was_measured(host, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
     assert engine_of(check(host, problem_of(NEXT_CLASS))) == 1
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     assert engine_of(check(host, problem_of((9, 12, 12)))) == 2
 
 
@@ -367,11 +392,11 @@ def test_a_class_with_a_measured_neighbour_is_measured_once_among_few(
     host, folder, counts, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     costs(monkeypatch, engine2=2.0, engine3=1.0)
     counts.clear()
     for size in ((8, 12, 12), (9, 12, 12), (10, 12, 12)):
-        plan = check(host, problem_of(size, tune=True))
+        plan = check(host, problem_of(size, tune="now"))
         assert engine_of(plan) == 3
         assert counts["measurements"] == 1
     assert set(plan.tuning.times) == {
@@ -386,16 +411,16 @@ def test_of_a_neighbours_candidates_the_preferred_are_measured_and_what_the_heur
 ):
     costs(monkeypatch, engine2=1.0)
     monkeypatch.setattr(conv_tuner, "MAX_KNOWN", 1)
-    check(host, problem_of(KNOWN, tune=True))
-    plan = check(host, problem_of(NEXT_CLASS, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
+    plan = check(host, problem_of(NEXT_CLASS, tune="now"))
     assert set(plan.tuning.times) == {"engine 2", "engine 1 tile_size=3"}
 
 
 def test_a_neighbours_candidates_are_measured_until_the_time_is_over(host, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     monkeypatch.setattr(conv_tuning, "CLASS_BUDGET", 0.0)
-    plan = check(host, problem_of(NEXT_CLASS, tune=True))
+    plan = check(host, problem_of(NEXT_CLASS, tune="now"))
     assert set(plan.tuning.times) == {"engine 2"}
     assert plan.tuning.refused["others"] == "the time for measuring was over"
 
@@ -404,7 +429,7 @@ def test_all_candidates_are_measured_for_a_plan_that_is_tuned_by_its_user(
     host, folder, monkeypatch
 ):
     monkeypatch.setattr(conv_tuner, "MAX_KNOWN", 1)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     plan = check(host, problem_of(NEXT_CLASS))
     assert plan.autotune()
     assert len(plan.tuning.times) == 4
@@ -417,7 +442,7 @@ def test_all_candidates_are_measured_for_a_plan_that_is_tuned_by_its_user(
 def test_without_memory_to_measure_calls_run_and_it_is_tried_again(
     host, folder, counts, monkeypatch
 ):
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     counts.clear()
 
     def none(*_):
@@ -427,27 +452,27 @@ def test_without_memory_to_measure_calls_run_and_it_is_tried_again(
         patch.setattr(conv_tuning.ConvTrial, "__init__", none)
         sizes = [(2, 8, 16 + number) for number in range(2 * CALLS_PER_ATTEMPT)]
         for size in sizes:
-            check(host, problem_of(size, tune=True, bias=True))
+            check(host, problem_of(size, tune="now", bias=True))
     # At the first call, and once in as many calls of the class, whichever their sizes.
     assert counts["measurements"] == 3
     for size in sizes[:CALLS_PER_ATTEMPT]:
-        plan = check(host, problem_of(size, tune=True, bias=True))
+        plan = check(host, problem_of(size, tune="now", bias=True))
     assert counts["measurements"] == 4
     assert plan.tuning.source == "measured"
 
 
 def test_a_class_that_is_met_in_a_capture_is_looked_up_behind_it(host, folder, counts):
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     host.conv.clear()
     counts.clear()
     host.memory.stream = host.memory.new_stream()
     host.memory.capture_number = 17
-    check(host, problem_of(SAME_CLASS[0], tune=True))
+    check(host, problem_of(SAME_CLASS[0], tune="now"))
     assert counts["comparisons"] == counts["measurements"] == 0
     host.memory.capture_number = 0
-    check(host, problem_of(SAME_CLASS[1], tune=True))
+    check(host, problem_of(SAME_CLASS[1], tune="now"))
     assert counts["comparisons"] == 1
-    plan = check(host, problem_of(SAME_CLASS[0], tune=True))
+    plan = check(host, problem_of(SAME_CLASS[0], tune="now"))
     assert plan.tuning.source == "disk"
     assert counts["measurements"] == 0
 
@@ -480,7 +505,7 @@ def test_threads_with_new_sizes_of_a_layer_at_once(host, folder, counts, monkeyp
         raise RuntimeError("the stand-in's captures are those of the process")
 
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune=True))
+    check(host, problem_of(KNOWN, tune="now"))
     monkeypatch.setattr(host.memory, "capture", refuse)
     counts.clear()
     failures, barrier = [], threading.Barrier(4)
@@ -489,7 +514,7 @@ def test_threads_with_new_sizes_of_a_layer_at_once(host, folder, counts, monkeyp
         try:
             for size in SAME_CLASS:
                 barrier.wait(timeout=60)
-                problem = problem_of((size[0], size[1], size[2] + number), tune=True)
+                problem = problem_of((size[0], size[1], size[2] + number), tune="now")
                 if size_class(problem) == size_class(problem_of(KNOWN)):
                     assert engine_of(check(host, problem, seed=number)) == 2
         except BaseException as error:
@@ -516,14 +541,14 @@ def test_a_class_is_measured_by_one_thread_and_used_by_the_others(host, folder, 
         if not seen:
             seen.append(None)
             # As another thread, or a signal handler, with another size in the middle of it.
-            plan = check(host, problem_of(SAME_CLASS[0], tune=True))
+            plan = check(host, problem_of(SAME_CLASS[0], tune="now"))
             seen.append(engine_of(plan))
         return measured(*arguments)
 
     monkeypatch.setattr(conv_tuner, "measure_plans", measure)
-    assert engine_of(check(host, problem_of(KNOWN, tune=True))) == 2
+    assert engine_of(check(host, problem_of(KNOWN, tune="now"))) == 2
     assert seen == [None, 1]
-    assert engine_of(check(host, problem_of(SAME_CLASS[0], tune=True))) == 2
+    assert engine_of(check(host, problem_of(SAME_CLASS[0], tune="now"))) == 2
 
 
 def test_classes_go_with_the_plans_that_are_cleared(host):

@@ -574,7 +574,7 @@ def known(host, *, operation=FORWARD, **more):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"options": {"math": "strict"}}, {"options": {"tune": False}}],
+    [{}, {"options": {"math": "strict"}}, {"options": {"deterministic": False}}],
     ids=str,
 )
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -663,14 +663,18 @@ WRONG = {
     "alpha": ({"alpha": True}, TypeError, "alpha must be a number; got bool"),
     "activation": ({"activation": "tanh"}, ValueError, "activation must be 'relu' or None"),
     "backend": ({"backend": "cuda"}, ValueError, "backend must be one of"),
-    "options": ({"options": {"tune": 0}}, TypeError, r"options\['tune'\] must be True or False"),
+    "options": (
+        {"options": {"deterministic": 0}},
+        TypeError,
+        r"options\['deterministic'\] must be True or False",
+    ),
 }
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), WRONG.values(), ids=WRONG)
 def test_what_equals_a_known_call_is_still_refused(host, changes, error, message):
     arrays = known(host)
-    for options in ({}, {"options": {"tune": False}}):
+    for options in ({}, {"options": {"deterministic": False}}):
         arrays.call(**options)
     host.control.standin_reset()
     with pytest.raises(error, match=message):

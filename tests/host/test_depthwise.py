@@ -111,7 +111,7 @@ def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypa
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     times = iter([1.0, 4.0, 3.0, 2.0, 3.0])
     monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
-    problem = problem_of(spec_of(padding=1), options=ConvOptions(tune=True))
+    problem = problem_of(spec_of(padding=1), options=ConvOptions(tune="now"))
     arrays = testing.conv_inputs(problem, 0)
     backend = conv_backends.of("cudnn")
     for source in ("measured", "disk"):

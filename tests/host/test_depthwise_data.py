@@ -395,7 +395,7 @@ def executors_of(host, problem, **more):
 def test_every_tile_is_a_candidate_and_used_where_it_is_fastest(
     host, no_record, monkeypatch, operation
 ):
-    problem = problem_of(operation, padding=1)._replace(options=ConvOptions(tune=True))
+    problem = problem_of(operation, padding=1)._replace(options=ConvOptions(tune="now"))
     choices = own_choices(problem)
     assert len(choices) == len(tiles(problem)) > 1
     # The second of them is the fastest by far.

@@ -66,7 +66,7 @@ def store_result(host, folder, problem, candidates, refused=()):
     host.forget_plans()
     for path in folder.rglob("*.json"):
         path.unlink()
-    tune = ConvOptions(**(problem.options._asdict() | {"tune": True}))
+    tune = ConvOptions(**(problem.options._asdict() | {"tune": "now"}))
     run(host, problem._replace(options=tune))
     (path,) = folder.rglob("*.json")
     content = json.loads(path.read_text())
@@ -164,7 +164,7 @@ def test_an_engine_that_was_measured_is_used_by_a_process_where_the_heuristics_a
 
 def test_two_settings_of_a_wrong_engine_do_not_outvote_other_engines(host):
     with wrong_results(host, TENSOR_CORES):
-        run(host, problem_of(options=ConvOptions(tune=True)))
+        run(host, problem_of(options=ConvOptions(tune="now")))
         assert executor_of(host).choice.engine in (NONDETERMINISTIC, PLAIN)
 
 
@@ -212,7 +212,7 @@ def test_few_candidates_of_a_large_file_are_run(host, folder):
 def test_where_nothing_stored_may_be_used_a_call_that_asks_for_it_measures(host, folder):
     problem = problem_of()
     store_result(host, folder, problem, [engine(17)])
-    run(host, problem._replace(options=ConvOptions(tune=True)))
+    run(host, problem._replace(options=ConvOptions(tune="now")))
     assert "measured in this process" in dnnffi.cached_plans()[-1].report()
     host.forget_plans()
     run(host, problem)

@@ -9,6 +9,7 @@ from hypothesis import given
 from dnnffi import ConvProblem, ConvSpec, testing
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, conv_options
 from dnnffi.spec.conv_problem import check_activation
+from dnnffi.spec.options import rnn_options
 
 SPEC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 3), padding=1, groups=2)
 X = (2, 4, 5, 7)
@@ -109,8 +110,8 @@ def test_an_argument_of_a_wrong_type_is_named(name):
 
 
 def test_options_of_a_problem_may_be_a_dict():
-    problem = ConvProblem.of("forward", SPEC, X, options={"tune": True})
-    assert problem.options == ConvOptions(tune=True)
+    problem = ConvProblem.of("forward", SPEC, X, options={"tune": "now"})
+    assert problem.options == ConvOptions(tune="now")
     assert ConvProblem.of("forward", SPEC, X, options=None).options == ConvOptions()
 
 
@@ -125,7 +126,7 @@ def test_an_activation_is_relu_or_none(value):
 
 @pytest.mark.parametrize("options", [None, {}, ConvOptions()], ids=["None", "empty", "checked"])
 def test_default_options(options):
-    assert conv_options(options) == DEFAULTS == ("default", False, False, "immediate", None, False)
+    assert conv_options(options) == DEFAULTS == ("default", False, "auto", None, False)
 
 
 @given(testing.conv_options())
@@ -137,12 +138,12 @@ def test_options_that_are_given_are_kept_and_the_rest_is_default(given_options):
 
 @pytest.mark.parametrize("key", ["algorithm", "clip", "Math", 1, None], ids=repr)
 def test_unknown_options_are_refused(key):
-    message = r"^options: unknown key .*; known are math, deterministic, tune, find, workspace_lim"
+    message = r"^options: unknown key .*; known are math, deterministic, tune, workspace_lim"
     with pytest.raises(ValueError, match=message):
         conv_options({key: 1, "math": "strict"})
 
 
-@pytest.mark.parametrize("key", ["math", "find"])
+@pytest.mark.parametrize("key", ["math", "tune"])
 @pytest.mark.parametrize("value", ["", None, 1, ["strict"]], ids=repr)
 def test_options_of_choices(key, value):
     expected = TypeError if isinstance(value, list) else ValueError
@@ -150,7 +151,22 @@ def test_options_of_choices(key, value):
         conv_options({key: value})
 
 
-@pytest.mark.parametrize("key", ["deterministic", "tune", "validate"])
+@pytest.mark.parametrize("checked", [conv_options, lambda given: rnn_options(given, "gru")])
+@pytest.mark.parametrize(("value", "meant"), [(True, "'now'"), (False, "'auto'")])
+def test_tune_is_a_name_for_networks_and_convolutions(checked, value, meant):
+    with pytest.raises(
+        TypeError,
+        match=rf"^options\['tune'\] must be one of auto, off, now; got {value}: {meant} ",
+    ):
+        checked({"tune": value})
+
+
+def test_find_is_refused_with_what_to_write_instead():
+    with pytest.raises(ValueError, match=r"^options: unknown key 'find'; write 'tune': 'now' "):
+        conv_options({"find": "search"})
+
+
+@pytest.mark.parametrize("key", ["deterministic", "validate"])
 @pytest.mark.parametrize("value", [1, 0, None, "yes"], ids=repr)
 def test_options_that_are_flags(key, value):
     assert getattr(conv_options({key: True}), key) is True  # 1 == True is not to find this again

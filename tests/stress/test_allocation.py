@@ -104,7 +104,7 @@ OPERATIONS = EMBEDDED | {
     "RNNPlan.backward": (forwarded, Calls.plan_backward),
     "RNNPlan.autotune": (Calls.plan, tunes),
     "conv": (nothing, lambda calls, _: calls.conv()),
-    "conv, tuned": (nothing, lambda calls, _: calls.conv(tune=True)),
+    "conv, tuned": (nothing, lambda calls, _: calls.conv(tune="now")),
     "conv_backward_data": (nothing, lambda calls, _: calls.conv_backward_data()),
     "conv_backward_weights": (nothing, lambda calls, _: calls.conv_backward_weights()),
     "ConvPlan.run": (held_conv, lambda calls, plan: (plan.run(calls.image, calls.w, calls.bias),)),

@@ -199,7 +199,7 @@ def test_what_was_measured_is_used(conv_host, standin):
     handlers = StandinConvHandlers(standin, tuner=tuner)
     engine = handlers.engine
     assert engine.decide(PLAIN) == rule
-    asked = PLAIN._replace(options=conv_options({"tune": True}))
+    asked = PLAIN._replace(options=conv_options({"tune": "now"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(implementations.WAYS, "tuned", Way("tuned", "cpu", handlers))
         patch.setattr(implementations, "NAMES", ("tuned", *implementations.NAMES))
@@ -213,7 +213,7 @@ def test_what_was_measured_is_used(conv_host, standin):
 def test_a_tuner_is_that_of_plans(standin):
     source = conv_backends.of("cudnn").source
     assert isinstance(source.tuner, ConvTuner)
-    problem = PLAIN._replace(options=conv_options({"tune": True}))
+    problem = PLAIN._replace(options=conv_options({"tune": "now"}))
     handlers = StandinConvHandlers(standin, tuner=source.tuner)
     choice = handlers.engine.decide(problem)
     assert json.dumps(source.tuner.find(problem, 0).choice) == choice

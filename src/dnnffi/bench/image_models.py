@@ -154,7 +154,7 @@ def functions(
 
 def tuned(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
     """The same, by what is fastest; it is looked for while the model is made."""
-    model = functions(shape, data, place, training, options={"tune": True})
+    model = functions(shape, data, place, training, options={"tune": "now"})
     model.once()
     return model
 

@@ -100,8 +100,9 @@ def conv(
     backend : "cudnn", "miopen", "reference", or None: chosen by the arrays (CuPy on CUDA, CuPy on
         ROCm, NumPy)
     options : "math": "default" (float32 may use TF32), "strict" or "fast"; "deterministic": True
-        for the same bits each time; "tune": True to measure cuDNN's candidates, "find": "search" to
-        measure MIOpen's, both at the first call; "workspace_limit": bytes; "validate": True to
+        for the same bits each time; "tune": "auto" (use what was measured), "now" (measure the
+        candidates at the first call) or "off" (the library's heuristics alone);
+        "workspace_limit": bytes; "validate": True to
         compare with the reference; "allocator": a function that takes a shape and the name of a
         dtype, and where the channels are last also ``strides``, in elements, and makes the result,
         and "stream": for arrays without CuPy, see `dnnffi.foreign`

@@ -219,11 +219,16 @@ def _cached(
     check: Callable[..., Any],
     context: tuple[str, ...],
 ) -> Any:
-    for key, _, _ in items:
+    for key, _, value in items:
         if key in elsewhere:
             raise ValueError(
                 f"options[{key!r}] is for the functions, whose options are a dict then; "
                 f"for plans and executors see dnnffi.foreign.using"
+            )
+        if key == "find":  # of cudnnFind and miopenFind; what it asks for is "tune"
+            raise ValueError(
+                f"options: unknown key 'find'; write 'tune': 'now' to measure the candidates of "
+                f"any backend at the first call; got {brief(value)}"
             )
         if key not in known:
             names = ", ".join((*known, *elsewhere))

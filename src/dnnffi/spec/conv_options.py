@@ -1,14 +1,12 @@
-"""Options of a convolution call: math, determinism, search, workspace, validation."""
+"""Options of a convolution call: math, determinism, tuning, workspace, validation."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from dnnffi.spec.checks import check_integer, checked_options, option_flag, option_of_choices, shown
-from dnnffi.spec.names import Find, Math
-from dnnffi.spec.options import EMBEDDING, MATHS, EmbeddingDict
-
-FINDS: tuple[str, ...] = get_args(Find)
+from dnnffi.spec.names import Math, Tune
+from dnnffi.spec.options import EMBEDDING, MATHS, EmbeddingDict, check_tune
 
 
 class ConvOptionsDict(EmbeddingDict, total=False):
@@ -16,8 +14,7 @@ class ConvOptionsDict(EmbeddingDict, total=False):
 
     math: Math
     deterministic: bool
-    tune: bool
-    find: Find
+    tune: Tune
     workspace_limit: int | None
     validate: bool
 
@@ -28,16 +25,15 @@ class ConvOptions(NamedTuple):
     math : "default" (float32 may use TF32, as PyTorch does), "strict" (no reduced precision),
         "fast" (float32 may be converted down for the tensor cores)
     deterministic : only algorithms that give the same bits each time
-    tune : cuDNN: measure the candidates at the first call of a size class, keep the fastest
-    find : MIOpen: "immediate" (what its heuristics say) or "search" (measured at the first call)
+    tune : as `dnnffi.spec.options.check_tune` describes; with "auto" nothing is measured unless
+        `ConvPlan.autotune` is called
     workspace_limit : bytes that an algorithm may ask for, or None for no limit
     validate : run the reference too, and compare
     """
 
     math: str = "default"
     deterministic: bool = False
-    tune: bool = False
-    find: str = "immediate"
+    tune: str = "auto"
     workspace_limit: int | None = None
     validate: bool = False
 
@@ -66,8 +62,7 @@ def _check(options: dict[str, object]) -> ConvOptions:
     return ConvOptions(
         math=option_of_choices(options, "math", MATHS),
         deterministic=option_flag(options, "deterministic"),
-        tune=option_flag(options, "tune"),
-        find=option_of_choices(options, "find", FINDS),
+        tune=check_tune(options),
         workspace_limit=limit,
         validate=option_flag(options, "validate"),
     )

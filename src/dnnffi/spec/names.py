@@ -21,7 +21,6 @@ Algorithm = Literal["auto", CudnnAlgorithm, MiopenAlgorithm, VulkanAlgorithm]
 Math = Literal["default", "strict", "fast"]
 ClipNan = Literal["propagate", "clip"]
 Tune = Literal["auto", "off", "now"]
-Find = Literal["immediate", "search"]
 
 GradientName = Literal["x", "hx", "weights"]
 

@@ -58,8 +58,7 @@ class RNNOptions(NamedTuple):
     clip : (low, high) for the cell state of an LSTM, or None
     clip_nan : "propagate" or "clip": what clipping does to NaN
     validate : run the reference too, and compare
-    tune : "auto" (a problem that is called again and again is measured once), "off" (the rule of
-        ``algorithm`` alone), "now" (measured before the first call)
+    tune : as `check_tune` describes; with "auto" a network that is called repeatedly is measured
     """
 
     algorithm: str = "auto"
@@ -103,12 +102,31 @@ def _check(options: dict[str, object], mode: str) -> RNNOptions:
     algorithm = option_of_choices(options, "algorithm", ALGORITHMS)
     math = option_of_choices(options, "math", MATHS)
     clip_nan = option_of_choices(options, "clip_nan", CLIP_NANS)
-    tune = option_of_choices(options, "tune", TUNES)
+    tune = check_tune(options)
     validate = option_flag(options, "validate")
     clip = _clip(options.get("clip"))
     if clip is not None and mode != "lstm":
         raise ValueError(f"options['clip']: only an LSTM has a cell to clip; mode is {mode!r}")
     return RNNOptions(algorithm, math, clip, clip_nan, validate, tune)
+
+
+def check_tune(options: dict[str, object]) -> str:
+    """Return when candidates are measured: "auto", "off" or "now".
+
+    "auto" uses results that are known, and dnnffi decides when to measure. "now" measures before
+    the first call runs, unless a result is known. "off" follows the rule alone: nothing is
+    measured, looked up or captured.
+
+    Raises ``TypeError`` or ``ValueError`` for another value.
+    """
+    tune = options.get("tune", TUNES[0])
+    if isinstance(tune, bool):
+        meant = "'now' measures before the first call" if tune else "'auto' is the default"
+        raise TypeError(
+            f"options['tune'] must be one of {', '.join(TUNES)}; got {tune}: {meant}, "
+            f"'off' never measures"
+        )
+    return option_of_choices(options, "tune", TUNES)
 
 
 def _clip(clip: object) -> tuple[float, float] | None:

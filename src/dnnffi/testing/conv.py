@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.conv import RANKS, ConvSpec
-from dnnffi.spec.conv_options import FINDS
 from dnnffi.spec.conv_options import conv_options as checked_options
 from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 from dnnffi.spec.names import DType, MemoryLayout, Operation
-from dnnffi.spec.options import MATHS
+from dnnffi.spec.options import MATHS, TUNES
 from dnnffi.testing.draw import DTYPES, either
 
 _HostArray = np.ndarray[Any, Any]
@@ -106,8 +105,7 @@ def conv_options(draw: st.DrawFn) -> dict[str, Any]:
     choices: dict[str, st.SearchStrategy[Any]] = {
         "math": st.sampled_from(MATHS),
         "deterministic": st.booleans(),
-        "tune": st.booleans(),
-        "find": st.sampled_from(FINDS),
+        "tune": st.sampled_from(TUNES),
         "workspace_limit": st.none() | st.integers(0, 2**32),
     }
     return draw(st.fixed_dictionaries({}, optional=choices))

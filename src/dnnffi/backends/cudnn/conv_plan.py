@@ -97,6 +97,9 @@ class CudnnConvPlan(ConvProblemPlan):
         self._launch = resources.launch
         self._tuner = tuner
         self._captures = _Captures()
+        self._is_tuned = problem.options.tune != "off"
+        if not self._is_tuned:
+            self._captures.stop()
         self.current_device: Callable[[], int] = memory.current_device
         self._current_stream = memory.current_stream
         self._is_capturing = memory.is_capturing
@@ -114,13 +117,16 @@ class CudnnConvPlan(ConvProblemPlan):
         self._threads: Living[_OfThread] = Living()
         self._seen: Remembered[tuple[int, ...]] = Remembered()
         guard(self)
-        self._class = tuner.state(problem, device)
-        self.tuning: ConvTuning | None = self._class.tuning or self._class.neighbour
+        self._class = tuner.state(problem, device, look_up=self._is_tuned)
+        self.tuning: ConvTuning | None = None
+        if self._is_tuned:
+            self.tuning = self._class.tuning or self._class.neighbour
         self._choice: EngineChoice | None = None if self.tuning is None else self.tuning.choice
-        if problem.options.tune and self._class.tuning is None and not self._class.calls:
+        is_asked_for = problem.options.tune == "now"
+        if is_asked_for and self._class.tuning is None and not self._class.calls:
             self._measure(self._class.neighbour)
         # The measurement that the options ask for is tried again at a later call of the class.
-        self._is_awaiting = problem.options.tune and self._class.tuning is None
+        self._is_awaiting = is_asked_for and self._class.tuning is None
         with memory.use(device):
             self._of_thread()
 
@@ -149,7 +155,8 @@ class CudnnConvPlan(ConvProblemPlan):
     def _first_executor(self, executors: ConvExecutors) -> EngineExecutor:
         """Make the executor of the choice that is known, or else of what the heuristics say."""
         state = self._class
-        chosen = state.chosen(by_record=executors.run_by_record)
+        # With the option tune="off" no other size of the class decides.
+        chosen = state.chosen(by_record=executors.run_by_record) if self._is_tuned else None
         known = dict.fromkeys((self._choice, None if chosen is None else chosen.choice))
         for choice in known:
             if choice is None:
@@ -162,7 +169,8 @@ class CudnnConvPlan(ConvProblemPlan):
         executor = next(executors, None)
         if executor is None:
             raise executors.nothing()
-        state.choose(executor.choice, self.problem)
+        if self._is_tuned:
+            state.choose(executor.choice, self.problem)
         return executor
 
     def _fall(self, own: _OfThread, error: Exception) -> bool:
@@ -325,7 +333,7 @@ class CudnnConvPlan(ConvProblemPlan):
     # What it is
 
     def autotune(self) -> bool:
-        return self._measure(None)
+        return self._is_tuned and self._measure(None)
 
     def _measure(self, known: ConvTuning | None) -> bool:
         """Measure the problem for its class, what is in ``known`` or everything; use the result.
@@ -387,11 +395,12 @@ class CudnnConvPlan(ConvProblemPlan):
         if state.num_refused:
             lines.append(f"the choice of the class was refused {state.num_refused} time(s)")
         if tuning is None:
+            why = "not measured" if self._is_tuned else "tuning is off"
             own = executor.choice.engine == OWN
             by = "by a record of such layers" if own else "by cuDNN's heuristics"
-            chosen = state.chosen(by_record=own)
+            chosen = state.chosen(by_record=own) if self._is_tuned else None
             shape = self.problem.x_shape if chosen is None else chosen.x_shape
-            return [*lines, f"picked {by} for x {list(shape)}; not measured"]
+            return [*lines, f"picked {by} for x {list(shape)}; {why}"]
         if tuning is state.neighbour:
             source = "taken over from a neighbouring class"
         elif tuning.source == "disk":

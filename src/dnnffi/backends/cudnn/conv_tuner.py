@@ -101,11 +101,12 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         self._states: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
         self._recipes: PlanCache[Recipes] = PlanCache(MAX_CLASSES)
 
-    def state(self, problem: ConvProblem, device: int) -> ClassState:
+    def state(self, problem: ConvProblem, device: int, *, look_up: bool = True) -> ClassState:
         """Return what is known about the class of a problem.
 
         At the first problem of a class, its result on disk is looked up, or else those of its
-        neighbours, and compared on the current stream; not while that is captured.
+        neighbours, and compared on the current stream; not while that is captured, nor without
+        ``look_up``.
         """
         size = size_class(problem)
         layer = layer_of(problem)
@@ -114,7 +115,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         if state is None:
             recipes = self._recipes.get((layer, device), lambda: PlanCache(MAX_RECIPES))
             state = self._states.get(key, lambda: ClassState(size, recipes))
-        if not state.is_looked_up and not self.is_capturing():
+        if look_up and not state.is_looked_up and not self.is_capturing():
             found = self._from_disk(self._key(problem, device), problem, device)
             if state.tuning is None:  # else another thread has measured meanwhile
                 state.tuning = found

@@ -36,7 +36,7 @@ _Searches = PlanCache[SearchResult]
 class MiopenConvPlan(ConvProblemPlan):
     """One problem on one device.
 
-    With ``options={"find": "search"}`` the first call measures, unless a call of the same problem
+    With ``options={"tune": "now"}`` the first call measures, unless a call of the same problem
     has. Where there is no memory for a solution's workspace, the default one and one without
     workspace are tried, for this call alone; a solution that cannot be compiled or is refused when
     it runs is followed by the next for good.
@@ -63,12 +63,14 @@ class MiopenConvPlan(ConvProblemPlan):
             self.executor = MiopenConvExecutor(problem, launch, resources.library)
             image = self.executor.image
             self._image_copy = None if image is None else ImageCopy(image, memory)
-            self._searched = self.executor.fused or problem.options.find != "search"
-            if not self._searched:
+            tune = problem.options.tune
+            self._searched = self.executor.fused or tune != "now"
+            self._is_measured = False
+            if tune != "off" and not self.executor.fused:
                 found = searches.find(self._search_key())
                 if found is not None:
                     self.executor.ask(launch, found)
-                    self._searched = True
+                    self._searched = self._is_measured = True
             if self._searched and not self.executor.fused:
                 self._choose(launch)
 
@@ -114,7 +116,7 @@ class MiopenConvPlan(ConvProblemPlan):
         )
         self.executor.ask(launch, found)
         self._choose(launch)
-        self._searched = True
+        self._searched = self._is_measured = True
 
     def _allocate(self, size: int) -> tuple[int, object]:
         """The address of a new workspace, and what keeps it."""
@@ -210,8 +212,7 @@ class MiopenConvPlan(ConvProblemPlan):
             lines.append(f"{what}: kernels of their own ({why})")
         if not self._searched:
             return "\n".join([*lines, "the first call will measure"])
-        measured = problem.options.find == "search"
-        lines.append("measured" if measured else "by MIOpen's list, not measured here")
+        lines.append("measured" if self._is_measured else "by MIOpen's list, not measured here")
         for one in self.executor.solutions:
             taken = "*" if one is self._solution else " "
             lines.append(

@@ -97,5 +97,5 @@ def _upload(xp: ModuleType, array: NDArray) -> Any:
 
 CREATORS = (
     Creator(FUNCTIONS, "array", functions, always=True, tunes=True),
-    Creator(TUNED, "array", partial(functions, options={"tune": True}), tunes=True),
+    Creator(TUNED, "array", partial(functions, options={"tune": "now"}), tunes=True),
 )

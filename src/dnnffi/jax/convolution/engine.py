@@ -72,11 +72,12 @@ class CudnnEngine(VendorHandles):
 
     def _tuning(self, problem: ConvProblem) -> ConvTuning | None:
         """What was measured, before or, where the options ask for it, now."""
-        if self._tuner is None:
+        tune = problem.options.tune
+        if self._tuner is None or tune == "off":
             return None
         device = self.device()
         found = self._tuner.find(problem, device)
-        if found is None and problem.options.tune:
+        if found is None and tune == "now":
             found = self._tuner.measure(problem, device)
         return found
 

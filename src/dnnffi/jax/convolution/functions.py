@@ -57,8 +57,8 @@ def conv(
     implementation : "cudnn", "lax" (``lax.conv_general_dilated``), "reference" (NumPy, on the
         host), or None: cuDNN on CUDA, and ``lax`` elsewhere and for what cuDNN refuses; an empty
         batch is always for ``lax``
-    options : as `dnnffi.conv` has them: math, deterministic, workspace_limit, and tune, which
-        measures cuDNN's candidates while tracing. ``lax`` reads math alone
+    options : as `dnnffi.conv` has them: math, deterministic, workspace_limit, and tune, where
+        "now" measures cuDNN's candidates while tracing. ``lax`` reads math alone
 
     All arrays have one dtype: float16, bfloat16, float32 or float64. y is [N, K, ...], or
     [N, ..., K] with channels last. There are derivatives of every order and mode, each by the same
