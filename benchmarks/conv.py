@@ -99,6 +99,7 @@ class Problem:
             self.layer.x_shape,
             operation=operation,
             layout=self.layout,
+            backend="cudnn",
             options={"math": self.math},
         )
         if tune:
@@ -270,7 +271,11 @@ def compiled(sets: dict[str, list[Layer]], only: str) -> None:
         dtype, layout, math = UNTUNED_CONFIGS[config]
         options = {"math": math, "tune": "auto"}
         dnnffi.ConvPlan(
-            layer.spec(dtype), layer.x_shape, operation=operation, layout=layout, options=options
+            *(layer.spec(dtype), layer.x_shape),
+            operation=operation,
+            layout=layout,
+            backend="cudnn",
+            options=options,
         ).close()
 
     with ThreadPoolExecutor(12) as pool:

@@ -137,7 +137,10 @@ def in_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
 def plan_of(problem: ConvProblem) -> dnnffi.ConvPlan:
     """Return a plan that is not tuned: of the choice of its class."""
     return dnnffi.ConvPlan(
-        problem.spec, problem.x_shape, operation=problem.operation, layout=problem.layout
+        *(problem.spec, problem.x_shape),
+        operation=problem.operation,
+        layout=problem.layout,
+        backend="cudnn",
     )
 
 

@@ -167,7 +167,11 @@ class Problem:
         if operation == FUSED:
             fused = {"activation": "relu", "residual": True, "bias": True}
         return dnnffi.ConvPlan(
-            self.spec, self.layer.x_shape, layout=self.layout, **fused, **options
+            *(self.spec, self.layer.x_shape),
+            layout=self.layout,
+            backend="cudnn",
+            **fused,
+            **options,
         )
 
     def logical(self, array: Any) -> Any:

@@ -52,7 +52,6 @@ class Training:
         self.plan = dnnffi.RNNPlan(
             *(spec, options.batch, options.window),
             training=True,
-            backend=backend,
             options={"tune": "now"},
         )
         self.adam = Adam(self.model.parameters, RATE)

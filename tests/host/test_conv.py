@@ -193,7 +193,8 @@ def test_an_array_with_gaps_that_is_not_aligned_to_its_elements_is_refused(host)
     message = r"^x must begin at a multiple of its elements' 4 bytes; it is at 0x"
     with pytest.raises(ValueError, match=message):
         conv(x, w, stride=(1, 2), groups=2)
-    with dnnffi.ConvPlan(SPEC, X_SHAPE) as plan, pytest.raises(ValueError, match=message):
+    plan = dnnffi.ConvPlan(SPEC, X_SHAPE, backend="cudnn")
+    with plan, pytest.raises(ValueError, match=message):
         plan.run(x, w)
 
 
@@ -691,7 +692,8 @@ def held(host, operation=FORWARD, layout="channels_first", **more):
         return host.asarray(np.ascontiguousarray(np.moveaxis(array, 1, -1))).transpose(0, 3, 1, 2)
 
     given = [put(array) for array in conformance_conv.arguments(problem, arrays)]
-    plan = dnnffi.ConvPlan(SPEC, X_SHAPE, operation=operation, layout=layout, **more)
+    asked = {"operation": operation, "layout": layout, "backend": "cudnn"} | more
+    plan = dnnffi.ConvPlan(SPEC, X_SHAPE, **asked)
     return plan, given, conformance_conv.expected(problem, arrays), put
 
 
@@ -718,6 +720,20 @@ def test_a_buffers_plan(host, operation, layout):
         plan.run(*given)
     with pytest.raises(ValueError, match="this plan is closed"):
         plan.autotune()
+
+
+def test_a_plan_takes_the_backend_and_the_device_of_the_arrays_of_its_first_call(host, monkeypatch):
+    monkeypatch.setattr(registry, "kind", lambda array: "cuda")  # these are NumPy's, of a subclass
+    named, given, expected, _ = held(host)
+    named.close()
+    with dnnffi.ConvPlan(SPEC, X_SHAPE) as plan:
+        plan.autotune()
+        host.control.standin_reset()
+        assert plan.device is None
+        assert host.calls("*") == 0
+        assert deviation(plan.run(*given), expected) < 1e-5
+        assert plan.device == 0
+        assert "measured in this process" in plan.report()
 
 
 def test_a_buffers_plan_on_other_arrays(host):
@@ -790,7 +806,7 @@ def test_wrong_arguments_of_a_buffers_plan(host):
         ({"operation": "sideways"}, ValueError, "operation must be one of"),
         ({"layout": "NHWC"}, ValueError, "layout must be one of"),
         ({"bias": 1}, TypeError, "bias must be"),
-        ({"device": 1}, ValueError, "device must be from 0 to 0"),
+        ({"device": 1, "backend": "cudnn"}, ValueError, "device must be from 0 to 0"),
         ({"options": {"validate": True}}, ValueError, "a plan does not compare"),
     ):
         with pytest.raises(error, match=message):

@@ -115,6 +115,7 @@ class Arrays:
             residual=problem.residual,
             alpha=problem.alpha,
             bias=problem.bias,
+            backend="cudnn",
             **more,
         )
 

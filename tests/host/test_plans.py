@@ -19,6 +19,7 @@ from host_memory import Stream
 
 import dnnffi
 from dnnffi import testing
+from dnnffi.backends import registry
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import (
     ContextError,
@@ -662,7 +663,7 @@ def test_a_forked_child_is_told_so(host):
 
 
 def held(host, training=False, spec=SPEC, **keywords):
-    return dnnffi.RNNPlan(spec, BATCH, STEPS, training=training, **keywords)
+    return dnnffi.RNNPlan(spec, BATCH, STEPS, training=training, **{"backend": "cudnn"} | keywords)
 
 
 def test_a_buffers_plan_fills_given_arrays_and_is_replayed(host):
@@ -689,6 +690,54 @@ def test_a_buffers_plan_fills_given_arrays_and_is_replayed(host):
         report = plan.report()
         assert "measured in this process" in report
         assert "as a CUDA graph" in report
+
+
+@pytest.fixture
+def on_cuda(monkeypatch):
+    """Take the arrays, which are of a subclass of NumPy's, for arrays on a GPU."""
+    of_class = {np.ndarray: "host"}
+    monkeypatch.setattr(registry, "kind", lambda array: of_class.get(type(array), "cuda"))
+
+
+def test_a_plan_takes_the_backend_and_the_device_of_the_arrays_of_its_first_call(host, on_cuda):
+    host.memory.devices = 2
+    with dnnffi.RNNPlan(SPEC, BATCH, STEPS) as plan:
+        assert plan.device is None
+        assert "the arrays of the first call choose the backend" in plan.report()
+        assert host.calls("*") == 0
+        host.memory.device = 1
+        x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+        weights = weights_of(host)
+        host.memory.device = 0
+        y, _ = plan.forward(x, None, weights)
+        assert (plan.device, y.device_number) == (1, 1)
+        close(y, on_reference("lstm", x, None, weights)[0])
+        assert "workspace" in plan.report()  # which the reference has not
+
+
+def test_a_plan_on_a_named_device_takes_the_backend_of_its_arrays(host, on_cuda):
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with dnnffi.RNNPlan(SPEC, BATCH, STEPS, device=1) as plan:
+        with pytest.raises(ValueError, match="device must be from 0 to 0; got 1"):
+            plan.forward(x, None, weights_of(host))
+        assert plan.device == 1
+
+
+def test_autotune_of_a_plan_without_a_backend_measures_at_the_first_call(host, on_cuda):
+    with dnnffi.RNNPlan(SPEC, BATCH, STEPS) as plan:
+        plan.autotune()
+        assert host.calls("*") == 0
+        plan.forward(random(host, SPEC.x_shape(STEPS, BATCH), 1), None, weights_of(host))
+        assert "measured in this process" in plan.report()
+
+
+def test_a_plan_without_a_backend_is_prepared_for_cudnn_by_a_capture(host):
+    host.memory.capture_step = partial(StepGraph, host.memory)
+    weights, x = weights_of(host), random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    with dnnffi.RNNPlan(SPEC, BATCH, STEPS) as plan:
+        graph = plan.capture(lambda: plan.forward(x, None, weights)[0])
+        assert plan.device == 0
+        close(graph.result, on_reference("lstm", x, None, weights)[0])
 
 
 def test_backwards_of_a_buffers_plan_into_the_same_arrays_are_replayed(host):
@@ -1192,7 +1241,8 @@ def test_a_buffers_plan_runs_on_its_device_whatever_the_current_one(host, tune):
         (ValueError, "dropout acts in training", (SPEC, 3, 5), {"dropout": 0.5}),
         (TypeError, "dropout_state must be", (SPEC, 3, 5), {"dropout_state": 3}),
         (ValueError, "backend must be one of", (SPEC, 3, 5), {"backend": "cuda"}),
-        (ValueError, "device must be from 0 to 0", (SPEC, 3, 5), {"device": 1}),
+        (ValueError, "device must be from 0 to 0", (SPEC, 3, 5), {"device": 1, "backend": "cudnn"}),
+        (ValueError, "device must be from 0 to", (SPEC, 3, 5), {"device": -1}),
         (ValueError, "'tune'. must be one of", (SPEC, 3, 5), {"options": {"tune": "yes"}}),
         (ValueError, "a plan does not compare", (SPEC, 3, 5), {"options": {"validate": True}}),
     ],
@@ -1453,7 +1503,7 @@ def test_a_forked_child_is_told_so_whatever_it_does(host, what, tune):
         does = {
             "backward_data": plan.backward_data,
             "backward_weights": plan.backward_weights,
-            "a new plan": lambda: dnnffi.RNNPlan(SPEC, BATCH, STEPS + 1),
+            "a new plan": lambda: dnnffi.RNNPlan(SPEC, BATCH, STEPS + 1, backend="cudnn"),
             "autotune": plan.autotune,
         }[what]
         results = multiprocessing.get_context("fork").Queue()

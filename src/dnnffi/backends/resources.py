@@ -129,26 +129,14 @@ class Backends(Generic[R, D]):
         self._make = make
         self._made: Once[tuple[str, bool], tuple[Resources, D]] = Once()
 
-    def of(self, name: str | None) -> R | D:
-        """That of the backend of this name, cuDNN's for None, on arrays that need no allocator."""
-        return self._of(named("cudnn" if name is None else name))
+    def of(self, name: str) -> R | D:
+        """Return that of the backend of this name, on arrays that need no allocator."""
+        return self._of(named(name))
 
-    def on_device(self, name: str | None, device: int | None) -> tuple[R | D, int]:
-        """`of`, and ``device``, or where it is None the current one; for plans.
-
-        A user who named no backend and has no GPU is told of the one that needs none.
-        """
-        try:
-            found: Any = self.of(name)
-            return found, found.check_device(device)
-        except (ImportError, RuntimeError) as error:  # no library or CuPy; no driver
-            if name is None:
-                advice = 'Without a GPU give backend="reference".'
-                if isinstance(error, ImportError):
-                    error.msg = f"{error.msg}\n{advice}"
-                else:  # of CuPy, whose text is its own
-                    error.add_note(advice)
-            raise
+    def on_device(self, name: str, device: int | None) -> tuple[R | D, int]:
+        """Return `of`, and ``device``, or where it is None the current one; for plans."""
+        found: Any = self.of(name)
+        return found, found.check_device(device)
 
     def external(self, name: str) -> D:
         """Return that of the backend of this name on the arrays of `dnnffi.device.external`."""

@@ -11,6 +11,7 @@ from dnnffi.device.arrays import as_array
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.spans import check_apart, spans_of, written_span
 from dnnffi.errors import not_picklable
+from dnnffi.spec.checks import check_range
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, RESULTS, ConvProblem
@@ -35,8 +36,10 @@ class ConvPlan:
     activation, residual, alpha, bias : of a forward, which is
         ``activation(conv(x, w) + alpha * residual + bias)``; ``residual`` and ``bias`` say whether
         there is one
-    backend : "cudnn" (the default) or "reference", which needs no GPU
-    device : the GPU, by default the current one
+    backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call, as
+        in `dnnffi.conv`. Until then nothing is prepared; name a backend if the first call is
+        captured in a graph
+    device : the GPU; None is that of the arrays, or with ``backend`` the current one
     options : as of `dnnffi.conv`, without ``validate``
 
     Raises
@@ -44,7 +47,7 @@ class ConvPlan:
     TypeError, ValueError
         The error names the argument, the value received and the value expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
-        As `dnnffi.conv`.
+        As `dnnffi.conv`; at the first call if ``backend`` is None.
 
     Examples
     --------
@@ -52,7 +55,7 @@ class ConvPlan:
     >>> import dnnffi
     >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=1, kernel=(3,), padding="same")
     >>> x, w = np.arange(5.0, dtype=np.float32).reshape(1, 1, 5), np.ones((1, 1, 3), np.float32)
-    >>> with dnnffi.ConvPlan(spec, x.shape, backend="reference") as plan:
+    >>> with dnnffi.ConvPlan(spec, x.shape) as plan:
     ...     y = np.empty_like(x)
     ...     plan.autotune()  # on a GPU it measures what there is
     ...     plan.run(x, w, out=y).tolist()
@@ -87,13 +90,41 @@ class ConvPlan:
         )
         if problem.options.validate:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
+        self._device: Any = None if device is None else check_range("device", device, 0)
+        self._is_closed = self._is_to_measure = False  # as long as there is no plan
+        self._plan: ConvProblemPlan | None = None
         self._backend: ConvBackend
-        self._backend, self._device = conv_backends.on_device(backend, device)
-        self._plan: ConvProblemPlan = self._backend.prepare(problem, self._device)
         self._names = ARGUMENTS[operation]
         wanted = zip(self._names, problem.argument_shapes, problem.present, strict=True)
         self._wanted = tuple(wanted)
         self._result = RESULTS[operation]
+        if backend is not None:
+            self._prepare(*conv_backends.on_device(backend, device))
+
+    def _prepare(self, backend: ConvBackend, device: Any) -> ConvProblemPlan:
+        """Make everything that depends on the backend and the device."""
+        plan = backend.prepare(self._problem, device)
+        self._backend, self._device, self._plan = backend, device, plan
+        if self._is_to_measure:
+            plan.autotune()
+        return plan
+
+    def _prepare_for(self, arrays: Sequence[AnyArray | None]) -> ConvProblemPlan:
+        """Choose the backend and the device by the arrays of the first call."""
+        self._check_open()
+        name = self._names[0]
+        if not arrays or arrays[0] is None:
+            raise TypeError(f"{name} must be an array; got {'None' if arrays else 'no arrays'}")
+        array = as_array(name, arrays[0])
+        backend = conv_backends.for_call(None, array)
+        device = backend.device_of(name, array)
+        if self._device is not None:
+            device = backend.check_device(self._device)
+        return self._prepare(backend, device)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("this plan is closed")
 
     @property
     def problem(self) -> ConvProblem:
@@ -102,7 +133,7 @@ class ConvPlan:
 
     @property
     def device(self) -> Any:
-        """Where it runs."""
+        """Where it runs; None if the arrays of the first call are to choose it."""
         return self._device
 
     def run(self, *arrays: ArrayT | None, out: ArrayT | None = None) -> ArrayT:
@@ -118,14 +149,17 @@ class ConvPlan:
         >>> import numpy as np
         >>> import dnnffi
         >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=2, kernel=(1,))
-        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3), bias=True, backend="reference")
+        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3), bias=True)
         >>> x, w, bias = (np.ones(shape, np.float32) for shape in ((1, 1, 3), (2, 1, 1), (2,)))
         >>> plan.run(x, w, bias).tolist()
         [[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]]
         """
-        if out is not None and self._plan.again(arrays, out):
+        plan = self._plan
+        if plan is None:
+            plan = self._prepare_for(arrays)
+        if out is not None and plan.again(arrays, out):
             return out
-        if self._plan.closed:
+        if plan.closed:
             raise ValueError("this plan is closed")
         if len(arrays) > len(self._names):
             raise TypeError(
@@ -138,7 +172,7 @@ class ConvPlan:
         if out is not None:
             out = self._checked(self._result, self._problem.result_shape, True, out)
             check_apart([written_span(self._result, out)], spans_of(self._names, checked))
-        return self._plan.run_into(checked[: len(arrays)], out)
+        return plan.run_into(checked[: len(arrays)], out)
 
     def _checked(
         self, name: str, shape: tuple[int, ...], wanted: bool, array: AnyArray | None
@@ -165,11 +199,15 @@ class ConvPlan:
         """Measure the candidates now, on scratch data, and use the fastest.
 
         Waits for the current stream. The result is also used by the functions, for all problems of
-        the same size class, and kept on disk, see ``DNNFFI_CACHE_DIR``.
+        the same size class, and kept on disk, see ``DNNFFI_CACHE_DIR``. If the arrays are still to
+        choose the backend, the first call measures. Does nothing with the option ``tune="off"``,
+        and on the reference.
         """
-        if self._plan.closed:
-            raise ValueError("this plan is closed")
-        self._plan.autotune()
+        self._check_open()
+        if self._plan is None:
+            self._is_to_measure = True
+        else:
+            self._plan.autotune()
 
     def report(self) -> str:
         """Which engine runs, what is fused, and why; times of the candidates.
@@ -178,23 +216,27 @@ class ConvPlan:
         --------
         >>> import dnnffi
         >>> spec = dnnffi.ConvSpec(in_channels=1, out_channels=2, kernel=(1,))
-        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3), backend="reference")
+        >>> plan = dnnffi.ConvPlan(spec, (1, 1, 3))
         >>> "forward" in plan.report()
         True
         >>> plan.close()
         >>> plan.closed
         True
         """
+        if self._plan is None:
+            return f"{self._problem}\nnot prepared: the arrays of the first call choose the backend"
         return self._plan.report()
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._plan.closed
+        return self._is_closed if self._plan is None else self._plan.closed
 
     def close(self) -> None:
-        """Let go of everything. A second call does nothing."""
-        self._plan.close()
+        """Release everything. A second call does nothing."""
+        self._is_closed = True
+        if self._plan is not None:
+            self._plan.close()
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable(self, "pickle the ConvSpec and the arrays, and make the plan anew")

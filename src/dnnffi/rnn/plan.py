@@ -11,7 +11,7 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
 from dnnffi.rnn.call import CallArrays, initial_states, pair
-from dnnffi.spec.checks import check_flag
+from dnnffi.spec.checks import check_flag, check_range
 from dnnffi.spec.names import BackendName, Integers
 from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.problem import RNNProblem
@@ -36,16 +36,18 @@ class RNNPlan:
     lengths : one host integer a row, from 1 to T, in any order
     dropout : probability with which outputs between layers are dropped in training
     dropout_state : its random numbers; None for those of the device
-    backend : "cudnn" (the default), "miopen" or "reference", which needs no GPU
-    device : the GPU, by default the current one
-    options : as of `dnnffi.lstm`; ``tune`` is "auto" (after some calls), "now" or "off"
+    backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call, as
+        in `dnnffi.lstm`. Until then nothing is prepared; name a backend if the first call is
+        captured in a graph
+    device : the GPU; None is that of the arrays, or with ``backend`` the current one
+    options : as of `dnnffi.lstm`
 
     Raises
     ------
     TypeError, ValueError
         The error names the argument, the value received and the value expected.
     LibraryNotFoundError, UnsupportedError, CudnnError
-        As `dnnffi.lstm`.
+        As `dnnffi.lstm`; at the first call if ``backend`` is None.
 
     Examples
     --------
@@ -54,7 +56,7 @@ class RNNPlan:
     >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
     >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
     >>> x, y, h_n = (np.ones(s, np.float32) for s in ((5, 2, 3), (5, 2, 4), (1, 2, 4)))
-    >>> with dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference") as plan:
+    >>> with dnnffi.RNNPlan(spec, batch=2, steps=5) as plan:
     ...     plan.autotune()  # on a GPU it measures what there is
     ...     results = plan.forward(x, None, weights, out=(y, h_n))
     >>> results[0] is y
@@ -94,31 +96,59 @@ class RNNPlan:
             raise ValueError("options['validate'] is for the functions; a plan does not compare")
         if problem.dropout and not problem.training:
             raise ValueError("dropout acts in training alone; make the plan with training=True")
-        self._backend: RNNBackend
-        self._backend, self._device = rnn_backends.on_device(backend, device)
-        generator = None
-        if problem.drops and problem.batch:
-            generator = self._backend.generator(
-                dropout_state, self._device, spec, problem.options.algorithm
-            )
-        elif problem.dropout and not problem.drops:
+        if problem.dropout and not problem.drops:
             warn_of_dropout()
-        self._buffers = self._backend.buffer_plan(problem, self._device, generator)
+        self._problem = problem
         self._spec, self._has_cell = spec, spec.has_cell
-        # Only its checks are used, which need none of the arrays.
-        takes = self._buffers.plan.fits
-        self._call = CallArrays(self._backend, spec, self._device, takes, None, None, None, [])
+        self._dropout_state = dropout_state
+        self._device = None if device is None else check_range("device", device, 0)
         self._weights: RNNWeights | None = None
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
+        self._is_closed = self._is_to_measure = False  # as long as there are no buffers
+        self._buffers: Any = None
+        self._backend: RNNBackend
+        self._call: CallArrays
+        if backend is not None:
+            self._prepare(*rnn_backends.on_device(backend, device))
+
+    def _prepare(self, backend: RNNBackend, device: int) -> None:
+        """Make everything that depends on the backend and the device."""
+        problem, generator = self._problem, None
+        if problem.drops and problem.batch:
+            generator = backend.generator(
+                self._dropout_state, device, self._spec, problem.options.algorithm
+            )
+        buffers = backend.buffer_plan(problem, device, generator)
+        self._backend, self._device = backend, device
+        # Only its checks are used, which need none of the arrays.
+        takes = buffers.plan.fits
+        self._call = CallArrays(backend, self._spec, device, takes, None, None, None, [])
+        self._buffers = buffers
+        if self._is_to_measure:
+            buffers.autotune()
+
+    def _prepare_for(self, x: object) -> None:
+        """Choose the backend and the device by the x of the first call."""
+        self._check_open()
+        array = as_array("x", x)
+        backend = rnn_backends.for_call(None, array)
+        device = backend.device_of("x", array)
+        if self._device is not None:
+            device = backend.check_device(self._device)
+        self._prepare(backend, device)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("this plan is closed")
 
     @property
     def problem(self) -> RNNProblem:
         """What the plan is for."""
-        return self._buffers.plan.problem
+        return self._problem
 
     @property
-    def device(self) -> int:
-        """The GPU that it runs on."""
+    def device(self) -> int | None:
+        """The GPU that it runs on; None if the arrays of the first call are to choose it."""
         return self._device
 
     def forward(
@@ -137,11 +167,13 @@ class RNNPlan:
         >>> import dnnffi
         >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
         >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
-        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference")
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5)
         >>> y, (h_n, c_n) = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
         >>> y.shape, c_n.shape
         ((5, 2, 4), (1, 2, 4))
         """
+        if self._buffers is None:
+            self._prepare_for(x)
         h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
@@ -163,7 +195,7 @@ class RNNPlan:
         >>> import dnnffi
         >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
         >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
-        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True)
         >>> y, h_n = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
         >>> dx, dh_0 = plan.backward_data(np.ones_like(y))
         >>> dx.shape, dh_0.shape
@@ -187,7 +219,7 @@ class RNNPlan:
         >>> import dnnffi
         >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
         >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
-        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True)
         >>> total = weights.like(np.zeros_like(weights.flat))
         >>> for x in np.ones((3, 5, 2, 3), np.float32):  # three batches
         ...     y, h_n = plan.forward(x, None, weights)
@@ -197,6 +229,8 @@ class RNNPlan:
         self._check_out_weights(out)
         if check_flag("accumulate", accumulate) and out is None:
             raise ValueError("accumulate=True needs out, which it adds to")
+        if self._buffers is None:
+            self._refuse_backward()
         _, gradient = self._buffers.backward(None, self._weights, None, out, accumulate)
         return self._checked_gradient(gradient)
 
@@ -217,7 +251,7 @@ class RNNPlan:
         >>> import dnnffi
         >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
         >>> weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
-        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference")
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, training=True)
         >>> y, h_n = plan.forward(np.ones((5, 2, 3), np.float32), None, weights)
         >>> (dx, dh_0), dweights = plan.backward(np.ones_like(y))
         >>> dx.shape, dweights.flat.size == weights.flat.size
@@ -236,6 +270,8 @@ class RNNPlan:
 
     def _gradients(self, dy: AnyArray | None, dhx: Any, out: Any) -> tuple[tuple[Any, ...], Any]:
         """(dy, dh_n, dc_n) made ready, and the arrays of ``out``."""
+        if self._buffers is None:
+            self._refuse_backward()
         plan = self._buffers.plan
         dh_n, dc_n = pair(self._spec, dhx, "dhx", ("dh_n", "dc_n"), partial=True)
         given = None if out is None else self._out(out, ("dx", "dh_0", "dc_0"))
@@ -245,6 +281,13 @@ class RNNPlan:
             call.optional("dh_n", dh_n, plan.h_shape),
             call.optional("dc_n", dc_n, plan.c_shape),
         ), given
+
+    def _refuse_backward(self) -> NoReturn:
+        """Raise the error for a backward call of a plan that was never called."""
+        self._check_open()
+        if not self._problem.training:
+            raise ContextError("this plan is for inference; make it with training=True")
+        raise ContextError("backward needs a forward before it")
 
     def _of_data(self, results: tuple[Any, ...]) -> Any:
         dx, dh_0, dc_0 = results
@@ -268,9 +311,14 @@ class RNNPlan:
         """Measure the candidates now, on scratch data, and use the fastest.
 
         Waits for the current stream. What was found is also used by the functions and kept on
-        disk, see ``DNNFFI_CACHE_DIR``.
+        disk, see ``DNNFFI_CACHE_DIR``. If the arrays are still to choose the backend, the first
+        call measures. Does nothing with the option ``tune="off"``, and on the reference.
         """
-        self._buffers.autotune()
+        if self._buffers is None:
+            self._check_open()
+            self._is_to_measure = True
+        else:
+            self._buffers.autotune()
 
     def capture(self, step: Callable[[], Any]) -> Any:
         """A whole step as one CUDA graph: what ``step()`` enqueues on the current stream.
@@ -280,8 +328,11 @@ class RNNPlan:
         call is there, and once more for the capture, which runs nothing. The result has
         ``launch()``, which enqueues the step on the current stream and returns what ``step``
         returned at the capture: arrays that each launch fills anew. Memory that ``step`` allocates
-        stays with the graph.
+        stays with the graph. A plan whose backend is not chosen yet is prepared for cuDNN.
         """
+        if self._buffers is None:
+            self._check_open()
+            self._prepare(*rnn_backends.on_device("cudnn", self._device))
         return self._buffers.capture(step)
 
     def report(self) -> str:
@@ -291,25 +342,29 @@ class RNNPlan:
         --------
         >>> import dnnffi
         >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
-        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5, backend="reference")
+        >>> plan = dnnffi.RNNPlan(spec, batch=2, steps=5)
         >>> "gru" in plan.report()
         True
         >>> plan.close()
         >>> plan.closed
         True
         """
+        if self._buffers is None:
+            return f"{self._problem}\nnot prepared: the arrays of the first call choose the backend"
         return str(self._buffers.report())
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return bool(self._buffers.closed)
+        return self._is_closed if self._buffers is None else bool(self._buffers.closed)
 
     def close(self) -> None:
         """Let go of descriptors, graphs and memory. A second call does nothing."""
         self._known_out.clear()
         self._weights = None
-        self._buffers.close()
+        self._is_closed = True
+        if self._buffers is not None:
+            self._buffers.close()
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable(self, "pickle plan.problem and RNNWeights, and make the plan anew")
