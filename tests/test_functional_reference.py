@@ -424,6 +424,19 @@ def test_missing_gradients_of_the_results_are_zero(mode):
         assert_same(backward(a.dy, (None, None)), backward(a.dy))
 
 
+def test_a_context_shows_its_network_its_arrays_and_whether_it_is_spent():
+    spec = network(num_layers=2, bidirectional=True)
+    x, weights = np.ones((5, 2, 3)), testing.weights(spec, 0)
+    y, _, ctx = dnnffi.lstm_forward(x, None, weights, num_layers=2, bidirectional=True)
+    text = (
+        "<RNNContext of lstm: x [5, 2, 3], y [5, 2, 10], hidden 5, 2 layers, bidirectional, "
+        "float64, reference, {}>"
+    )
+    assert repr(ctx) == text.format("ready for backward")
+    ctx.backward(y)
+    assert repr(ctx) == text.format("spent by backward")
+
+
 def test_a_second_backward_is_an_error_that_says_so():
     problem, a = example()
     *_, ctx = train(problem, a)

@@ -92,6 +92,14 @@ def test_a_problem_in_a_loop_is_tuned_and_replayed_and_stays_right(host):
     assert host.calls("cudnnRNNForward") == before + 1, "a replay is one call"
 
 
+def test_a_context_names_its_backend_and_device(host):
+    weights = weights_of(host)
+    x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
+    ctx = lstm_forward(x, None, weights)[-1]
+    assert "float64, cudnn device 0, ready for backward>" in repr(ctx)
+    assert host.calls("cudnnRNNForward") == 1  # showing it runs nothing
+
+
 def test_replays_see_what_changed_in_the_arrays(host):
     weights = weights_of(host)
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)

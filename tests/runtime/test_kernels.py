@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -200,3 +201,22 @@ def test_a_compiler_of_a_newer_cuda_than_the_drivers_is_refused(driver, compiler
     compiler_of_tests.version, compiler_of_tests.version_text = (14, 0), "14.0"
     with pytest.raises(UnsupportedError, match=r"NVRTC 14\.0: the driver supports CUDA 13"):
         Kernels(driver, compiler_of_tests, KernelCache(lambda: None))
+
+
+def test_the_time_of_a_compilation_is_logged(kernels, caplog):
+    with caplog.at_level("DEBUG", "dnnffi"):
+        kernels.get(SOURCE, "scale", 0)
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert re.fullmatch(r"compiled the kernel scale for sm_\d+ in \d+\.\d\d s", record.getMessage())
+
+
+def test_a_kernel_that_is_read_from_disk_is_logged_as_a_detail(
+    kernels, driver, compiler_of_tests, folder, caplog
+):
+    kernels.get(SOURCE, "scale", 0)
+    with caplog.at_level("DEBUG", "dnnffi"):
+        Kernels(driver, compiler_of_tests, KernelCache(lambda: folder)).get(SOURCE, "scale", 0)
+    (record,) = caplog.records
+    assert record.levelname == "DEBUG"
+    assert re.fullmatch(r"read the kernel scale for sm_\d+ from disk", record.getMessage())

@@ -55,6 +55,12 @@ def load(places, **files):
     return loader.load("Nice", tuple(places), opener(**files), "niceVersion", "pip install nice")
 
 
+def test_a_library_that_is_loaded_is_logged(caplog):
+    with caplog.at_level("INFO", "dnnffi"):
+        load([place("a", "x"), place("b", "y")], y=FakeLibrary("niceVersion"))
+    assert caplog.messages == ["loaded Nice from y, found via b"]
+
+
 def test_the_first_candidate_that_opens_is_taken():
     nice, other = FakeLibrary("niceVersion"), FakeLibrary("niceVersion")
     found = load([place("a", "x"), place("b", "y", "z"), place("c", "w")], z=nice, w=other)

@@ -62,6 +62,8 @@ PARTS = {
         "files.py",
         "cache_folder.py",
         "importing.py",
+        "log.py",
+        "annotations.py",
         "ownership.py",
         "typing.py",
     ),

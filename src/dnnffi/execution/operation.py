@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from dnnffi.device.interface import Graph, Launch, Stream
 from dnnffi.execution.measure import FAILURES
 from dnnffi.execution.replay import Addresses, GraphMemory, Replays
+from dnnffi.log import logger
 
 
 class Operation(Replays):
@@ -44,11 +46,18 @@ class Operation(Replays):
             launches.append(self._launch_on(stream))
             call(launches[0])
 
+        begun = time.perf_counter()
         try:
             graph: Graph = self._memory.capture(record)
-        except FAILURES:
+        except FAILURES as error:
+            logger.info(
+                "a capture failed, and calls run without a graph: %s: %s",
+                *(type(error).__name__, error),
+            )
             self._failed()
             return None
+        milliseconds = 1e3 * (time.perf_counter() - begun)
+        logger.debug("captured a call in %.2f ms, %d bytes", milliseconds, graph.nbytes)
         # Kernels may go with the descriptors that they were compiled for, as persist_dynamic's do,
         # and may use memory of the handle, which goes with its thread.
         graph.executor, graph.handle = executor, launches[0].owner

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from dnnffi.device.interface import MemoryWithGraphs
 from dnnffi.execution.cache import Once
 from dnnffi.execution.store import Store
+from dnnffi.log import logger
 
 MAX_CHECKED = 4
 """Candidates of a stored result that are run before it is given up: a bound for the first call."""
@@ -86,7 +87,12 @@ class Tuner(ABC, Generic[P, T]):
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             self._store.warn(f"a tuning result is ignored: {error!r}")
             return None
-        return None if found is None else self._checked(found, problem, device)
+        if found is None:
+            return None
+        checked = self._checked(found, problem, device)
+        outcome = "is used" if checked is not None else "is not used: no candidate passed"
+        logger.info("the result of an earlier process for %s %s", problem, outcome)
+        return checked
 
     @abstractmethod
     def _measured(self, problem: P, device: int) -> T | None:

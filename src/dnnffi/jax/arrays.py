@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.errors import PerformanceWarning
+from dnnffi.log import logger
 
 
 def as_jax(name: str, value: Any) -> Any:
@@ -41,6 +42,7 @@ def platform_of(operands: Iterable[Any]) -> str:
 @cache
 def warn_once(text: str) -> None:
     """Warn that a call runs elsewhere than it was meant to; the same text once a process."""
+    logger.info("%s", text)
     warnings.warn(f"{text} (said once)", PerformanceWarning, stacklevel=2)
 
 

@@ -87,6 +87,21 @@ class RNNContext(Generic[ArrayT]):
         """Whether a backward pass has used up what the forward pass saved."""
         return self._saved is None
 
+    def __repr__(self) -> str:
+        call, plan = self._call, self._plan
+        spec, backend = plan.problem.spec, call.backend.name
+        parts = [
+            f"x {list(plan.x_shape)}",
+            f"y {list(plan.y_shape)}",
+            f"hidden {spec.hidden_size}",
+            f"{spec.num_layers} layer{'s' * (spec.num_layers > 1)}",
+            *("bidirectional",) * spec.bidirectional,
+            spec.dtype,
+            "reference" if backend == "reference" else f"{backend} device {call.device}",
+            "spent by backward" if self.is_spent else "ready for backward",
+        ]
+        return f"<RNNContext of {spec.mode}: {', '.join(parts)}>"
+
     def __reduce__(self) -> NoReturn:
         raise not_picklable(
             self,

@@ -22,6 +22,7 @@ from dnnffi.execution.cache import Living, PlanCache
 from dnnffi.execution.fork import guard
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
+from dnnffi.log import logger
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.tuning import BUDGET, RNNTuner, RouteChoice
 from dnnffi.spec.problem import RNNProblem
@@ -268,7 +269,10 @@ class Network:
                 networks = {
                     name: self._candidates.network(problem, name, launch) for name in known.used
                 }
-        except FAILURES:
+        except FAILURES as error:
+            names = " or ".join(known.used)
+            reason = f"{type(error).__name__}: {error}"
+            logger.info("%s cannot be made for %s: %s", names, problem, reason)
             return False
         found.choice = Choice(known, networks, found.sizes)
         self.version += 1

@@ -16,6 +16,7 @@ from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
+from dnnffi.log import logger
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import PlanParts
 from dnnffi.rnn.route import Route
@@ -97,7 +98,8 @@ class Operations:
             if known is None:
                 try:
                     known = self._staging = Staging(self._problem, self._memory), stream.ptr
-                except FAILURES:
+                except FAILURES as error:
+                    logger.debug("no arrays for copies: %s: %s", type(error).__name__, error)
                     return False
             staging, own_stream = known
             if stream.ptr != own_stream or stream.ptr == PER_THREAD_STREAM:

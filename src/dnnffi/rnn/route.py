@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.execution.measure import FAILURES
+from dnnffi.log import logger
 from dnnffi.rnn.network import CALLS_BEFORE_TUNING, Choice, Network
 from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.problem import RNNProblem
@@ -183,12 +184,15 @@ class RouteFinder:
             launch = network.parts.launch(stream)
             try:
                 direct = choice.direct.bind(self._problem, launch, self._generator, is_exact=False)
-            except FAILURES:
-                pass  # it is not for these sizes
+            except FAILURES as error:  # it is not for these sizes
+                self._log_refused(choice.found.direct, error)
             else:
                 self._runs_choice = True
+                logger.debug("%s runs %s, as was measured", choice.found.direct, self._problem)
                 return Route.of(direct)
-        return Route.of(network.by_rule(self._problem, self._generator))
+        executor = network.by_rule(self._problem, self._generator)
+        logger.debug("%s runs %s by rule", executor.algorithm, self._problem)
+        return Route.of(executor)
 
     def _use(self, choice: Choice) -> None:
         """Use a choice for all calls from now on; one that cannot be bound is left out."""
@@ -200,8 +204,10 @@ class RouteFinder:
                     replayed = direct
                 elif choice.replayed is not None:
                     replayed = self._bound(choice.replayed)
-        except FAILURES:
+        except FAILURES as error:
+            self._log_refused(" or ".join(choice.found.used), error)
             return
+        logger.debug("%s runs %s from now on", " and ".join(choice.found.used), self._problem)
         self._used, self._runs_choice, self._stopped = choice, True, False
         self.route = Route.of(direct, replayed, choice.found.staged)
         self.forget_graphs()
@@ -213,7 +219,8 @@ class RouteFinder:
         try:
             with self.network.on_device():
                 replayed = self._bound(choice.replayed)
-        except FAILURES:
+        except FAILURES as error:
+            self._log_refused(str(choice.found.replayed), error)
             self._stopped = True
             return
         self.route = Route.of(direct, replayed, choice.found.staged)
@@ -222,6 +229,10 @@ class RouteFinder:
     def _bound(self, candidate: PreparedNetwork) -> AddressExecutor:
         launch = self.network.launch()
         return candidate.bind(self._problem, launch, self._generator, is_exact=True)
+
+    def _log_refused(self, candidate: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        logger.info("%s was measured but cannot run %s: %s", candidate, self._problem, reason)
 
     def stop_replaying(self) -> None:
         """Go on without graphs: a capture has failed."""

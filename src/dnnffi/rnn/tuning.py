@@ -28,6 +28,7 @@ from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement,
 from dnnffi.execution.store import checked_time
 from dnnffi.execution.tolerance import tolerance
 from dnnffi.execution.tuner import MAX_CHECKED, Tuner
+from dnnffi.log import log_measurement, logger
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
 from dnnffi.spec.problem import RNNProblem
@@ -151,6 +152,7 @@ def tune(
             except FAILURES as error:
                 refused[name] = f"{type(error).__name__}: {error}"
                 if not expected:
+                    logger.info("%s cannot be measured: %s: %s", problem, name, refused[name])
                     return None
                 continue
             finally:
@@ -403,9 +405,13 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
         class if that has none yet.
         """
         where = device, self._memory, self._launch_on
+        begun = time.perf_counter()
         found = tune(self._candidates, problem, *where, budget=budget, borrowed=borrowed)
         if found is None:
             return None
+        times = {name: taken.fastest for name, taken in found.times.items()}
+        used = " and as a CUDA graph ".join(found.used)
+        log_measurement(problem, used, times, found.refused, time.perf_counter() - begun)
         self._keep(problem, device, found)
         in_class = problem._replace(options=problem.options._replace(tune="auto"))
         if in_class != problem and self.find(in_class, device) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -16,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from dnnffi.cache_folder import cache_folder
 from dnnffi.errors import CudaError, LibraryNotFoundError, UnsupportedError
+from dnnffi.log import logger
 from dnnffi.runtime.cuda._cdef import ffi
 from dnnffi.runtime.cuda.driver import Driver, load_driver
 from dnnffi.runtime.kernel_cache import KernelCache, KernelKey
@@ -239,8 +241,13 @@ class Kernels:
         key = KernelKey(source, OPTIONS, self._compiler.version, target.arch)
         image = self._cache.read(key)
         if image is None:
+            begun = time.perf_counter()
             image = self._compiler.compile(source, f"{name}.cu", target, OPTIONS)
+            seconds = time.perf_counter() - begun
+            logger.info("compiled the kernel %s for %s in %.2f s", name, target.arch, seconds)
             self._cache.write(key, image)
+        else:
+            logger.debug("read the kernel %s for %s from disk", name, target.arch)
         return image
 
 

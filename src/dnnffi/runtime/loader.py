@@ -14,6 +14,7 @@ from _cffi_backend import FFI
 from dnnffi import files
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.importing import import_lock
+from dnnffi.log import logger
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def load(
                         f"{place.found_via}: {candidate} (not {library}: no {required_symbol})"
                     )
                     continue
-                return Loaded(lib, loaded_path(candidate), place.found_via)
+                path = loaded_path(candidate)
+                logger.info("loaded %s from %s, found via %s", library, path, place.found_via)
+                return Loaded(lib, path, place.found_via)
             if not candidates:
                 searched.append(f"{place.found_via}: nothing there")
             elif place.decisive:

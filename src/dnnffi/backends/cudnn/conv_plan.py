@@ -6,6 +6,7 @@ Every thread has plans of cuDNN's of its own: cuDNN does not promise that thread
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,7 @@ from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import guard
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.remembered import Remembered
+from dnnffi.log import logger
 from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
 from dnnffi.spec.layouts import is_packed
 
@@ -144,7 +146,10 @@ class CudnnConvPlan(ConvProblemPlan):
         asked = self._resources.library, self.problem, launch
         recipes = self._class.recipes
         executors = ConvExecutors(*asked, specialized=specialized, recipes=recipes)
+        begun = time.perf_counter()
         executor = self._first_executor(executors)
+        milliseconds = 1e3 * (time.perf_counter() - begun)
+        logger.debug("%s runs %s; made in %.1f ms", executor, self.problem, milliseconds)
         self._choice = executor.choice
         launch_on, stop = partial(self._launch, self.device), self._captures.stop
         operation = Operation(self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT)
@@ -165,6 +170,7 @@ class CudnnConvPlan(ConvProblemPlan):
                 return executors.made_again(choice)
             except (CudnnError, UnsupportedError, ValueError) as error:
                 self.fallen.append(f"{choice}: {error}")
+                logger.info("%s of the size class cannot run %s: %s", choice, self.problem, error)
                 state.num_refused += 1
         executor = next(executors, None)
         if executor is None:
@@ -185,6 +191,7 @@ class CudnnConvPlan(ConvProblemPlan):
             ):
                 own.executor = executor
                 self._choice = executor.choice
+                logger.info("%s runs instead of %s", executor.choice, self.fallen[-1])
                 if failed not in self._resources.graphs.of_users:
                     failed.close()
                 return True

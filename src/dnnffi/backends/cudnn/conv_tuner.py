@@ -5,6 +5,7 @@ Measuring itself is in `conv_tuning`.
 
 from __future__ import annotations
 
+import time
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.store import checked_time
 from dnnffi.execution.tuner import Tuner
+from dnnffi.log import log_measurement, logger
 from dnnffi.spec.checks import check_integer
 from dnnffi.spec.conv_problem import ConvProblem
 
@@ -138,8 +140,13 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         choices = None
         if known is not None:
             choices = [choice for choice, _ in known.candidates[:MAX_KNOWN]]
+        begun = time.perf_counter()
         found = measure_plans(problem, device, self._resources, choices)
-        if found is not None:
+        if found is None:
+            logger.info("%s cannot be measured", problem)
+        else:
+            seconds = time.perf_counter() - begun
+            log_measurement(problem, str(found.choice), found.times, found.refused, seconds)
             self.state(problem, device).adopt(found)
             for other in size_class(problem).neighbours():
                 state = self._states.find((layer_of(problem), other, device))

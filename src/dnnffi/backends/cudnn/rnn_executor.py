@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.algorithm import known_wrong, rule
 from dnnffi.backends.cudnn.descriptors import (
@@ -19,6 +21,7 @@ from dnnffi.backends.rnn_interface import (
 from dnnffi.backends.vendor.rnn_executor import VendorRNNExecutor
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
+from dnnffi.log import logger
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import PACKED
 
@@ -49,11 +52,12 @@ class CudnnRNNExecutor(VendorRNNExecutor):
     def _describe(self, launch: Launch) -> None:
         try:
             super()._describe(launch)
-        except UnsupportedError:
+        except UnsupportedError as error:
             if self.problem.options.algorithm != "auto" or self.algorithm == "standard":
                 raise
             # The rule guessed what this version, or this GPU, does not have. Who named an
             # algorithm gets that one or an error.
+            logger.info("standard runs instead of %s, which was refused: %s", self.algorithm, error)
             self.algorithm = "standard"
             super()._describe(launch)
 
@@ -74,7 +78,10 @@ class CudnnRNNExecutor(VendorRNNExecutor):
         self._c = self._own(TensorDescriptor(spec.dtype, problem.c_shape, library=library))
         if self.algorithm == "persist_dynamic":
             arguments = handle.pointer, self._rnn.pointer, problem.batch
+            begun = time.perf_counter()
             library.call("cudnnBuildRNNDynamic", *arguments, problem=problem)
+            seconds = time.perf_counter() - begun
+            logger.info("cuDNN compiled persist_dynamic in %.2f s for %s", seconds, problem)
         workspace, reserve = ffi.new("size_t *"), ffi.new("size_t *")
         library.call(
             "cudnnGetRNNTempSpaceSizes",

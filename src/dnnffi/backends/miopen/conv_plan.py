@@ -5,6 +5,7 @@ On arrays of CuPy for ROCm this was written by its documentation and not run.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from dnnffi.backends.conv_interface import (
@@ -25,6 +26,7 @@ from dnnffi.device.interface import AnyArray, Array, Launch
 from dnnffi.errors import MiopenError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import new_lock
+from dnnffi.log import logger
 from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
 
 _MOST_KEPT = 1024
@@ -90,6 +92,7 @@ class MiopenConvPlan(ConvProblemPlan):
                 self.executor.compile(launch, solution)
             except (MiopenError, UnsupportedError) as error:
                 self.fallen.append(f"{solution}: {error}")
+                logger.info("a solution of MIOpen cannot be compiled: %s", self.fallen[-1])
                 first = first or error
             else:
                 self._solution = solution
@@ -103,6 +106,7 @@ class MiopenConvPlan(ConvProblemPlan):
             if self._solution is not failed:
                 return True  # another thread has
             self.fallen.append(f"{failed}: {error}")
+            logger.info("a solution of MIOpen failed: %s", self.fallen[-1])
             solutions = self.executor.solutions
             after = solutions[solutions.index(failed) + 1 :]
             if after:
@@ -111,9 +115,12 @@ class MiopenConvPlan(ConvProblemPlan):
 
     def _search(self, launch: Launch, at: ConvAddresses) -> None:
         """Measure unless that was done; if several threads do, the first result counts."""
+        begun = time.perf_counter()
         found = self._searches.get(
             self._search_key(), lambda: self.executor.search(launch, at, self._allocate)
         )
+        seconds = time.perf_counter() - begun
+        logger.info("MIOpen searched in %.2f s for %s: %s", seconds, self.problem, found.algorithm)
         self.executor.ask(launch, found)
         self._choose(launch)
         self._searched = self._is_measured = True
@@ -195,6 +202,7 @@ class MiopenConvPlan(ConvProblemPlan):
                 workspace, _kept = self._allocate(smaller.workspace_bytes)
             except Exception:  # as above
                 continue
+            logger.info("%s runs without memory for the workspace of %s", smaller, solution)
             self.executor.convolve(launch, at._replace(workspace=workspace), smaller)
             return True
         return False

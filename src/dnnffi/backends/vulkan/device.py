@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,6 +13,7 @@ from dnnffi.backends.vulkan.native import Functions
 from dnnffi.errors import DnnffiError, LibraryNotFoundError, UnsupportedError, VulkanError
 from dnnffi.execution.cache import Once
 from dnnffi.importing import import_lock
+from dnnffi.log import logger
 
 INSTALL = "pip install 'dnnffi[vulkan]'"
 INSTALL_DRIVER = (
@@ -117,6 +119,7 @@ class Device:
                 numbers[step * apart // 4] = step
             self.step_offsets = self.functions.offsets([step * apart for step in range(MOST_STEPS)])
             self.steps = self.native.create_buffer_with_data(data=numbers, usage=self.usage.UNIFORM)
+        logger.info("opened the Vulkan adapter %s", adapter)
         self.lost = False
         self._pipelines: Once[str, Pipeline] = Once()
         self.subgroup = self._subgroup_size() if _SUBGROUP in self.native.features else 0
@@ -191,8 +194,12 @@ class Device:
         """The compiled kernel of ``source``, whose bindings are ``names``."""
 
         def make() -> Pipeline:
+            begun = time.perf_counter()
             with self.errors("compiling a kernel"):
-                return Pipeline(self.native, source, names)
+                made = Pipeline(self.native, source, names)
+            milliseconds = 1e3 * (time.perf_counter() - begun)
+            logger.debug("compiled a kernel for %s in %.1f ms", self.adapter, milliseconds)
+            return made
 
         return self._pipelines.get(source, make)
 
