@@ -217,9 +217,9 @@ FUSED = {
         r"^x must have 4 dimensions, as the weights; got \(2, 4, 5\)$",
     ),
     "x of other channels": (
-        lambda a: a.at(0, zeros(2, 6, 5, 7)),
+        lambda a: a.at(0, zeros(2, 8, 5, 7)),
         ValueError,
-        r"^x must have 4 channels \(from the weights, 2 group\(s\)\); got shape \(2, 6, 5, 7\)$",
+        r"^x must have 4 channels \(from the weights, 2 group\(s\)\); got shape \(2, 8, 5, 7\)$",
     ),
     "x of no width": (
         lambda a: a.at(0, zeros(2, 4, 5, 0)),

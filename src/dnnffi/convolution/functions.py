@@ -46,6 +46,7 @@ from dnnffi.spec.conv import (
     check_shape,
     per_dimension,
 )
+from dnnffi.spec.conv_cause import Shapes, conv_cause
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions, ConvOptionsDict, conv_options
 from dnnffi.spec.conv_problem import (
     ARGUMENTS,
@@ -56,7 +57,7 @@ from dnnffi.spec.conv_problem import (
     check_activation,
 )
 from dnnffi.spec.layouts import CHANNELS_FIRST, memory_layout
-from dnnffi.spec.names import Activation, BackendName, DType
+from dnnffi.spec.names import Activation, BackendName, DType, Operation
 
 Sizes = int | Sequence[int]
 
@@ -524,23 +525,30 @@ def _checked(
     _check_dtype(names[0], first)
     name = "w_shape" if operation == BACKWARD_WEIGHTS else "w"
     rest = groups, transposed, first.dtype.name, name
-    if len(w_shape) == rank + 2:
-        spec = _spec_of(w_shape, sizes, *rest)
-    else:  # sizes have the rank of the first array, and the error is of the weights
-        spec = _make_spec(w_shape, geometry, *rest)
-    problem = ConvProblem.of(
-        operation,
-        spec,
-        x_shape,
-        layout=layout or CHANNELS_FIRST,
-        activation=activation,
-        residual=residual,
-        alpha=alpha,
-        bias=bias,
-        options=options,
-    )
-    # Before a library is asked for a plan.
-    _check_arrays(found, problem.argument_shapes, device, names, arrays)
+    try:
+        if len(w_shape) == rank + 2:
+            spec = _spec_of(w_shape, sizes, *rest)
+        else:  # sizes have the rank of the first array, and the error is of the weights
+            spec = _make_spec(w_shape, geometry, *rest)
+        problem = ConvProblem.of(
+            operation,
+            spec,
+            x_shape,
+            layout=layout or CHANNELS_FIRST,
+            activation=activation,
+            residual=residual,
+            alpha=alpha,
+            bias=bias,
+            options=options,
+        )
+        # Before a library is asked for a plan.
+        _check_arrays(found, problem.argument_shapes, device, names, arrays)
+    except ValueError as error:
+        shapes = {names[0]: first.shape, names[1]: second.shape, "x": x_shape, "w": w_shape}
+        cause = _cause(operation, shapes, (names[0], names[1]), sizes, groups, transposed)
+        if cause is None:
+            raise
+        raise ValueError(f"{error}; {cause}") from None
     return found.plans.get(key, lambda: found.prepare(problem, device)), arrays
 
 
@@ -560,6 +568,30 @@ def _make_spec(
         transposed=transposed,
         dtype=dtype,
         name=name,
+    )
+
+
+def _cause(
+    operation: Operation,
+    shapes: Shapes,
+    arrays: tuple[str, str],
+    sizes: tuple[Any, ...],
+    groups: int,
+    transposed: bool,
+) -> str | None:
+    """Return the likely cause of shapes that do not fit together."""
+
+    def fits(shapes: Shapes, groups: int, transposed: bool) -> bool:
+        try:
+            spec = _make_spec(shapes["w"], sizes, groups, transposed, "float32", "w")
+            problem = ConvProblem.of(operation, spec, shapes["x"])
+        except ValueError:
+            return False
+        found = {"x": problem.x_shape, "w": spec.weight_shape, "dy": problem.y_shape}
+        return all(found[name] == shape for name, shape in shapes.items())
+
+    return conv_cause(
+        {name: tuple(shape) for name, shape in shapes.items()}, arrays, groups, transposed, fits
     )
 
 

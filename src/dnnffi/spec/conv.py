@@ -438,7 +438,8 @@ def _halves(totals: Sequence[int]) -> Sides:
 def check_shape(name: str, value: object) -> tuple[int, ...]:
     """``value`` as a shape of 3 to 5 dimensions; errors name the argument."""
     if isinstance(value, _TEXT) or not isinstance(value, Sequence):
-        raise TypeError(f"{name} must be a tuple of integers; got {type(value).__name__}")
+        hint = "; give its shape, since the result is returned" if hasattr(value, "shape") else ""
+        raise TypeError(f"{name} must be a tuple of integers; got {type(value).__name__}{hint}")
     if len(value) - 2 not in RANKS:
         raise ValueError(f"{name} must be a shape of 3, 4 or 5 dimensions; got {len(value)}")
     return tuple(
