@@ -250,6 +250,14 @@ def test_the_gradient_of_a_bias_of_no_batch_is_0(user):
     assert np.array(found).tolist() == [0, 0, 0]
 
 
+def test_a_further_gradient_of_a_bias_allocates_its_result_alone(user):
+    dy = user.put(np.ones((2, 3, 4), "f4"))
+    dnnffi.conv_backward_bias(dy, backend="cudnn", options={"allocator": user})
+    del user.calls[:]
+    dnnffi.conv_backward_bias(dy, backend="cudnn", options={"allocator": user})
+    assert [shape for shape, *_ in user.calls] == [(3,)]
+
+
 # Tuning, replay, kernels
 
 

@@ -9,7 +9,7 @@ from dnnffi.backends.backend import Backend
 from dnnffi.backends.registry import REFERENCE, backend_of, kind_error, named
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.device.external import device_array
+from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.host import HOST, external_array, is_on_host
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.cache import Once
@@ -90,15 +90,12 @@ def resources_of(backend: Backend, *, external: bool = False) -> Resources:
     if external:
         library = library.without_cupy()
     key = backend.name, external
-
-    def make() -> Resources:
-        return Resources(backend, library, external=external)
-
-    found = _kept.get(key, make)
-    if found.library is not library:  # the process may use another than it did
+    found = _kept.find(key)
+    if found is not None and found.library is library:
+        return found
+    if found is not None:  # the process may use another library than it did
         _kept.drop(key, found)
-        found = _kept.get(key, make)
-    return found
+    return _kept.get(key, lambda: Resources(backend, library, external=external))
 
 
 def used_resources() -> list[Resources]:
@@ -167,7 +164,8 @@ class Backends(Generic[R, D]):
                 f"options['allocator'] is for the backends 'cudnn', 'miopen' and 'reference'; "
                 f"got {record.name!r}"
             )
-        if record is REFERENCE or (record is None and is_on_host(value)):
+        is_read = value.__class__ is DeviceArray  # as dnnffi.torch passes them: no protocol
+        if record is REFERENCE or (record is None and not is_read and is_on_host(value)):
             return self._reference, HOST, external_array(argument, value, HOST, strided=strided)
         array = device_array(argument, value, strided=strided)
         record = backend_of(name, array, external=True)
@@ -194,12 +192,9 @@ class Backends(Generic[R, D]):
     def _on(self, record: Backend, *, external: bool) -> D:
         resources = resources_of(record, external=external)
         key = record.name, external
-
-        def make() -> tuple[Resources, D]:
-            return resources, self._make(record, resources)
-
-        found = self._made.get(key, make)
-        if found[0] is not resources:  # those of another library, which the process used before
+        found = self._made.find(key)
+        if found is not None and found[0] is resources:
+            return found[1]
+        if found is not None:  # of another library, which the process used before
             self._made.drop(key, found)
-            found = self._made.get(key, make)
-        return found[1]
+        return self._made.get(key, lambda: (resources, self._make(record, resources)))[1]

@@ -116,6 +116,12 @@ def _in_bytes(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(step * itemsize for step in strides)
 
 
+@lru_cache(maxsize=1024)
+def _in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return strides of bytes in elements."""
+    return tuple(step // itemsize for step in strides)
+
+
 class Allocation(NamedTuple):
     """PyTorch's allocator and current stream on a GPU, as `dnnffi.foreign.using` takes them."""
 
@@ -146,7 +152,7 @@ class TensorAllocator(TrustedAllocator):
         if strides is None:
             tensor = torch.empty(shape, dtype=kind, device=self._device)
         else:
-            steps = tuple(step // dtype.itemsize for step in strides)
+            steps = _in_elements(strides, dtype.itemsize)
             tensor = torch.empty_strided(shape, steps, dtype=kind, device=self._device)
         at = KIND, self._index, tensor.data_ptr()
         return DeviceArray(tensor, *at, shape, dtype, strides=strides)

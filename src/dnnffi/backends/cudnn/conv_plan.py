@@ -450,7 +450,7 @@ class CudnnConvolutions(ConvSource):
                     f"without CuPy the gradient of a bias has at most {MAX_POSITIONS:,} positions "
                     f"for each channel; dy has shape {dy.shape}",
                 )
-            return bias_gradient(dy, device, memory)
+            return bias_gradient(dy, device, memory, self._resources.workspaces)
 
     def clear(self) -> None:
         self.tuner.clear()

@@ -15,6 +15,7 @@ from dnnffi.backends.own.relayout import relayout
 from dnnffi.device.arrays import in_layout, is_external
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, Launch, MemoryWithGraphs
+from dnnffi.execution.workspaces import Workspaces
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.layouts import (
     CHANNELS_FIRST,
@@ -157,11 +158,14 @@ def can_sum(shape: tuple[int, ...]) -> bool:
     return 0 < batch * prod(sizes) <= MAX_POSITIONS
 
 
-def bias_gradient(dy: AnyArray, device: int, memory: MemoryWithGraphs) -> AnyArray:
+def bias_gradient(
+    dy: AnyArray, device: int, memory: MemoryWithGraphs, workspaces: Workspaces | None = None
+) -> AnyArray:
     """Return the sum [K] of dy [N, K, ...] over all but its channels, where it `can_sum`.
 
     ``memory`` has dy, on ``device``, which is current; dy begins at a multiple of its elements'
-    size. With gaps it is copied.
+    size. With gaps it is copied. With ``workspaces`` the workspace is that of the stream, which
+    saves an allocation.
     """
     gradient = _gradient(dy.shape, dy.strides, dy.dtype, device, cast("Any", memory))
     stream = memory.current_stream()
@@ -169,15 +173,24 @@ def bias_gradient(dy: AnyArray, device: int, memory: MemoryWithGraphs) -> AnyArr
     if gradient is None:
         last = memory_layout(dy.shape, dy.strides) == CHANNELS_LAST
         if not is_external(dy.__class__):
-            return bias_gradient(in_layout(dy, channels_last=last), device, memory)
+            return bias_gradient(in_layout(dy, channels_last=last), device, memory, workspaces)
         strides = tuple(step * dy.dtype.itemsize for step in packed_strides(dy.shape, last))
         packed = memory.empty_strided(dy.shape, dy.dtype, strides, dy.nbytes)
         relayout(dy, packed, launch, memory)
-        return bias_gradient(packed, device, memory)
+        return bias_gradient(packed, device, memory, workspaces)
     refuse_in_capture(stream.ptr)  # before anything is allocated there
     db = memory.empty((dy.shape[1],), dy.dtype)
-    workspace = memory.empty((gradient.workspace_bytes,), memory.dtype("uint8"))
-    gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
+    nbytes = gradient.workspace_bytes
+    if workspaces is None or (stream.ptr and memory.is_capturing(stream)):
+        # In a capture of the user's, whose graph has to own it, a new one.
+        workspace = memory.empty((nbytes,), memory.dtype("uint8"))
+        gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
+        return db
+    workspace = workspaces.take(device, stream.ptr, nbytes)
+    try:
+        gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
+    finally:
+        workspaces.give_back(device, stream.ptr, workspace)
     return db
 
 

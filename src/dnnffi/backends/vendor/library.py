@@ -83,10 +83,12 @@ class VendorLibrary(ABC):
 
         It is a separate library object: calls on CuPy's arrays do not know about it.
         """
-        opened = self.lib, self.path, self.found_via
-        found: Self = self._without_cupy.get(
-            None, lambda: type(self)(*opened, memory=ExternalMemory(self.kind))
-        )
+        found: Self | None = self._without_cupy.find(None)
+        if found is None:
+            opened = self.lib, self.path, self.found_via
+            found = self._without_cupy.get(
+                None, lambda: type(self)(*opened, memory=ExternalMemory(self.kind))
+            )
         return found
 
     def is_without_cupy(self, other: object) -> bool:
