@@ -107,6 +107,11 @@ NOT_AN_ARRAY = r"must be a NumPy or CuPy array, or an object with DLPack"
 
 X = {
     "a list": (lambda a: a._replace(x=a.x.tolist()), TypeError, f"^x {NOT_AN_ARRAY}.*got list$"),
+    "packed rows of PyTorch": (
+        lambda a: a._replace(x=SimpleNamespace(data=a.x, batch_sizes=[1])),
+        TypeError,
+        r"; got SimpleNamespace; give its data, with batch_sizes=x.batch_sizes$",
+    ),
     "None": (lambda a: a._replace(x=None), TypeError, f"^x {NOT_AN_ARRAY}.*got NoneType$"),
     "masked": (
         lambda a: a._replace(x=np.ma.masked_array(a.x, mask=a.x > 0)),
@@ -345,6 +350,16 @@ WEIGHTS = {
         lambda a: a._replace(weights=SimpleNamespace(state_dict=dict)),
         TypeError,
         r"; got SimpleNamespace; RNNWeights.from_torch takes its state_dict\(\)$",
+    ),
+    "a layer of Keras": (
+        lambda a: a._replace(weights=SimpleNamespace(get_weights=list)),
+        TypeError,
+        r"; got SimpleNamespace; RNNWeights.from_keras takes a layer of Keras$",
+    ),
+    "lists of layers": (
+        lambda a: a._replace(weights=[list(a.weights), list(a.weights)]),
+        TypeError,
+        r"^weights must be one list of arrays; got a list of lists, as of layers: join them as \[",
     ),
     "a flat buffer in a list": (
         lambda a: a._replace(weights=[np.concatenate([w.ravel() for w in a.weights])]),

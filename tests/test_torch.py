@@ -369,6 +369,10 @@ def test_results_are_gone_with_their_last_name():
     ("change", "error"),
     [
         ({"x": np.ones((5, 2, 3))}, r"^x must be a torch.Tensor; got ndarray"),
+        (
+            {"x": "packed"},
+            r"^x must be a torch.Tensor; got PackedSequence; give its data, with batch_sizes=x.ba",
+        ),
         ({"hx": 3}, r"^hx of an LSTM must be \(h_0, c_0\) or None; got int"),
         ({"hx": (3, None)}, r"^h_0 must be a torch.Tensor; got int"),
         ({"weights": [1]}, r"^weights\[0\] must be a torch.Tensor; got int"),
@@ -388,6 +392,8 @@ def test_a_wrong_argument_of_a_network_is_named(change, error):
     given = {"x": draw(5, 2, 3), "hx": None, "weights": list(module_of("lstm").parameters())}
     made = {"flat": lambda: torch.ones(112), "module": lambda: module_of("lstm")}
     given |= change
+    if isinstance(given["x"], str):
+        given["x"] = torch.nn.utils.rnn.pack_padded_sequence(draw(5, 2, 3), [5, 4])
     if given["weights"] in list(made):
         given["weights"] = made[given["weights"]]()
     arguments = [given.pop(name) for name in ("x", "hx", "weights")]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -230,7 +231,7 @@ def test_too_few_and_too_many_weights():
         r"^weights: {} arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 or 3 or 4 or 5 "
         r"\(2, 3, 4, 5 for each layer and direction\)$"
     )
-    for shapes in ([], LSTM[:1], LSTM * 2):
+    for shapes in ([], LSTM[:1], LSTM + LSTM[:2]):
         with pytest.raises(ValueError, match=message.format(len(shapes))):
             infer(*shapes)
 
@@ -439,6 +440,57 @@ def test_the_order_of_sorted_names_is_recognised(keywords, fields):
     given = [shapes[name] for name in sorted(shapes)]
     with pytest.raises(ValueError, match=r"; they fit in the alphabetical order of PyTorch's name"):
         infer(*given, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("fields", "keywords", "meant"),
+    [
+        ({"num_layers": 2}, {}, "num_layers=2"),
+        ({"num_layers": 3}, {"num_layers": 2}, "num_layers=3"),
+        ({"num_layers": 2, "bias": False, "proj_size": 2}, {}, "num_layers=2"),
+        ({"bidirectional": True}, {}, "bidirectional=True"),
+        ({}, {"bidirectional": True}, "bidirectional=False"),
+        (
+            {"num_layers": 2, "bidirectional": True},
+            {},
+            "num_layers=2, bidirectional=True",
+        ),
+    ],
+    ids=str,
+)
+def test_weights_of_other_layers_or_directions_are_recognised(fields, keywords, meant):
+    shapes = [p.shape for p in make(**fields).parameter_shapes()]
+    with pytest.raises(ValueError, match=rf"; they fit with {meant}$"):
+        infer(*shapes, **keywords)
+
+
+def test_weights_of_two_layers_or_two_directions_name_both():
+    with pytest.raises(ValueError, match=r"; they fit with bidirectional=True or with num_layers"):
+        infer(*[(20, 5)] * 4)  # without biases, I = H
+
+
+KERAS = [(3, 20), (5, 20), (20,)]
+DENSE = [(5, 1), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "mode", "layers"),
+    [
+        (KERAS + DENSE, "lstm", "weights[0:3] are"),
+        ([(100, 3), *KERAS, *DENSE], "lstm", "weights[1:4] are"),
+        ([*KERAS, (5, 20), (5, 20), (20,)], "lstm", "weights[0:3] and weights[3:6] are"),
+        ([(3, 15), (5, 15), (2, 15)], "gru", "weights[0:3] are"),
+        ([(3, 20), (5, 20), *DENSE], "lstm", "weights[0:2] are"),
+    ],
+    ids=str,
+)
+def test_weights_of_a_model_of_keras_are_recognised(shapes, mode, layers):
+    message = (
+        rf"; {re.escape(layers)} as a layer of Keras lists its arrays, and model.get_weights\(\) "
+        rf"those of all layers: RNNWeights.from_keras takes those of a layer$"
+    )
+    with pytest.raises(ValueError, match=message):
+        infer(*shapes, mode=mode)
 
 
 def test_shapes_of_no_network_have_no_likely_cause():

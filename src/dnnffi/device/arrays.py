@@ -79,7 +79,7 @@ def as_array(name: str, value: object) -> AnyArray:
         return host_array(name, value)
     raise TypeError(
         f"{name} must be a NumPy or CuPy array, or an object with DLPack, __array_interface__ or "
-        f"__cuda_array_interface__; got {type(value).__name__}"
+        f"__cuda_array_interface__; got {type(value).__name__}{instead_of(name, value)}"
     )
 
 
@@ -94,6 +94,13 @@ def _not_of_numpy(name: str, exported: Any, error: Exception) -> np.ndarray[Any,
     if found is None:
         raise cannot_be_seen(name, error) from error
     return found
+
+
+def instead_of(name: str, value: object) -> str:
+    """What to give instead of something that is no array, to end an error message; or nothing."""
+    if hasattr(value, "batch_sizes") and hasattr(value, "data"):  # PyTorch's PackedSequence
+        return f"; give its data, with batch_sizes={name}.batch_sizes"
+    return ""
 
 
 def cannot_be_seen(name: str, error: Exception) -> TypeError:

@@ -334,6 +334,8 @@ def _taken_by(weights: object) -> str:
         return "; RNNWeights.load reads a file"
     if isinstance(weights, Iterator):
         return "; list makes a sequence of one"
+    if hasattr(weights, "get_weights"):
+        return "; RNNWeights.from_keras takes a layer of Keras"
     if hasattr(weights, "state_dict"):
         return "; RNNWeights.from_torch takes its state_dict()"
     if getattr(weights, "ndim", None) == 1:
@@ -371,6 +373,11 @@ def weights_of(
         raise TypeError(
             f"weights must be a sequence of arrays or an RNNWeights; got "
             f"{type(weights).__name__}{_taken_by(weights)}"
+        )
+    if weights and isinstance(weights[0], list | tuple):
+        raise TypeError(
+            f"weights must be one list of arrays; got a {type(weights).__name__} of lists, as of "
+            f"layers: join them as [*weights[0], *weights[1]]"
         )
     arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(weights)]
     if not arrays:

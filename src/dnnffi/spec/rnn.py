@@ -241,15 +241,20 @@ class RNNSpec:
             return cls._of_shapes(mode, shapes, num_layers, directions, dtype)
         except ValueError as error:
 
-            def fits(mode: Mode, shapes: Sequence[tuple[int, ...]]) -> bool:
+            def fits(
+                mode: Mode,
+                shapes: Sequence[tuple[int, ...]],
+                stack: tuple[int, int] | None = None,
+            ) -> bool:
                 try:
-                    cls._of_shapes(mode, shapes, num_layers, directions, dtype)
+                    cls._of_shapes(mode, shapes, *(stack or (num_layers, directions)), dtype)
                 except ValueError:
                     return False
                 return True
 
             others = [other for other in GATES if other != mode]
-            found = likely_cause(mode, others, list(map(tuple, shapes)), num_layers, fits)
+            shapes, stack = list(map(tuple, shapes)), (num_layers, directions)
+            found = likely_cause(mode, others, shapes, stack, len(GATES[mode]), fits)
             if found is None:
                 raise
             raise ValueError(f"{error}; {found}") from None

@@ -106,7 +106,7 @@ def conv_options(draw: st.DrawFn) -> dict[str, Any]:
         "math": st.sampled_from(MATHS),
         "deterministic": st.booleans(),
         "tune": st.sampled_from(TUNES),
-        "workspace_limit": st.none() | st.integers(0, 2**32),
+        "workspace_limit": st.sampled_from([None, 0]) | st.integers(1, 2**32),
     }
     return draw(st.fixed_dictionaries({}, optional=choices))
 

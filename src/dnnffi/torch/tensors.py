@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dnnffi.device.arrays import instead_of
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.external.use import TrustedAllocator
@@ -40,7 +41,8 @@ _NO_CHANGE: AbstractContextManager[Any] = nullcontext()
 def check_tensor(name: str, value: object) -> None:
     """Raise ``TypeError`` for an argument that is no tensor."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}")
+        hint = instead_of(name, value)
+        raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}{hint}")
 
 
 def as_array(name: str, tensor: Tensor, x: Tensor, *, strided: bool = False) -> Any:
