@@ -1,8 +1,9 @@
 """RNNs of NVIDIA's libcudnn and AMD's libMIOpen, and convolutions, with a NumPy reference.
 
 Importing loads neither a vendor's library nor CuPy; names are resolved on first use, so that
-`RNNSpec` and `weight_layout` need no NumPy either. ``os.fork`` waits for another thread that
-resolves a name.
+`RNNSpec` and `weight_layout` need no NumPy either. So are `dnnffi.torch`, `dnnffi.jax`,
+`dnnffi.testing`, `dnnffi.foreign` and `dnnffi.typing`, which need no import of their own.
+``os.fork`` waits for another thread that resolves a name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ TYPE_CHECKING = False  # as type checkers know it; typing takes as long to impor
 if TYPE_CHECKING:
     from typing import Any
 
+    from dnnffi import foreign as foreign
+    from dnnffi import jax as jax
+    from dnnffi import testing as testing
+    from dnnffi import torch as torch
+    from dnnffi import typing as typing
     from dnnffi.convolution.functions import conv as conv
     from dnnffi.convolution.functions import conv_backward_bias as conv_backward_bias
     from dnnffi.convolution.functions import conv_backward_data as conv_backward_data
@@ -126,23 +132,35 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_HOME)
 
+_PACKAGES = ("foreign", "jax", "testing", "torch", "typing")
+"""What is found as an attribute too, but not imported by ``from dnnffi import *``."""
+
 
 if not TYPE_CHECKING:  # or no mistyped name would be one to a type checker
 
     def __getattr__(name: str) -> Any:
         with import_lock:
+            if name in _PACKAGES:
+                try:
+                    return import_module(f"dnnffi.{name}")
+                except ImportError as error:
+                    # Who looks at all that `dir` lists expects no other error.
+                    raise AttributeError(f"dnnffi.{name} cannot be imported: {error}") from error
             if name not in _HOME:
-                from difflib import get_close_matches
+                meant = ""
+                if not name.startswith("_"):
+                    from dnnffi.other_names import hint
 
-                lowered = {one.lower(): one for one in _HOME}
-                near = get_close_matches(name.lower(), lowered, 1)
-                meant = "".join(f"; did you mean {lowered[one]!r}?" for one in near)
+                    meant = hint(name, (*_HOME, *_PACKAGES))
                 raise AttributeError(f"module 'dnnffi' has no attribute {name!r}{meant}")
             value = getattr(import_module(_HOME[name]), name)
+            from dnnffi.annotations import show_annotations
+
+            show_annotations(value)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
     mine = {"TYPE_CHECKING", "annotations", "import_lock", "import_module"}
-    return sorted({*globals(), *_HOME} - mine)
+    return sorted({*globals(), *_HOME, *_PACKAGES} - mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import dnnffi
+from dnnffi.other_names import _MEANT
 
 BLOCKED = ("numpy", "cupy", "cffi", "_cffi_backend", "torch", "ml_dtypes", "cuda", "hypothesis")
 
@@ -102,13 +104,111 @@ def test_the_public_names_resolve_and_are_listed():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match=r"^module 'dnnffi' has no attribute 'pooling'$"):
-        dnnffi.pooling  # noqa: B018 - looking it up is what is tested
+    with pytest.raises(AttributeError, match=r"^module 'dnnffi' has no attribute 'something'$"):
+        dnnffi.something  # noqa: B018 - looking it up is what is tested
+
+
+@pytest.mark.parametrize("name", ["__wrapped__", "_lstm"])
+def test_a_private_name_is_told_nothing(name):
+    with pytest.raises(AttributeError, match=rf"^module 'dnnffi' has no attribute '{name}'$"):
+        getattr(dnnffi, name)
+
+
+OTHER_NAMES = {
+    # Mistyped
+    "lsmt": "lstm",
+    "RnnSpec": "RNNSpec",
+    "lstm_forwrd": "lstm_forward",
+    # cuDNN's and CuPy's
+    "conv_backward_filter": "conv_backward_weights",
+    "convolution_forward": "conv",
+    "convolution_backward_data": "conv_backward_data",
+    "convolution_backward_filter": "conv_backward_weights",
+    "cudnnConvolutionBackwardFilter": "conv_backward_weights",
+    "convolutionBackwardBias": "conv_backward_bias",
+    "cudnnRNNForward": "lstm, gru, rnn_tanh or rnn_relu; to train, lstm_forward and its like",
+    "cudnnRNNBackwardData_v8": "backward() of the context that lstm_forward and its like return",
+    "DropoutStates": "DropoutState",
+    "cudnn": "the keyword backend of a call",
+    # PyTorch's
+    "conv2d": "conv, for one to three dimensions",
+    "Conv2d": "conv, for one to three dimensions",
+    "conv_transpose2d": "conv_transpose",
+    "LSTM": "lstm (a function), or dnnffi.torch.LSTM (a module of PyTorch)",
+    "LSTMCell": "lstm, with one step",
+    "lstm_backward": "lstm_forward, whose context has backward()",
+    "linear": "matmul",
+    "from_torch": "RNNWeights.from_torch",
+    "tune": "options={'tune': 'now'} of a call, or autotune() of a plan",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_a_name_of_another_library_is_told_the_one_that_was_meant(name):
+    message = rf" no attribute '{name}'; did you mean {re.escape(OTHER_NAMES[name])}\?$"
+    with pytest.raises(AttributeError, match=message):
+        getattr(dnnffi, name)
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("lsmt", "lstm"), ("RnnSpec", "RNNSpec"), ("LSTM", "lstm")]
+    "name",
+    ["batch_normalization_forward_training", "BatchNorm2d", "pooling_forward", "softmax", "pool"],
 )
-def test_a_mistyped_name_is_told_the_one_that_was_meant(name, meant):
-    with pytest.raises(AttributeError, match=rf" no attribute '{name}'; did you mean '{meant}'\?$"):
+def test_a_name_of_something_that_is_not_offered(name):
+    message = rf" no attribute '{name}': dnnffi has recurrent networks and convolutions only"
+    with pytest.raises(AttributeError, match=message):
         getattr(dnnffi, name)
+
+
+def test_what_is_meant_by_other_names_exists():
+    for text in _MEANT.values():
+        for name in re.findall(r"\b(?:RNNWeights\.\w+|conv_\w+|lstm_forward|matmul)\b", text):
+            found = dnnffi
+            for part in name.split("."):
+                found = getattr(found, part)
+
+
+PACKAGES = ("foreign", "jax", "testing", "torch", "typing")
+
+
+def test_packages_are_listed_but_not_imported_with_everything():
+    assert set(PACKAGES) <= set(dir(dnnffi))
+    assert not set(PACKAGES) & set(dnnffi.__all__)
+
+
+def test_packages_are_attributes_of_the_module():
+    code = """
+import dnnffi, sys
+print(dnnffi.foreign.using.__name__, dnnffi.typing.Integers.__name__, dnnffi.testing.specs.__name__)
+print(sorted(name for name in ("jax", "torch") if name in sys.modules))
+"""
+    assert python(code).splitlines() == ["using Integers specs", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "needed", "install"),
+    [
+        ("jax", "jax", "dnnffi.jax needs JAX. Install: "),
+        ("torch", "torch", "dnnffi.torch needs PyTorch. Install: "),
+        ("testing", "hypothesis", "dnnffi.testing needs Hypothesis. Install: "),
+    ],
+)
+def test_a_package_without_what_it_needs_says_what_to_install(name, needed, install):
+    code = f"""
+import sys
+sys.modules["{needed}"] = None
+import dnnffi, inspect
+try:
+    dnnffi.{name}
+except AttributeError as error:
+    print(error)
+try:
+    from dnnffi import {name}
+except ImportError as error:
+    print(error)
+print(hasattr(dnnffi, "{name}"), "{name}" in dict(inspect.getmembers(dnnffi)))
+"""
+    first, second, members = python(code).splitlines()
+    assert first.startswith(f"dnnffi.{name} cannot be imported: {install}")
+    assert second.startswith(install)
+    assert members == "False False"

@@ -3,9 +3,17 @@
 Importing this imports JAX (extra ``jax``) and loads no library of a vendor's.
 """
 
+try:
+    import jax as _jax  # noqa: F401 - only whether it is installed
+except ImportError as error:
+    raise ImportError("dnnffi.jax needs JAX. Install: pip install 'dnnffi[jax]'") from error
+
+from dnnffi.annotations import show_annotations
 from dnnffi.jax.convolution.functions import conv
 from dnnffi.jax.rnn.functions import gru, lstm, rnn_relu, rnn_tanh
 from dnnffi.jax.rnn.tuning import tune
 from dnnffi.jax.rnn.weights import init, pack, unpack
 
 __all__ = ["conv", "gru", "init", "lstm", "pack", "rnn_relu", "rnn_tanh", "tune", "unpack"]
+
+show_annotations(*map(globals().__getitem__, __all__))

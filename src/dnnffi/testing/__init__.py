@@ -25,6 +25,7 @@ try:
 except ImportError as error:
     raise ImportError("dnnffi.testing needs Hypothesis. Install: pip install hypothesis") from error
 
+from dnnffi.annotations import show_annotations
 from dnnffi.testing.conv import (
     ConvInputs,
     conv_inputs,
@@ -68,3 +69,5 @@ __all__ = [
     "specs",
     "weights",
 ]
+
+show_annotations(*map(globals().__getitem__, __all__))

@@ -19,6 +19,7 @@ try:
 except ImportError as error:
     raise ImportError("dnnffi.torch needs PyTorch. Install: pip install 'dnnffi[torch]'") from error
 
+from dnnffi.annotations import show_annotations
 from dnnffi.torch.convolutions import conv, conv_transpose
 from dnnffi.torch.functions import gru, lstm, rnn_relu, rnn_tanh
 from dnnffi.torch.modules import GRU, LSTM, RNN
@@ -34,3 +35,5 @@ __all__ = [
     "rnn_relu",
     "rnn_tanh",
 ]
+
+show_annotations(*map(globals().__getitem__, __all__))
