@@ -13,6 +13,7 @@ import weakref
 
 import numpy as np
 import pytest
+import signatures
 
 import dnnffi
 from dnnffi.device import tracked
@@ -399,6 +400,12 @@ def test_a_wrong_argument_of_a_network_is_named(change, error):
     arguments = [given.pop(name) for name in ("x", "hx", "weights")]
     with pytest.raises(TypeError, match=error):
         dnnffi.torch.lstm(*arguments, **given)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["conv", "conv_transpose", *MODES])
+def test_no_annotation_of_a_signature_is_quoted(name):
+    assert signatures.quoted(dnnffi.torch, name) == []
 
 
 # Modes of PyTorch
