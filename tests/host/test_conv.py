@@ -609,8 +609,18 @@ def test_an_output_padding_of_the_stride_or_more(host):
     assert host.calls("*") == 0
 
 
+ASYMMETRIC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), padding=((0, 1), 1))
+
+
 @pytest.mark.parametrize(
-    "problem", [problem_of(**FUSED), problem_of(BACKWARD_DATA)], ids=["fused", "backward_data"]
+    "problem",
+    [
+        problem_of(**FUSED),
+        problem_of(BACKWARD_DATA),
+        problem_of(**FUSED, spec=ASYMMETRIC),
+        problem_of(BACKWARD_DATA, ASYMMETRIC),
+    ],
+    ids=["fused", "backward_data", "fused, asymmetric", "backward_data, asymmetric"],
 )
 @pytest.mark.parametrize("tune", ["auto", "now"])
 def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):

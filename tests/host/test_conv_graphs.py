@@ -34,6 +34,7 @@ from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS
 INTERNAL_ERROR = 4000
 SPEC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), stride=(1, 2), groups=2)
 X_SHAPE = (2, 4, 5, 6)
+SQUARE = {"in_channels": 4, "out_channels": 4, "kernel": (3, 3)}
 FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
 
@@ -608,15 +609,42 @@ def test_geometry_of_one_number_or_of_tuples_is_known(host, monkeypatch):
     assert len(host.conv.plans) == 1
 
 
-def test_same_padding_is_known(host, monkeypatch):
-    arrays = Arrays(
-        host, spec=ConvSpec(in_channels=4, out_channels=6, kernel=(3, 5), padding="same")
-    )
+KNOWN_PADDING = {
+    "same": {"padding": "same"},
+    "same with a stride": {"padding": "same", "stride": 2},
+    "valid": {"padding": "valid"},
+    "pairs": {"padding": ((0, 1), (2, 1))},
+    "a pair and a number": {"padding": (0, (1, 2))},
+}
+
+
+@pytest.mark.parametrize("geometry", KNOWN_PADDING.values(), ids=KNOWN_PADDING)
+def test_padding_of_each_kind_is_known(host, monkeypatch, geometry):
+    spec = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 5), **geometry)
+    arrays = Arrays(host, spec=spec)
     for _ in range(2):
-        arrays.call(padding="same")
+        arrays.call(**geometry)
     seen = checks(monkeypatch)
-    arrays.check(arrays.call(padding="same"))
+    arrays.check(arrays.call(**geometry))
     assert seen == []
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_calls_with_asymmetric_padding_are_replayed(host, operation, transposed):
+    spec = ConvSpec(
+        in_channels=4,
+        out_channels=6,
+        kernel=(3, 5),
+        stride=2,
+        padding=((0, 1), (2, 0)),
+        transposed=transposed,
+    )
+    fused = FUSED if operation == FORWARD else {}
+    arrays = Arrays(host, operation, spec=spec, **fused)
+    for _ in range(2 * CAPTURED_AT):
+        arrays.check(arrays.call())
+    assert launches(host) > 1
 
 
 def test_a_known_call_does_not_serve_another_layout(host):
@@ -630,8 +658,8 @@ def test_a_known_call_does_not_serve_another_layout(host):
 
 
 def test_known_calls_that_differ_in_one_thing_are_apart(host):
-    plain = {"spec": ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), padding=1)}
-    spec = {"spec": ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), padding=1, dilation=2)}
+    plain = {"spec": ConvSpec(**SQUARE, padding=1)}
+    spec = {"spec": ConvSpec(**SQUARE, padding=1, dilation=2)}
     cases = [
         Arrays(host, **plain),
         Arrays(host, BACKWARD_DATA, **plain),
@@ -641,6 +669,8 @@ def test_known_calls_that_differ_in_one_thing_are_apart(host):
         Arrays(host, **plain, residual=True),
         Arrays(host, **plain, residual=True, alpha=0.5),
         Arrays(host, **spec),
+        Arrays(host, spec=ConvSpec(**SQUARE, padding=((0, 2), 1))),
+        Arrays(host, spec=ConvSpec(**SQUARE, padding=((2, 0), 1))),
         Arrays(host, **plain, options=ConvOptions(math="strict")),
     ]
     cases[0].call()

@@ -134,6 +134,12 @@ SPECS = {
     "transposed": ConvSpec(
         in_channels=4, out_channels=6, kernel=(3, 3), stride=2, padding=1, transposed=True
     ),
+    "asymmetric": ConvSpec(
+        in_channels=4, out_channels=8, kernel=(3, 3), stride=2, padding=((0, 1), (2, 1))
+    ),
+    "asymmetric transposed": ConvSpec(
+        in_channels=4, out_channels=6, kernel=(3, 3), padding=((0, 1), (2, 1)), transposed=True
+    ),
     "float64": ConvSpec(in_channels=3, out_channels=2, kernel=(2, 2), dtype="float64"),
 }
 

@@ -61,6 +61,8 @@ def run(host, problem):
         ({"kernel": (1, 5), "padding": (0, 2)}, (4, 9)),
         ({"kernel": (4,), "stride": 3, "padding": 2}, (17,)),
         ({"channels": 1, "padding": 1}, (40, 30)),
+        ({"padding": ((0, 1), (2, 1)), "stride": 2}, (8, 10)),
+        ({"kernel": (4,), "padding": ((0, 3),)}, (5,)),
     ],
 )
 def test_the_gradient(host, dtype, spec, sizes):

@@ -110,6 +110,10 @@ def test_layers_of_networks(host, dtype, layout, operation, stride, kernel, size
         ((5, 5), {"kernel": (3, 3), "padding": 1, "channels": 70, "batch": 1}),
         ((6, 5), {"kernel": (3, 3), "padding": 1, "transposed": True, "stride": 2}),
         ((6, 5), {"kernel": (4, 3), "transposed": True, "stride": 3, "output_padding": (2, 1)}),
+        ((8, 10), {"kernel": (3, 3), "padding": ((0, 1), (0, 1)), "stride": 2}),
+        ((8, 10), {"kernel": (5, 4), "padding": ((4, 0), (0, 3)), "channels": 3}),
+        ((9,), {"kernel": (7,), "padding": ((0, 6),), "stride": 3, "channels": 33}),
+        ((6, 5), {"kernel": (3, 3), "padding": ((0, 1), (2, 0)), "transposed": True, "stride": 2}),
     ],
     ids=str,
 )
@@ -166,10 +170,10 @@ def problems(draw):
 
     kernel, stride, dilation = each(1, 7), each(1, 3), each(1, 2)
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
-    padding = tuple(draw(st.integers(0, span - 1)) for span in spans)
+    padding = tuple(draw(st.tuples(*[st.integers(0, span - 1)] * 2)) for span in spans)
     sizes = [
-        max(1, span - 2 * p) + draw(st.integers(0, 12))
-        for span, p in zip(spans, padding, strict=True)
+        max(1, span - sum(sides)) + draw(st.integers(0, 12))
+        for span, sides in zip(spans, padding, strict=True)
     ]
     operation = draw(st.sampled_from(GATHERS))
     more = {}

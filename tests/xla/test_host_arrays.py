@@ -66,7 +66,7 @@ def test_an_array_in_bfloat16_is_not_written():
     spec = dnnffi.ConvSpec(in_channels=3, out_channels=4, kernel=(3, 2), dtype="bfloat16")
     plan = dnnffi.ConvPlan(spec, X.shape, backend="reference")
     out = in_jax(DY)
-    with pytest.raises(ValueError, match="^out must be writable; it is read-only"):
+    with pytest.raises(ValueError, match=r"^out must be writable; it is read-only"):
         plan.run(in_jax(X), in_jax(W), out=out)
     np.testing.assert_array_equal(np.asarray(out), in_ml_dtypes(DY))
 
@@ -83,5 +83,5 @@ def test_bfloat16_without_its_package(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
 def test_other_dtypes_that_numpy_does_not_have_are_refused(dtype):
-    with pytest.raises(TypeError, match="^x (cannot be seen|must have one of the dtypes)"):
+    with pytest.raises(TypeError, match=r"^x (cannot be seen|must have one of the dtypes)"):
         dnnffi.conv(jnp.asarray(X, dtype), jnp.asarray(W, dtype))

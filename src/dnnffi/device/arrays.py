@@ -40,8 +40,8 @@ def as_array(name: str, value: object) -> AnyArray:
     """``value`` as a NumPy or CuPy array, without a copy.
 
     Takes NumPy and CuPy arrays, and objects with DLPack, ``__array_interface__`` or
-    ``__cuda_array_interface__`` (PyTorch, JAX, Numba). One of bfloat16 on the host, which NumPy does
-    not know, has the dtype of ml_dtypes and is read-only. Without CuPy, arrays on a device become
+    ``__cuda_array_interface__`` (PyTorch, JAX, Numba). A bfloat16 array on the host gets the dtype
+    of ml_dtypes and is read-only. Without CuPy, arrays on a device become
     `dnnffi.foreign.DeviceArray`, which only calls with an allocator take. Raises ``TypeError``
     naming the argument for anything else, and for NumPy's masked arrays and matrices, whose mask
     and product would be left out.

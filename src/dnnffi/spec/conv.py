@@ -424,8 +424,8 @@ def _sides(padding: Sides | Literal["same"]) -> tuple[tuple[int, ...], tuple[int
             f"padding={padding!r} with a stride depends on the size of x: use the specification "
             f"that spec.resolved(sizes) returns"
         )
-    before, after = zip(*(one if isinstance(one, tuple) else (one, one) for one in padding))
-    return before, after
+    pairs = [one if isinstance(one, tuple) else (one, one) for one in padding]
+    return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
 
 
 def _halves(totals: Sequence[int]) -> Sides:

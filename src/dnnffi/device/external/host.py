@@ -98,8 +98,8 @@ def host_array(name: str, value: Any, *, strided: bool = False) -> np.ndarray[An
 def bfloat16_array(name: str, value: Any) -> np.ndarray[Any, Any] | None:
     """Return a read-only NumPy array over a bfloat16 array with DLPack on the host; else None.
 
-    NumPy takes no bfloat16 by DLPack: the array gets the dtype of ml_dtypes. It is read-only because
-    arrays of JAX do not change, and a capsule of this version does not say so. Raises
+    NumPy takes no bfloat16 by DLPack: the array gets the dtype of ml_dtypes. It is read-only
+    because arrays of JAX do not change, and a capsule of this version does not say so. Raises
     ``ImportError`` without ml_dtypes, and what `from_dlpack` raises.
     """
     _, device = value.__dlpack_device__()
