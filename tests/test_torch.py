@@ -599,6 +599,40 @@ def test_a_convolution_without_a_bias():
 
 
 @needs_torch
+@pytest.mark.parametrize("padding", [((0, 1), (2, 0)), "same"], ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradcheck_of_asymmetric_padding(transposed, padding):
+    x, bias, w = draw(2, 4, 6, 7), draw(4), draw(4, 4, 3, 2)
+    name = "conv_transpose" if transposed else "conv"
+
+    def call(x, w, bias):
+        return getattr(dnnffi.torch, name)(x, w, bias, stride=2, padding=padding)
+
+    (top, bottom), (left, right) = ((0, 1), (0, 1)) if padding == "same" else padding
+    if transposed:
+        whole = torch.conv_transpose2d(x, w, bias, stride=2)
+        expected = whole[:, :, top : whole.shape[2] - bottom, left : whole.shape[3] - right]
+        if padding == "same":  # a kernel of 2 needs no padding for twice the size
+            expected = whole[:, :, : whole.shape[2] - 1]
+    else:
+        padded = torch.nn.functional.pad(x, (left, right, top, bottom))
+        expected = torch.conv2d(padded, w, bias, stride=2)
+    torch.testing.assert_close(call(x, w, bias), expected)
+    assert torch.autograd.gradcheck(call, (x, w, bias))
+
+
+@needs_torch
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_tensor_in_bfloat16_on_the_host(transposed):
+    x, w = (one.detach().to(torch.bfloat16) for one in (draw(2, 4, 6, 7), draw(4, 4, 3, 2)))
+    x = x.to(memory_format=torch.channels_last) if transposed else x
+    y = (dnnffi.conv_transpose if transposed else dnnffi.conv)(x, w)
+    assert (type(y), y.dtype.name) == (np.ndarray, "bfloat16")
+    expected = (torch.conv_transpose2d if transposed else torch.conv2d)(x.float(), w.float())
+    np.testing.assert_allclose(y.astype("f4"), expected.numpy(), rtol=2**-8, atol=1e-6)
+
+
+@needs_torch
 def test_a_second_derivative_of_a_convolution_is_refused():
     x, w = draw(2, 4, 6), draw(5, 4, 3)
     (dx,) = torch.autograd.grad(dnnffi.torch.conv(x, w).sum(), x, create_graph=True)

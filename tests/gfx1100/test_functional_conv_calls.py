@@ -609,6 +609,40 @@ def test_an_operator_that_cannot_be_fused_is_composed(miopen, injected):
     assert_right(conv(miopen, problem), problem)
 
 
+# Asymmetric padding
+
+
+ASYMMETRIC = {"padding": ((0, 2), (1, 0))}
+
+
+@pytest.mark.parametrize("options", [{}, SEARCH], ids=["immediate", "search"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_asymmetric_padding_with_all_that_follows(miopen, transposed, options):
+    problem = problem_of(
+        *("forward", spec_of(**ASYMMETRIC, transposed=transposed)),
+        **{"bias": True, "residual": True, "alpha": 0.5, "activation": "relu"},
+    )
+    for _ in range(2):
+        assert_right(conv(miopen, problem, options=options), problem)
+
+
+def test_a_fusion_plan_gets_the_padded_image(miopen, injected):
+    kernel = FusedKernel(miopen, injected)
+    problem = problem_of(spec=spec_of(**ASYMMETRIC), bias=True, activation="relu")
+    conv(miopen, problem)
+    ((x_at, given, y_at),) = kernel.runs
+    assert x_at not in (0, y_at, given["ConvForward"][0])
+
+
+def test_a_limit_of_the_workspace_below_the_padded_image(miopen):
+    problem = problem_of(spec=spec_of(**ASYMMETRIC))
+    need = 4 * 2 * 3 * 9 * 7
+    assert_right(conv(miopen, problem, options={"workspace_limit": need}), problem)
+    message = rf"asymmetric padding, of {need} bytes; options\['workspace_limit'\] is {need - 1}$"
+    with pytest.raises(UnsupportedError, match=message):
+        conv(miopen, problem, options={"workspace_limit": need - 1})
+
+
 # Leaks, faults, memory running out
 
 
@@ -635,7 +669,11 @@ def searching_step(miopen):
     return [conv(miopen, options=SEARCH).get()]
 
 
-STEPS = (training_step, fused_step, searching_step)
+def asymmetric_step(miopen):
+    return training_step(miopen, spec_of(**ASYMMETRIC))
+
+
+STEPS = (training_step, fused_step, searching_step, asymmetric_step)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -37,6 +37,7 @@ cupy = pytest.importorskip("cupy")
 
 TYPICAL = ConvSpec(in_channels=32, out_channels=64, kernel=(3, 3), padding=1)
 X_SHAPE = (4, 32, 14, 14)
+FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +103,59 @@ def test_everything_fused(dtype, layout, transposed):
             bias=True,
         )
     )
+
+
+ASYMMETRIC = with_(TYPICAL, stride=2, padding=((0, 1), (2, 1)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", testing.DTYPES)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_asymmetric_padding(operation, dtype, layout, transposed):
+    spec = with_(ASYMMETRIC, dtype=dtype, transposed=transposed)
+    more = FUSED if operation == FORWARD else {}
+    checked(problem_of(operation, spec, layout=layout, **more))
+    assert "on a padded copy of the image" in the_plan().report()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_asymmetric_padding_of_a_depthwise_convolution(operation, layout):
+    # TensorFlow's "same" for layers of MobileNet with a stride; dnnffi's kernels need no copy.
+    spec = ConvSpec(
+        in_channels=32, out_channels=32, kernel=(3, 3), stride=2, padding="same", groups=32
+    )
+    options = ConvOptions(tune=True)
+    problem = problem_of(operation, spec, (32, 32, 28, 28), layout=layout, options=options)
+    assert problem.spec.padding == ((0, 1), (0, 1))
+    checked(problem)
+    tuning = the_plan().tuning
+    own = [name for name in (*tuning.times, *tuning.refused) if "dnnffi's kernel" in name]
+    assert own or (operation == BACKWARD_WEIGHTS and layout == CHANNELS_LAST)
+    assert tuning.times.keys() >= set(own), reports()
+
+
+@pytest.mark.parametrize("sizes", [(9,), (9, 8), (6, 7, 5)], ids=len)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_asymmetric_padding_in_each_rank(operation, sizes):
+    spec = ConvSpec(
+        in_channels=8, out_channels=16, kernel=(3,) * len(sizes), stride=2, padding="same"
+    )
+    checked(problem_of(operation, spec, (2, 8, *sizes)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_asymmetric_padding_is_tuned_and_found_on_disk(
+    tmp_path, monkeypatch, operation, transposed
+):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
+    spec = with_(ASYMMETRIC, dtype="float16", transposed=transposed)
+    for source in ("measured", "disk"):
+        checked(problem_of(operation, spec, layout=CHANNELS_LAST, options=ConvOptions(tune=True)))
+        assert the_plan().tuning.source == source
+        dnnffi.clear_plans()
 
 
 def test_what_is_fused_is_one_graph_in_half_precision():
@@ -329,8 +383,9 @@ def test_threads():
     assert len(dnnffi.cached_plans()) == 1
 
 
-def test_in_a_cuda_graph():
-    problem = problem_of(spec=with_(TYPICAL, dtype="float16"), layout=CHANNELS_LAST)
+@pytest.mark.parametrize("typical", [TYPICAL, ASYMMETRIC], ids=["symmetric", "asymmetric"])
+def test_in_a_cuda_graph(typical):
+    problem = problem_of(spec=with_(typical, dtype="float16"), layout=CHANNELS_LAST)
     arrays = testing.conv_inputs(problem, 0)
     x, w = (in_layout(cupy.asarray(a), channels_last=True) for a in (arrays.x, arrays.w))
     cupy.cuda.Device().synchronize()
@@ -394,15 +449,13 @@ def compare(problem, given, found):
     assert error <= conformance_conv.tolerance(problem), reports()
 
 
-FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
-
-
+@pytest.mark.parametrize("typical", [TYPICAL, ASYMMETRIC], ids=["symmetric", "asymmetric"])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", testing.DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_replays_see_what_changes_in_the_arrays(operation, layout, dtype, transposed):
-    spec = with_(TYPICAL, dtype=dtype, transposed=transposed)
+def test_replays_see_what_changes_in_the_arrays(operation, layout, dtype, transposed, typical):
+    spec = with_(typical, dtype=dtype, transposed=transposed)
     more = FUSED if operation == FORWARD else {}
     problem = problem_of(operation, spec, layout=layout, **more)
     given, seen = placed(problem), []

@@ -68,6 +68,21 @@ def test_a_convolution_and_its_gradients(layout, groups, tune):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
+def test_same_padding_with_a_stride(layout):
+    x, w, bias = tensors((4, 16, 20, 24), (32, 16, 3, 3), layout, requires_grad=True)
+    pad, conv2d = torch.nn.functional.pad, torch.nn.functional.conv2d
+    expected = conv2d(pad(x, (0, 1, 0, 1)), w, bias, stride=2)
+    dy = torch.randn_like(expected)
+    expected.backward(dy)
+    asked = {"padding": "same", "stride": 2, "options": options()}
+    given = [t.detach() for t in (x, w, bias)]
+    for _ in range(2 * CAPTURED_AT):
+        close(dnnffi.conv(*given, **asked), expected)
+    close(dnnffi.conv_backward_data(dy, given[1], x.shape, **asked), x.grad)
+    close(dnnffi.conv_backward_weights(dy, given[0], w.shape, **asked), w.grad)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
 def test_weights_in_the_other_layout_and_views_with_gaps(layout):
     other = next(one for one in FORMATS if one is not layout)
     x, w, _ = tensors((2, 8, 12, 24), (8, 8, 3, 3), layout)

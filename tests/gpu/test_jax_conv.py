@@ -59,6 +59,13 @@ LAYERS = {
         {"in_channels": 8, "out_channels": 8, "kernel": (3, 3), "padding": 2, "dilation": 2},
         *(2, (12, 12)),
     ),
+    "asymmetric": (
+        {
+            **{"in_channels": 16, "out_channels": 32, "kernel": (3, 3), "stride": 2},
+            "padding": ((0, 1), (0, 1)),
+        },
+        *(4, (14, 14)),
+    ),
     "one dimension": ({"in_channels": 8, "out_channels": 16, "kernel": (5,)}, 4, (64,)),
 }
 

@@ -99,9 +99,7 @@ def copied(host, image, values, convolution_bytes=0):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_image_is_copied_into_zeros_or_out_of_a_larger_one(host, operation, rank, layout, dtype):
     padding = ((0, 3), (2, 1), 1)[:rank]
-    spec = ConvSpec(
-        in_channels=3, out_channels=2, kernel=(2,) * rank, padding=padding, dtype=dtype
-    )
+    spec = ConvSpec(in_channels=3, out_channels=2, kernel=(2,) * rank, padding=padding, dtype=dtype)
     sizes = (4, 5, 3)[:rank]
     problem = ConvProblem.of(operation, spec, (2, 3, *sizes), layout=layout)
     image = PaddedImage.of(problem)

@@ -49,6 +49,15 @@ class Library:
         assert kind == 4
         ctypes.memmove(target, source, nbytes.value)
 
+    def _Memcpy2DAsync(self, target, to_pitch, source, from_pitch, width, rows, kind, stream):
+        assert kind == 4
+        for row in range(rows.value):
+            to, start = (
+                address.value + row * pitch.value
+                for address, pitch in ((target, to_pitch), (source, from_pitch))
+            )
+            ctypes.memmove(to, start, width.value)
+
     def _MemsetAsync(self, target, value, nbytes, stream):
         ctypes.memset(target, value, nbytes.value)
 
@@ -97,6 +106,17 @@ def test_copies_and_zeros(runtime, library):
     before = len(library.called)
     runtime.copy(0, 0, 0, 0)
     runtime.clear(0, 0, 0)
+    assert len(library.called) == before
+
+
+def test_rows_are_copied_by_their_pitches(runtime, library):
+    source, target = np.arange(12, dtype=np.uint8).reshape(3, 4), np.zeros((3, 5), np.uint8)
+    ends = target.ctypes.data + 1, 5, source.ctypes.data, 4
+    runtime.copy_rows(*ends, 2, 3, 0)
+    np.testing.assert_array_equal(target, np.pad(source[:, :2], ((0, 0), (1, 2))))
+    before = len(library.called)
+    runtime.copy_rows(*ends, 0, 3, 0)
+    runtime.copy_rows(*ends, 2, 0, 0)
     assert len(library.called) == before
 
 

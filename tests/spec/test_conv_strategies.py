@@ -52,6 +52,22 @@ def test_depthwise_needs_groups():
         find(testing.conv_specs(depthwise=True, max_groups=1), lambda spec: True)
 
 
+@given(testing.conv_specs(asymmetric=True, max_padding=1))
+def test_asymmetric_specs_are(spec):
+    assert spec.padding_before != spec.padding_after
+    assert max(*spec.padding_before, *spec.padding_after) == 1
+
+
+@given(testing.conv_specs(asymmetric=False))
+def test_other_specs_are_symmetric(spec):
+    assert spec.padding_before == spec.padding_after == spec.padding
+
+
+def test_asymmetric_needs_padding():
+    with pytest.raises(ValueError, match=r"^asymmetric=True needs max_padding of 1 or more"):
+        find(testing.conv_specs(asymmetric=True, max_padding=0), lambda spec: True)
+
+
 HARD = {
     **{
         f"{operation} of {kind}": lambda p, o=operation, t=kind == "transposed": (
@@ -69,6 +85,7 @@ HARD = {
     "output padding beyond the stride": lambda p: any(
         o >= s for o, s in zip(p.spec.output_padding, p.spec.stride, strict=True)
     ),
+    "zeros before alone and after alone": lambda p: p.spec.padding[:2] == ((2, 0), (0, 1)),
     "dilated and strided": lambda p: p.spec.dilation[0] == 3 and p.spec.stride[0] == 2,
     "the kernel fits once": lambda p: p.spec.kernel[0] == 3 and p.y_shape[2:] == (1,),
     "all fused": lambda p: p.activation and p.residual and p.bias and p.alpha != 1,

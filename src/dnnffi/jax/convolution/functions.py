@@ -46,8 +46,10 @@ def conv(
     x : [N, C, ...] with one, two or three spatial dimensions; [N, ..., C] with channels last
     w : [K, C/groups, ...]; [K, ..., C/groups] with channels last
     bias : [K], or None
-    stride, padding, dilation : one integer, or one a spatial dimension; zeros are put on both sides
-        of x; padding="same" gives y its sizes, with stride 1 where dilation*(kernel - 1) is even
+    stride, dilation : one integer, or one per spatial dimension
+    padding : zeros added on both sides of x: one integer, or for each spatial dimension an integer
+        or a pair (before, after), as ``lax`` takes pairs. "valid" is 0. "same" gives y the sizes
+        ceil(size / stride), by the rule of ``lax``
     groups : divides C and K; with C groups the convolution is depthwise
     activation : "relu" or None
     residual : shape of y, or None
