@@ -1483,7 +1483,7 @@ def test_after_a_forward_that_failed_there_is_no_backward(host):
         with pytest.raises(CudnnError):
             plan.forward(other, None, weights)
         host.control.standin_fail(b"cudnnRNNForward", 0, 0)
-        with pytest.raises(ContextError, match="backward needs a forward before it"):
+        with pytest.raises(ContextError, match="backward needs a forward pass before it"):
             plan.backward_data()
 
 

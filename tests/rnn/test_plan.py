@@ -407,7 +407,10 @@ def context():
 @pytest.mark.parametrize(
     ("make", "advice"),
     [
-        (context, "RNNContext .* Instead call backward where the forward ran, and pickle the grad"),
+        (
+            context,
+            "RNNContext .* Instead call backward in the process of the forward pass, and pickle",
+        ),
         (lambda: rnn_plan(backend="reference"), "RNNPlan .* Instead pickle plan.problem and RNNW"),
         (lambda: conv_plan(backend="reference"), "ConvPlan .* Instead pickle the ConvSpec and"),
         (lambda: Context(None, 0), "Context .* Instead call the backwards in the process"),

@@ -227,7 +227,7 @@ class BufferPlan:
             raise ContextError("this plan is for inference; make it with training=True")
         filled = self._filled
         if filled is None:
-            raise ContextError("backward needs a forward before it")
+            raise ContextError("backward needs a forward pass before it: call forward first")
         return filled
 
     def _reserve_space(self, route: Route) -> Array:

@@ -51,7 +51,7 @@ CellState = tuple[ArrayT, ArrayT] | None
 
 
 class Gradients(NamedTuple, Generic[ArrayT]):
-    """What `RNNContext.backward` returns; a gradient that was not asked for is None.
+    """Gradients that `RNNContext.backward` returns; one that was not asked for is None.
 
     ``x`` has the shape of x; ``hx`` the structure of hx (None where hx was None); ``weights`` the
     form that the weights had: a list in the same order, or an `RNNWeights` of the same layout.
@@ -105,8 +105,8 @@ class RNNContext(Generic[ArrayT]):
     def __reduce__(self) -> NoReturn:
         raise not_picklable(
             self,
-            "call backward where the forward ran, and pickle the gradients; "
-            "or pickle x, hx and the RNNWeights, and call the forward again",
+            "call backward in the process of the forward pass, and pickle the gradients; "
+            "or pickle x, hx and the RNNWeights, and run the forward pass again",
         )
 
     def backward(
@@ -117,15 +117,15 @@ class RNNContext(Generic[ArrayT]):
         need: Iterable[GradientName] = ("x", "hx", "weights"),
         retain: bool = False,
     ) -> Gradients[ArrayT]:
-        """Gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
+        """Return the gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
 
         Parameters
         ----------
         dy : shape of y, or None for zeros; padding past a row's length is not read
         dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None
         need : which of "x", "hx", "weights" to compute
-        retain : keep what the forward saved, at the cost of a copy of the reserve space, so that
-            backward can be called again
+        retain : keep what the forward pass saved, at the cost of a copy of the reserve space, so
+            that `backward` can be called again
 
         Raises
         ------
@@ -608,57 +608,66 @@ def lstm(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, tuple[ArrayT, ArrayT]]:
-    """LSTM inference: ``y, (h_n, c_n)``. Drops nothing and saves nothing for a backward.
+    """Run an LSTM for inference: return ``y, (h_n, c_n)``.
+
+    Nothing is dropped, and nothing is saved for a backward pass: `lstm_forward` is for training.
+
+    Symbols: T time steps, B rows (the batch), I input size, H hidden size, L layers, D directions
+    (1 or 2), P projection size, O output size of a direction: P if there is a projection, else H.
 
     Parameters
     ----------
-    x : [T, B, I]; [B, T, I] with ``batch_first``; packed [sum(batch_sizes), I]. float16, bfloat16,
-        float32 or float64; NumPy, CuPy, or anything with DLPack or ``__cuda_array_interface__``. T
-        is at least 1, B may be 0
+    x : [T, B, I]; [B, T, I] with ``batch_first``; [sum(batch_sizes), I] with ``batch_sizes``.
+        float16, bfloat16, float32 or float64. An array of NumPy or CuPy, or any object with DLPack
+        or ``__cuda_array_interface__``. T is at least 1; B may be 0
     hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
-    weights : arrays in PyTorch's order: for each layer, for each direction, w_ih [4*H, I or O*D],
-        w_hh [4*H, O], then b_ih, b_hh [4*H] if there are biases, then w_hr [P, H] if there is a
-        projection, gates i f g o; or an `RNNWeights`, which costs nothing per call and has its
-        own number of layers and directions
-    num_layers, bidirectional : L, and whether D is 2
-    lengths : one integer per row, on the host, in any order, each from 1 to T. Beyond the length of
-        a row y is zero, and h_n, c_n are the states at its last step
-    batch_sizes : number of rows at each step of packed sequences, which never increases; all are 0
-        for an empty batch
-    backend : "cudnn", "miopen", "reference", or None: CuPy arrays on CUDA go to cuDNN, on ROCm to
-        MIOpen, NumPy arrays to the reference; "vulkan" is for inference on arrays on the host
-    options : "algorithm": "auto" or one of the backend's: "standard", "persist_static",
-        "persist_dynamic", "persist_static_small_h" (cuDNN), "own" (dnnffi's own kernels in place
-        of cuDNN's), "default", "fundamental" (MIOpen), "stepwise", "persistent" (Vulkan);
-        "math": "default" (float32 may use TF32), "strict" or "fast"; "clip": (low, high) of the
-        cell state, "clip_nan": "propagate" or "clip"; "validate": True to compare with the
-        reference; "tune": "auto" (a problem that is called repeatedly is measured once, and then
-        runs by the fastest candidate), "now" (measured before its first call) or "off";
-        "allocator": a function that takes a shape and the name of a dtype and makes a result, for
-        arrays of other libraries without CuPy, in device memory or on the host; "stream": the
-        address of the stream to run on, or a function that returns it (see
-        `dnnffi.foreign.using`)
+    weights : an `RNNWeights`, which is checked once and has its own number of layers and
+        directions; or a list of arrays in PyTorch's order. For each layer and direction: w_ih
+        [4*H, I or O*D], w_hh [4*H, O], b_ih and b_hh [4*H] if there are biases, w_hr [P, H] if
+        there is a projection. The gates are in the order i, f, g, o
+    num_layers : L
+    bidirectional : whether D is 2
+    batch_first : whether x and y are [B, T, ...]
+    lengths : number of steps of each row, from 1 to T, in any order; integers on the host. Beyond
+        the length of a row y is zero; h_n and c_n are the states after its last step
+    batch_sizes : number of rows at each step of packed sequences, as in PyTorch's
+        ``PackedSequence``. It never increases; all are 0 for an empty batch
+    backend : "cudnn", "miopen", "reference", "vulkan" (inference on arrays on the host), or None:
+        CuPy arrays on CUDA go to cuDNN, on ROCm to MIOpen, NumPy arrays to the reference
+    options : a dictionary with any of these keys:
+
+        - "algorithm": "auto" (default), or one of the backend's. cuDNN: "standard",
+          "persist_static", "persist_dynamic", "persist_static_small_h", and "own" for dnnffi's own
+          kernels. MIOpen: "default", "fundamental". Vulkan: "stepwise", "persistent"
+        - "math": "default" (float32 may be computed in TF32), "strict" or "fast"
+        - "clip": (low, high), bounds of the cell state; "clip_nan": "propagate" or "clip"
+        - "tune": "auto" (a network that is called repeatedly is measured once, and then runs by the
+          fastest candidate), "now" (measured before the first call) or "off"
+        - "validate": True compares the results with those of the reference
+        - "allocator": a function of a shape and the name of a dtype that returns a new array of
+          another library, in device memory or on the host; "stream": the address of the stream to
+          run on, or a function that returns it. See `dnnffi.foreign.using`
 
     Returns
     -------
-    y : in the layout of x, last dimension O*D
-    h_n, c_n : [L*D, B, O], [L*D, B, H]
+    y : the outputs of all steps, in the layout of x; the last dimension is O*D
+    h_n, c_n : the states after the last step, [L*D, B, O] and [L*D, B, H]
 
     Raises
     ------
     TypeError, ValueError
         The error names the argument, the value received and the value expected.
     LibraryNotFoundError
-        There is no libcudnn, or libMIOpen.
+        There is no libcudnn, or no libMIOpen.
     UnsupportedError
-        The library cannot do this (cuDNN: more than 65,535 steps; a persistent algorithm with
+        The library does not have it. cuDNN: more than 65,535 steps; a persistent algorithm with
         lengths, a projection or no bias. MIOpen: float64, bfloat16, a projection, clipping, a
-        choice of math).
+        choice of math.
     CudnnError, MiopenError
         ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
         ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
     ValidationError
-        With ``validate``, if the results differ from the reference's by more than rounding.
+        With "validate": the results differ from the reference's by more than rounding.
 
     Examples
     --------
@@ -694,15 +703,18 @@ def lstm_forward(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, tuple[ArrayT, ArrayT], RNNContext[ArrayT]]:
-    """LSTM training forward: ``y, (h_n, c_n), ctx``; ``ctx.backward`` gives the gradients.
+    """Run the forward pass of an LSTM in training: return ``y, (h_n, c_n), ctx``.
 
-    Do not write to x, hx, the weights or y until ``ctx.backward`` has run, which reads them again:
-    see `RNNContext`. As `lstm`, with two more arguments:
+    ``ctx.backward`` returns the gradients. It reads x, hx, the weights and y again: do not write to
+    them before it has run (see `RNNContext`). Arguments and errors are those of `lstm`, and two
+    more arguments:
 
     Parameters
     ----------
-    dropout : probability, from 0 to 1, that an output of a layer is dropped before the next one
-    dropout_state : random numbers of the dropout; None for the device's own, with a random seed
+    dropout : probability, from 0 to 1, that an output of a layer is dropped before the next layer
+        reads it
+    dropout_state : the random numbers of dropout; None for those of the device, whose seed is
+        random
 
     Examples
     --------
@@ -734,10 +746,11 @@ def gru(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT]:
-    """GRU inference: ``y, h_n``.
+    """Run a GRU for inference: return ``y, h_n``.
 
-    The reset-after form, ``n = tanh(W x + b + r * (R h + b'))``, gates r z n. As `lstm`, with one
-    state ``h_0`` [L*D, B, H] or None, weights of 3*H rows, and neither projection nor clipping.
+    The reset gate r acts on the recurrent product ("reset after"): ``n = tanh(W x + b + r * (R h +
+    b'))``. Arguments and errors are those of `lstm`, except: one state ``h_0`` [L*D, B, H] or None,
+    weights of 3*H rows with the gates in the order r, z, n, and neither projection nor clipping.
 
     Examples
     --------
@@ -774,7 +787,9 @@ def gru_forward(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
-    """GRU training forward: ``y, h_n, ctx``. As `gru` and `lstm_forward`.
+    """Run the forward pass of a GRU in training: return ``y, h_n, ctx``.
+
+    Arguments and errors are those of `gru`, and those that `lstm_forward` adds.
 
     Examples
     --------
@@ -808,10 +823,10 @@ def rnn_tanh(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT]:
-    """RNN inference with tanh: ``y, h_n``.
+    """Run a plain RNN with tanh for inference: return ``y, h_n``.
 
-    ``h = tanh(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
-    weights of H rows, and neither projection nor clipping.
+    A step is ``h = tanh(W x + b + R h + b')``. Arguments and errors are those of `lstm`, except:
+    one state ``h_0`` [L*D, B, H] or None, weights of H rows, and neither projection nor clipping.
 
     Examples
     --------
@@ -845,7 +860,9 @@ def rnn_tanh_forward(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
-    """RNN training forward: ``y, h_n, ctx``. As `rnn_tanh` and `lstm_forward`.
+    """Run the forward pass of a plain RNN with tanh in training: return ``y, h_n, ctx``.
+
+    Arguments and errors are those of `rnn_tanh`, and those that `lstm_forward` adds.
 
     Examples
     --------
@@ -878,10 +895,10 @@ def rnn_relu(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT]:
-    """RNN inference with ReLU: ``y, h_n``.
+    """Run a plain RNN with ReLU for inference: return ``y, h_n``.
 
-    ``h = relu(W x + b + R h + b')``. As `lstm`, with one state ``h_0`` [L*D, B, H] or None,
-    weights of H rows, and neither projection nor clipping.
+    A step is ``h = relu(W x + b + R h + b')``. Arguments and errors are those of `lstm`, except:
+    one state ``h_0`` [L*D, B, H] or None, weights of H rows, and neither projection nor clipping.
 
     Examples
     --------
@@ -915,7 +932,9 @@ def rnn_relu_forward(
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT, RNNContext[ArrayT]]:
-    """RNN training forward: ``y, h_n, ctx``. As `rnn_relu` and `lstm_forward`.
+    """Run the forward pass of a plain RNN with ReLU in training: return ``y, h_n, ctx``.
+
+    Arguments and errors are those of `rnn_relu`, and those that `lstm_forward` adds.
 
     Examples
     --------

@@ -287,7 +287,7 @@ class RNNPlan:
         self._check_open()
         if not self._problem.training:
             raise ContextError("this plan is for inference; make it with training=True")
-        raise ContextError("backward needs a forward before it")
+        raise ContextError("backward needs a forward pass before it: call forward first")
 
     def _of_data(self, results: tuple[Any, ...]) -> Any:
         dx, dh_0, dc_0 = results
