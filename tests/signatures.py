@@ -1,4 +1,4 @@
-"""What ``inspect.signature`` and ``help`` show of the public names of a module."""
+"""Signatures of the public names of a module, as ``inspect.signature`` and ``help`` show them."""
 
 from __future__ import annotations
 

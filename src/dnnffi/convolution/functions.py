@@ -100,13 +100,17 @@ def conv(
     alpha : factor of ``residual``
     backend : "cudnn", "miopen", "reference", or None: chosen by the arrays (CuPy on CUDA, CuPy on
         ROCm, NumPy)
-    options : "math": "default" (float32 may use TF32), "strict" or "fast"; "deterministic": True
-        for the same bits each time; "tune": "auto" (use what was measured), "now" (measure the
-        candidates at the first call) or "off" (the library's heuristics alone);
-        "workspace_limit": bytes; "validate": True to
-        compare with the reference; "allocator": a function that takes a shape and the name of a
-        dtype, and where the channels are last also ``strides``, in elements, and makes the result,
-        and "stream": for arrays without CuPy, see `dnnffi.foreign`
+    options : a dictionary with any of these keys:
+
+        - "math": "default" (float32 may be computed in TF32), "strict" or "fast"
+        - "deterministic": True for the same bits in each call
+        - "tune": "auto" (use what was measured), "now" (measure the candidates at the first call)
+          or "off" (the library's heuristics alone)
+        - "workspace_limit": bytes
+        - "validate": True compares the result with that of the reference
+        - "allocator": a function of a shape and the name of a dtype, and if the channels are last
+          also of ``strides`` in elements, that returns a new array of another library; "stream":
+          the address of the stream to run on, or a function that returns it. See `dnnffi.foreign`
 
     Returns
     -------
@@ -124,7 +128,7 @@ def conv(
     LibraryNotFoundError, CudnnError, MiopenError
         The library was not found, or it failed.
     ValidationError
-        With ``validate``, if the result differs from the reference's by more than rounding.
+        With "validate": the result differs from the reference's by more than rounding.
 
     Examples
     --------
@@ -163,7 +167,7 @@ def conv_backward_data(
 
     Parameters
     ----------
-    dy : [N, K, ...]; of a fused forward, the gradient before its activation
+    dy : [N, K, ...]; of a fused forward call, the gradient before its activation
     w : [K, C/groups, ...]
     x_shape : [N, C, ...]; with a stride, several sizes of x give the same size of y
 
@@ -205,7 +209,7 @@ def conv_backward_weights(
 
     Parameters
     ----------
-    dy : [N, K, ...]; of a fused forward, the gradient before its activation
+    dy : [N, K, ...]; of a fused forward call, the gradient before its activation
     x : [N, C, ...]
     w_shape : [K, C/groups, ...]
 

@@ -133,7 +133,7 @@ class ConvPlan:
 
     @property
     def device(self) -> Any:
-        """Where it runs; None if the arrays of the first call are to choose it."""
+        """The device that it runs on; None if the arrays of the first call are to choose it."""
         return self._device
 
     def run(self, *arrays: ArrayT | None, out: ArrayT | None = None) -> ArrayT:

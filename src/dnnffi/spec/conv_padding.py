@@ -1,4 +1,4 @@
-"""The symmetric convolution behind one with asymmetric padding, for libraries without the latter.
+"""The symmetric convolution that computes one with asymmetric padding, for libraries without it.
 
 The image of a convolution is x, or y of a transposed one. With more zeros on one side of the image,
 the padding of both sides is the same: the library convolves this padded image, which takes one copy
