@@ -300,7 +300,7 @@ def run(case, arrays, asarray, backend, options=None, **more):
         else dnnffi.RNNWeights.pack(arrays.weights, spec, backend=backend).flat
     )
     weights = dnnffi.RNNWeights(flat, spec, backend="torch" if backend == "reference" else backend)
-    keywords = testing.keywords(problem._replace(training=False)) | {"backend": backend}
+    keywords = testing.keywords(problem) | {"backend": backend}
     if options:
         keywords["options"] = (keywords.get("options") or {}) | options
     hx = h_0 if not spec.has_cell else None if h_0 is None else (h_0, c_0)

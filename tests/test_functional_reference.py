@@ -50,7 +50,6 @@ def infer(problem, a, **changes):
     arguments = {"x": a.x, "hx": a.hx, "weights": a.weights, **changes}
     x, hx, weights = (arguments.pop(name) for name in ("x", "hx", "weights"))
     keywords = testing.keywords(problem) | arguments
-    keywords.pop("dropout", None)
     y, state = getattr(dnnffi, problem.spec.mode)(x, hx, weights, **keywords)
     return (y, *state) if problem.spec.has_cell else (y, state, None)
 
@@ -60,7 +59,7 @@ def train(problem, a, **changes):
     arguments = {"x": a.x, "hx": a.hx, "weights": a.weights, **changes}
     x, hx, weights = (arguments.pop(name) for name in ("x", "hx", "weights"))
     function = getattr(dnnffi, f"{problem.spec.mode}_forward")
-    y, state, ctx = function(x, hx, weights, **(testing.keywords(problem) | arguments))
+    y, state, ctx = function(x, hx, weights, **(testing.keywords(problem, function) | arguments))
     return (y, *state, ctx) if problem.spec.has_cell else (y, state, None, ctx)
 
 

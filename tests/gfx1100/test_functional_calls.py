@@ -209,7 +209,7 @@ def test_gradients_with_dropout_are_the_reference_with_the_same_masks(miopen, la
     problem = problem_of(spec, layout, 4, 3, rng, training=True, dropout=0.4)
     case = Case(problem, states=True, seed=1)
     arrays = conformance.arrays_of(case)
-    keywords = testing.keywords(problem._replace(training=False, dropout=0.0))
+    keywords = testing.keywords(problem)
     keywords |= {"options": keywords["options"] | miopen.options, "backend": "miopen"}
     x, h_0, c_0 = (None if a is None else miopen.asarray(a) for a in arrays[:3])
     hx = (h_0, c_0) if spec.has_cell else h_0

@@ -127,7 +127,7 @@ def test_training_in_a_loop_is_replayed_and_stays_right(host, mode, layout):
     x, h_0, c_0 = (None if a is None else host.asarray(a) for a in conformance.arrays_of(case)[:3])
     weights = weights_of(host, spec)
     hx = (h_0, c_0) if spec.has_cell else h_0
-    keywords = testing.keywords(case.problem._replace(training=False))
+    keywords = testing.keywords(case.problem)
     before = launches(host)
     for _ in range(24):  # the heap gives the same addresses again in most of them
         _, _, ctx = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, backend="cudnn", **keywords)

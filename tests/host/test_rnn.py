@@ -88,7 +88,7 @@ def forward_only(host, case, arrays, **keywords):
     h_0 = host.asarray(arrays.h_0)
     hx = (h_0, host.asarray(arrays.c_0)) if spec.has_cell else h_0
     function = getattr(dnnffi, f"{spec.mode}_forward")
-    call = testing.keywords(case.problem._replace(training=False))
+    call = testing.keywords(case.problem)
     return function(host.asarray(arrays.x), hx, w, **call, backend="cudnn", **keywords)[-1]
 
 

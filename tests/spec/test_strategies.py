@@ -177,12 +177,26 @@ def test_the_same_seed_gives_the_same_numbers_in_each_dtype():
         np.testing.assert_array_equal(x, made["float64"].astype(dtype_object(dtype)))
 
 
+@given(testing.problems(training=True))
+def test_keywords_fit_the_function_that_they_are_for(problem):
+    def of_others(x, *, num_layers, dropout):
+        """A wrapper of an embedder."""
+
+    assert "dropout" not in testing.keywords(problem)
+    assert "dropout" not in testing.keywords(problem, dnnffi.lstm)
+    for function in (dnnffi.lstm_forward, of_others):
+        found = testing.keywords(problem, function)
+        assert found == testing.keywords(problem) | {"dropout": problem.dropout}
+
+
 @few
 @given(testing.problems(with_options=True), seeds)
 def test_keywords_run_the_problem(problem, seed):
     spec, made = problem.spec, testing.inputs(problem, seed)
     function = getattr(dnnffi, spec.mode + ("_forward" if problem.training else ""))
-    y, state, *_ = function(made.x, made.hx, made.weights, **testing.keywords(problem))
+    keywords = testing.keywords(problem, function)
+    assert ("dropout" in keywords) == problem.training
+    y, state, *_ = function(made.x, made.hx, made.weights, **keywords)
     assert y.shape == problem.y_shape
     h_n = state[0] if spec.has_cell else state
     expected = reference.forward(
@@ -193,7 +207,7 @@ def test_keywords_run_the_problem(problem, seed):
         made.weights,
         batch_first=problem.layout == "batch_major",
         lengths=None if problem.layout == PACKED else problem.lengths,
-        batch_sizes=testing.keywords(problem).get("batch_sizes"),
+        batch_sizes=keywords.get("batch_sizes"),
         clip=problem.options.clip,
         clip_nan=problem.options.clip_nan,
     )

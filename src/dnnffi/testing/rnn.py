@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,10 +205,26 @@ def inputs(problem: RNNProblem, seed: int) -> Inputs:
     )
 
 
-def keywords(problem: RNNProblem) -> dict[str, Any]:
-    """The keywords with which the functional API runs a problem on separate weight arrays.
+def keywords(problem: RNNProblem, function: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """The keywords with which a function runs a problem on separate weight arrays.
 
-    For `dnnffi.lstm` and its like, or where the problem trains, `dnnffi.lstm_forward`.
+    Parameters
+    ----------
+    problem : what is to be run
+    function : what they are for, `dnnffi.lstm_forward` for instance, or a wrapper of yours.
+        ``dropout`` is among them if it has this parameter, as functions that train have; None
+        leaves it out, as inference functions need it
+
+    Examples
+    --------
+    >>> import dnnffi
+    >>> from dnnffi import testing
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
+    >>> problem = dnnffi.RNNProblem.dense(spec, 5, 2, training=True, dropout=0.5)
+    >>> "dropout" in testing.keywords(problem, dnnffi.gru)
+    False
+    >>> testing.keywords(problem, dnnffi.gru_forward)["dropout"]
+    0.5
     """
     spec = problem.spec
     result: dict[str, Any] = {
@@ -221,6 +238,6 @@ def keywords(problem: RNNProblem) -> dict[str, Any]:
     else:
         result["batch_first"] = problem.layout == BATCH_MAJOR
         result["lengths"] = problem.lengths
-    if problem.training:
+    if function is not None and "dropout" in signature(function).parameters:
         result["dropout"] = problem.dropout
     return result
