@@ -1,4 +1,4 @@
-"""Signatures of the public names of a module, as ``inspect.signature`` and ``help`` show them."""
+"""Look for quoted annotations in the signatures and the help of a module's public names."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = sorted(_HOME)
 
 _PACKAGES = ("foreign", "jax", "testing", "torch", "typing")
-"""Packages that are attributes, but not imported by ``from dnnffi import *``."""
+"""Modules that are attributes of this one, but not part of ``from dnnffi import *``."""
 
 
 if not TYPE_CHECKING:  # or no mistyped name would be one to a type checker

@@ -83,7 +83,7 @@ _MEANT = {
     "isavailable": "the command python -m dnnffi info",
     "info": "the command python -m dnnffi info",
 }
-"""Names of dnnffi, by names of other libraries in lower case without underscores."""
+"""Names and phrases to suggest, by names of others in lower case without underscores."""
 
 MIN_SIMILARITY = 0.7
 """Ratio of ``difflib`` from which a name is taken for a mistyped one."""

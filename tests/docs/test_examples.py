@@ -31,6 +31,7 @@ PAGES = (
             "torch",
             "jax",
             "own_engine",
+            "testing",
         )
     ),
 )

@@ -1,4 +1,4 @@
-"""Messages of the logger ``dnnffi`` about calls on the stand-in for cuDNN."""
+"""Messages of the logger ``dnnffi`` for calls on the stand-in for cuDNN."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ BACKWARDS = {
 
 @pytest.mark.parametrize("backward", BACKWARDS.values(), ids=BACKWARDS)
 @pytest.mark.parametrize(
-    ("training", "reason"), [(True, "needs a forward"), (False, "is for inference")]
+    ("training", "reason"), [(True, "needs a forward pass"), (False, "is for inference")]
 )
 def test_a_plan_that_was_never_called_has_no_backward(backward, training, reason):
     with pytest.raises(ContextError, match=reason):

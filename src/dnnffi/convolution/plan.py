@@ -133,7 +133,7 @@ class ConvPlan:
 
     @property
     def device(self) -> Any:
-        """The device that it runs on; None if the arrays of the first call are to choose it."""
+        """The GPU that it runs on, or "host"; None if the arrays of the first call choose it."""
         return self._device
 
     def run(self, *arrays: ArrayT | None, out: ArrayT | None = None) -> ArrayT:

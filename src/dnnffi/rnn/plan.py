@@ -148,7 +148,7 @@ class RNNPlan:
 
     @property
     def device(self) -> int | None:
-        """The GPU that it runs on; None if the arrays of the first call are to choose it."""
+        """The GPU that it runs on; None if the arrays of the first call choose it."""
         return self._device
 
     def forward(
