@@ -64,6 +64,7 @@ PARTS = {
         "importing.py",
         "log.py",
         "annotations.py",
+        "other_names.py",
         "ownership.py",
         "typing.py",
     ),

@@ -97,7 +97,7 @@ def _not_of_numpy(name: str, exported: Any, error: Exception) -> np.ndarray[Any,
 
 
 def instead_of(name: str, value: object) -> str:
-    """Return the end of an error message that says what to give instead of ``value``; or nothing."""
+    """Return the end of an error message, which says what to give instead; or nothing."""
     if hasattr(value, "batch_sizes") and hasattr(value, "data"):  # PyTorch's PackedSequence
         return f"; give its data, with batch_sizes={name}.batch_sizes"
     return ""
