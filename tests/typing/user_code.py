@@ -91,6 +91,12 @@ def names_are_known(mode: Mode, backend: BackendName, anything: str) -> None:
     dnnffi.lsmt(x, None, weights)  # type: ignore[attr-defined]
 
 
+def packages_are_attributes() -> None:
+    dnnffi.foreign.using(lambda shape, dtype: None)
+    dnnffi.testing.specs(modes=("gru",))
+    dnnffi.testing.specs(modes=("GRU",))  # type: ignore[arg-type]
+
+
 def options_have_keys_and_values() -> None:
     options: RNNOptionsDict = {"math": "strict", "clip": (-1.0, 1.0), "algorithm": "own"}
     dnnffi.lstm(x, None, weights, options=options)
@@ -99,7 +105,9 @@ def options_have_keys_and_values() -> None:
     dnnffi.conv(x, x, padding="same", options=of_conv)
     dnnffi.lstm(x, None, weights, options={"maths": "strict"})  # type: ignore[arg-type]
     dnnffi.lstm(x, None, weights, options={"math": "exact"})  # type: ignore[arg-type]
-    dnnffi.conv(x, x, options={"tune": "now"})  # type: ignore[arg-type]
+    dnnffi.conv(x, x, options={"tune": "now"})
+    dnnffi.conv(x, x, options={"tune": True})  # type: ignore[arg-type]
+    dnnffi.conv(x, x, options={"find": "search"})  # type: ignore[arg-type]
     dnnffi.conv(x, x, padding="valid")  # type: ignore[arg-type]
 
 
