@@ -73,7 +73,8 @@ def copied(host, image, values, convolution_bytes=0):
     given = host.asarray(in_memory(values, layout))
     copy = ImageCopy(image, 0, host.memory, convolution_bytes)
     start = copy.workspace_bytes - padded_bytes(image)
-    assert start % WORKSPACE_ALIGNMENT == 0 and start >= convolution_bytes
+    assert start % WORKSPACE_ALIGNMENT == 0
+    assert start >= convolution_bytes
     guard = 64
     room = host.memory.empty((copy.workspace_bytes + guard,), np.uint8)
     room[...] = 0xFF

@@ -156,6 +156,21 @@ def test_one_and_three_dimensions(user, layout, rank):
     Call(user, problem_of(spec=spec, size=(2, *(5, 6, 4)[:rank]), layout=layout)).check()
 
 
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_asymmetric_padding(user, layout, operation, transposed):
+    spec = ConvSpec(
+        in_channels=4,
+        out_channels=6,
+        kernel=(3, 3),
+        stride=2,
+        padding=((0, 1), (2, 1)),
+        transposed=transposed,
+    )
+    Call(user, problem_of(operation, spec=spec, layout=layout)).check()
+
+
 def test_weights_in_another_layout_than_the_images_are_copied_on_the_device(user):
     call = Call(user, problem_of(layout=CHANNELS_LAST))
     x, w, *rest = call.given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -62,11 +63,18 @@ def test_a_network_in_bfloat16_has_its_results_and_gradients(made):
         np.testing.assert_allclose(found.astype(np.float32), exact, atol=allowed)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_arrays_on_any_device_of_the_host(dtype):
+    given = [jax.device_put(jnp.asarray(a, dtype), jax.devices("cpu")[1]) for a in (X, W)]
+    expected = dnnffi.conv(X, W).astype(dtype)
+    np.testing.assert_array_equal(dnnffi.conv(*given), expected)
+
+
 def test_an_array_in_bfloat16_is_not_written():
     spec = dnnffi.ConvSpec(in_channels=3, out_channels=4, kernel=(3, 2), dtype="bfloat16")
     plan = dnnffi.ConvPlan(spec, X.shape, backend="reference")
     out = in_jax(DY)
-    with pytest.raises(ValueError, match=r"^out must be writable; it is read-only"):
+    with pytest.raises(ValueError, match=r"^y must be writable; it is read-only"):
         plan.run(in_jax(X), in_jax(W), out=out)
     np.testing.assert_array_equal(np.asarray(out), in_ml_dtypes(DY))
 

@@ -45,10 +45,10 @@ class ConvProblem(NamedTuple):
     """What a plan is made for. Built by `ConvProblem.of`; hashable.
 
     ``operation`` is "forward", "backward_data" or "backward_weights"; ``sizes`` are the spatial
-    sizes of x; ``spec`` has the padding for them as numbers (`ConvSpec.resolved`); ``layout`` is the
-    memory layout of all arrays, "channels_first" or "channels_last", whatever their shapes, which
-    are [N, C, ...]. The fields from ``activation`` on to ``bias`` are
-    a forward's: y = activation(conv(x, w) + alpha*residual + bias).
+    sizes of x; ``spec`` has the padding for them as numbers (`ConvSpec.resolved`); ``layout`` is
+    the memory layout of all arrays, "channels_first" or "channels_last", whatever their shapes,
+    which are [N, C, ...]. The fields from ``activation`` to ``bias`` are for "forward":
+    y = activation(conv(x, w) + alpha*residual + bias).
 
     Examples
     --------

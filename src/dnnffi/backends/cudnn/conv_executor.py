@@ -335,7 +335,7 @@ class ConvExecutors:
             raise self._library.unsupported(
                 f"convolves a padded copy of the image for asymmetric padding, which is in the "
                 f"workspace: options['workspace_limit'] must be at least "
-                f"{self.problem.options.workspace_limit - limit}"
+                f"{padded_bytes(self._image) + WORKSPACE_ALIGNMENT}"
             )
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
