@@ -126,7 +126,7 @@ def test_the_workspace_of_the_convolution_comes_first(host):
 
 
 def test_an_image_of_more_elements_than_threads(host):
-    # Of eight blocks for each of 132 multiprocessors, of which each thread here is one.
+    # There are eight blocks for each of 132 multiprocessors, each of a single thread here.
     spec = ConvSpec(in_channels=5, out_channels=1, kernel=(3, 3), padding=((0, 1), (2, 1)))
     image = PaddedImage.of(ConvProblem.of(FORWARD, spec, (2, 5, 60, 70)))
     values = np.random.default_rng(0).normal(size=image.shape).astype("f4")

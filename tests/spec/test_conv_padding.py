@@ -1,4 +1,4 @@
-"""The symmetric convolution behind one with asymmetric padding."""
+"""Convolutions with asymmetric padding rewritten as symmetric ones on a padded image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_symmetric_problem_differs_in_its_image_alone(problem):
 
 @given(testing.conv_problems(testing.conv_specs(asymmetric=True)))
 def test_no_dimension_has_zeros_on_two_sides(problem):
-    # Those that both sides have are left to the library.
+    # The library adds the zeros that both sides have.
     image = PaddedImage.of(problem)
     offsets = zip(image.shape[2:], image.padded_shape[2:], image.offset, strict=True)
     for size, padded, offset in offsets:

@@ -57,6 +57,52 @@ def test_results_and_gradients_are_those_of_lax(problem):
     assert_close(*gradients, tolerance, terms=8)
 
 
+SAME = [  # kernel, stride, dilation, sizes
+    ((3, 3), 2, 1, (8, 9)),
+    ((4, 2), 1, 1, (7, 6)),
+    ((5, 4), (2, 3), 1, (8, 10)),
+    ((1, 2), 3, 1, (7, 8)),
+    ((3, 2), 2, (2, 3), (9, 8)),
+]
+
+
+@pytest.mark.parametrize("asked", SAME, ids=str)
+@pytest.mark.parametrize("implementation", ["reference", "lax"])
+def test_same_padding_is_that_of_xla(asked, implementation):
+    kernel, stride, dilation, sizes = asked
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype("f4") for shape in ((2, 3, *sizes), (4, 3, *kernel)))
+    steps = (stride, stride) if isinstance(stride, int) else stride
+    dilations = (dilation, dilation) if isinstance(dilation, int) else dilation
+    for padding in ("same", "valid"):
+        expected = jax.lax.conv_general_dilated(
+            x, w, steps, padding.upper(), rhs_dilation=dilations
+        )
+        more = {"stride": stride, "dilation": dilation, "padding": padding}
+        found = djax.conv(x, w, **more, implementation=implementation)
+        assert found.shape == expected.shape
+        assert_close(found, expected, 1e-5)
+        assert_close(dnnffi.conv(x, w, **more), expected, 1e-5)
+
+
+@pytest.mark.parametrize("asked", SAME, ids=str)
+def test_same_padding_of_a_transposed_convolution_is_that_of_xla(asked):
+    kernel, stride, dilation, sizes = asked
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype("f4") for shape in ((2, 3, *sizes), (3, 4, *kernel)))
+    steps = (stride, stride) if isinstance(stride, int) else stride
+    dilations = (dilation, dilation) if isinstance(dilation, int) else dilation
+    expected = jax.lax.conv_transpose(
+        *(x, w, steps, "SAME"),
+        rhs_dilation=dilations,
+        dimension_numbers=("NCHW", "OIHW", "NCHW"),
+        transpose_kernel=True,
+    )
+    found = dnnffi.conv_transpose(x, w, stride=stride, dilation=dilation, padding="same")
+    assert found.shape == expected.shape
+    assert_close(found, expected, 1e-5)
+
+
 @settings(max_examples=10)
 @given(
     testing.conv_problems(

@@ -1,8 +1,9 @@
-"""The symmetric convolution that computes one with asymmetric padding, for libraries without it.
+"""Rewrite a convolution with asymmetric padding as one with symmetric padding.
 
-The image of a convolution is x, or y of a transposed one. With more zeros on one side of the image,
-the padding of both sides is the same: the library convolves this padded image, which takes one copy
-of the image before the convolution, or after it if the image is the result.
+The image of a convolution is x, or y of a transposed one. If the image gets more zeros on one side,
+the padding that remains is the same on both sides. A library that pads both sides alike convolves
+this padded image. It takes one copy of the image before the convolution, or after it if the image
+is the result.
 """
 
 from __future__ import annotations
