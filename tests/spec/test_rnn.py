@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import os
 import pickle
 import re
@@ -317,11 +318,8 @@ def test_mode_and_direction_of_weights():
 
 @given(testing.specs(), testing.specs())
 def test_equal_specs_have_equal_fields_and_hashes(one, other):
-    def fields(spec):
-        return {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.init}
-
-    assert (one == other) == (fields(one) == fields(other))
-    same = RNNSpec(**fields(one))
+    assert (one == other) == (dataclasses.asdict(one) == dataclasses.asdict(other))
+    same = RNNSpec(**dataclasses.asdict(one))
     assert same == one
     assert hash(same) == hash(one)
     assert len({one, same}) == 1
@@ -364,6 +362,18 @@ def test_copies_are_equal(spec):
         assert made == spec
         assert hash(made) == hash(spec)
         assert repr(made) == repr(spec)
+
+
+def test_the_fields_of_a_spec_are_the_arguments_of_the_constructor():
+    names = list(inspect.signature(RNNSpec).parameters)
+    assert [field.name for field in dataclasses.fields(RNNSpec)] == names
+    assert list(dataclasses.asdict(make())) == names
+
+
+def test_replace_changes_one_field():
+    changed = dataclasses.replace(make(), hidden_size=6)
+    assert changed == make(hidden_size=6)
+    assert hash(changed) == hash(make(hidden_size=6))
 
 
 def test_a_spec_from_another_process_is_found_in_a_dict():

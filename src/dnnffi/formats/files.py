@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from reprlib import repr as brief
 
@@ -37,9 +37,7 @@ def save(path: object, spec: RNNSpec, arrays: Mapping[str, NDArray]) -> None:
     a link, the file that it leads to is replaced.
     """
     target, suffix = _path(path)
-    text = json.dumps(
-        {field.name: getattr(spec, field.name) for field in fields(spec) if field.init}
-    )
+    text = json.dumps(asdict(spec))
     if suffix == ".npz":
         # NumPy's files have no bfloat16: its bits are stored, and the spec has the dtype.
         bits = {
@@ -111,7 +109,7 @@ def _spec(text: str) -> RNNSpec:
         entries = files.parse_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{KEY} is not JSON: {error}") from error
-    names = {field.name for field in fields(RNNSpec) if field.init}
+    names = {field.name for field in fields(RNNSpec)}
     if not isinstance(entries, dict) or set(entries) != names:
         raise ValueError(
             f"{KEY} must have the entries {', '.join(sorted(names))}; got {brief(entries)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import asdict
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
@@ -426,7 +426,7 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
         is_exact = problem.options.tune == "now"
         return {
             "engine": self._candidates.version,
-            "spec": {f.name: getattr(spec, f.name) for f in fields(spec) if f.init},
+            "spec": asdict(spec),
             "sizes": [*size_class(problem), *((problem.steps, problem.batch) if is_exact else ())],
             "training": problem.training,
             "drops": problem.drops,

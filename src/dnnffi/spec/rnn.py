@@ -7,7 +7,7 @@ L layers, D directions (1 or 2), O = P or H, G gates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 from dnnffi.spec.checks import brief, check_choice, check_dtype, check_flag, check_range
@@ -35,9 +35,31 @@ class ParameterShape(NamedTuple):
     shape: tuple[int, ...]
 
 
+class _Keyed:
+    """A value that keeps its key and hash: specs are keys of the plan cache, looked up every call.
+
+    They are no fields of the dataclass, so that its fields are the constructor's arguments.
+    """
+
+    __slots__ = ("_hash", "_key")
+    _hash: int
+    _key: tuple[object, ...]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return self._key == other._key if isinstance(other, _Keyed) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(frozen=True, slots=True, init=False, eq=False)
-class RNNSpec:
+class RNNSpec(_Keyed):
     """What a recurrent network is, apart from the length and number of its sequences.
+
+    An immutable dataclass: ``dataclasses.replace`` makes another spec, and ``dataclasses.asdict``
+    returns the keyword arguments of the constructor, to be written to a file.
 
     Parameters
     ----------
@@ -69,6 +91,11 @@ class RNNSpec:
     [('w_ih', (16, 3)), ('w_hh', (16, 4))]
     >>> spec.layer_input_size(0)
     3
+    >>> import dataclasses
+    >>> dataclasses.replace(spec, num_layers=2).num_layers
+    2
+    >>> dnnffi.RNNSpec(**dataclasses.asdict(spec)) == spec
+    True
     >>> spec.check_weight_shapes([array.shape for array in spec.parameter_shapes()])
     """
 
@@ -80,8 +107,6 @@ class RNNSpec:
     bias: bool
     proj_size: int
     dtype: DType
-    _key: tuple[object, ...] = field(init=False, repr=False)
-    _hash: int = field(init=False, repr=False)
 
     def __init__(
         self,
@@ -115,22 +140,13 @@ class RNNSpec:
                     f"got {self.proj_size}"
                 )
         object.__setattr__(self, "dtype", check_dtype(dtype))
-        key = tuple(getattr(self, f.name) for f in fields(self) if f.init)
+        key = tuple(getattr(self, f.name) for f in fields(self))
         object.__setattr__(self, "_key", key)
-        # Specs are keys of the plan cache, looked up on every call.
         object.__setattr__(self, "_hash", hash(key))
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return self._key == other._key if isinstance(other, RNNSpec) else NotImplemented
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def __reduce__(self) -> tuple[object, ...]:
         # Made anew from its fields: the hash of a string differs from process to process.
-        return _from_key, (self._key,)
+        return _from_fields, (asdict(self),)
 
     @property
     def num_directions(self) -> int:
@@ -320,7 +336,5 @@ class RNNSpec:
         return (batch, steps, width) if batch_first else (steps, batch, width)
 
 
-def _from_key(key: tuple[object, ...]) -> RNNSpec:
-    names = (f.name for f in fields(RNNSpec) if f.init)
-    values: dict[str, Any] = dict(zip(names, key, strict=True))
+def _from_fields(values: dict[str, Any]) -> RNNSpec:
     return RNNSpec(**values)

@@ -8,6 +8,7 @@ arguments of a public function are.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from math import prod
 from typing import NamedTuple
 
@@ -60,19 +61,9 @@ class Call(NamedTuple):
     def text(self) -> str:
         """The call as text; the same call gives the same text."""
         problem = self.problem
-        spec = problem.spec
         return json.dumps(
             {
-                "spec": {
-                    "mode": spec.mode,
-                    "input_size": spec.input_size,
-                    "hidden_size": spec.hidden_size,
-                    "num_layers": spec.num_layers,
-                    "bidirectional": spec.bidirectional,
-                    "bias": spec.bias,
-                    "proj_size": spec.proj_size,
-                    "dtype": spec.dtype,
-                },
+                "spec": asdict(problem.spec),
                 "steps": problem.steps,
                 "batch": problem.batch,
                 "batch_first": problem.layout == BATCH_MAJOR,
