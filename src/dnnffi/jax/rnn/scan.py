@@ -36,7 +36,7 @@ UNROLL_ON_CPU = 1
 
 
 class _Cell(NamedTuple):
-    """What a step is; hashable."""
+    """Settings of a step; hashable."""
 
     mode: str
     reverse: bool
@@ -47,13 +47,37 @@ class _Cell(NamedTuple):
     clip_nan: str
 
 
-class _Steps(NamedTuple):
-    """Every step of one direction, and the states at the end."""
+class _Operands(NamedTuple):
+    """Arrays that the loop of one direction reads. Weights have PyTorch's shapes."""
 
-    h: Any  # [T, B, O]; of a row that has ended, its last
-    unprojected: Any  # [T, B, H] where there is a projection
-    h_n: Any
-    c_n: Any
+    x: Any  # [T, B, I]
+    w_ih: Any  # [G*H, I]
+    w_hh: Any  # [G*H, O]
+    bias: Any  # [1, G*H], the sum of both biases; None without biases
+    b_hn: Any  # [1, H], GRU only: the recurrent bias of gate n, which `bias` then does not contain
+    w_hr: Any  # [P, H]; None without a projection
+    h: Any  # [B, O]
+    c: Any  # [B, H], LSTM only
+    mask: Any  # [T, B, 1], true before the end of a row; None where all rows have T steps
+
+
+class _Steps(NamedTuple):
+    """Results of the loop of one direction."""
+
+    h: Any  # [T, B, O]; after the end of a row, its last
+    unprojected: Any  # [T, B, H], h before the projection; None without one
+    h_n: Any  # [B, O]
+    c_n: Any  # [B, H], LSTM only
+
+
+class _Tangents(NamedTuple):
+    """Tangents that enter the loop: what they add to a step, and those of the first state."""
+
+    gates: Any  # [T, B, G*H]
+    hn: Any  # [T, B, H], added to a GRU's recurrent product of gate n; may be None
+    projected: Any  # [T, B, P], added to the projection; may be None
+    h: Any  # [B, O]
+    c: Any  # [B, H], LSTM only
 
 
 def network(
@@ -118,19 +142,19 @@ def _direction(
         h = jnp.zeros_like(like[:, : spec.output_size])
     if c is None and spec.has_cell:
         c = jnp.zeros_like(like[:, : spec.hidden_size])
-    bias = new_bias = None
+    bias = b_hn = None
     if spec.bias:
         b_ih, b_hh = (bias.astype(like.dtype) for bias in rest[:2])
         if spec.mode == "gru":
-            new_bias = b_hh[None, 2 * spec.hidden_size :]
+            b_hn = b_hh[None, 2 * spec.hidden_size :]
             b_hh = jnp.where(jnp.arange(b_hh.size) < 2 * spec.hidden_size, b_hh, 0)
         bias = (b_ih + b_hh)[None]
-    if spec.mode == "gru" and new_bias is None:
-        new_bias = jnp.zeros_like(like[:1, : spec.hidden_size])
+    if spec.mode == "gru" and b_hn is None:
+        b_hn = jnp.zeros_like(like[:1, : spec.hidden_size])
     w_hr = rest[-1] if spec.proj_size else None
     if mask is not None:
         mask = jnp.broadcast_to(mask, (*x.shape[:2], 1))
-    return _recurrence(cell, x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask)
+    return _recurrence(cell, _Operands(x, w_ih, w_hh, bias, b_hn, w_hr, h, c, mask))
 
 
 def _product(cell: _Cell, a: Any, w: Any) -> Any:
@@ -145,100 +169,74 @@ def _matmul(cell: _Cell, a: Any, w: Any) -> Any:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _recurrence(
-    cell: _Cell,
-    x: Any,
-    w_ih: Any,
-    bias: Any,
-    new_bias: Any,
-    h: Any,
-    c: Any,
-    w_hh: Any,
-    w_hr: Any,
-    mask: Any,
-) -> _Steps:
-    """Run the loop over x [T, B, I].
-
-    ``bias`` [1, G*H] is the sum of both biases. In a GRU ``new_bias`` [1, H] is that of the
-    recurrent product, where the reset gate acts, and not in ``bias``.
-    """
-    return _loop(cell, x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask)[0]
+def _recurrence(cell: _Cell, operands: _Operands) -> _Steps:
+    """Run the loop over all steps."""
+    return _loop(cell, operands)[0]
 
 
 def _recurrence_jvp(
-    cell: _Cell, primals: tuple[Any, ...], tangents: tuple[Any, ...]
+    cell: _Cell, primals: tuple[_Operands], tangents: tuple[_Operands]
 ) -> tuple[_Steps, _Steps]:
     """The derivative of the loop, with all products of tangents of weights at once.
 
     What they add to the gates of a step is known when all steps are.
     """
-    x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask = primals
-    d_x, d_w_ih, d_bias, d_new_bias, d_h, d_c, d_w_hh, d_w_hr, _ = (
-        None if isinstance(d, SymbolicZero) else d for d in tangents
-    )
-    steps, slopes = _loop(cell, x, w_ih, bias, new_bias, h, c, w_hh, w_hr, mask, keeps_slopes=True)
+    (operands,) = primals
+    d = _Operands(*(None if isinstance(one, SymbolicZero) else one for one in tangents[0]))
+    x, w_hh, h, c = operands.x, operands.w_hh, operands.h, operands.c
+    steps, slopes = _loop(cell, operands, keeps_slopes=True)
 
     def added(*terms: Any) -> Any:
         """Return the sum of the terms that are not None; None if all are."""
         known = [term for term in terms if term is not None]
         return sum(known[1:], known[0]) if known else None
 
-    before = _shifted(cell, steps.h, h)
     d_product = None
-    if d_w_hh is not None:
-        d_product = _product(cell, before.astype(w_hh.dtype), d_w_hh)
+    if d.w_hh is not None:
+        before = _states_before(cell, steps.h, h)
+        d_product = _product(cell, before.astype(w_hh.dtype), d.w_hh)
     d_gates = added(
-        None if d_x is None else _product(cell, d_x, w_ih),
-        None if d_w_ih is None else _product(cell, x, d_w_ih),
-        None if d_bias is None else d_bias[None],
+        None if d.x is None else _product(cell, d.x, operands.w_ih),
+        None if d.w_ih is None else _product(cell, x, d.w_ih),
+        None if d.bias is None else d.bias[None],
     )
-    d_new = None
-    if new_bias is None:
+    d_hn = None
+    if operands.b_hn is None:
         d_gates = added(d_product, d_gates)
     else:
-        size = 2 * new_bias.size
-        d_new = None if d_new_bias is None else d_new_bias[None]
+        size = 2 * operands.b_hn.size
+        d_hn = None if d.b_hn is None else d.b_hn[None]
         if d_product is not None:
             first = jnp.where(jnp.arange(d_product.shape[-1]) < size, d_product, 0)
             d_gates = added(first, d_gates)
-            d_new = added(d_product[..., size:], d_new)
+            d_hn = added(d_product[..., size:], d_hn)
     gates_shape = (*x.shape[:2], w_hh.shape[0])
-    zeros = jnp.zeros_like(_product(cell, x[0], w_ih)[:1, :1])
+    zeros = jnp.zeros_like(_product(cell, x[0], operands.w_ih)[:1, :1])
     d_gates = jnp.broadcast_to(zeros if d_gates is None else d_gates, gates_shape)
-    if d_new is not None:
-        d_new = jnp.broadcast_to(d_new, (*x.shape[:2], d_new.shape[-1]))
+    if d_hn is not None:
+        d_hn = jnp.broadcast_to(d_hn, (*x.shape[:2], d_hn.shape[-1]))
     d_projected = None
-    if d_w_hr is not None:
-        d_projected = _product(cell, steps.unprojected.astype(w_hr.dtype), d_w_hr)
-    d_h = jnp.zeros_like(h) if d_h is None else d_h
-    d_c = jnp.zeros_like(c) if d_c is None and c is not None else d_c
-    return steps, _tangents(cell, slopes, d_gates, d_new, d_projected, d_h, d_c, w_hh, w_hr, mask)
+    if d.w_hr is not None:
+        d_projected = _product(cell, steps.unprojected.astype(d.w_hr.dtype), d.w_hr)
+    d_h = jnp.zeros_like(h) if d.h is None else d.h
+    d_c = jnp.zeros_like(c) if d.c is None and c is not None else d.c
+    entering = _Tangents(d_gates, d_hn, d_projected, d_h, d_c)
+    return steps, _tangent_loop(cell, operands, slopes, entering)
 
 
 _recurrence.defjvp(_recurrence_jvp, symbolic_zeros=True)
 
 
-def _shifted(cell: _Cell, hs: Any, h: Any) -> Any:
-    """The state that each step reads, of those that they leave and the first."""
+def _states_before(cell: _Cell, hs: Any, h: Any) -> Any:
+    """Return the states that the steps read: ``h`` and, of ``hs``, all but the last."""
     if cell.reverse:
         return jnp.concatenate([hs[1:], h[None]])
     return jnp.concatenate([h[None], hs[:-1]])
 
 
-def _loop(
-    cell: _Cell,
-    x: Any,
-    w_ih: Any,
-    bias: Any,
-    new_bias: Any,
-    h: Any,
-    c: Any,
-    w_hh: Any,
-    w_hr: Any,
-    mask: Any,
-    keeps_slopes: bool = False,
-) -> tuple[_Steps, Any]:
-    """All steps, and the slopes of each if the loop keeps them."""
+def _loop(cell: _Cell, operands: _Operands, *, keeps_slopes: bool = False) -> tuple[_Steps, Any]:
+    """Run all steps; return their results and, with ``keeps_slopes``, the slopes of each."""
+    x, w_ih, w_hh, bias, b_hn, w_hr, h, c, mask = operands
     # Before the loop, so that no step transposes them.
     w_ih, w_hh, w_hr = w_ih.T, w_hh.T, None if w_hr is None else w_hr.T
 
@@ -251,7 +249,7 @@ def _loop(
         x, running = of_step
         gates = x if cell.is_hoisted else gates_of(x)
         unprojected, new_c, slopes = _CELLS[cell.mode](
-            cell, gates, _matmul(cell, h, w_hh), new_bias, h, c
+            cell, gates, _matmul(cell, h, w_hh), b_hn, h, c
         )
         new_h = unprojected if w_hr is None else _matmul(cell, unprojected, w_hr)
         if running is not None:
@@ -267,29 +265,15 @@ def _loop(
     return _Steps(hs, unprojected, h_n, c_n), slopes
 
 
-def _tangents(
-    cell: _Cell,
-    slopes: Any,
-    d_gates: Any,
-    d_new: Any,
-    d_projected: Any,
-    d_h: Any,
-    d_c: Any,
-    w_hh: Any,
-    w_hr: Any,
-    mask: Any,
-) -> _Steps:
-    """The tangents of all steps, linear in everything that begins with ``d_``.
-
-    ``d_gates`` [T, B, G*H] is added to the gates of each step, ``d_new`` [T, B, H] to a GRU's last
-    product of h, ``d_projected`` [T, B, P] to the projection; the latter two may be None.
-    """
+def _tangent_loop(cell: _Cell, operands: _Operands, slopes: Any, entering: _Tangents) -> _Steps:
+    """Return the tangents of all steps, linear in the tangents that enter."""
+    w_hh, w_hr = operands.w_hh, operands.w_hr
 
     def step(state: tuple[Any, Any], of_step: tuple[Any, ...]) -> tuple[Any, Any]:
         d_h, d_c = state
-        slopes, d_gates, d_new, d_projected, running = of_step
+        slopes, d_gates, d_hn, d_projected, running = of_step
         d_unprojected, new_d_c = _DERIVATIVES[cell.mode](
-            slopes, d_gates, _product(cell, d_h, w_hh), d_new, d_h, d_c
+            slopes, d_gates, _product(cell, d_h, w_hh), d_hn, d_h, d_c
         )
         new_d_h = d_unprojected
         if w_hr is not None:
@@ -301,9 +285,9 @@ def _tangents(
             new_d_c = None if d_c is None else jnp.where(running, new_d_c, d_c)
         return (new_d_h, new_d_c), (new_d_h, None if w_hr is None else d_unprojected)
 
-    inputs = slopes, d_gates, d_new, d_projected, mask
+    inputs = slopes, entering.gates, entering.hn, entering.projected, operands.mask
     (d_h_n, d_c_n), (d_hs, d_unprojected) = lax.scan(
-        step, (d_h, d_c), inputs, reverse=cell.reverse, unroll=cell.unroll
+        step, (entering.h, entering.c), inputs, reverse=cell.reverse, unroll=cell.unroll
     )
     return _Steps(d_hs, d_unprojected, d_h_n, d_c_n)
 
@@ -350,13 +334,13 @@ def _gru(cell: _Cell, gates: Any, product: Any, bias: Any, h: Any, _: Any) -> tu
 
 
 def _gru_derivative(
-    slopes: Any, d_gates: Any, d_product: Any, d_new: Any, d_h: Any, _: Any
+    slopes: Any, d_gates: Any, d_product: Any, d_hn: Any, d_h: Any, _: Any
 ) -> tuple[Any, Any]:
     slope_r, slope_z, slope_n, r, z = slopes
     d_x_r, d_x_z, d_x_n = jnp.split(d_gates, 3, -1)
     d_h_r, d_h_z, d_h_n = jnp.split(d_product, 3, -1)
-    if d_new is not None:
-        d_h_n = d_h_n + d_new
+    if d_hn is not None:
+        d_h_n = d_h_n + d_hn
     d_n = slope_n * (d_x_n + r * d_h_n)
     return slope_r * (d_x_r + d_h_r) + slope_z * (d_x_z + d_h_z) + d_n + z * d_h, None
 
