@@ -21,6 +21,7 @@ ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), None)
 X, HX, FLAT = ONE.arrays
 ARRAYS = djax.unpack(FLAT, SPEC, layout="cudnn")
 PACKED = djax.pack(ARRAYS, SPEC)
+NAMED = djax.unpack(PACKED, names=True)
 GRU = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
 
 
@@ -40,8 +41,13 @@ CASES = {
     "x of another width": (ValueError, "[T, B, I] with I = 3", lambda: lstm(X[..., :2])),
     "x of another dtype": (
         TypeError,
-        "x must have the dtype of the weights, float32; got float16",
-        lambda: lstm(X.astype("float16")),
+        "x must have the dtype of the weights, float32 (or float16 or bfloat16); got int32",
+        lambda: lstm(X.astype("int32")),
+    ),
+    "x wider than the weights": (
+        TypeError,
+        "x must have the dtype of the weights, float16; got float32",
+        lambda: lstm(weights=[a.astype("float16") for a in ARRAYS], num_layers=2),
     ),
     "no steps": (ValueError, "at least one time step; got T = 0", lambda: lstm(X[:0])),
     "hx of one": (TypeError, "hx must be (h_0, c_0) or None", lambda: lstm(hx=HX[0])),
@@ -52,8 +58,13 @@ CASES = {
     ),
     "c_0 of another dtype": (
         TypeError,
-        "c_0 must have the dtype of the weights, float32; got float16",
+        "c_0 must have the dtype of x, float32; got float16",
         lambda: lstm(hx=(HX[0], HX[1].astype("float16"))),
+    ),
+    "h_0 of the dtype of wider weights": (
+        TypeError,
+        "h_0 must have the dtype of x, bfloat16; got float32",
+        lambda: lstm(X.astype("bfloat16")),
     ),
     "flat without spec": (TypeError, "spec must be given", lambda: lstm(spec=None)),
     "flat without layout": (
@@ -119,10 +130,52 @@ CASES = {
         "weights[0] must have one of the dtypes",
         lambda: lstm(weights=[a.astype("int32") for a in ARRAYS], num_layers=2),
     ),
-    "a dict": (
+    "neither weights nor arrays": (
         TypeError,
-        "weights must be an RNNWeights, a flat array or",
+        "weights must be an RNNWeights, a flat array, a list of arrays or a mapping of PyTorch's "
+        "names to arrays; got int",
+        lambda: lstm(weights=1),
+    ),
+    "no names": (
+        ValueError,
+        "weights by name must have PyTorch's names; missing: weight_ih_l0, weight_hh_l0. "
+        "RNNWeights has methods",
         lambda: lstm(weights={}),
+    ),
+    "Flax's names": (
+        ValueError,
+        "missing: weight_ih_l0, weight_hh_l0; unexpected: cell",
+        lambda: lstm(weights={"cell": {}}),
+    ),
+    "a name missing": (
+        ValueError,
+        "missing: bias_hh_l1",
+        lambda: lstm(weights={k: a for k, a in NAMED.items() if k != "bias_hh_l1"}),
+    ),
+    "one bias missing in all layers": (
+        ValueError,
+        "missing: bias_ih_l0, bias_ih_l1",
+        lambda: lstm(weights={k: a for k, a in NAMED.items() if "bias_ih" not in k}),
+    ),
+    "names with another num_layers": (
+        ValueError,
+        "num_layers is 3; weights have 2 layer(s)",
+        lambda: lstm(weights=NAMED, num_layers=3),
+    ),
+    "names of one direction": (
+        ValueError,
+        "bidirectional is True; weights are of one direction",
+        lambda: lstm(weights=NAMED, bidirectional=True),
+    ),
+    "names with another spec": (
+        ValueError,
+        "unexpected: weight_ih_l1, weight_hh_l1, bias_ih_l1, bias_hh_l1",
+        lambda: lstm(weights=NAMED, spec=dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)),
+    ),
+    "an array by name of no kind": (
+        TypeError,
+        "weights['bias_hh_l1'] must be an array of JAX or NumPy; got list",
+        lambda: lstm(weights=NAMED | {"bias_hh_l1": [1.0]}),
     ),
     "lengths of too few": (
         ValueError,

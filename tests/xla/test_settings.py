@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from jax_programs import assert_close, convolution, network
 
 import dnnffi
 from dnnffi import jax as djax
+from dnnffi.jax.rnn import functions
 
 GRU = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
 CONV = dnnffi.ConvSpec(in_channels=2, out_channels=3, kernel=(2, 2))
@@ -91,7 +94,7 @@ def programs(implementation):
     """Small networks and convolutions that an implementation runs."""
     if implementation != "lax":
         more = {"dropout": 0.5, "key": jax.random.key(3)} if implementation == "scan" else {}
-        for mode in ("lstm", "gru"):
+        for mode in ("lstm", "gru", "rnn_relu"):
             spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, num_layers=1 + bool(more))
             problem = dnnffi.RNNProblem.dense(spec, 2, 2, lengths=(2, 1) if more else None)
             yield network(problem, implementation, **more)
@@ -119,10 +122,50 @@ def test_a_setting_changes_no_result(standins, implementation, setting):
             return function(*one.arrays)
 
         expected = run()
-        before = getattr(jax.config, setting)
-        jax.config.update(setting, SETTINGS[setting])
-        try:
+        with setting_of_jax(setting):
             found = run()
-        finally:
-            jax.config.update(setting, before)
         assert_close(found, expected)
+
+
+@pytest.mark.parametrize("setting", ["jax_numpy_rank_promotion", "jax_numpy_dtype_promotion"])
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_the_scan_of_each_platform_promotes_nothing(mode, platform, setting, monkeypatch):
+    # On devices the products of x of all steps are computed before the loop.
+    monkeypatch.setattr(functions, "platform_of", lambda operands: platform)
+    spec = dnnffi.RNNSpec(
+        mode=mode,
+        input_size=3,
+        hidden_size=4,
+        num_layers=2,
+        bidirectional=True,
+        proj_size=2 if mode == "lstm" else 0,
+    )
+    problem = dnnffi.RNNProblem.dense(spec, 5, 2, lengths=(2, 5))
+    one = network(problem, "scan", dropout=0.5, key=jax.random.key(3))
+    with setting_of_jax(setting):
+        jax.eval_shape(lambda *arrays: jax.vjp(one.function, *arrays)[0], *one.arrays)
+        jax.eval_shape(jax.hessian(one.loss, 0), *one.arrays)  # in both modes
+        jax.eval_shape(
+            jax.vmap(one.function, (None, None, 0)), *one.arrays[:2], one.arrays[2][None]
+        )
+
+
+@pytest.mark.parametrize("setting", ["jax_numpy_rank_promotion", "jax_numpy_dtype_promotion"])
+def test_weights_promote_nothing(setting):
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, dtype="bfloat16")
+    with setting_of_jax(setting):
+        for like in ("torch", "keras", "flax"):
+            weights = djax.init(jax.random.key(0), spec, like=like, forget_bias=1)
+            djax.pack(djax.unpack(weights, names=True), spec)
+
+
+@contextmanager
+def setting_of_jax(setting):
+    """Give a setting of JAX its value in `SETTINGS`."""
+    before = getattr(jax.config, setting)
+    jax.config.update(setting, SETTINGS[setting])
+    try:
+        yield
+    finally:
+        jax.config.update(setting, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -46,6 +47,208 @@ def test_initial_weights_are_uniform(dtype):
     assert values.std() == pytest.approx(1 / 8 / 3**0.5, rel=0.02)
     assert (weights.flat != djax.init(jax.random.key(1), spec).flat).any()
     assert len(np.unique(values)) > 2**10  # more than were drawn of bfloat16 alone
+
+
+def drawn(mode="lstm", *, like, dtype="float32", **more):
+    """Initial weights by PyTorch's names, as arrays of NumPy."""
+    spec = dnnffi.RNNSpec(mode=mode, input_size=50, hidden_size=64, num_layers=2, dtype=dtype)
+    weights = djax.init(jax.random.key(0), spec, like=like, **more)
+    assert weights.flat.dtype.name == dtype
+    named = djax.unpack(weights, names=True)
+    return {name: np.asarray(array.astype("float32")) for name, array in named.items()}
+
+
+@pytest.mark.parametrize(("mode", "gates"), [("lstm", 4), ("gru", 3), ("rnn_tanh", 1)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_initial_weights_like_keras(mode, gates, dtype):
+    arrays = drawn(mode, like="keras", dtype=dtype)
+    for layer, inputs in enumerate((50, 64)):
+        w_ih, w_hh = (arrays[f"weight_{kind}_l{layer}"] for kind in ("ih", "hh"))
+        bound = (6 / (inputs + 64 * gates)) ** 0.5
+        assert abs(w_ih).max() == pytest.approx(bound, rel=0.01)
+        assert w_ih.std() == pytest.approx(bound / 3**0.5, rel=0.03)
+        np.testing.assert_allclose(
+            w_hh.T @ w_hh, np.eye(64), atol=1e-5 if dtype == "float32" else 0.02
+        )
+        b_ih = np.zeros((gates, 64))
+        if mode == "lstm":
+            b_ih[1] = 1
+        np.testing.assert_array_equal(arrays[f"bias_ih_l{layer}"], b_ih.reshape(-1))
+        np.testing.assert_array_equal(arrays[f"bias_hh_l{layer}"], 0)
+
+
+@pytest.mark.parametrize(("mode", "gates"), [("lstm", 4), ("gru", 3), ("rnn_tanh", 1)])
+def test_initial_weights_like_flax(mode, gates):
+    arrays = drawn(mode, like="flax")
+    for layer, inputs in enumerate((50, 64)):
+        w_ih, w_hh = (arrays[f"weight_{kind}_l{layer}"] for kind in ("ih", "hh"))
+        assert w_ih.std() == pytest.approx(inputs**-0.5, rel=0.03)
+        # Truncated at two standard deviations, of 0.8796 after truncation.
+        assert abs(w_ih).max() <= 2 / 0.8796 * inputs**-0.5
+        for gate in w_hh.reshape(gates, 64, 64):
+            np.testing.assert_allclose(gate @ gate.T, np.eye(64), atol=1e-5)
+        for kind in ("ih", "hh"):
+            np.testing.assert_array_equal(arrays[f"bias_{kind}_l{layer}"], 0)
+
+
+@pytest.mark.parametrize("like", ["torch", "keras", "flax"])
+def test_the_bias_of_the_forget_gate_is_set(like):
+    arrays, others = drawn(like=like, forget_bias=2), drawn(like=like)
+    for layer in (0, 1):
+        for kind, value in (("ih", 2), ("hh", 0)):
+            name = f"bias_{kind}_l{layer}"
+            gates, before = (some[name].reshape(4, 64) for some in (arrays, others))
+            np.testing.assert_array_equal(gates[1], value)
+            np.testing.assert_array_equal(gates[[0, 2, 3]], before[[0, 2, 3]])
+        for kind in ("ih", "hh"):
+            name = f"weight_{kind}_l{layer}"
+            np.testing.assert_array_equal(arrays[name], others[name])
+
+
+@pytest.mark.parametrize("like", ["keras", "flax"])
+def test_initial_weights_without_biases_are_those_with_them(like):
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, bias=False)
+    assert len(djax.unpack(djax.init(jax.random.key(0), spec, like=like))) == 2
+
+
+def bad_init(fields=None, **keywords):
+    spec = dnnffi.RNNSpec(**{"mode": "lstm", "input_size": 3, "hidden_size": 4} | (fields or {}))
+    return djax.init(jax.random.key(0), spec, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: bad_init(like="jax"), ValueError, "like must be one of torch, keras, flax; got"),
+        (
+            lambda: bad_init({"proj_size": 2}, like="keras"),
+            ValueError,
+            "Keras has no LSTM with a projection",
+        ),
+        (
+            lambda: bad_init({"proj_size": 2}, like="flax"),
+            ValueError,
+            "Flax has no LSTM with a projection",
+        ),
+        (lambda: bad_init(forget_bias="1"), TypeError, "forget_bias must be a number or None; got"),
+        (lambda: bad_init(forget_bias=True), TypeError, "forget_bias must be a number or None; "),
+        (lambda: bad_init(forget_bias=float("nan")), ValueError, "forget_bias must be finite; got"),
+        (
+            lambda: bad_init({"mode": "gru"}, forget_bias=1),
+            ValueError,
+            "forget_bias is of an LSTM with biases; got RNNSpec",
+        ),
+        (
+            lambda: bad_init({"bias": False}, forget_bias=1),
+            ValueError,
+            "forget_bias is of an LSTM with biases; got RNNSpec",
+        ),
+    ],
+)
+def test_bad_arguments_of_init(call, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        call()
+
+
+# PyTorch's names
+
+
+@settings(max_examples=30)
+@given(strategies.specs(dtypes=("float32",)))
+def test_arrays_by_name_are_those_of_pytorch(spec):
+    weights = djax.pack(strategies.weights(spec, 0), spec)
+    named = djax.unpack(weights, names=True)
+    assert list(named) == list(RNNWeights.pack(strategies.weights(spec, 0), spec).to_torch())
+    for one, other in zip(named.values(), djax.unpack(weights), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again = djax.pack(dict(sorted(named.items(), reverse=True)), spec)
+    np.testing.assert_array_equal(again.flat, weights.flat)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"mode": "lstm", "num_layers": 2, "bidirectional": True},
+        {"mode": "lstm", "proj_size": 2},
+        {"mode": "gru", "bias": False, "num_layers": 2},
+    ],
+    ids=str,
+)
+def test_weights_by_name_say_what_the_network_is(fields):
+    spec = dnnffi.RNNSpec(input_size=3, hidden_size=4, **fields)
+    weights, x = djax.init(jax.random.key(0), spec), jnp.ones((5, 2, 3))
+    named = djax.unpack(weights, names=True)
+    function = getattr(djax, spec.mode)
+    expected = function(x, None, weights)[0]
+    shuffled = dict(sorted(named.items(), reverse=True))
+    np.testing.assert_array_equal(function(x, None, shuffled)[0], expected)
+    np.testing.assert_array_equal(function(x, None, shuffled, spec=spec)[0], expected)
+
+
+def test_a_gradient_has_the_names_of_the_weights():
+    named = djax.unpack(djax.init(jax.random.key(0), SPEC), names=True)
+    x = jnp.ones((5, 2, 3))
+    gradient = jax.jit(jax.grad(lambda named: (djax.lstm(x, None, named)[0] ** 2).sum()))(named)
+    assert set(gradient) == set(named)
+    of_list = jax.grad(lambda arrays: (djax.lstm(x, None, arrays, spec=SPEC)[0] ** 2).sum())(
+        list(named.values())
+    )
+    for name, expected in zip(named, of_list, strict=True):
+        np.testing.assert_allclose(gradient[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_names_is_a_flag():
+    with pytest.raises(TypeError, match=r"^names must be True or False"):
+        djax.unpack(djax.init(jax.random.key(0), SPEC), names="torch")
+
+
+# Weights of float32 for x of 16 bits
+
+
+@pytest.mark.parametrize("implementation", ["scan", "reference"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("form", ["packed", "list", "flat", "names"])
+def test_float32_weights_compute_in_the_dtype_of_x(form, dtype, implementation):
+    packed = djax.init(jax.random.key(0), SPEC)
+    x = jax.random.normal(jax.random.key(1), (5, 2, 3)).astype(dtype)
+    weights, keywords = {
+        "packed": (packed, {}),
+        "list": (djax.unpack(packed), {"spec": SPEC}),
+        "flat": (packed.flat, {"spec": SPEC, "layout": "cudnn"}),
+        "names": (djax.unpack(packed, names=True), {}),
+    }[form]
+    half = replace(SPEC, dtype=dtype)
+    cast = djax.pack([array.astype(dtype) for array in djax.unpack(packed)], half)
+
+    def run(weights, **keywords):
+        y, states = djax.lstm(x, None, weights, implementation=implementation, **keywords)
+        return (y.astype("float32") ** 2).sum(), (y, states)
+
+    gradient, found = jax.jit(jax.grad(partial(run, **keywords), has_aux=True))(weights)
+    expected_gradient, expected = jax.jit(jax.grad(run, has_aux=True))(cast)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        assert one.dtype.name == dtype
+        np.testing.assert_array_equal(one, other)
+    assert jax.tree.structure(gradient) == jax.tree.structure(weights)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(gradient)} == {"float32"}
+    if form == "packed":
+        np.testing.assert_allclose(
+            gradient.flat, expected_gradient.flat.astype("float32"), rtol=0.02, atol=1e-3
+        )
+
+
+def test_states_have_the_dtype_of_x():
+    weights = djax.init(jax.random.key(0), SPEC)
+    x = jnp.ones((5, 2, 3), "bfloat16")
+    zeros = jnp.zeros(SPEC.h_shape(2), "bfloat16")
+    y, (h_n, c_n) = djax.lstm(x, (zeros, zeros), weights)
+    assert y.dtype == h_n.dtype == c_n.dtype == x.dtype
+
+
+def test_dropout_with_float32_weights_for_x_of_16_bits():
+    weights, x = djax.init(jax.random.key(0), SPEC), jnp.ones((5, 2, 3), "bfloat16")
+    y, _ = djax.lstm(x, None, weights, dropout=0.5, key=jax.random.key(1))
+    assert y.dtype == x.dtype
 
 
 def test_gradients_pass_through_packing():
@@ -206,7 +409,16 @@ def test_weights_of_jax_are_copied_pickled_saved_and_converted(tmp_path):
 @pytest.mark.parametrize(
     ("error", "words", "call"),
     [
-        (TypeError, "arrays must be a sequence", lambda arrays, flat: djax.pack({}, SPEC)),
+        (
+            TypeError,
+            "arrays must be a sequence of arrays or",
+            lambda arrays, flat: djax.pack(1, SPEC),
+        ),
+        (
+            ValueError,
+            "weights by name must have PyTorch's names; missing: weight_ih_l0, .* 8 more",
+            lambda arrays, flat: djax.pack({}, SPEC),
+        ),
         (ValueError, "expected 16 arrays; got 15", lambda a, flat: djax.pack(a[:-1], SPEC)),
         (
             TypeError,

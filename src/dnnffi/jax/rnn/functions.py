@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +16,16 @@ from dnnffi.jax.primitives import varying_alike
 from dnnffi.jax.rnn import operation, scan
 from dnnffi.jax.rnn.implementations import SCAN, implementation_of
 from dnnffi.jax.rnn.operation import Way
-from dnnffi.jax.rnn.weights import apart, check_dtypes, flat_of, joined, laid_out
+from dnnffi.jax.rnn.weights import (
+    apart,
+    check_dtypes,
+    expected_names,
+    flat_of,
+    in_order,
+    joined,
+    laid_out,
+    layers_named,
+)
 from dnnffi.rnn.backend import warn_of_dropout
 from dnnffi.spec.checks import ITEM_SIZES, brief, check_flag, check_integer, shown
 from dnnffi.spec.names import LayoutName, Mode
@@ -63,8 +73,8 @@ def lstm(
     x : [T, B, I], or [B, T, I] with ``batch_first``
     hx : (h_0 [L*D, B, O], c_0 [L*D, B, H]), or None for zeros
     weights : an `RNNWeights`, as `pack`, `init` and its own methods make it, in any layout; or a
-        flat array with ``spec`` and ``layout``; or a list of arrays in PyTorch's order, from which
-        the spec is inferred
+        flat array with ``spec`` and ``layout``; or a list of arrays in PyTorch's order, or a
+        mapping of PyTorch's names to arrays as `unpack` makes it, from which the spec is inferred
     spec : the spec of a flat array; with it or an `RNNWeights`, ``num_layers`` and
         ``bidirectional`` may be left out
     layout : the layout of a flat array: "cudnn", "torch" or "miopen". It may be left out only if
@@ -83,8 +93,11 @@ def lstm(
         what was measured. "unroll": the number of steps in one round of the scan's loop, by default
         1 on a CPU and 10 elsewhere; cuDNN and MIOpen have no such loop
 
-    All arrays have one dtype: float16, bfloat16, float32 or float64. y is [T, B, O*D] or
-    [B, T, O*D]. Gradients are of first order, in reverse mode; the scan has all orders and modes.
+    All arrays have one dtype: float16, bfloat16, float32 or float64. Only weights of float32 may
+    come with x and hx of float16 or bfloat16: the network then computes in the dtype of x, on
+    weights that are cast in the call, and their gradients are float32. y is [T, B, O*D] or
+    [B, T, O*D], of the dtype of x. Gradients are of first order, in reverse mode; the scan has all
+    orders and modes.
 
     Raises
     ------
@@ -193,6 +206,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     """y, h_n and c_n or None."""
     x = as_jax("x", x)
     spec, layout, weights = _weights(mode, weights, keywords)
+    spec = _computed(spec, x)
     batch_first = check_flag("batch_first", keywords.batch_first)
     options, unroll = _options(keywords, mode)
     steps, batch = _sizes(x, spec, batch_first)
@@ -246,6 +260,17 @@ def _weights(mode: Mode, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, La
             raise ValueError(f"num_layers is {layers}; spec has {described.num_layers}")
         if both and not described.bidirectional:
             raise ValueError("bidirectional is True; spec is for one direction")
+    if isinstance(weights, Mapping):
+        if described is None:
+            found_layers, found_both, names = layers_named(weights)
+            if layers not in (1, found_layers):
+                raise ValueError(f"num_layers is {layers}; weights have {found_layers} layer(s)")
+            if both and not found_both:
+                raise ValueError("bidirectional is True; weights are of one direction")
+            layers, both = found_layers, found_both
+        else:
+            names = expected_names(described)
+        weights = in_order(weights, names)
     if isinstance(weights, Sequence):
         arrays = [as_jax(f"weights[{index}]", array) for index, array in enumerate(weights)]
         if not arrays:
@@ -272,11 +297,22 @@ def _weights(mode: Mode, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, La
         return spec, DEFAULT_LAYOUT, arrays
     if not packed and not hasattr(weights, "dtype"):
         raise TypeError(
-            f"weights must be an RNNWeights, a flat array or a list of arrays; got "
-            f"{type(weights).__name__}"
+            f"weights must be an RNNWeights, a flat array, a list of arrays or a mapping of "
+            f"PyTorch's names to arrays; got {type(weights).__name__}"
         )
     flat, spec, layout = flat_of(weights, spec, keywords.layout)
     return spec, layout, flat
+
+
+def _computed(spec: RNNSpec, x: Any) -> RNNSpec:
+    """Return the spec of the computation: that of the weights, in the dtype of x."""
+    dtype = x.dtype.name
+    if dtype == spec.dtype:
+        return spec
+    if spec.dtype == "float32" and dtype in ("float16", "bfloat16"):
+        return replace(spec, dtype=dtype)
+    halves = " (or float16 or bfloat16)" if spec.dtype == "float32" else ""
+    raise TypeError(f"x must have the dtype of the weights, {spec.dtype}{halves}; got {dtype}")
 
 
 def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
@@ -286,8 +322,6 @@ def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
         raise ValueError(f"x must have three dimensions, {order}; got shape {x.shape}")
     if x.shape[2] != spec.input_size:
         raise ValueError(f"x must be {order} with I = {spec.input_size}; got shape {x.shape}")
-    if x.dtype.name != spec.dtype:
-        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
     first, second = x.shape[:2]
     return (second, first) if batch_first else (first, second)
 
@@ -308,9 +342,7 @@ def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
         if array.dtype.name != spec.dtype:
-            raise TypeError(
-                f"{name} must have the dtype of the weights, {spec.dtype}; got {array.dtype}"
-            )
+            raise TypeError(f"{name} must have the dtype of x, {spec.dtype}; got {array.dtype}")
         states.append(array)
     return tuple(states)
 
@@ -388,6 +420,8 @@ def _lengths_on_device(lengths: Any, batch: int) -> Any:
 def _run(
     static: _Static, x: Any, states: tuple[Any, ...], weights: Any, lengths: Any, key: Any
 ) -> Any:
+    # Weights of float32 for x of 16 bits; JAX casts their gradients back.
+    weights = jax.tree.map(lambda array: array.astype(static.spec.dtype), weights)
     if not static.dropout:
         return _layers(static, x, states, weights, lengths)
     spec = static.spec
@@ -400,15 +434,7 @@ def _run(
             kept = jax.random.bernoulli(masks[layer - 1], 1 - static.dropout, x.shape)
             scale = 1 / (1 - static.dropout) if static.dropout < 1 else 0.0
             x = jnp.where(kept, x * jnp.asarray(scale, x.dtype), 0)
-        single = RNNSpec(
-            mode=spec.mode,
-            input_size=spec.layer_input_size(layer),
-            hidden_size=spec.hidden_size,
-            bidirectional=spec.bidirectional,
-            bias=spec.bias,
-            proj_size=spec.proj_size,
-            dtype=spec.dtype,
-        )
+        single = replace(spec, input_size=spec.layer_input_size(layer), num_layers=1)
         problem = static.problem and static.problem._replace(spec=single)
         first = layer * spec.num_directions
         x, h_n, c_n = _layers(

@@ -207,7 +207,8 @@ def _recurrence_jvp(
         size = 2 * operands.b_hn.size
         d_hn = None if d.b_hn is None else d.b_hn[None]
         if d_product is not None:
-            first = jnp.where(jnp.arange(d_product.shape[-1]) < size, d_product, 0)
+            is_first = (jnp.arange(d_product.shape[-1]) < size)[None, None]
+            first = jnp.where(is_first, d_product, 0)
             d_gates = added(first, d_gates)
             d_hn = added(d_product[..., size:], d_hn)
     gates_shape = (*x.shape[:2], w_hh.shape[0])
@@ -242,7 +243,7 @@ def _loop(cell: _Cell, operands: _Operands, *, keeps_slopes: bool = False) -> tu
 
     def gates_of(x: Any) -> Any:
         product = _matmul(cell, x, w_ih)
-        return product if bias is None else product + bias
+        return product if bias is None else product + bias.reshape(*[1] * (x.ndim - 1), -1)
 
     def step(state: tuple[Any, Any], of_step: tuple[Any, Any]) -> tuple[Any, Any]:
         h, c = state
