@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.formats.network import refuse_projection
-from dnnffi.formats.torch import NAMES, name_of
+from dnnffi.formats.torch import name_of
 from dnnffi.jax.arrays import as_jax, check_enabled
 from dnnffi.spec.checks import check_choice, check_flag, is_ordered, listed
 from dnnffi.spec.names import LayoutName
@@ -253,8 +253,8 @@ def layers_named(names: Mapping[str, Any]) -> tuple[int, bool, list[str]]:
     Number of layers, whether there are two directions, and the names that there must be.
     """
     num_layers = next(layer for layer in count() if name_of("w_ih", layer, 0) not in names) or 1
-    bidirectional = any(name_of(kind, 0, 1) in names for kind in NAMES)
     kinds = ["w_ih", "w_hh"]
+    bidirectional = any(name_of(kind, 0, 1) in names for kind in kinds)
     if any(name_of(kind, 0, 0) in names for kind in ("b_ih", "b_hh")):
         kinds += ["b_ih", "b_hh"]
     if name_of("w_hr", 0, 0) in names:
