@@ -72,95 +72,12 @@ def test_help_of_the_demo_says_that_both_networks_run_on_either_backend(capsys):
     assert words in help_of(capsys, "demo")
 
 
-def test_info_of_a_missing_library_names_the_install_command(tmp_path):
-    missing = str(tmp_path / "libcudnn.so.9")
-    done = subprocess.run(
-        [sys.executable, "-m", "dnnffi", "info"],
-        # Mesa's drivers write to stderr where the folder is not set.
-        env={
-            **os.environ,
-            "DNNFFI_CUDNN_LIBRARY": missing,
-            "XDG_RUNTIME_DIR": str(tmp_path),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert "cuDNN: not found" in done.stdout
-    assert missing in done.stdout
-    assert "pip install nvidia-cudnn-cu13" in done.stdout
-
-
-def test_info_shows_how_the_library_was_found(monkeypatch, capsys):
-    found = probe.Library("9.19.0", "/somewhere/libcudnn.so.9", "cuda-pathfinder")
-    monkeypatch.setattr(probe, "cudnn_library", lambda: found)
-    assert main(["info"]) == 0
-    out = capsys.readouterr().out
-    assert "cuDNN 9.19.0" in out
-    assert "/somewhere/libcudnn.so.9" in out
-    assert "cuda-pathfinder" in out
-
-
-def test_info_shows_miopen(monkeypatch, capsys):
-    found = probe.Library("3.4.0", "/somewhere/libMIOpen.so.1", "ROCM_PATH")
-    monkeypatch.setattr(probe, "miopen_library", lambda: found)
-    assert main(["info"]) == 0
-    out = capsys.readouterr().out
-    assert "MIOpen 3.4.0, for RNNs and convolutions on AMD GPUs" in out
-    assert "/somewhere/libMIOpen.so.1" in out
-
-
-def test_info_of_a_missing_miopen_names_the_install_command(monkeypatch, capsys):
-    missing = probe.Library(problem="not found", searched=("ROCM_PATH: not set",))
-    monkeypatch.setattr(probe, "miopen_library", lambda: missing)
-    assert main(["info"]) == 0
-    out = capsys.readouterr().out
-    assert "MIOpen: not found" in out
-    assert "searched ROCM_PATH: not set" in out
-    assert f"MIOpen, for RNNs and convolutions on AMD GPUs: {probe.INSTALL_MIOPEN}" in out
-
-
 def test_the_command_for_cupy_installs_what_the_extras_do():
     with open(Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
         extras = tomllib.load(file)["project"]["optional-dependencies"]
     for name in ("cuda12", "cuda13", "rocm"):
         (cupy,) = (one.split(">=")[0] for one in extras[name] if one.startswith("cupy"))
         assert cupy in INSTALL_CUPY
-
-
-def test_info_shows_devices(monkeypatch, capsys):
-    device = probe.Device(0, "NVIDIA H200", "9.0", 140 * 2**30)
-    monkeypatch.setattr(probe, "devices", lambda cupy: probe.Devices((device,)))
-    assert main(["info"]) == 0
-    assert "NVIDIA H200, compute capability 9.0, 140.0 GiB" in capsys.readouterr().out
-
-
-def test_info_shows_adapters(monkeypatch, capsys):
-    found = probe.Adapters("Vulkan", ("Some GPU (Vulkan, IntegratedGPU, Mesa)",))
-    monkeypatch.setattr(probe, "adapters", lambda: [found])
-    assert main(["info"]) == 0
-    out = capsys.readouterr().out
-    assert "Vulkan, for RNN inference on any GPU\n  0  Some GPU (Vulkan, IntegratedGPU, M" in out
-
-
-def test_info_without_wgpu_names_the_install_command(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "wgpu", None)
-    assert main(["info"]) == 0
-    out = capsys.readouterr().out
-    assert "Vulkan: not found" in out
-    assert "Vulkan, for RNN inference on any GPU: pip install 'dnnffi[vulkan]'" in out
-
-
-def test_info_survives_a_broken_package(monkeypatch, capsys):
-    broken = probe.Package("cupy", problem="libcublas.so: cannot open")
-    package = probe.package
-    monkeypatch.setattr(probe, "package", lambda name: broken if name == "cupy" else package(name))
-    assert main(["info"]) == 0
-    out = capsys.readouterr().out
-    assert "libcublas.so: cannot open" in out
-    assert "CuPy, for arrays on a GPU (not with an allocator): pip install" in out
 
 
 def test_package_reports_one_that_fails_to_import(tmp_path, monkeypatch):

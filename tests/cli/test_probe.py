@@ -90,10 +90,25 @@ def test_a_driver_without_devices_is_a_problem(cupy):
     assert probe.cudnn_problem() == "GPU: the driver reports no device"
 
 
-def test_a_driver_that_fails_is_a_problem(cupy):
+def test_a_driver_that_fails_is_a_problem(cupy, monkeypatch):
+    monkeypatch.setattr(probe, "load_driver", lambda: Driver(["NVIDIA H100"]))
     cupy.cuda.runtime.getDeviceCount = lambda: raise_error(RuntimeError("no\ndriver"))
     assert probe.devices(probe.package("cupy")).problem == "no driver"
     assert probe.cudnn_problem() == "GPU: no driver"
+
+
+def test_an_error_of_cupy_without_a_driver_says_that_the_driver_is_missing(cupy, monkeypatch):
+    monkeypatch.setattr(probe, "load_driver", lambda: raise_error(NO_DRIVER))
+    too_old = RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
+    cupy.cuda.runtime.getDeviceCount = lambda: raise_error(too_old)
+    assert probe.devices(probe.package("cupy")).problem == "CUDA's driver was not found"
+    cupy.cuda.runtime.is_hip = True
+    assert probe.devices(probe.package("cupy")).problem == str(too_old)
+
+
+def test_devices_of_a_cupy_for_rocm_are_of_that_kind(cupy):
+    cupy.cuda.runtime.is_hip = True
+    assert probe.devices(probe.package("cupy")).kind == "rocm"
 
 
 def test_cudnn_can_be_used_on_a_device_with_a_library(cupy, monkeypatch):
@@ -184,7 +199,7 @@ def test_without_nvrtc_info_says_that_own_kernels_need_it(cupy, monkeypatch, cap
     assert main(["info"]) == 0
     out = capsys.readouterr().out
     assert "NVRTC: not found\n  searched cuda-pathfinder: nothing there\n" in out
-    assert f"Recurrent kernels of our own: our own kernels {problem}\n" in out
+    assert f"dnnffi's own recurrent kernels do not run: our own kernels {problem}\n" in out
     assert "cuDNN 9.19.0, for RNNs and convolutions on NVIDIA GPUs\n" in out
 
 
@@ -201,7 +216,8 @@ def test_a_backend_whose_driver_fails_has_no_adapters(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("problem", "shown"), [("", "on the current device"), ("too old a GPU", "too old a GPU")]
+    ("problem", "shown"),
+    [("", "run on the current device"), ("too old a GPU", "do not run: too old a GPU")],
 )
 def test_info_shows_the_devices_and_whether_own_kernels_run(
     problem, shown, cupy, monkeypatch, capsys
@@ -209,8 +225,8 @@ def test_info_shows_the_devices_and_whether_own_kernels_run(
     monkeypatch.setattr(probe, "own_kernels_problem", lambda: problem)
     assert main(["info"]) == 0
     out = capsys.readouterr().out
-    assert "Devices\n  0  NVIDIA H100, compute capability 9.0, 80.0 GiB\n" in out
-    assert f"Recurrent kernels of our own: {shown}\n" in out
+    assert "GPUs\n  0  NVIDIA H100, compute capability 9.0, 80.0 GiB\n" in out
+    assert f"dnnffi's own recurrent kernels {shown}\n" in out
     assert "GPU, for the backends" not in out
 
 
@@ -271,7 +287,7 @@ def test_a_record_of_a_gpu_names_device_driver_and_libraries(cupy, monkeypatch):
     ],
 )
 def test_a_command_that_fails_ends_with_one_line_and_a_code(error, code, text, monkeypatch, capsys):
-    monkeypatch.setattr(info, "report", lambda: raise_error(error))
+    monkeypatch.setattr(info, "report", lambda **keywords: raise_error(error))
     assert main(["info"]) == code
     said = capsys.readouterr().err
     assert text is None or said == text
@@ -279,7 +295,7 @@ def test_a_command_that_fails_ends_with_one_line_and_a_code(error, code, text, m
 
 
 def test_an_error_of_a_program_is_not_hidden(monkeypatch):
-    monkeypatch.setattr(info, "report", lambda: raise_error(ZeroDivisionError()))
+    monkeypatch.setattr(info, "report", lambda **keywords: raise_error(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         main(["info"])
 

@@ -1,15 +1,16 @@
-"""The command line: ``dnnffi info``, ``demo`` and ``bench``. Each command is a module."""
+"""The command line: ``dnnffi info``, ``dnnffi demo`` and ``dnnffi bench``, one module each."""
 
 from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 from dnnffi import __version__
 from dnnffi.cli import bench, demo, info
-from dnnffi.cli.command import INTERRUPTED, CommandError
+from dnnffi.cli.command import BROKEN_PIPE, INTERRUPTED, CommandError
 from dnnffi.errors import DnnffiError
 
 _COMMANDS = (info, demo, bench)
@@ -26,13 +27,14 @@ def script(name: str = "dnnffi") -> int:
 def main(arguments: Sequence[str] | None = None, name: str = "dnnffi") -> int:
     """Run one command and return its exit code; help calls the program ``name``.
 
-    0 is success, 1 a failure, 2 a wrong argument, 130 an interruption (Ctrl-C).
+    0 is success, 1 a failure, 2 a wrong argument, 130 an interruption (Ctrl-C), 141 an output that
+    nobody reads any more.
     """
     parser = argparse.ArgumentParser(
         prog=name,
-        description="Recurrent networks and convolutions: of cuDNN and MIOpen, on arrays of CuPy "
-        "or of any library with DLPack; of a reference, on NumPy arrays. RNN inference also runs "
-        "through Vulkan.",
+        description="Recurrent networks and convolutions without a deep learning framework. cuDNN "
+        "and MIOpen compute on arrays of CuPy or of any library with DLPack, a reference computes "
+        "on NumPy arrays, and Vulkan runs RNN inference on other GPUs.",
     )
     parser.add_argument("--version", action="version", version=f"dnnffi {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND")
@@ -47,10 +49,18 @@ def main(arguments: Sequence[str] | None = None, name: str = "dnnffi") -> int:
         parser.print_help()
         return 0
     try:
-        return int(options.command.run(options))
+        code = int(options.command.run(options))
+        sys.stdout.flush()
+        return code
     except CommandError as error:
         print(f"dnnffi {options.command.NAME}: error: {error}", file=sys.stderr)
         return error.code
+    except BrokenPipeError:
+        # The reader of the output ended, as `dnnffi info | head` does. Python flushes the output
+        # once more when it ends.
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+        return BROKEN_PIPE
     except (DnnffiError, MemoryError, OSError) as error:
         # CuPy's OutOfMemoryError is a MemoryError too; a full disk is an OSError.
         text = str(error) or "out of memory"

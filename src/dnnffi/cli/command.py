@@ -1,4 +1,4 @@
-"""Helpers of all commands: errors, arguments that are numbers, limits on threads."""
+"""Helpers that all commands share: errors, numeric arguments, a limit on threads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from dnnffi import files
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
 
+BROKEN_PIPE = 141
+"""Exit code when the reader of the output has ended (128 + SIGPIPE)."""
+
 
 class CommandError(Exception):
-    """A command cannot go on: one line for the user and an exit code, no traceback."""
+    """A failure that a command reports as one line and an exit code, without a traceback."""
 
     def __init__(self, message: str, code: int = 2) -> None:
         super().__init__(message)
@@ -23,7 +26,7 @@ class CommandError(Exception):
 
 
 def check_output(option: str, path: Path, *, follow_link: bool = False) -> None:
-    """`CommandError` unless a file can be written to ``path``, which ``option`` names."""
+    """Raise `CommandError` unless a file can be written to ``path``, the value of ``option``."""
     try:
         files.check_replaceable(path, follow_link=follow_link)
     except OSError as error:
@@ -31,22 +34,26 @@ def check_output(option: str, path: Path, *, follow_link: bool = False) -> None:
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """A context in which the libraries of BLAS and OpenMP loaded so far compute on one thread.
+    """Return a context in which BLAS and OpenMP compute on one thread.
 
-    A network's products are small: where other programs use the cores too, waiting for the last of
-    several threads takes longer than the product.
+    It limits the libraries that are loaded when it is entered. The products of a small network are
+    small: if other programs use the cores too, waiting for the last of several threads takes longer
+    than the product itself.
     """
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(limits=1)
 
 
-def number(kind: type, fits: Callable[[Any], bool], words: str) -> Callable[[str], Any]:
-    """What reads an int or float for argparse, which refuses what does not fit: "must be words"."""
+def number(kind: type, is_valid: Callable[[Any], bool], words: str) -> Callable[[str], Any]:
+    """Return a type for argparse that reads an int or a float and checks it.
+
+    ``words`` complete the message for a value that is not valid: "must be ...".
+    """
 
     def read(text: str) -> Any:
         value = kind(text)
-        if not fits(value):
+        if not is_valid(value):
             raise argparse.ArgumentTypeError(f"must be {words}; got {text}")
         return value
 
@@ -55,4 +62,4 @@ def number(kind: type, fits: Callable[[Any], bool], words: str) -> Callable[[str
 
 
 COUNT = number(int, lambda value: value >= 1, "at least 1")
-"""What reads a count for argparse."""
+"""Type of a count for argparse."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -14,14 +15,21 @@ from dnnffi.backends.miopen import library as miopen
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
+from dnnffi.cli import wheels
+from dnnffi.device.cupy import INSTALL_CUPY
 from dnnffi.errors import CudaError, LibraryNotFoundError
 from dnnffi.runtime.cuda.driver import load_driver
 from dnnffi.runtime.nvrtc import compiler as nvrtc
 
-INSTALL_CUDNN = cudnn.INSTALL
 INSTALL_MIOPEN = miopen.INSTALL
-INSTALL_NVRTC = nvrtc.INSTALL
 INSTALL_DEMO = "pip install rich matplotlib"
+
+NOT_FOUND = "not found"
+"""The problem of a library or of an adapter whose search failed at every place."""
+
+NO_DRIVER = "CUDA's driver was not found"
+NO_DEVICE = "the driver reports no device"
+"""The problems of `Devices` on a machine without NVIDIA's driver or without a GPU."""
 
 
 @dataclass(frozen=True)
@@ -36,31 +44,45 @@ class Package:
 
 @dataclass(frozen=True)
 class Library:
-    """A vendor's library as the loader found it, or why not and where it was sought."""
+    """A vendor's library as the loader found it, or why it was not and every place searched.
+
+    ``is_named`` says whether an environment variable names its file.
+    """
 
     version: str = ""
     path: str = ""
     found_via: str = ""
     problem: str = ""
     searched: tuple[str, ...] = ()
+    is_named: bool = False
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device; ``memory`` in bytes."""
+    """A GPU.
+
+    capability : NVIDIA's compute capability, such as "9.0"; of an AMD GPU what CuPy reports, or
+        empty without CuPy
+    memory : in bytes
+    """
 
     index: int
     name: str
     capability: str
     memory: int
 
+    def __str__(self) -> str:
+        capability = f"compute capability {self.capability}, " if self.capability else ""
+        return f"{self.name}, {capability}{self.memory / 2**30:.1f} GiB"
+
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices that are seen, or why none is."""
+    """The GPUs that were found, or why none was; ``kind`` is "cuda" or "rocm"."""
 
     found: tuple[Device, ...] = ()
     problem: str = ""
+    kind: str = "cuda"
 
 
 def package(name: str) -> Package:
@@ -82,38 +104,57 @@ def package(name: str) -> Package:
 
 
 def absent(*names: str) -> list[str]:
-    """Those of the packages ``names`` that are not installed; none is imported."""
+    """Return the packages out of ``names`` that are not installed. Nothing is imported."""
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
+def torch_text() -> str:
+    """Return the version of PyTorch and what it is built for, or "not installed"."""
+    return _built_for(wheels.version("torch"), wheels.cuda_of_torch())
+
+
+def jax_text() -> str:
+    """Return the version of JAX and what its plugin is for, or "not installed"."""
+    return _built_for(wheels.version("jax"), wheels.cuda_of_jax())
+
+
+def _built_for(version: str, major: int | None) -> str:
+    if not version:
+        return "not installed"
+    if "rocm" in version:
+        return f"{version}, for ROCm"
+    return f"{version}, for CUDA {major}" if major else f"{version}, for the CPU"
+
+
 def cudnn_library() -> Library:
-    """libcudnn, opened in this process if it is found."""
-    return _library(cudnn.load)
+    """Open libcudnn in this process if it is found."""
+    return _library(cudnn.load, cudnn.ENVIRONMENT_VARIABLE)
 
 
 def miopen_library() -> Library:
-    """libMIOpen, opened in this process if it is found."""
-    return _library(miopen.load)
+    """Open libMIOpen in this process if it is found."""
+    return _library(miopen.load, miopen.ENVIRONMENT_VARIABLE)
 
 
 def nvrtc_library() -> Library:
-    """libnvrtc, which compiles dnnffi's own kernels, opened in this process if it is found."""
-    return _library(nvrtc.load_compiler)
+    """Open libnvrtc, which compiles dnnffi's own kernels, in this process if it is found."""
+    return _library(nvrtc.load_compiler, nvrtc.ENVIRONMENT_VARIABLE)
 
 
-def _library(load: Callable[[], VendorLibrary | nvrtc.Compiler]) -> Library:
+def _library(load: Callable[[], VendorLibrary | nvrtc.Compiler], variable: str) -> Library:
+    is_named = bool(os.environ.get(variable))
     try:
         library = load()
     except LibraryNotFoundError as error:
-        return Library(problem="not found", searched=error.searched)
+        return Library(problem=NOT_FOUND, searched=error.searched, is_named=is_named)
     except Exception as error:  # too old, or the search itself failed
-        return Library(problem=one_line(error))
-    return Library(library.version_text, library.path, library.found_via)
+        return Library(problem=one_line(error), is_named=is_named)
+    return Library(library.version_text, library.path, library.found_via, is_named=is_named)
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """What a backend with devices of its own finds, or why nothing and what to install."""
+    """The devices of a backend that finds its own, or why there are none and what to install."""
 
     title: str
     found: tuple[str, ...] = ()
@@ -122,24 +163,28 @@ class Adapters:
 
 
 def adapters() -> list[Adapters]:
-    """The devices of each backend that has its own."""
+    """Return the devices of each backend that finds its own."""
     listed = []
     for record in BACKENDS.values():
         if record.adapters is not None:
             try:
                 listed.append(Adapters(record.title, tuple(map(str, record.adapters()))))
             except LibraryNotFoundError as error:
-                listed.append(Adapters(record.title, (), "not found", error.install))
+                listed.append(Adapters(record.title, (), NOT_FOUND, error.install))
             except Exception as error:  # drivers fail in ways of their own
                 listed.append(Adapters(record.title, (), one_line(error)))
     return listed
 
 
 def devices(cupy: Package) -> Devices:
-    """Return the devices that CuPy sees, or without it CUDA's driver. No context is made."""
+    """Return the devices that CuPy finds, or those of CUDA's driver without CuPy.
+
+    No context is made.
+    """
     if cupy.module is None:
         return _devices_of_cuda()
     runtime = cupy.module.cuda.runtime
+    kind = "rocm" if runtime.is_hip else "cuda"
     try:
         found = []
         for index in range(runtime.getDeviceCount()):
@@ -152,9 +197,11 @@ def devices(cupy: Package) -> Devices:
                     int(properties["totalGlobalMem"]),
                 )
             )
-    except Exception as error:  # without a driver CuPy's errors have no common base
-        return Devices(problem=one_line(error))
-    return Devices(tuple(found), "" if found else "the driver reports no device")
+    except Exception as error:  # CuPy's errors have no common base
+        # Without a driver CuPy says that it is too old (cudaErrorInsufficientDriver).
+        without = kind == "cuda" and _devices_of_cuda().problem == NO_DRIVER
+        return Devices(problem=NO_DRIVER if without else one_line(error), kind=kind)
+    return Devices(tuple(found), "" if found else NO_DEVICE, kind)
 
 
 def _devices_of_cuda() -> Devices:
@@ -169,15 +216,15 @@ def _devices_of_cuda() -> Devices:
             )
             for index in range(driver.device_count())
         )
-    except LibraryNotFoundError as error:
-        return Devices(problem=f"{error.library} was not found")
+    except LibraryNotFoundError:
+        return Devices(problem=NO_DRIVER)
     except CudaError as error:
         return Devices(problem=one_line(error))
-    return Devices(found, "" if found else "the driver reports no device")
+    return Devices(found, "" if found else NO_DEVICE)
 
 
 def cudnn_problem() -> str:
-    """Why CuPy with cuDNN cannot be used here; empty if it can."""
+    """Return why CuPy with cuDNN cannot be used here; empty if it can."""
     cupy = package("cupy")
     if cupy.module is None:
         return f"CuPy: {cupy.problem}"
@@ -188,6 +235,42 @@ def cudnn_problem() -> str:
         return f"GPU: {seen.problem}"
     library = cudnn_library()
     return f"cuDNN: {library.problem}" if library.problem else ""
+
+
+def install_cudnn(major: int | None) -> str:
+    """Return how to install cuDNN for a major version of CUDA; for all versions if it is None."""
+    return wheels.fitting(cudnn.INSTALL, major)
+
+
+def install_nvrtc(major: int | None) -> str:
+    """Return how to install NVRTC, as `install_cudnn`."""
+    return wheels.fitting(nvrtc.INSTALL, major)
+
+
+def install_cupy(major: int | None) -> str:
+    """Return how to install CuPy, as `install_cudnn`."""
+    return wheels.fitting(INSTALL_CUPY, major)
+
+
+def install_extra(name: str) -> str:
+    """Return how to install the packages of an extra of dnnffi."""
+    return f"pip install 'dnnffi[{name}]'"
+
+
+def cuda_major() -> int | None:
+    """Return the major version of CUDA that wheels must be for; None if nothing tells it.
+
+    It is that of the installed wheels, or else the newest one that the driver runs.
+    """
+    newest = wheels.cuda_major() or _cuda_of_driver()
+    return None if newest is None else min(newest, wheels.CUDA_MAJORS[0])
+
+
+def _cuda_of_driver() -> int | None:
+    try:
+        return load_driver().version[0]
+    except (LibraryNotFoundError, CudaError):
+        return None
 
 
 def kept_on_disk() -> str:
@@ -210,5 +293,5 @@ def own_kernels_problem() -> str:
 
 
 def one_line(error: Exception) -> str:
-    """The message of an error on one line, its type if it has none."""
+    """Return the message of an error on one line, or its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
