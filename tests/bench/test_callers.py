@@ -118,6 +118,6 @@ def test_the_table_has_each_entry(capsys):
     report.print_record(record() | {"rows": [*record()["rows"], skipped]}, "a name")
     out = capsys.readouterr().out
     assert "Forward + backward" in out
-    assert "Not measured: dnnffi jax (1 x no GPU)" in out
-    assert "dnnffi torch list, time of a call, limited by the GPU against dnnffi, aim" in out
+    assert "Not measured: dnnffi jax (no GPU: 1 shape)" in out
+    assert "dnnffi torch list, time of a call, limited by the GPU compared with dnnffi, aim" in out
     assert "at most 1.10x (a, inference), missed" in out

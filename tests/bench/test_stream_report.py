@@ -131,5 +131,10 @@ def test_the_table_has_each_stream_and_the_means_of_each_set(capsys):
     assert means[0][4] == f"{sqrt(1.25 * 1.5):.2f}"
     report.print_record(found, "a name")
     out = capsys.readouterr().out
-    assert "a batch, each stream of everyday against tuned plan, aim <= 1.3x" in out
+    assert "a batch, each stream of everyday compared with tuned plan, aim <= 1.3x" in out
     assert "at most 1.50x (b), missed" in out
+
+
+def test_one_turn_has_no_spread():
+    head, rows = report.table(record(turns_ms=[1.0]))
+    assert {row[head.index("spread")] for row in rows} == {""}

@@ -55,8 +55,8 @@ def test_a_comparison_has_geometric_mean_and_worst():
     assert found.mean == pytest.approx(2.0)
     assert (found.worst, found.worst_shape, found.shapes) == (1.0, "two", 2)
     assert str(found) == (
-        "dnnffi against torch eager, inference: 2.00x over 2 shapes (geometric mean), "
-        "worst 1.00x (two)"
+        "dnnffi compared with torch eager, inference: 2.00 times as fast (geometric mean over 2 "
+        "shapes), at least 1.00 times (two)"
     )
 
 
@@ -177,9 +177,45 @@ def test_a_shape_is_named_once_in_a_run_of_its_rows():
 
 def test_what_was_not_measured_is_said_with_its_reason():
     assert show.unmeasured(RECORD) == [
-        "Not measured: torch graph (1 x no lengths)",
+        "Not measured: torch graph (no lengths: 1 shape)",
         "Failed: torch graph on two, inference: out of memory",
     ]
+
+
+def test_models_with_the_same_reasons_share_a_line():
+    rows = [
+        {"shape": name, "model": model, "phase": phase, "skipped": why}
+        for name, why in (("one", "needs a GPU"), ("two", "lstm only"))
+        for model in ("a", "b")
+        for phase in ("inference", "training")
+    ]
+    rows.append({"shape": "one", "model": "c", "phase": "inference", "skipped": "needs a GPU"})
+    assert show.unmeasured({"rows": rows}) == [
+        "Not measured: a, b (needs a GPU: 1 shape; lstm only: 1 shape)",
+        "Not measured: c (needs a GPU: 1 shape)",
+    ]
+
+
+def test_a_column_without_entries_is_not_shown(capsys):
+    head, rows = ["shape", "model", "ms", "peak MiB"], [["a", "m", "1.0", ""], ["", "n", "2.0", ""]]
+    made = show.Table.of("Inference", head, rows)
+    assert made.head == ["shape", "model", "ms"]
+    assert made.rows == [["a", "m", "1.0"], ["", "n", "2.0"]]
+    show.print_tables([made], show.COLUMNS)
+    out = capsys.readouterr().out
+    assert "Columns: ms: milliseconds of a call in a loop\n" in out
+    assert "peak" not in out
+
+
+def test_a_ratio_is_described_once(capsys):
+    made = show.Table.of("Inference", ["shape", "model", "x jax", "x torch eager"], [["a"] * 4])
+    show.print_tables([made], show.COLUMNS)
+    assert capsys.readouterr().out.count("x PEER: the peer's time") == 1
+
+
+def test_a_table_without_rows_is_not_printed(capsys):
+    show.print_tables([show.Table.of("Inference", ["shape", "ms"], [])], show.COLUMNS)
+    assert capsys.readouterr().out == "\n"
 
 
 def test_plain_text_is_aligned(monkeypatch, capsys):
@@ -187,11 +223,11 @@ def test_plain_text_is_aligned(monkeypatch, capsys):
     show.print_record(RECORD, "mode, steps")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Shapes: mode, steps"
-    assert lines[1].startswith("Columns: ms ")
+    assert lines[1].startswith("Columns: ms: ")
     assert lines[3] == "Inference"
     assert lines[4].startswith("shape  model")
     assert lines[5].index("dnnffi") == lines[4].index("model")
-    assert lines[-1].startswith("cudnn raw against torch graph")
+    assert lines[-1].startswith("cudnn raw compared with torch graph")
 
 
 def test_a_table_of_rich_on_a_terminal(monkeypatch, capsys):

@@ -62,7 +62,7 @@ def test_bench_beside_torch_shows_ratios(tmp_path, capsys):
     assert main([*SHORT, "--only", ONE, "--peers", "torch", "--plot", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "x torch eager" in out
-    assert "dnnffi against torch eager, forward + backward" in out
+    assert "dnnffi compared with torch eager, forward + backward" in out
     assert picture.exists()
 
 
@@ -84,8 +84,8 @@ def test_image_cnns_beside_torch(tmp_path, capsys):
     assert not [row for row in found["rows"] if "failed" in row]
     assert picture.read_bytes().startswith(b"\x89PNG")
     out = capsys.readouterr().out
-    assert "dnnffi against torch eager, forward + backward" in out
-    assert "Not measured: dnnffi tuned (1 x needs a GPU)" in out
+    assert "dnnffi compared with torch eager, forward + backward" in out
+    assert "Not measured: dnnffi tuned, dnnffi captured (needs a GPU: 1 shape)" in out
 
 
 STREAM = ["bench", "stream", "--device", "cpu", "--quick"]
@@ -140,7 +140,7 @@ def test_callers_beside_torch(capsys):
     out = capsys.readouterr().out
     assert "dnnffi torch flat" in out
     assert "empty autograd function" in out
-    assert "Not measured: dnnffi allocator (1 x needs a GPU)" in out
+    assert "Not measured: dnnffi allocator (needs a GPU: 1 shape)" in out
 
 
 def test_streams_of_images_are_measured_instead(tmp_path, capsys):
@@ -156,9 +156,15 @@ def test_streams_of_images_are_measured_instead(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--shapes", "everyday", "--conv"], "streams of image batches, each of another size have"),
-        (["--shapes", "detection"], "streams of batches, each of another length have the sets"),
-        (["--conv", "--peers", "jax"], "--peers jax: streams of image batches, each of another"),
+        (
+            ["--shapes", "everyday", "--conv"],
+            "for streams of image batches, each with images of another size, choose from detection",
+        ),
+        (
+            ["--shapes", "detection"],
+            "for streams of batches, each with rows of other lengths, choose from everyday",
+        ),
+        (["--conv", "--peers", "jax"], "--peers jax: for streams of image batches, each with"),
     ],
 )
 def test_sets_and_peers_of_the_other_kind_of_stream_are_refused(arguments, words, capsys):
@@ -184,7 +190,7 @@ def test_help_explains_a_name(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["bench", "rnn", "--help"])
     assert stop.value.code == 0
-    assert "as in 'lstm f32 100 64 512 512 1 uni'" in " ".join(capsys.readouterr().out.split())
+    assert "Example: 'lstm f32 100 64 512 512 1 uni'" in " ".join(capsys.readouterr().out.split())
 
 
 def test_models_can_be_picked(capsys):
@@ -267,7 +273,10 @@ def test_without_matplotlib_the_picture_is_skipped_and_the_rest_done(monkeypatch
     )
     picture = tmp_path / "bench.png"
     assert main([*SHORT, "--only", ONE, "--plot", str(picture)]) == 0
-    assert "--plot is skipped: it needs matplotlib. Install: pip install" in capsys.readouterr().out
+    assert (
+        "No picture is drawn: --plot needs matplotlib. Install: pip install"
+        in capsys.readouterr().out
+    )
     assert not picture.exists()
 
 
@@ -311,8 +320,8 @@ def test_interrupted_keeps_what_was_measured(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--shapes", "huge"], "unknown set of shapes 'huge'; known are performance, fastrnns"),
-        (["--peers", "tensorflow"], "unknown peer 'tensorflow'; known are torch, jax, none"),
+        (["--shapes", "huge"], "unknown set of shapes 'huge'; choose from performance, fastrnns"),
+        (["--peers", "tensorflow"], "unknown peer 'tensorflow'; choose from torch, jax, none"),
         (["--rounds", "0"], "must be 1 or more; got 0"),
         (["--seed", "-1"], "must be 0 or more; got -1"),
         (["--warm-up", "many"], "invalid int value: 'many'"),
@@ -329,8 +338,8 @@ def test_a_bad_argument_is_refused(arguments, words, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--shapes", "fastrnns"], "unknown set of shapes 'fastrnns'; known are imagenet, tiny"),
-        (["--peers", "jax"], "unknown peer 'jax'; known are torch, none"),
+        (["--shapes", "fastrnns"], "unknown set of shapes 'fastrnns'; choose from imagenet, tiny"),
+        (["--peers", "jax"], "unknown peer 'jax'; choose from torch, none"),
     ],
 )
 def test_what_only_recurrent_networks_have_is_refused(arguments, words, capsys):
@@ -351,9 +360,9 @@ def test_something_that_cannot_be_measured_is_refused(what, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--only", "transformer"], "--only transformer: no shape of tiny has that"),
-        (["--only", ONE, "--models", "x"], "--models x: no model has that in its name"),
-        (["--only", ONE, "--peers", "none,torch"], "--peers: none stands alone"),
+        (["--only", "transformer"], "--only transformer: no shape of the set tiny contains this"),
+        (["--only", ONE, "--models", "x"], "--models x: no model's name contains this"),
+        (["--only", ONE, "--peers", "none,torch"], "--peers: none cannot be combined with others"),
         (["--only", ONE, "--json", "no/such/f"], "--json no/such/f: folder does not exist"),
         (["--only", ONE, "--plot", "."], "--plot .: is not a regular file but a folder"),
     ],
@@ -434,7 +443,7 @@ def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeyp
     assert "--peers torch: half installed" in failure(capsys)
     assert bench._peer_creators(RNN, None, "gpu") == {}
     assert capsys.readouterr().out == (
-        "torch is left out: half installed\njax is left out: half installed\n"
+        "torch is skipped: half installed\njax is skipped: half installed\n"
     )
 
 

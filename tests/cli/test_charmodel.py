@@ -71,7 +71,7 @@ def test_windows_follow_the_text():
 
 
 def test_windows_of_too_short_a_text():
-    with pytest.raises(ValueError, match="need 13"):
+    with pytest.raises(ValueError, match="need at least 13"):
         next(windows(np.arange(12), 4, 3))
 
 

@@ -68,7 +68,7 @@ def test_help_speaks_of_both_families_and_of_the_reference(capsys):
 
 
 def test_help_of_the_demo_says_that_both_networks_run_on_either_backend(capsys):
-    words = "Both use cuDNN and CuPy if they find a GPU, and else the reference on NumPy."
+    words = "The demos use cuDNN and CuPy on a GPU, else the NumPy reference."
     assert words in help_of(capsys, "demo")
 
 
@@ -179,8 +179,8 @@ def head(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"characters": np.array("?ab")}, "its arrays do not fit each other"),
-        ({"b_out": np.zeros((4, 1))}, "its arrays do not fit each other"),
+        ({"characters": np.array("?ab")}, "the sizes of its arrays differ"),
+        ({"b_out": np.zeros((4, 1))}, "the sizes of its arrays differ"),
         ({"w_out": np.array([print] * 4, object)}, "w_out.npy has Python objects, not numbers"),
         ({"characters": np.array(3)}, "characters is not a text"),
     ],
@@ -189,7 +189,7 @@ def test_demo_names_a_head_that_is_damaged(tmp_path, changes, message, capsys):
     path = tmp_path / "head.npz"
     head(path, **changes)
     assert main(["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]) == 1
-    assert f"{path} is not a whole file of this demo: {message}" in failure(capsys)
+    assert f"{path} is not a complete file of the demo: {message}" in failure(capsys)
 
 
 def test_demo_expands_no_head(tmp_path, capsys):
@@ -198,12 +198,12 @@ def test_demo_expands_no_head(tmp_path, capsys):
         path, characters=np.array("?abc"), w_out=np.zeros((4, 4)), b_out=np.zeros(4)
     )
     assert main(["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]) == 1
-    assert f"{path} is not a whole file of this demo: " in failure(capsys)
+    assert f"{path} is not a complete file of the demo: " in failure(capsys)
 
 
 def test_demo_does_not_train_on_vulkan(capsys):
     assert main(["demo", "--backend", "vulkan"]) == 2
-    assert "runs inference alone" in capsys.readouterr().err
+    assert "runs inference only" in capsys.readouterr().err
 
 
 def test_demo_is_reproducible_by_its_seed(text, tmp_path):

@@ -125,25 +125,25 @@ def test_demo_interrupted_writes_what_it_has(steps, tmp_path, monkeypatch, capsy
     [
         (
             0,
-            "40 of 40 new pictures are answered right (100.0%).\n"
+            "40 of 40 new pictures were classified correctly (100.0%).\n"
             "Shown: 32 of the 40 right answers (green)",
         ),
         (
             3,
-            "37 of 40 new pictures are answered right (92.5%).\n"
-            "Shown: 3 of the 3 wrong answers (red, the truth in brackets), "
+            "37 of 40 new pictures were classified correctly (92.5%).\n"
+            "Shown: 3 of the 3 wrong answers (red, correct shape in brackets), "
             "then 29 of the 37 right answers (green)",
         ),
         (
             20,
-            "20 of 40 new pictures are answered right (50.0%).\n"
-            "Shown: 16 of the 20 wrong answers (red, the truth in brackets), "
+            "20 of 40 new pictures were classified correctly (50.0%).\n"
+            "Shown: 16 of the 20 wrong answers (red, correct shape in brackets), "
             "then 16 of the 20 right answers (green)",
         ),
         (
             40,
-            "0 of 40 new pictures are answered right (0.0%).\n"
-            "Shown: 32 of the 40 wrong answers (red, the truth in brackets)",
+            "0 of 40 new pictures were classified correctly (0.0%).\n"
+            "Shown: 32 of the 40 wrong answers (red, correct shape in brackets)",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_the_grid_says_which_answers_it_shows(wrong, title, monkeypatch):
 def test_arguments_of_the_other_demo_are_refused(argument, tmp_path, capsys):
     assert run_demo(tmp_path, argument, "3") == 2
     assert capsys.readouterr().err == (
-        f"dnnffi demo: error: {argument} is of the demo on text; leave it out with --conv\n"
+        f"dnnffi demo: error: {argument} cannot be combined with --conv: it is for text\n"
     )
 
 

@@ -116,7 +116,10 @@ def test_images_have_their_sizes():
                 "of 1000 new pictures (guessing: 16.7%)\n",
             ],
         ),
-        (["--batch", "2", "--window", "8"], ["Network   1 LSTM of 192, ", "2,000,000 characters"]),
+        (
+            ["--batch", "2", "--window", "8"],
+            ["LSTM with 1 layer of size 192, ", "2,000,000 characters"],
+        ),
     ],
 )
 def test_the_demo_has_these_sizes(more, lines, tmp_path, capsys):

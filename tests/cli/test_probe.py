@@ -246,7 +246,7 @@ def test_the_demo_uses_the_current_device(asked, cupy, capsys):
 
 def test_the_demo_runs_on_the_cpu_if_asked_to(cupy, capsys):
     assert demo.choose_backend("reference")[0] == "reference"
-    assert "no cuDNN" not in capsys.readouterr().out
+    assert "cannot use a GPU" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("asked", "place"), [(None, "gpu"), ("gpu", "gpu"), ("cpu", "cpu")])
@@ -258,7 +258,9 @@ def test_the_benchmark_runs_on_a_gpu_unless_the_cpu_is_asked_for(asked, place, c
 def test_the_benchmark_says_why_it_runs_on_the_cpu(cupy, capsys):
     cupy.found.clear()
     assert bench._place(None) == "cpu"
-    assert capsys.readouterr().out == "On the CPU (no cuDNN: GPU: the driver reports no device)\n"
+    assert capsys.readouterr().out == (
+        "Measuring on the CPU; dnnffi cannot use a GPU here (GPU: the driver reports no device)\n"
+    )
 
 
 def test_a_record_of_a_gpu_names_device_driver_and_libraries(cupy, monkeypatch):
@@ -302,13 +304,13 @@ def test_an_error_of_a_program_is_not_hidden(monkeypatch):
 
 def test_the_demo_generates_text_alone(capsys):
     assert main(["demo", "--generate", "--conv"]) == 2
-    assert "--generate is of the demo on text; leave out --conv" in capsys.readouterr().err
+    assert "--generate cannot be combined with --conv: it writes text" in capsys.readouterr().err
 
 
 def test_the_demo_names_a_folder_without_text(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo.sysconfig, "get_path", lambda name: str(tmp_path))
     assert main(["demo", "--backend", "reference", "--output", str(tmp_path / "output")]) == 1
-    assert f"no Python source in {tmp_path}; name a text with --text" in capsys.readouterr().err
+    assert f"no Python source in {tmp_path}; pass a text with --text" in capsys.readouterr().err
 
 
 def test_the_demo_reads_modules_in_order_and_no_tests(tmp_path, monkeypatch):

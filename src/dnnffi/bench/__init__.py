@@ -1,5 +1,5 @@
-"""The fastrnns suite: networks of dnnffi and of its peers, timed side by side.
+"""Benchmarks of networks in dnnffi, PyTorch and JAX, as ``python -m dnnffi bench`` runs them.
 
-It is in the package so that ``python -m dnnffi bench`` runs where a wheel is installed;
-``benchmarks/`` has what needs a checkout.
+They are part of the package so that an installed wheel can run them. Benchmarks that need a
+checkout are in ``benchmarks/``.
 """

@@ -1,4 +1,4 @@
-"""Models of dnnffi, and LSTMs in array code: CuPy on a GPU, NumPy elsewhere."""
+"""Models of dnnffi, and LSTMs in array code: CuPy arrays on a GPU, NumPy arrays elsewhere."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.functions import Gradients
 from dnnffi.spec.names import LayoutName
 
-DROPOUT = 0.4  # between the layers, as fastrnns has it
+DROPOUT = 0.4  # probability between the layers, as in fastrnns
 
 
 def array_package(place: str) -> Any:
-    """CuPy on "gpu", NumPy on "cpu"."""
+    """Return CuPy for "gpu" and NumPy for "cpu"."""
     return import_cupy() if place == "gpu" else np
 
 
@@ -31,7 +31,7 @@ def _states(xp: Any, data: Data) -> tuple[NDArray, Any]:
 
 
 def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.RNNWeights]:
-    """x, the states and the weights, as dnnffi takes them."""
+    """Return x, the first states and the packed weights."""
     xp = array_package(place)
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
     arrays = [xp.asarray(array) for array in data.weights]
@@ -41,7 +41,7 @@ def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.
 
 
 def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """``dnnffi.lstm`` and its like, with default options."""
+    """Make a model of ``dnnffi.lstm``, ``gru`` or ``rnn_*`` with default options."""
     function = getattr(dnnffi, shape.mode + "_forward" if training else shape.mode)
     forward = partial(function, *_inputs(shape, data, place))
     if shape.lengths:
@@ -56,7 +56,7 @@ def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
 
 
 def _about_the_newest_plan() -> dict[str, Any]:
-    """The algorithm that a call runs by, and its buffers."""
+    """Return the algorithm and the buffers of the plan that was made last."""
     *_, newest = (plan for plan in dnnffi.cached_plans() if isinstance(plan, ExecutorPlan))
     return newest.inspect()
 
@@ -64,7 +64,7 @@ def _about_the_newest_plan() -> dict[str, Any]:
 def _held(
     shape: Shape, data: Data, place: str, training: bool
 ) -> tuple[dnnffi.RNNPlan, tuple[NDArray, Any, dnnffi.RNNWeights]]:
-    """A tuned `RNNPlan` and its inputs."""
+    """Return a tuned `RNNPlan` and its inputs."""
     inputs = _inputs(shape, data, place)
     made = dnnffi.RNNPlan(
         shape.spec,
@@ -79,7 +79,7 @@ def _held(
 
 
 def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """`RNNPlan`, tuned, whose results go to the same arrays in every call."""
+    """Make a model of a tuned `RNNPlan` that writes its results to the same arrays in each call."""
     made, inputs = _held(shape, data, place, training)
     forward = partial(made.forward, *inputs, out=made.forward(*inputs))
     if not training:
@@ -95,7 +95,7 @@ def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """`RNNPlan.capture`: forward, or forward and both backwards, as one CUDA graph."""
+    """Make a model of `RNNPlan.capture`: the forward pass, or all passes, as one CUDA graph."""
     made, inputs = _held(shape, data, place, training)
     dy = array_package(place).asarray(data.dy)
 
@@ -116,7 +116,7 @@ def _layers(shape: Shape, data: Data, xp: Any) -> list[lstms.Weights]:
 
 
 def simple(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """The plain LSTM whose only result is the last state; its gradient is of sum(dh_n * h_n)."""
+    """Make a plain LSTM that returns the last state only; gradients are of sum(dh_n * h_n)."""
     xp = array_package(place)
     (weights,) = _layers(shape, data, xp)
     steps = lstms.Steps.equal(shape.steps, shape.batch)
@@ -143,9 +143,9 @@ def stacked(
     product: lstms.Product = "each step",
     dropout: float = 0.0,
 ) -> ModelDef:
-    """One layer or several; ``product`` says when their inputs are multiplied.
+    """Make an LSTM of one or more layers; ``product`` says when the input is multiplied.
 
-    ``dropout`` acts between layers in training; every forward draws masks of its own.
+    ``dropout`` acts between layers in training; each forward pass draws new masks.
     """
     xp = array_package(place)
     layers = _layers(shape, data, xp)
@@ -153,11 +153,11 @@ def stacked(
     x, (h_0, c_0), dy = xp.asarray(data.x), _states(xp, data), xp.asarray(data.dy)
 
     def mask(y: NDArray) -> NDArray:
-        """Zeros and 1 / (1 - dropout)."""
+        """Return a mask of zeros and of 1 / (1 - dropout)."""
         return (xp.random.random_sample(y.shape) >= dropout).astype(y.dtype) / (1 - dropout)
 
     def of_all(states: list[NDArray]) -> NDArray:
-        """[L, B, H]; of one layer without a copy."""
+        """Return [L, B, H]; without a copy for one layer."""
         return xp.stack(states) if len(states) > 1 else states[0][None]
 
     def forward() -> Any:
@@ -187,7 +187,7 @@ def stacked(
 
 
 def varying(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """One layer on rows of different length: sorted and packed, run, and unpacked again."""
+    """Make a layer for rows of different length: a call sorts, packs, runs and unpacks them."""
     xp = array_package(place)
     (weights,) = _layers(shape, data, xp)
     x, (h_0, c_0), dy = xp.asarray(data.x), _states(xp, data), xp.asarray(data.dy)
@@ -195,7 +195,7 @@ def varying(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     assert lengths is not None
 
     def forward() -> Any:
-        # Every call begins with the lengths on the host, as every batch has its own.
+        # Each call starts from the lengths on the host: each batch of a program has other lengths.
         order = np.argsort([-length for length in lengths], kind="stable")
         steps = lstms.Steps.descending(xp, [lengths[row] for row in order])
         times = np.repeat(np.arange(len(steps.sizes)), steps.sizes)
@@ -225,7 +225,7 @@ def varying(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def normalised(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """One layer with layer normalisation."""
+    """Make an LSTM of one layer with layer normalisation."""
     xp = array_package(place)
     w_ih, w_hh = (xp.asarray(array) for array in data.weights[:2])
     rows, hidden = w_hh.shape

@@ -1,12 +1,12 @@
 """Clocks that measure time and memory, one for each library that computes.
 
-Every clock times a user's loop: some calls one behind the other, the device drained before and
-behind them. On a GPU the time is that between two events on the stream that the calls run on; the
-host's share is the time until the last call returns.
+A clock times a loop of calls; the device is idle before the first call and after the last one. On a
+GPU the time is measured between two events on the stream of the calls. The host's time ends when
+the last call returns.
 
-Memory is what the library's own allocator has in use, in bytes: at the highest during a call, above
-what was in use before the model was made. What a library takes from the driver behind its allocator
-is not in it, nor are the blocks that a pool holds free.
+Memory is the number of bytes that the library's allocator has in use: the maximum during a call,
+minus the bytes in use before the model was made. It does not include what the library requests from
+the driver without its allocator, nor free blocks of a pool.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Call = Callable[[], Any]
 
 
 class Clock:
-    """The host's: of NumPy, and of PyTorch on the CPU. Memory is not measured."""
+    """Clock for NumPy, and for PyTorch on a CPU. It does not measure memory."""
 
     def time(self, call: Call, count: int) -> tuple[float, float]:
-        """Milliseconds and host microseconds of a call, means over ``count`` in a row."""
+        """Return milliseconds and host microseconds per call, means over ``count`` calls."""
         seconds = _seconds(call, count) / count
         return seconds * 1e3, seconds * 1e6
 
     def loop(self, call: Callable[[Any], Any], arguments: Iterable[Any]) -> tuple[float, float]:
-        """Wall seconds of one call for each argument, and the host's until the last one returns.
+        """Return the wall seconds of one call for each argument, and those until the last returns.
 
         The device is idle before the first call and when the wall time ends.
         """
@@ -42,28 +42,28 @@ class Clock:
         return time.perf_counter() - start, host
 
     def drain(self, result: Any) -> None:
-        """Wait until the device is idle; of JAX until ``result`` is there."""
+        """Wait until the device is idle; for JAX, until ``result`` is computed."""
 
     def used(self) -> int | None:
-        """Bytes in use; None where it cannot be said."""
+        """Return the bytes in use, or None if the library does not report them."""
         return None
 
     def peak(self, call: Call) -> int | None:
-        """The most bytes in use during ``call``; None where it cannot be said."""
+        """Return the maximum of the bytes in use during ``call``, or None as `used`."""
         call()
         return None
 
     def is_out_of_memory(self, error: Exception) -> bool:
-        """Whether ``error`` says that the device's memory was too small."""
+        """Return whether ``error`` says that the device has too little memory."""
         # PyTorch's allocator on the CPU raises a RuntimeError.
         return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
     def free(self) -> None:
-        """Give unused memory back."""
+        """Free unused memory."""
 
 
 def _seconds(call: Call, count: int) -> float:
-    """Until the last of ``count`` calls returns."""
+    """Return the seconds until the last of ``count`` calls returns."""
     start = time.perf_counter()
     for _ in range(count):
         call()
@@ -71,7 +71,7 @@ def _seconds(call: Call, count: int) -> float:
 
 
 def _between_events(event: Callable[[], Any], call: Call, count: int) -> tuple[Any, Any, float]:
-    """Events around ``count`` calls, the last one over, and the seconds of the host."""
+    """Return two events around ``count`` calls, after the second one, and the host's seconds."""
     first, last = event(), event()
     first.record()
     host = _seconds(call, count)
@@ -81,7 +81,7 @@ def _between_events(event: Callable[[], Any], call: Call, count: int) -> tuple[A
 
 
 class CupyClock(Clock):
-    """CuPy, its current stream and its memory pool."""
+    """Clock for CuPy: its current stream and its memory pool."""
 
     def __init__(self) -> None:
         import cupy
@@ -115,7 +115,7 @@ class CupyClock(Clock):
 
 
 def _peak_hook(cupy: Any, used: int) -> Any:
-    """A hook of CuPy's pool that follows the bytes in use. The pool itself keeps no highest."""
+    """Return a hook that records the maximum of the bytes in use, which CuPy's pool does not."""
 
     class Peak(cupy.cuda.MemoryHook):  # type: ignore[misc]
         name = "dnnffi peak"
@@ -134,7 +134,7 @@ def _peak_hook(cupy: Any, used: int) -> Any:
 
 
 class TorchClock(Clock):
-    """PyTorch on a GPU, its current stream and its allocator."""
+    """Clock for PyTorch on a GPU: its current stream and its allocator."""
 
     def __init__(self) -> None:
         import torch
@@ -167,9 +167,9 @@ class TorchClock(Clock):
 
 
 class JaxClock(Clock):
-    """JAX, which has no events: the host's clock until the last result is there.
+    """Clock for JAX: the host's time until the last result is computed.
 
-    Nor can the highest use of its allocator be set back, so that memory is not measured.
+    JAX has no events. The maximum of its allocator cannot be reset, so memory is not measured.
     """
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class JaxClock(Clock):
 
 
 def clock_for(library: str, place: str) -> Clock:
-    """The clock of the creators of ``library`` ("array", "torch", "jax") on "cpu" or "gpu"."""
+    """Return the clock for ``library`` ("array", "torch" or "jax") on "cpu" or "gpu"."""
     if library == "jax":
         return JaxClock()
     if place == "cpu":

@@ -11,10 +11,12 @@ from dnnffi.spec.rnn import GATES
 
 
 class Limits(NamedTuple):
-    """The recurrent networks that a creator takes.
+    """Limits on the recurrent networks that a creator accepts.
 
-    lengths : whether it may have rows of different length ("may"), or "needs" or "refuses" them
-    dropout : whether it drops outputs between layers, where a problem asks for it
+    modes, dtypes : accepted ones; None for all dtypes
+    layers : upper bound on the number of layers, or None
+    lengths : "may", "needs" or "refuses" rows of different length
+    dropout : whether a problem may have dropout between layers
     """
 
     modes: tuple[str, ...] = tuple(GATES)
@@ -25,7 +27,7 @@ class Limits(NamedTuple):
     dropout: bool = True
 
     def why_not(self, shape: Shape) -> str:
-        """Why ``shape`` is not for it; empty if it is."""
+        """Return why ``shape`` is not accepted, or an empty text if it is."""
         if shape.mode not in self.modes:
             return f"{' and '.join(self.modes)} only"
         if self.dtypes is not None and shape.dtype not in self.dtypes:
@@ -43,27 +45,32 @@ class Limits(NamedTuple):
         return ""
 
 
-# Of the LSTMs in array code.
+# Limits of the LSTMs in array code.
 LSTM = Limits(modes=("lstm",), layers=1, both_directions=False, lengths="refuses")
 LSTM_LAYERS = LSTM._replace(layers=None)
 LSTM_LENGTHS = LSTM._replace(lengths="needs")
 
 Create = Callable[[Any, Any, str, bool], Any]
-"""(problem, what its `draw` gave, place, training) -> model, as the suite's runner has it.
+"""Function of (problem, result of its `draw`, place, training) that makes a model.
 
-The place is "cpu" or "gpu"; the model is a `dnnffi.bench.model.ModelDef` or of another kind.
+The place is "cpu" or "gpu". The model is a `dnnffi.bench.model.ModelDef`, or the kind of model that
+the runner of the suite takes.
 """
 
 
 @dataclass(frozen=True)
 class Creator:
-    """What makes a model, and on what it works.
+    """A function that makes a model, and the problems that it accepts.
 
-    ``library`` is whose arrays and clock it has: "array" (CuPy on a GPU, else NumPy), "torch" or
-    "jax". Without ``limits`` it takes every problem. ``always`` is False for networks that are of
-    interest on the shapes of fastrnns alone. ``tunes`` says that the first calls look for the
-    fastest way; ``captures`` that the model is captured in a graph while it is made. ``share`` is
-    its share of the sizes of `dnnffi.bench.streams.images`.
+    name : name of the model in tables and records
+    library : library of its arrays and its clock: "array" (CuPy on a GPU, else NumPy), "torch" or
+        "jax"
+    limits : None if it accepts every problem
+    places : where it runs: "cpu", "gpu"
+    always : whether it is measured on every shape, and not on those of fastrnns only
+    tunes : whether its first calls search for the fastest algorithm
+    captures : whether making the model captures a CUDA graph
+    share : its share of the image sizes of `dnnffi.bench.streams.images`
     """
 
     name: str
@@ -77,7 +84,7 @@ class Creator:
     share: int = 0
 
     def why_not(self, shape: Any, place: str) -> str:
-        """Why ``shape`` cannot be measured with it on ``place``; empty if it can."""
+        """Return why it cannot run ``shape`` on ``place``, or an empty text if it can."""
         if place not in self.places:
             return "needs a GPU" if place == "cpu" else "its library sees no GPU"
         return "" if self.limits is None else self.limits.why_not(shape)

@@ -1,4 +1,4 @@
-"""Random sizes of problems, and random host arrays from which every model of a problem is made."""
+"""Random sizes of problems, and the random host arrays that all models of a problem share."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import numpy as np
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
 
-# More numbers than this are repeated: drawing 10^8 of them would take longer than the measuring.
+# Elements that are drawn; larger arrays repeat them. Drawing 1e8 elements would take longer than
+# the measurement.
 _DRAWN = 1 << 20
 
 Card = TypeVar("Card")
 
 
 class Draws:
-    """Random sizes and choices; a seed gives the same ones everywhere.
+    """Random sizes and choices; a seed gives the same ones in every version of Python.
 
-    Only ``random()`` of Python's generator is used: what its other methods make of it may change
+    Only ``random()`` of Python's generator is used: the results of its other methods may change
     between versions.
     """
 
@@ -29,11 +30,11 @@ class Draws:
         self._uniform = random.Random(seed).random
 
     def deck(self, *pairs: tuple[Any, int]) -> list[Any]:
-        """Return each value as often as its number says, in a drawn order."""
+        """Return each value of the (value, count) pairs ``count`` times, in a random order."""
         return self.shuffled([value for value, count in pairs for _ in range(count)])
 
     def size(self, least: int, most: int, multiple: int = 1) -> int:
-        """Return a size that is as likely in every octave, rounded to a multiple."""
+        """Return a size, log-uniform from ``least`` to ``most`` and rounded to a multiple."""
         drawn = least * (most / least) ** self._uniform()
         return max(1, round(drawn / multiple)) * multiple
 
@@ -47,24 +48,24 @@ class Draws:
         return exp(log(median) + deviation * normal)
 
     def shuffled(self, values: list[Card]) -> list[Card]:
-        """Return the values in a drawn order."""
+        """Return the values in a random order."""
         return [values[n] for _, n in sorted((self._uniform(), n) for n in range(len(values)))]
 
 
 class Drawing:
-    """Draws arrays of ``dtype``, the same ones for a seed."""
+    """Random arrays of ``dtype``; a seed gives the same ones."""
 
     def __init__(self, dtype: str, seed: int) -> None:
         self._dtype = dtype_object(dtype)
         self._rng = np.random.default_rng(seed)
 
     def normal(self, size: tuple[int, ...], deviation: float = 1.0) -> NDArray:
-        """Normal around 0."""
+        """Return normal numbers with mean 0."""
         drawn = self._rng.standard_normal(self._count(size), "float32") * np.float32(deviation)
         return self._in(size, drawn)
 
     def uniform(self, size: tuple[int, ...], bound: float) -> NDArray:
-        """Uniform within ``bound`` around 0."""
+        """Return uniform numbers from ``-bound`` to ``bound``."""
         return self._in(size, self._rng.uniform(-bound, bound, self._count(size)))
 
     def _count(self, size: tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Image CNNs on `dnnffi.conv`: CuPy on a GPU, NumPy elsewhere."""
+"""Image CNNs on `dnnffi.conv`: CuPy arrays on a GPU, NumPy arrays elsewhere."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Options = dict[str, Any] | None
 
 
 class _Saved(NamedTuple):
-    """What a forward leaves for the backward."""
+    """State saved by a forward pass for the gradients."""
 
-    maps: list[list[NDArray]]  # of each block: its input, and what each convolution made
+    maps: list[list[NDArray]]  # of each block: its input and the output of each convolution
     means: NDArray  # [N, C, 1, 1]
 
 
 class _Network:
-    """A network with its weights: forward, and the gradients written by hand."""
+    """A network with its weights: a forward pass, and gradients written by hand."""
 
     def __init__(
         self, xp: ModuleType, shape: ImageShape, weights: list[NDArray], options: Options
@@ -40,9 +40,9 @@ class _Network:
         self.weights = weights
 
     def forward(self, x: NDArray, keep: bool) -> tuple[NDArray, _Saved]:
-        """The scores [N, V] of pictures [N, C, H, W], and what `gradients` needs.
+        """Return the scores [N, V] of pictures [N, C, H, W], and the state that `gradients` needs.
 
-        Without ``keep`` no more is saved than the next convolution reads.
+        Without ``keep``, only the input of the next convolution is kept.
         """
         saved: list[list[NDArray]] = []
         for block in self._net.blocks:
@@ -55,9 +55,9 @@ class _Network:
         return scores, _Saved(saved, means)
 
     def gradients(self, saved: _Saved, dy: NDArray) -> list[NDArray]:
-        """Of sum(dy * scores), with respect to the weights and biases in their order.
+        """Return the gradients of sum(dy * scores) for the weights and biases, in their order.
 
-        For one call: what a block has saved is dropped after it.
+        ``saved`` can be used once: the maps of a block are dropped after it.
         """
         found: list[Any] = [None] * len(self.weights)
         d_scores = dy.reshape(*dy.shape, 1, 1)
@@ -104,9 +104,9 @@ class _Network:
         *,
         first: bool,
     ) -> list[NDArray]:
-        """The terms of the gradient of the block's input, from those of its output.
+        """Return the terms of the gradient of the block's input, given those of its output.
 
-        The first block's input are the pictures, whose gradient is not needed.
+        The input of the first block is the pictures, whose gradient is not needed.
         """
         dy = added = relu_backward(self._xp, maps[-1], *terms)
         dx: Any = None
@@ -124,7 +124,7 @@ class _Network:
     def _backward(
         self, conv: Conv, x: NDArray, dy: NDArray, found: list[Any], *, wanted: bool = True
     ) -> Any:
-        """The gradient of x, where it is wanted; that of weights and bias into ``found``."""
+        """Return the gradient of x if it is wanted; write that of the weights to ``found``."""
         w, keywords = self.weights[2 * conv.number], self._keywords(conv)
         found[2 * conv.number] = dnnffi.conv_backward_weights(dy, x, w.shape, **keywords)
         found[2 * conv.number + 1] = dnnffi.conv_backward_bias(dy)
@@ -134,7 +134,7 @@ class _Network:
 def functions(
     shape: ImageShape, data: ImageData, place: str, training: bool, *, options: Options = None
 ) -> ModelDef:
-    """``dnnffi.conv`` and its gradients: bias, residual and ReLU in the call of a forward."""
+    """Make a model of ``dnnffi.conv``, with bias, residual and ReLU in its calls, and gradients."""
     xp = array_package(place)
 
     def upload(array: NDArray) -> NDArray:
@@ -153,14 +153,14 @@ def functions(
 
 
 def tuned(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
-    """The same, by what is fastest; it is looked for while the model is made."""
+    """Make the model of `functions` with tuned algorithms; the first calls tune them."""
     model = functions(shape, data, place, training, options={"tune": "now"})
     model.once()
     return model
 
 
 def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
-    """The tuned model in one CUDA graph: forward, or forward and all gradients."""
+    """Make the tuned model as one CUDA graph: the forward pass, with gradients in training."""
     model = tuned(shape, data, place, training)
     graph = cupy_memory().capture_step(model.once)
     return ModelDef.of_graph(graph.launch, graph.result)

@@ -1,4 +1,7 @@
-"""The image CNNs that are measured, as data. Symbols: N pictures, C channels, V kinds of them."""
+"""The image CNNs that are measured, as data.
+
+Symbols: N pictures, C channels, V kinds of pictures.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ NAMING = (
 )
 """The parts of `ImageShape.name`, for readers of a table."""
 
-# What a block adds to its input is drawn smaller: without normalisation float16 would overflow.
+# Scale of the last weights of a residual block: without normalisation, float16 would overflow.
 _ADDED = 0.25
 
 
 class ImageData(NamedTuple):
-    """Host arrays of one problem; every model of it is made from the same."""
+    """Host arrays of one problem, which all its models share."""
 
     x: NDArray  # [N, C, H, W], in the shape's layout
     weights: list[NDArray]  # weights and bias of each convolution, weights in the shape's layout
@@ -34,14 +37,14 @@ class ImageData(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageShape(Problem):
-    """One problem: a network of `dnnffi.bench.resnet`, and its pictures.
+    """One problem: a network of `dnnffi.bench.resnet` and the size of its pictures.
 
     arch : "resnet18" or "resnet50"
-    layout : "channels_first" or "channels_last": how pictures and weights lie in memory
+    layout : "channels_first" or "channels_last", of pictures and weights in memory
     batch : number of pictures
-    size : their height and width
-    width : channels behind the first convolution
-    training : whether forward and backward are measured too, or inference alone
+    size : height and width of a picture in pixels
+    width : channels of the first convolution's output
+    training : whether training is measured besides inference
     """
 
     arch: str
@@ -54,7 +57,7 @@ class ImageShape(Problem):
 
     @property
     def name(self) -> str:
-        """Network, dtype, batch, size, width, and where the channels lie."""
+        """Network, dtype, batch, size, width and memory layout."""
         return (
             f"{self.arch} {SHORT[self.dtype]} {self.batch} {self.size} {self.width} "
             f"{self.layout.removeprefix('channels_')}"
@@ -71,7 +74,7 @@ class ImageShape(Problem):
         return self.layout == CHANNELS_LAST
 
     def draw(self, seed: int = 0) -> ImageData:
-        """Normal; weights with a deviation that keeps the size of what goes through a ReLU."""
+        """Draw normal numbers; the deviation of the weights keeps the variance after each ReLU."""
         network, drawing = self.network, Drawing(self.dtype, seed)
         added = {block.convs[-1] for block in network.blocks if block.residual}
         weights: list[NDArray] = []
@@ -87,14 +90,14 @@ class ImageShape(Problem):
         return ImageData(in_layout(x, channels_last=self.channels_last), weights, dy)
 
 
-# The sizes of fastrnns, in the layout that suits each type best.
+# The sizes of fastrnns, in the faster layout for each dtype.
 IMAGENET = tuple(
     ImageShape(arch, dtype, layout, 32, 224)
     for arch in ("resnet18", "resnet50")
     for dtype, layout in (("float32", CHANNELS_FIRST), ("float16", CHANNELS_LAST))
 )
 
-# For a look at the command, and for its tests.
+# Small networks for a CPU and for the tests.
 TINY = (
     ImageShape("resnet18", "float32", CHANNELS_FIRST, 2, 8, width=4),
     ImageShape("resnet50", "float32", CHANNELS_LAST, 2, 8, width=2),

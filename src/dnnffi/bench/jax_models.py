@@ -1,4 +1,4 @@
-"""JAX: `dnnffi.jax`; ``jax.experimental.rnn``, which is cuDNN's LSTM alone; an unrolled scan."""
+"""Models in JAX: `dnnffi.jax`, ``jax.experimental.rnn`` (cuDNN's LSTM) and an unrolled scan."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dnnffi.rnn.functions import Gradients
 
 
 def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """On [B, T, I], which is the layout that JAX has; training is one compiled function."""
-    # JAX keeps the weights as cuDNN does.
+    """Make an LSTM of ``jax.experimental.rnn`` on [B, T, I]; training is one compiled function."""
+    # JAX takes the weights in cuDNN's layout.
     weights = jnp.asarray(dnnffi.RNNWeights.pack(data.weights, shape.spec, backend="cudnn").flat)
     x, dy = (jnp.asarray(np.swapaxes(array, 0, 1)) for array in (data.x, data.dy))
     h_0, c_0 = jnp.asarray(data.h_0), jnp.asarray(data.c_0)
@@ -59,7 +59,7 @@ def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def ours(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """On [T, B, I]; training is one compiled function."""
+    """Make a model of `dnnffi.jax` on [T, B, I]; training is one compiled function."""
     spec = shape.spec
     states = tuple(jnp.asarray(one) for one in (data.h_0, data.c_0) if one is not None)
     hx = states if spec.has_cell else states[0]
@@ -87,7 +87,7 @@ CREATORS = (
         "jax",
         "jax",
         lstm,
-        # It says float32 only, and that it takes no rows of different length.
+        # Its documentation says float32 only, and rows of equal length.
         Limits(modes=("lstm",), dtypes=("float32",), lengths="refuses"),
         places=_PLACES,
         always=True,

@@ -1,6 +1,6 @@
-"""Recurrent networks as programs on JAX have them: ``lax.scan``, as good as it can be.
+"""Recurrent networks as JAX programs write them: the fastest known form of ``lax.scan``.
 
-The products of x of all steps are computed in front of the loop, and the loop is unrolled.
+The products of x are computed for all steps before the loop, and the loop is unrolled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = tuple[Any, ...]
 
 
 def scan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """On [T, B, I]; training is one compiled function."""
+    """Make a model of `network` on [T, B, I]; training is one compiled function."""
     states = (data.h_0,) if data.c_0 is None else (data.h_0, data.c_0)
     x, dy, *arrays = map(jnp.asarray, (data.x, data.dy, *states, *data.weights))
     hx, weights = tuple(arrays[: len(states)]), arrays[len(states) :]

@@ -1,8 +1,8 @@
 """The elementwise work of an LSTM step and of its derivative, each in one kernel.
 
-On NumPy they are array expressions; on CuPy the same formulas as one kernel each. ``gx`` and ``gh``
-[B, 4*H] are the products of a step, ``bias`` [4*H] what is still to be added; gates i f g o lie
-side by side. A step is in two halves, so that a layer may normalise the cell between them:
+With NumPy they are array expressions, with CuPy one kernel each. ``gx`` and ``gh`` [B, 4*H] are the
+products of a step, ``bias`` [4*H] the bias that they do not include; the gates are in the order
+i f g o. A step has two halves, so that a layer can normalise the cell state between them:
 
     activate   i f g o from gx + gh + bias, and c = f c_before + i g
     emit       h = o tanh(c)
@@ -21,7 +21,7 @@ from dnnffi.reference.cells import sigmoid
 
 
 class Kernels:
-    """The formulas as array expressions. Every function writes into its last arguments."""
+    """The formulas as array expressions. Each function writes to its last arguments."""
 
     def step(
         self,
@@ -33,7 +33,7 @@ class Kernels:
         c: NDArray,
         h: NDArray,
     ) -> None:
-        """`activate` and `emit`."""
+        """Run `activate` and `emit`."""
         self.activate(gx, gh, bias, c_before, gates, c)
         self.emit(gates, c, h)
 
@@ -46,7 +46,7 @@ class Kernels:
         gates: NDArray,
         c: NDArray,
     ) -> None:
-        """The gates [B, 4*H] and the cell [B, H]."""
+        """Compute the gates [B, 4*H] and the cell state [B, H]."""
         gates[...] = gx + gh + bias
         i, f, g, o = np.split(gates, 4, axis=1)
         for gate in (i, f, o):
@@ -55,7 +55,7 @@ class Kernels:
         c[...] = f * c_before + i * g
 
     def emit(self, gates: NDArray, c: NDArray, h: NDArray) -> None:
-        """The output [B, H]."""
+        """Compute the output [B, H]."""
         o = np.split(gates, 4, axis=1)[3]
         h[...] = o * np.tanh(c)
 
@@ -70,7 +70,7 @@ class Kernels:
         d_gates: NDArray,
         dc_before: NDArray,
     ) -> None:
-        """Both derivatives; ``dc_before`` may be ``dc``."""
+        """Run `emit_backward` and `activate_backward`; ``dc_before`` may be ``dc``."""
         self.emit_backward(gates, c, dy, dh, dc, d_gates, dc_before)
         self.activate_backward(gates, c_before, dc_before, d_gates, dc_before)
 
@@ -84,7 +84,7 @@ class Kernels:
         d_gates: NDArray,
         d_c: NDArray,
     ) -> None:
-        """The gradient of o before its sigmoid, and that of c with ``dc`` added."""
+        """Compute the gradient of o before its sigmoid, and that of c plus ``dc``."""
         o = np.split(gates, 4, axis=1)[3]
         tanh_c, dh = np.tanh(c), dy + dh
         np.split(d_gates, 4, axis=1)[3][...] = dh * tanh_c * o * (1 - o)
@@ -98,7 +98,7 @@ class Kernels:
         d_gates: NDArray,
         dc_before: NDArray,
     ) -> None:
-        """The gradients of i f g before their activations, and that of c_before."""
+        """Compute the gradients of i f g before their activations, and that of c_before."""
         i, f, g, _ = np.split(gates, 4, axis=1)
         di, df, dg, _ = np.split(d_gates, 4, axis=1)
         di[...] = dc * g * i * (1 - i)
@@ -107,8 +107,8 @@ class Kernels:
         dc_before[...] = dc * f
 
 
-# C for one element of [B, H]. A is the type that is computed in, T that of the arrays; casts as in
-# C, so that a C compiler can check them too.
+# C code for one element of [B, H]. A is the type of the computation, T that of the arrays. Casts
+# are written as in C, so that a test can compile the code with a C compiler.
 _PLACE = """
 const long long unit = element % hidden, at = (element / hidden) * 4 * hidden + unit;
 """
@@ -141,8 +141,8 @@ d_gates[at + 2 * hidden] = (T)(dc_ * i_ * (1 - g_ * g_));
 dc_before = (T)(dc_ * f_);
 """
 
-# Name: (inputs, outputs, text). "raw" arrays are read at places of the text's choice, the others at
-# their element; hidden is H.
+# By name (inputs, outputs, code). The code indexes "raw" arrays itself; of the others it gets the
+# current element. hidden is H.
 SOURCES: dict[str, tuple[str, str, str]] = {
     "step": (
         "raw T gx, raw T gh, raw T bias, T c_before, int64 hidden",
@@ -183,13 +183,13 @@ template <> struct dnnffi_wide<double> { typedef double type; };
 
 
 def elementwise(cupy: Any, name: str, inputs: str, outputs: str, text: str) -> Any:
-    """A kernel of CuPy from C for one element, in which A is the type that T is computed in."""
+    """Return a CuPy kernel made of C code for one element; A is the type that T is computed in."""
     text = "typedef dnnffi_wide<T>::type A; " + text
     return cupy.ElementwiseKernel(inputs, outputs, text, name, preamble=_WIDE)
 
 
 def _cupy_kernels(cupy: Any) -> Kernels:
-    """The same as ``cupy.ElementwiseKernel``; float16 is computed in float32."""
+    """Return the formulas as ``cupy.ElementwiseKernel``; float16 is computed in float32."""
     made = Kernels()
     for name, (inputs, outputs, text) in SOURCES.items():
         text = "const long long element = i;" + text
@@ -199,9 +199,9 @@ def _cupy_kernels(cupy: Any) -> Kernels:
 
 
 def _with_hidden(kernel: Any, count: int) -> Any:
-    # H stands between the arrays that are read, count of them, and those that are written.
+    # The kernel takes H after the ``count`` input arrays and before the output arrays.
     def call(*arrays: NDArray) -> None:
-        # c or h, [B, H], comes last in all of them.
+        # The last array of each kernel is c or h, [B, H].
         kernel(*arrays[:count], arrays[-1].shape[1], *arrays[count:])
 
     return call
@@ -209,5 +209,5 @@ def _with_hidden(kernel: Any, count: int) -> Any:
 
 @cache
 def kernels(xp: ModuleType) -> Kernels:
-    """The kernels for arrays of ``xp``, NumPy or CuPy."""
+    """Return the kernels for arrays of ``xp``, NumPy or CuPy."""
     return Kernels() if xp is np else _cupy_kernels(xp)

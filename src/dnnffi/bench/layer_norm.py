@@ -4,7 +4,7 @@
     c_t = N(f c_{t-1} + i g; w_c, b_c);  h_t = o tanh(c_t)
 
 N(a; w, b) = w (a - mean a) / sqrt(var a + eps) + b, over the last dimension. The recurrence has no
-biases of its own: those of N take their place.
+other biases than those of N.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPS = 1e-5
 
 
 class Weights(NamedTuple):
-    """w_ih [4*H, I], w_hh [4*H, H]; scale and shift of the three normalisations."""
+    """Weights: w_ih [4*H, I], w_hh [4*H, H]; scale and shift of the three normalisations."""
 
     w_ih: NDArray
     w_hh: NDArray
@@ -34,14 +34,14 @@ class Weights(NamedTuple):
 
 
 class Normal(NamedTuple):
-    """What the derivative of N needs: (a - mean) / deviation, and 1 / deviation."""
+    """State for the derivative of N: (a - mean) / deviation, and 1 / deviation."""
 
     unit: NDArray
     scale: NDArray
 
 
 def normalise(xp: ModuleType, a: NDArray, w: NDArray, b: NDArray) -> tuple[NDArray, Normal]:
-    """N(a; w, b), and what its derivative needs."""
+    """Return N(a; w, b), and the state for its derivative."""
     centred = a - a.mean(axis=-1, keepdims=True)
     scale = 1 / xp.sqrt((centred * centred).mean(axis=-1, keepdims=True) + EPS)
     unit = centred * scale
@@ -49,7 +49,7 @@ def normalise(xp: ModuleType, a: NDArray, w: NDArray, b: NDArray) -> tuple[NDArr
 
 
 def normalise_backward(d: NDArray, saved: Normal, w: NDArray) -> NDArray:
-    """The gradient of a."""
+    """Return the gradient of a."""
     d_unit = d * w
     mean = d_unit.mean(axis=-1, keepdims=True)
     along = (d_unit * saved.unit).mean(axis=-1, keepdims=True)
@@ -58,7 +58,7 @@ def normalise_backward(d: NDArray, saved: Normal, w: NDArray) -> NDArray:
 
 @dataclass(frozen=True)
 class Layer:
-    """The layer as forward left it. ``h`` and ``c`` are [1 + T, B, H], the initial states first."""
+    """State of a forward pass. ``h`` and ``c`` are [1 + T, B, H], the initial states first."""
 
     x: NDArray  # [T, B, I]
     weights: Weights
@@ -73,7 +73,7 @@ class Layer:
 def forward(
     xp: ModuleType, x: NDArray, h_0: NDArray, c_0: NDArray, w: Weights, keep: bool
 ) -> Layer:
-    """The layer over ``x`` [T, B, I]; ``keep`` is whether backward is to follow."""
+    """Run the layer over ``x`` [T, B, I]; ``keep`` saves the state for `backward`."""
     steps, batch = x.shape[:2]
     hidden = h_0.shape[1]
     h = xp.empty((1 + steps, batch, hidden), x.dtype)
@@ -99,7 +99,7 @@ def forward(
 
 
 def backward(xp: ModuleType, run: Layer, dy: NDArray) -> LayerGradients:
-    """Gradients from those of y [T, B, H]."""
+    """Return the gradients, given those of y [T, B, H]."""
     w, fused = run.weights, kernels(xp)
     steps, batch, hidden = dy.shape
     dh = xp.zeros((batch, hidden), dy.dtype)

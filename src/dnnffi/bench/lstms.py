@@ -1,9 +1,9 @@
 """LSTMs in array code, forward and backward, as a CuPy user would write them by hand.
 
-CuPy has no gradients of its own, so every backward is written out. The code runs on NumPy too,
-where its results are checked. Rows run packed: the rows that are still running at a step lie one
-behind the other in [N, .] buffers, N the sum of the batch sizes. A batch of equal rows is then
-[T, B, .] without a copy.
+CuPy computes no gradients, so each backward pass is written out. The code also runs on NumPy, where
+the tests check its results. Rows are packed: buffers [N, .] contain, step by step, the rows that
+have this step; N is the sum of the batch sizes. For rows of equal length this is [T, B, .] without
+a copy.
 
 Symbols: T time steps, B batch, I input size, H hidden size, L layers.
 """
@@ -23,11 +23,11 @@ from dnnffi.device.interface import NDArray
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
 Product = Literal["each step", "ahead", "ahead with bias"]
-"""When the input is multiplied: in each step; for all steps at once; and with its bias added."""
+"""Time of the input's product: in each step, ahead for all steps, or ahead with its bias added."""
 
 
 class Weights(NamedTuple):
-    """One layer: w_ih [4*H, I], w_hh [4*H, H], b_ih and b_hh [4*H], gates i f g o."""
+    """Weights of a layer: w_ih [4*H, I], w_hh [4*H, H], b_ih and b_hh [4*H]; gates i f g o."""
 
     w_ih: NDArray
     w_hh: NDArray
@@ -36,10 +36,12 @@ class Weights(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Where the rows of each step lie in packed buffers.
+    """Positions of the rows of each step in packed buffers.
 
-    ``previous`` are, for each packed row, the place of its state before in [B + N, H], whose first
-    B rows are the initial state; ``last`` the places of the last states.
+    sizes, starts : number of rows of each step, and position of the first one
+    previous : for each packed row, the position of its previous state in [B + N, H], whose first B
+        rows are the initial states
+    last : positions of the last states
     """
 
     sizes: tuple[int, ...]
@@ -49,7 +51,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def equal(cls, steps: int, batch: int) -> Steps:
-        """``batch`` rows of ``steps`` steps."""
+        """Return the positions of ``batch`` rows of ``steps`` steps."""
         total = steps * batch
         return cls(
             (batch,) * steps,
@@ -60,7 +62,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def descending(cls, xp: ModuleType, lengths: Sequence[int]) -> Steps:
-        """Rows of ``lengths``, the longest first."""
+        """Return the positions of rows of ``lengths``, the longest first."""
         batch = len(lengths)
         sizes = lengths_to_batch_sizes(lengths)
         starts = tuple(accumulate(sizes, initial=0))[:-1]
@@ -72,30 +74,30 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer as forward left it. States are [B + N, H], the initial ones first."""
+    """State of a forward pass. States are [B + N, H], the initial ones first."""
 
     x: NDArray  # [N, I]
     weights: Weights
     steps: Steps
     product: Product
-    gates: NDArray  # [N, 4*H] after their activations; [B, 4*H] where backward is not wanted
+    gates: NDArray  # [N, 4*H] after their activations; [B, 4*H] without a backward pass
     h: NDArray
     c: NDArray
     batch: int
 
     @property
     def y(self) -> NDArray:
-        """[N, H]."""
+        """Outputs [N, H]."""
         return self.h[self.batch :]
 
     @property
     def h_n(self) -> NDArray:
-        """[B, H]."""
+        """Last outputs [B, H]."""
         return self.h[self.steps.last]
 
     @property
     def c_n(self) -> NDArray:
-        """[B, H]."""
+        """Last cell states [B, H]."""
         return self.c[self.steps.last]
 
 
@@ -118,7 +120,7 @@ def forward(
     product: Product,
     keep: bool,
 ) -> Layer:
-    """One layer over packed ``x`` [N, I]; ``keep`` is whether backward is to follow."""
+    """Run one layer over packed ``x`` [N, I]; ``keep`` saves the gates for `backward`."""
     batch, hidden = h_0.shape
     total = x.shape[0]
     h = xp.empty((batch + total, hidden), x.dtype)
@@ -148,7 +150,7 @@ def forward(
 def backward(
     xp: ModuleType, run: Layer, dy: NDArray | None, dh_n: NDArray | None = None
 ) -> LayerGradients:
-    """Gradients from those of y [N, H] and of h_n [B, H]; None counts as zero."""
+    """Return the gradients, given those of y [N, H] and h_n [B, H]; None counts as zero."""
     batch, hidden = run.batch, run.h.shape[1]
     w = run.weights
     dh = xp.zeros((batch, hidden), run.h.dtype) if dh_n is None else dh_n.copy()

@@ -1,4 +1,4 @@
-"""A benchmark's problem, and a model of it as a record of calls."""
+"""A problem of a benchmark, and a model of it as a set of functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Self
 
 
 class Problem(ABC):
-    """What is measured: a network and the size of its input. A hashable dataclass.
+    """A network and the size of its input: the base of hashable dataclasses.
 
-    ``training`` says whether forward and backward are measured too, or inference alone.
+    ``training`` says whether training is measured besides inference.
     """
 
     training: bool
@@ -18,29 +18,29 @@ class Problem(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """One line that no other problem has."""
+        """One line that identifies the problem."""
 
     def as_json(self) -> dict[str, Any]:
-        """The name, and the fields that make it, for the record of a run."""
+        """Return the name and the fields that make it, for the record of a run."""
         fields = {"name": self.name, **vars(self)}
         del fields["training"]
         return fields
 
     @abstractmethod
     def draw(self, seed: int = 0) -> Any:
-        """Random arrays on the host, from which every model of it is made."""
+        """Draw the host arrays that all models of the problem share."""
 
 
 class ModelDef(NamedTuple):
     """A network with its arrays, ready to be called.
 
-    ``forward()`` gives the outputs: of a recurrent network ``y, (h_n, c_n)``, or ``y, h_n`` without
-    a cell state; of an image CNN its scores alone; in training perhaps more behind them.
-    ``backward(outputs)`` gives the gradients of sum(dy * y), where y is the first output: of a
-    recurrent network `Gradients` with respect to x, the states and the weights, of an image CNN a
-    list, with respect to the weights. The gradient dy was drawn when the model was made, so that no
-    random numbers are timed. ``backward`` is None in a model for inference. ``about()`` is what the
-    record says of it besides, behind the warm-up.
+    forward : returns the outputs: of a recurrent network ``y, (h_n, c_n)``, or ``y, h_n`` without a
+        cell state; of an image CNN its scores. In training, more values may follow them.
+    backward : takes the outputs and returns the gradients of sum(dy * y), where y is the first
+        output: for a recurrent network `Gradients` of x, the states and the weights; for an image
+        CNN a list for the weights. dy is drawn when the model is made, so that no random numbers
+        are timed. None in a model for inference.
+    about : returns more facts for the record, after the warm-up
     """
 
     forward: Callable[[], Any]
@@ -48,12 +48,12 @@ class ModelDef(NamedTuple):
     about: Callable[[], dict[str, Any]] | None = None
 
     def once(self) -> tuple[Any, Any]:
-        """The outputs and, where the model has a backward, the gradients; else None."""
+        """Return the outputs and the gradients; None for the gradients in inference."""
         outputs = self.forward()
         return outputs, None if self.backward is None else self.backward(outputs)
 
     def step(self) -> Callable[[], Any]:
-        """One call of all there is: forward, and backward where the model has it."""
+        """Return a function that calls `forward`, and `backward` if the model has one."""
         forward, backward = self.forward, self.backward
         return forward if backward is None else lambda: backward(forward())
 
@@ -64,10 +64,9 @@ class ModelDef(NamedTuple):
         results: tuple[Any, Any],
         about: Callable[[], dict[str, Any]] | None = None,
     ) -> Self:
-        """A model whose calls were captured in a graph that ``launch`` runs.
+        """Return a model whose calls are captured in a graph that ``launch`` launches.
 
-        Launching it is all that forward does. ``results``, as of `once`, lie in the arrays of the
-        graph.
+        ``forward`` only launches the graph. ``results`` are those of `once`, in the graph's arrays.
         """
         outputs, gradients = results
 

@@ -1,4 +1,4 @@
-"""The ratios of a run as a picture."""
+"""The picture of a run: bars of ratios or of times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODEL = "dnnffi"
 
 
 def plot(record: Record) -> memoryview:
-    """Return a PNG with bars by shape: dnnffi's speed over each peer's, or its time if alone."""
+    """Return a PNG with a bar for each shape: dnnffi's speed over each peer's, or dnnffi's time."""
     from matplotlib.figure import Figure
 
     peers = [
@@ -29,7 +29,7 @@ def plot(record: Record) -> memoryview:
         panel.set_xlabel(f"times as fast as {peer}")
     if not peers:
         _bars(panels[0], shapes, {phase: figures(record, MODEL, phase) for phase in PHASE_WORDS})
-        panels[0].set_xlabel("milliseconds a call")
+        panels[0].set_xlabel("milliseconds per call")
     panels[0].set_yticks(range(len(shapes)), shapes, fontsize=8)
     panels[0].set_ylim(len(shapes) - 0.4, -0.6)  # the first shape on top
     figure.legend(
@@ -41,7 +41,7 @@ def plot(record: Record) -> memoryview:
 
 
 def png(figure: Any) -> memoryview:
-    """Return the bytes of a figure of Matplotlib as PNG."""
+    """Return a figure of Matplotlib as PNG."""
     file = BytesIO()
     figure.savefig(file, dpi=120, format="png")
     return file.getbuffer()

@@ -1,7 +1,7 @@
-"""cuDNN itself: its calls in a CUDA graph, and nothing of dnnffi around the launch.
+"""cuDNN alone: its calls in a CUDA graph that is launched without any code of dnnffi.
 
-What this reaches on a machine, the library can reach there; where an aim is beyond it, the library
-is what holds it.
+Its time on a machine is the best that the library reaches there. An aim below this time cannot be
+reached with cuDNN's algorithms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dnnffi.spec.problem import RNNProblem
 
 
 def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, Any]) -> ModelDef:
-    """The calls of one algorithm on results of its own, as a graph; it keeps what that needs."""
+    """Capture the calls of one algorithm as a graph, which keeps their arrays and the executor."""
     problem = executor.problem
     spec, cell = problem.spec, problem.spec.has_cell
     dtype, byte = memory.dtype(spec.dtype), memory.dtype("uint8")
@@ -56,7 +56,7 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
         executor.forward(x, h_0, c_0, flat, out=(y, h_n, c_n), workspace=workspace, context=context)
         if context is None:
             return
-        # The library adds. Cleared between the two backwards, the graph takes longer.
+        # The library adds to dweights. Clearing it between the two backward calls takes longer.
         memory.clear(dweights.flat.data.ptr, dweights.flat.nbytes, stream)
         executor.backward_data(
             *(context, y, dy, h_0, c_0, None, None, flat),
@@ -67,9 +67,9 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
             *(context, x, h_0, y), out=dweights.flat, workspace=workspace, accumulate=True
         )
 
-    calls(memory.current_stream())  # the first run loads kernels
+    calls(memory.current_stream())  # the first calls load kernels
     graph = memory.capture(calls)
-    graph.executor = calls, executor  # whose arrays and kernels it needs
+    graph.executor = calls, executor  # keeps the arrays and kernels of the graph
     return ModelDef.of_graph(
         lambda: graph.launch(memory.current_stream()),
         ((y, (h_n, c_n) if cell else h_n), gradients),
@@ -78,7 +78,7 @@ def _captured(executor: RNNExecutor, data: Data, memory: Any, about: dict[str, A
 
 
 def _measured(problem: RNNProblem, backend: DeviceRNNBackend) -> RouteChoice:
-    """What cuDNN's algorithms take, as graphs: measured as a plan does, but without a limit."""
+    """Measure cuDNN's algorithms as graphs, as a plan does but without a limit on time."""
     memory = backend.memory
     device, launch_on = memory.current_device(), backend.resources.launch
     found = tune(backend.candidates.of_vendor, problem, device, memory, launch_on, budget=inf)
@@ -97,7 +97,7 @@ def _executor(problem: RNNProblem, candidate: str) -> RNNExecutor:
 
 
 def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """The algorithm of cuDNN that is fastest here: its calls as one graph on the same arrays."""
+    """Make a model of cuDNN's fastest algorithm: its calls as one graph on the same arrays."""
     problem = RNNProblem.dense(
         shape.spec, shape.steps, shape.batch, lengths=shape.lengths, training=training
     )

@@ -1,4 +1,4 @@
-"""The derivative of a ReLU, with the sum in front of it, in one kernel."""
+"""The derivative of a ReLU and the sum of the gradients that enter it, in one kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from dnnffi.bench.kernels import elementwise
 from dnnffi.device.interface import NDArray
 
-# As in `dnnffi.bench.kernels`: (inputs, outputs, C for one element).
+# As in `dnnffi.bench.kernels`: (inputs, outputs, C code for one element).
 SOURCES: dict[str, tuple[str, str, str]] = {
     "relu_backward": ("T y, T a", "T dx", "dx = (A)y > 0 ? a : (T)(A)0;"),
     "relu_backward_sum": ("T y, T a, T b", "T dx", "dx = (A)y > 0 ? (T)((A)a + (A)b) : (T)(A)0;"),
@@ -19,15 +19,15 @@ SOURCES: dict[str, tuple[str, str, str]] = {
 
 
 def relu_backward(xp: ModuleType, y: NDArray, a: NDArray, b: NDArray | None = None) -> NDArray:
-    """The sum of the gradients ``a`` and ``b`` [N, C, ...] where y, which a ReLU made, is positive.
+    """Return ``a + b`` [N, C, ...] where y, the output of a ReLU, is positive, else 0.
 
-    In the memory layout of y. ``a`` may be [N, C, 1, 1], for all elements of a channel.
+    The result has the memory layout of y. ``a`` may be [N, C, 1, 1], for all elements of a channel.
     """
     dx = xp.empty_like(y)
     if xp is np:
         np.multiply(a if b is None else a + b, y > 0, out=dx)
         return dx
-    # CuPy goes through arrays in the order of their axes: that of the memory is the fastest.
+    # CuPy iterates in the order of the axes; the order of the memory is the fastest.
     arrays = [array for array in (y, a, b, dx) if array is not None]
     if not y.flags.c_contiguous:
         arrays = [array.transpose(0, *range(2, array.ndim), 1) for array in arrays]

@@ -1,9 +1,12 @@
-"""ResNet-18 and ResNet-50 as data, from which every model of them is made.
+"""ResNet-18 and ResNet-50 as data, from which all their models are made.
 
-He et al., 2015: https://arxiv.org/abs/1512.03385. A bias stands where they normalise the batch, as
-is left of it when it is folded for inference. The stride of a block of three convolutions is in its
-3 x 3 one, as in PyTorch's. Behind the first convolution is one of 3 x 3 with stride 2 where they
-have a max pool of that size: dnnffi has no pooling, and array code would be measured in its place.
+He et al., 2015: https://arxiv.org/abs/1512.03385. Two things differ from the paper:
+
+* A bias takes the place of batch normalisation, as when it is folded for inference.
+* A 3 x 3 convolution with stride 2 takes the place of the max pool after the first convolution.
+  dnnffi has no pooling, and array code would be measured in its place.
+
+In a block of three convolutions the 3 x 3 one has the stride, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ KINDS = 1000  # of pictures in ImageNet
 
 
 class Conv(NamedTuple):
-    """A convolution with a bias. Its weights are number ``2 * number`` of all, its bias the next.
+    """A convolution with a bias.
 
-    Zeros around the picture keep its size but for the stride.
+    In the list of all weights, its weights have the index ``2 * number`` and its bias the next one.
+    Its padding keeps the size of the picture, divided by the stride.
     """
 
     number: int
@@ -29,20 +33,20 @@ class Conv(NamedTuple):
 
     @property
     def padding(self) -> int:
-        """Zeros on each side."""
+        """Rows and columns of zeros on each side."""
         return self.kernel // 2
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """[K, C, kernel, kernel]."""
+        """Shape [K, C, kernel, kernel]."""
         return (self.out_channels, self.in_channels, self.kernel, self.kernel)
 
 
 class Block(NamedTuple):
-    """Convolutions one behind the other, with a ReLU behind each.
+    """A chain of convolutions, each followed by a ReLU.
 
-    With ``residual`` the block's input is added in front of the last ReLU, behind the convolution
-    ``around`` if there is one.
+    With ``residual``, the block's input is added before the last ReLU, after the convolution
+    ``around`` if it is not None.
     """
 
     convs: tuple[Conv, ...]
@@ -51,9 +55,9 @@ class Block(NamedTuple):
 
 
 class ResNet(NamedTuple):
-    """Blocks; the mean of each channel; a matrix of scores, kept as a convolution of 1 x 1.
+    """Blocks, then the mean of each channel, then a matrix of scores as a 1 x 1 convolution.
 
-    ``convs`` are all convolutions in the order of their numbers, the scores' last.
+    ``convs`` has all convolutions in the order of their numbers; the scores' is the last one.
     """
 
     convs: tuple[Conv, ...]
@@ -71,7 +75,7 @@ ARCHS = {"resnet18": ((2, 2, 2, 2), False), "resnet50": ((3, 4, 6, 3), True)}
 
 @cache
 def resnet(arch: str, width: int) -> ResNet:
-    """The network ``arch`` with ``width`` channels behind its first convolution; theirs has 64."""
+    """Return the network ``arch``; its first convolution has ``width`` channels (paper: 64)."""
     stages, bottleneck = ARCHS[arch]
     made: list[Conv] = []
 

@@ -1,4 +1,4 @@
-"""Measure: the models of one problem side by side, problem after problem."""
+"""Measure the models of a problem in turns, problem after problem."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from dnnffi.bench.creator import Creator
 from dnnffi.bench.model import ModelDef, Problem
 
 PHASES = ("inference", "training")
-"""Forward alone, and forward with both backwards."""
+"""Forward pass only, and forward pass with all gradients."""
 
 OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long is measured.
+    """Length of a measurement.
 
-    warm_up : calls of each model before its time counts; of one that does not tune itself no more
-        than fit into ``warm_up_seconds``, but at least three
-    rounds : times that each model has its turn; the figures are medians over them
-    seconds : about how long a turn is
-    host_calls : calls in a row for the time of the host, so few that no queue fills
+    warm_up : calls of each model before it is timed. A model that does not tune itself makes at
+        most the calls that fit in ``warm_up_seconds``, but at least three.
+    rounds : turns of each model; the figures are medians over them
+    seconds : approximate length of a turn
+    host_calls : upper bound on the calls for the host's time, so few that the stream's queue does
+        not fill
     """
 
     warm_up: int = 60
@@ -45,14 +46,14 @@ QUICK = Settings(rounds=3, seconds=0.005)
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one model, on one shape, in one phase; or why nothing was.
+    """Figures of one model on one shape in one phase, or why there are none.
 
     ms : milliseconds of a call in a loop
     host_us : microseconds until a call returns
-    peak_bytes : the most memory in use during a call, above that before the model was made
-    calls : in a turn
-    about : what the model says of itself
-    skipped : why it was not tried
+    peak_bytes : maximum memory in use during a call, minus that before the model was made
+    calls : calls of a turn
+    about : further facts that the model reports
+    skipped : why the model was not run
     failed : how it failed
     """
 
@@ -68,13 +69,13 @@ class Row:
     failed: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The fields that say something, for the record of a run."""
+        """Return the fields that have a value, for the record of a run."""
         return {name: value for name, value in vars(self).items() if value not in (None, "")}
 
 
 @dataclass
 class Contender:
-    """A model that takes its turns, and what its turns took."""
+    """A model that is measured, and the times of its turns."""
 
     creator: Creator
     clock: Clock
@@ -87,7 +88,7 @@ class Contender:
 
 
 class Runner:
-    """Runs problems on ``place``, "cpu" or "gpu"."""
+    """Measurement of problems on ``place``, "cpu" or "gpu"."""
 
     def __init__(self, place: str, settings: Settings) -> None:
         self.place = place
@@ -95,11 +96,11 @@ class Runner:
         self._clocks: dict[str, Clock] = {}
 
     def prepared(self, shape: Any) -> Any:
-        """The problem with what the settings say of it."""
+        """Return the problem as the settings change it; here unchanged."""
         return shape
 
     def rows(self, shape: Problem, creators: Sequence[Creator]) -> Iterator[Row]:
-        """The rows of one problem, inference before training."""
+        """Yield the rows of one problem, inference before training."""
         phases = self.phases(shape)
         skipped = {creator: creator.why_not(shape, self.place) for creator in creators}
         able = [creator for creator in creators if not skipped[creator]]
@@ -114,7 +115,7 @@ class Runner:
             self._tidy()
 
     def phases(self, shape: Problem) -> tuple[str, ...]:
-        """The phases in which a problem is measured."""
+        """Return the phases in which a problem is measured."""
         return PHASES if shape.training else PHASES[:1]
 
     def _clock(self, creator: Creator) -> Clock:
@@ -125,11 +126,11 @@ class Runner:
     def _race(
         self, shape: Problem, data: Any, creators: Sequence[Creator], phase: str
     ) -> dict[Creator, Row]:
-        """All of ``creators`` on one problem, in turns, so that drift hits all alike."""
+        """Run ``creators`` on one problem in turns, so that a drift of the machine affects all."""
         rows: dict[Creator, Row] = {}
 
         def attempt(creator: Creator, work: Callable[[], Any]) -> Any:
-            # A model that fails leaves the race; the others go on.
+            # A model that fails takes no more turns; the others continue.
             try:
                 return work()
             except Exception as error:
@@ -165,7 +166,7 @@ class Runner:
         )
 
     def _enter(self, shape: Problem, data: Any, creator: Creator, phase: str) -> Contender:
-        """Make the model, warm it up, measure its memory, and find how many calls fill a turn."""
+        """Make the model, warm it up, measure its memory and choose the number of calls."""
         clock, settings = self._clock(creator), self.settings
         before = clock.used()
         made: list[Any] = []
@@ -175,7 +176,7 @@ class Runner:
 
         making = None
         if creator.captures:
-            # What a graph of PyTorch's uses counts as in use only while it is captured.
+            # PyTorch counts the memory of a graph as in use only while it is captured.
             making = clock.peak(make)
         else:
             make()
@@ -206,9 +207,9 @@ class Runner:
         return True
 
     def _tidy(self) -> None:
-        # A failed model's arrays may hang in the frames of its error.
+        # The frames of an error may keep the arrays of a failed model.
         gc.collect()
-        dnnffi.clear_plans()  # their workspaces would count as used before the next model
+        dnnffi.clear_plans()  # else their workspaces count as used before the next model is made
         for clock in self._clocks.values():
             clock.free()
 

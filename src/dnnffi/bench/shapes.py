@@ -27,7 +27,7 @@ SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64
 
 
 class Data(NamedTuple):
-    """Host arrays of one problem; every model of it is made from the same."""
+    """Host arrays of one problem, which all its models share."""
 
     x: NDArray  # [T, B, I]
     h_0: NDArray  # [L*D, B, H]
@@ -38,10 +38,10 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape(Problem):
-    """One problem: the network, its batch and steps.
+    """One problem: a network and the size of its batch.
 
-    ``lengths`` are those of the rows, or None where all are T; ``training`` says whether forward
-    and backward are measured too, or inference alone.
+    lengths : steps of each row, or None if all rows have T steps
+    training : whether training is measured besides inference
     """
 
     mode: Mode
@@ -57,7 +57,7 @@ class Shape(Problem):
 
     @property
     def name(self) -> str:
-        """Mode, dtype, T B I H L and uni or bi; varying lengths as shortest-longest."""
+        """The parts that `NAMING` lists."""
         steps = f"{min(self.lengths)}-{max(self.lengths)}" if self.lengths else self.steps
         direction = "bi" if self.directions == 2 else "uni"
         return (
@@ -78,7 +78,7 @@ class Shape(Problem):
         )
 
     def draw(self, seed: int = 0) -> Data:
-        """Inputs normal, weights uniform within 1/sqrt(H)."""
+        """Draw normal inputs, and weights that are uniform within 1/sqrt(H)."""
         spec, drawing = self.spec, Drawing(self.dtype, seed)
         bound = 1 / sqrt(spec.hidden_size)
         return Data(
@@ -91,17 +91,16 @@ class Shape(Problem):
 
 
 def _varying(dtype: DType, least: int, end: int, batch: int, size: int, hidden: int) -> Shape:
-    """An LSTM on rows of drawn lengths, in no order; T is the longest of them."""
+    """Return an LSTM on rows of random lengths, in random order; T is the longest one."""
     drawn = random.Random(0)
     lengths = tuple(drawn.randrange(least, end) for _ in range(batch))
     return Shape("lstm", dtype, max(lengths), batch, size, hidden, lengths=lengths)
 
 
-# PyTorch's fastrnns draws the lengths of its 64 rows from 30 up to, not including, 100.
+# PyTorch's fastrnns draws the lengths of its 64 rows from 30 to 99.
 VARYING = _varying("float32", 30, 100, 64, 512, 512)
 
-# The cells of the first measurements, on which the aims of docs/benchmarks.md are set, and the
-# varying lengths.
+# The networks that have aims in docs/benchmarks.md, and one with rows of different length.
 PERFORMANCE = (
     Shape("lstm", "float32", 100, 64, 512, 512),
     Shape("lstm", "float16", 100, 64, 512, 512),
@@ -128,7 +127,7 @@ PERFORMANCE = (
     VARYING,
 )
 
-# The sizes that fastrnns takes when none are named, with one layer and with several.
+# The default sizes of fastrnns, with one layer and with several.
 FASTRNNS = (
     Shape("lstm", "float32", 100, 64, 512, 512),
     Shape("lstm", "float32", 100, 64, 512, 512, layers=4),
@@ -137,8 +136,8 @@ FASTRNNS = (
 
 # DeepBench's recurrent problems (H, B, T), I = H: code/kernels/rnn_problems.h of
 # https://github.com/baidu-research/DeepBench. Its vanilla RNN has ReLU (code/nvidia/
-# cudnn_helper.h). GRU 2816 32 1500 is commented out there; it is here, and a device that it does
-# not fit says so.
+# cudnn_helper.h). GRU 2816 32 1500 is commented out there and included here; on a small device it
+# fails with "out of memory".
 _VANILLA_TRAINING = [(h, b, 50) for h in (1760, 2048, 2560) for b in (16, 32, 64, 128)]
 _LSTM_TRAINING = [
     *((h, b, 25) for h in (512, 1024, 2048, 4096) for b in (16, 32, 64, 128)),
@@ -176,8 +175,8 @@ DEEPBENCH = (
     *_deepbench("gru", _GRU_INFERENCE, False),
 )
 
-# Those for which docs/own_engine.md has aims and PERFORMANCE has no shape: one row for many steps,
-# layers in both directions, and sizes whose weights do not fit on the chip.
+# Further shapes with aims in docs/own_engine.md: one row of many steps, layers in both directions,
+# and weights that do not fit on the chip.
 OWN = (
     Shape("gru", "float16", 100, 64, 512, 512),
     Shape("lstm", "float16", 1000, 1, 128, 128),
@@ -192,18 +191,18 @@ OWN = (
 )
 
 SEED = 14
-"""Of the set ``random``, where no other is named."""
+"""Seed of the set ``random`` unless another is named."""
 
-_MOST_STEPS = 600  # of all layers and directions, one after the other
-_MOST_WORK = 2e11  # multiplications and additions of a forward: some milliseconds
+_MOST_STEPS = 600  # upper bound on the steps, summed over layers and directions
+_MOST_WORK = 2e11  # upper bound on the operations of a forward pass: some milliseconds on a GPU
 
 
 def draw_shapes(seed: int = SEED) -> tuple[Shape, ...]:
-    """Networks that nobody has chosen: 20 of them, all modes, dtypes, depths and directions.
+    """Draw 20 networks of all modes, dtypes, numbers of layers and directions.
 
-    T is from 10 to 300, B from 1 to 128, I from 8 to 1024 and H from 32 to 2048, each as likely in
-    every octave. In half of the networks I and H are multiples of 16, as most people have them, in
-    the others any numbers. Too large ones are drawn again. A seed gives the same shapes everywhere.
+    T is from 10 to 300, B from 1 to 128, I from 8 to 1024 and H from 32 to 2048, log-uniform. In
+    half of the networks I and H are multiples of 16. Networks that are too large are drawn again. A
+    seed gives the same networks on every machine.
     """
     draws = Draws(seed)
     deck, size = draws.deck, draws.size
@@ -230,7 +229,7 @@ def draw_shapes(seed: int = SEED) -> tuple[Shape, ...]:
     return tuple(found)
 
 
-# For a look at the command, and for its tests.
+# Small networks for a CPU and for the tests.
 TINY = (
     Shape("lstm", "float32", 5, 3, 4, 6),
     Shape("lstm", "float32", 5, 3, 4, 6, layers=2),
@@ -239,7 +238,7 @@ TINY = (
     _varying("float32", 2, 8, 4, 4, 6),
 )
 
-# A shape that several have is measured as the first of them has it.
+# A shape in several sets is measured as in the first of them.
 SETS: dict[str, tuple[Shape, ...]] = {
     "performance": PERFORMANCE,
     "fastrnns": FASTRNNS,
@@ -256,7 +255,7 @@ Named = TypeVar("Named")
 def shapes_of(
     asked: Iterable[str], sets: Mapping[str, tuple[Named, ...]]
 ) -> dict[Named, tuple[str, ...]]:
-    """The shapes of the ``asked`` out of ``sets``, each once, with those of the asked it is in."""
+    """Return each shape of the ``asked`` sets, with the names of the asked sets that have it."""
     found: dict[Named, tuple[str, ...]] = {}
     asked = set(asked)
     for name in [name for name in sets if name in asked]:

@@ -1,15 +1,16 @@
-"""A run on the terminal: progress, tables and what they say together.
+"""The output of a run: progress, tables, and the models that were not measured.
 
-With rich where it is installed and the output is a terminal, else as plain text.
+On a terminal the output uses rich if it is installed. Else it is plain text.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from dnnffi.bench.summary import (
     NOT_MEASURED,
@@ -25,9 +26,9 @@ from dnnffi.bench.summary import (
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], object]]:
-    """How far a run is: a bar on a terminal, else a line for each shape; on the standard error.
+    """Show on standard error which shape is measured: a bar on a terminal, else lines.
 
-    The context is a function to be told the name of the shape that is measured next.
+    Yields a function that takes the name of the next shape.
     """
     done = itertools.count()
     if find_spec("rich") is None or not sys.stderr.isatty():
@@ -47,31 +48,64 @@ def progress(total: int) -> Iterator[Callable[[str], object]]:
         yield lambda name: bar.update(task, completed=next(done), shape=name)
 
 
-COLUMNS = (
-    "ms of a call in a loop; x PEER, how many times as fast as the peer; host µs until a call "
-    "returns; peak MiB in use during a call"
-)
+COLUMNS = {
+    "ms": "milliseconds of a call in a loop",
+    "x": "x PEER: the peer's time divided by the model's, above 1 if the model is faster",
+    "host µs": "microseconds until a call returns",
+    "peak MiB": "memory in use during a call, at its maximum",
+}
+"""Descriptions of the columns of `table`; "x" is that of all ratios."""
+
+
+class Table(NamedTuple):
+    """A table without empty columns; the first two columns are texts, the others numbers."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+    @classmethod
+    def of(cls, title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+        """Return a table of the columns that have an entry."""
+        used = [n for n in range(len(head)) if any(row[n] for row in rows)]
+        return cls(title, [head[n] for n in used], [[row[n] for n in used] for row in rows])
 
 
 def print_record(record: Record, naming: str) -> None:
-    """Tables of both phases, what was not measured, and the comparisons.
+    """Print the tables of both phases, the models that were not measured, and the comparisons.
 
-    ``naming`` says what the parts of a shape's name are.
+    ``naming`` describes the parts of a shape's name.
     """
-    print(f"Shapes: {naming}\nColumns: {COLUMNS}")
+    tables = [
+        Table.of(words.capitalize(), *table(record, phase)) for phase, words in PHASE_WORDS.items()
+    ]
+    print(f"Shapes: {naming}")
     if "seed" in record:
-        print(f"Shapes of the set random were drawn from the seed {record['seed']}.")
-    print()
-    for phase, words in PHASE_WORDS.items():
-        head, rows = table(record, phase)
-        if rows:
-            print_table(words.capitalize(), head, rows)
+        print(f"The shapes of the set random were drawn from the seed {record['seed']}.")
+    print_tables(tables, COLUMNS)
     for line in (*unmeasured(record), *map(str, comparisons(record))):
         print(line)
 
 
+def print_tables(tables: Iterable[Table], columns: Mapping[str, str]) -> None:
+    """Print the descriptions of the columns that the tables have, then the tables with rows."""
+    tables = [one for one in tables if one.rows]
+    heads = dict.fromkeys(name for one in tables for name in one.head)
+    used = dict.fromkeys("x" if name.startswith("x ") else name for name in heads)
+    described = [
+        columns[name] if name == "x" else f"{name}: {columns[name]}"
+        for name in used
+        if name in columns
+    ]
+    if described:
+        print(f"Columns: {'; '.join(described)}")
+    print()
+    for one in tables:
+        print_table(*one)
+
+
 def table(record: Record, phase: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of one phase. A ratio above 1 says that the model is faster than the peer."""
+    """Return head and rows of one phase."""
     measured = [row for row in record["rows"] if row["phase"] == phase and "ms" in row]
     models = dict.fromkeys(row["model"] for row in measured)
     peers = [peer for peer in PEERS if figures(record, peer, phase)]
@@ -99,17 +133,19 @@ def table(record: Record, phase: str) -> tuple[list[str], list[list[str]]]:
 
 
 def unmeasured(record: Record) -> list[str]:
-    """Which models were not measured, on how many shapes and why; failures one by one."""
+    """Return lines with the models that were not measured and why, then a line for each failure.
+
+    Models with the same reasons on the same numbers of shapes share a line.
+    """
     skipped: dict[str, dict[str, set[str]]] = {}
     for row in record["rows"]:
         if why := row.get("skipped"):
             skipped.setdefault(row["model"], {}).setdefault(why, set()).add(row["shape"])
-    lines = [
-        f"Not measured: {model} ("
-        + "; ".join(f"{len(shapes)} x {why}" for why, shapes in reasons.items())
-        + ")"
-        for model, reasons in skipped.items()
-    ]
+    models: dict[str, list[str]] = {}
+    for model, reasons in skipped.items():
+        words = "; ".join(f"{why}: {_count(shapes)}" for why, shapes in reasons.items())
+        models.setdefault(words, []).append(model)
+    lines = [f"Not measured: {', '.join(names)} ({words})" for words, names in models.items()]
     lines += [
         f"Failed: {row['model']} on {row['shape']}, {PHASE_WORDS[row['phase']]}: {row['failed']}"
         for row in record["rows"]
@@ -118,16 +154,20 @@ def unmeasured(record: Record) -> list[str]:
     return lines
 
 
+def _count(shapes: set[str]) -> str:
+    return f"{len(shapes)} shape{'s' * (len(shapes) > 1)}"
+
+
 def aim_line(target: Target) -> str:
-    """Return an aim and what was measured as a line."""
+    """Return an aim and the figure that was measured as a line."""
     words: dict[bool | None, str] = {True: "reached", False: "missed", None: NOT_MEASURED}
-    against = f" against {target.against}" if target.against else ""
+    against = f" compared with {target.against}" if target.against else ""
     measured = "" if target.reached is None else f": {target.measured}"
     return f"{target.what}{against}, aim {target.aim}{measured}, {words[target.reached]}"
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table, whose first two columns are texts."""
+    """Print a table whose first two columns are texts and the others numbers."""
     if find_spec("rich") is not None and sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table

@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 
 CALLS = "runner"
-"""The module that measures a problem by calls on the same arrays."""
+"""Name of the module that measures calls on the same arrays."""
 
 
 @dataclass(frozen=True)
 class Suite:
     """Problems of one kind, in sets, and the modules of `dnnffi.bench` that make models of them.
 
-    networks : what they are, in words
-    figures : the figures of a record, in words
-    naming : what the parts of a name in ``sets`` are
-    sets : a shape that several have is measured as the first of them has it
-    on_gpu, on_cpu : the set that is measured where none is named
-    models : modules of models without a peer
-    peers : of each peer its module
-    all_models_on : the sets on which creators are measured that are not ``always``
-    drawn : of the sets whose shapes are drawn, what draws them from a seed
-    models_on : of the sets on which less is measured, the models
-    seed : of ``drawn``, where no other is named
-    runner : the module of `dnnffi.bench` that measures; it has RUNNER, DEFAULT and QUICK
-    report : the module of `dnnffi.bench` that prints a record
-    plots : whether `dnnffi.bench.plot` makes a picture of a record
-    instead : by the name of an option, the suite that is measured with it
+    networks : description of the problems
+    naming : description of the parts of a problem's name
+    sets : problems by the name of their set; one in several sets is measured as in the first
+    on_gpu, on_cpu : name of the default set
+    models : modules with models of dnnffi and of array code
+    peers : module with models of each peer, by the peer's name
+    all_models_on : sets on which all models are measured, not only those that are ``always``
+    drawn : functions that draw the problems of a set from a seed, by the name of the set
+    models_on : models to measure on a set with fewer models, by the name of the set
+    seed : default seed of ``drawn``
+    runner : module that measures; it has RUNNER, DEFAULT and QUICK
+    report : module that prints a record
+    plots : whether `dnnffi.bench.plot` can draw a record
+    figures : description of the figures of a record
+    instead : suites that replace this one, by the name of an option
     """
 
     networks: str
@@ -57,13 +57,13 @@ class Suite:
     report: str = "show"
     plots: bool = True
     figures: str = (
-        "milliseconds of a call in a loop, in inference and with all gradients, host time and "
-        "peak memory"
+        "the time of a call in a loop for inference and for training, the host's time until a call "
+        "returns, and the peak memory"
     )
     instead: Mapping[str, Suite] = field(default_factory=dict)
 
     def measures(self, creator: Creator, sets: Iterable[str]) -> bool:
-        """Whether a creator is measured on a shape of these sets, where none are named."""
+        """Return whether a creator is measured on a shape of ``sets`` if no models are named."""
         return any(
             creator.name in self.models_on[name]
             if name in self.models_on
@@ -73,13 +73,16 @@ class Suite:
 
 
 _BESIDE_CUDNN = frozenset({FUNCTIONS, CAPTURED, RAW, GRAPH})
-"""What says whether kernels of our own are worth having."""
+"""Models that show what dnnffi's own kernels gain over cuDNN's."""
 
 
-_STREAM_FIGURES = "milliseconds of a batch in a first and in a later epoch, and host time"
+_STREAM_FIGURES = (
+    "the time of a batch in the first epoch and in a later one, and the host's time until its "
+    "calls return"
+)
 
 IMAGE_STREAMS = Suite(
-    "streams of image batches, each of another size",
+    "streams of image batches, each with images of another size",
     image_streams.NAMING,
     image_streams.SETS,
     "detection",
@@ -107,7 +110,7 @@ SUITES = {
         {"own": _BESIDE_CUDNN, "random": _BESIDE_CUDNN},
     ),
     "cnn": Suite(
-        "image CNNs",
+        "image classification networks (ResNet-18 and ResNet-50)",
         images.NAMING,
         images.SETS,
         "imagenet",
@@ -117,7 +120,7 @@ SUITES = {
         frozenset(images.SETS),
     ),
     "stream": Suite(
-        "streams of batches, each of another length",
+        "streams of batches, each with rows of other lengths",
         streams.NAMING,
         streams.SETS,
         "everyday",
@@ -134,7 +137,7 @@ SUITES = {
         instead={"conv": IMAGE_STREAMS},
     ),
     "callers": Suite(
-        "the same network through each entry",
+        "the same networks through each way to call dnnffi",
         shapes.NAMING,
         callers.SETS,
         "callers",

@@ -1,6 +1,6 @@
-"""A summary of a run's rows: ratios, geometric means, and targets to compare them with.
+"""Summary of a record: ratios, geometric means, and the aims that they are compared with.
 
-Works on the record as JSON has it, so that the documentation reads a committed one the same way.
+It reads the record as JSON has it, because the documentation reads committed records.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ Record = Mapping[str, Any]
 
 FUNCTIONS, CAPTURED = "dnnffi", "dnnffi plan captured"
 OURS = (FUNCTIONS, "dnnffi plan", CAPTURED)
-RAW = "cudnn raw"  # what the library reaches without dnnffi
+RAW = "cudnn raw"  # the library without dnnffi
 EAGER, GRAPH = "torch eager", "torch graph"
 PEERS = (EAGER, "torch benchmark", GRAPH, "jax", "jax scan")
-OF_IMAGES = ("dnnffi tuned", "dnnffi captured")  # besides the functions
+OF_IMAGES = ("dnnffi tuned", "dnnffi captured")  # models of images besides the functions
 PHASE_WORDS = {"inference": "inference", "training": "forward + backward"}
 
 
 class Comparison(NamedTuple):
-    """A model against a peer over the shapes on which both were measured.
+    """A model compared with a peer on the shapes on which both were measured.
 
-    Ratios are the peer's time over the model's: above 1 the model is faster.
+    Ratios are the peer's time over the model's; above 1 the model is faster.
     """
 
     model: str
@@ -42,13 +42,14 @@ class Comparison(NamedTuple):
     def __str__(self) -> str:
         """One sentence."""
         return (
-            f"{self.model} against {self.peer}, {PHASE_WORDS[self.phase]}: {self.mean:.2f}x over "
-            f"{self.over} (geometric mean), worst {self.worst:.2f}x ({self.worst_shape})"
+            f"{self.model} compared with {self.peer}, {PHASE_WORDS[self.phase]}: {self.mean:.2f} "
+            f"times as fast (geometric mean over {self.over}), at least {self.worst:.2f} times "
+            f"({self.worst_shape})"
         )
 
 
 def figures(record: Record, model: str, phase: str, key: str = "ms") -> dict[str, Any]:
-    """``key`` of the measured rows of ``model``, by the name of the shape."""
+    """Return ``key`` of the measured rows of ``model``, by the name of the shape."""
     return {
         row["shape"]: row[key]
         for row in record["rows"]
@@ -64,7 +65,7 @@ def ratios(
     shapes: Sequence[str] | None = None,
     key: str = "ms",
 ) -> dict[str, float]:
-    """The peer's figure over the model's, by shape; over ``shapes``, or all in the record."""
+    """Return the peer's figure over the model's by shape, for ``shapes`` or all in the record."""
     own, other = figures(record, model, phase, key), figures(record, peer, phase, key)
     return {
         shape: other[shape] / own[shape]
@@ -76,7 +77,7 @@ def ratios(
 def compare(
     record: Record, model: str, peer: str, phase: str, shapes: Sequence[str] | None = None
 ) -> Comparison | None:
-    """A model against a peer; None where they have no shape in common."""
+    """Compare a model with a peer; None if they have no shape in common."""
     found = ratios(record, model, peer, phase, shapes)
     if not found:
         return None
@@ -86,7 +87,7 @@ def compare(
 
 
 def comparisons(record: Record) -> list[Comparison]:
-    """Each of dnnffi's ways of calling, and the library alone, against each peer, in each phase."""
+    """Compare each model of dnnffi, and cuDNN alone, with each peer in each phase."""
     found = (
         compare(record, model, peer, phase)
         for model in (*OURS, *OF_IMAGES, RAW)
@@ -97,11 +98,11 @@ def comparisons(record: Record) -> list[Comparison]:
 
 
 class Target(NamedTuple):
-    """One aim beside what was measured. Texts; ``reached`` is None where nothing was measured.
+    """An aim and the figure that was measured, as texts.
 
-    ``raw`` is what the library alone reaches in the same run, or what it asks for; ``functions``
-    what dnnffi's functions reach where ``measured`` is of a captured plan. Empty where there is
-    nothing to say.
+    reached : None if nothing was measured
+    raw : figure of cuDNN alone in the same run, or empty
+    functions : figure of dnnffi's functions if ``measured`` is of a captured plan, else empty
     """
 
     what: str
@@ -115,14 +116,14 @@ class Target(NamedTuple):
 
 NOT_MEASURED = "not measured"
 Figure = tuple[str, float] | None
-"""A figure in words, and the number that an aim is compared with."""
+"""A figure in words, and the number to compare with an aim; None if it was not measured."""
 
 
 def targets(record: Record) -> list[Target]:
-    """The aims for an H200, beside what the record has of the set "performance".
+    """Return the aims for an H200 and the record's figures of the set "performance".
 
-    What is replayed on fixed arrays is compared with what is: `RNNPlan.capture` with PyTorch's
-    graph, the functions with PyTorch as it is called.
+    `RNNPlan.capture` is compared with PyTorch in a CUDA graph, since both are replayed on fixed
+    arrays; the functions are compared with PyTorch's module.
     """
     inside = [shape for shape in record["shapes"] if "performance" in shape["sets"]]
     equal = [shape["name"] for shape in inside if not shape["lengths"]]
@@ -157,7 +158,7 @@ def _target(
     raw: Figure,
     functions: Figure = ("", 0),
 ) -> Target:
-    """``aim`` is a number and its unit, which is to be reached or, if not ``at_least``, kept."""
+    """Return an aim; ``aim`` is a number and its unit, an upper bound unless ``at_least``."""
     number, unit = aim
     reached = None
     if found is not None:
@@ -216,7 +217,7 @@ def _memory(record: Record, aim: float, shapes: Sequence[str]) -> Target:
 
 
 def _buffers(record: Record, shape: str) -> Figure:
-    """The algorithm that trains on a shape, and the buffers that the library wants for it."""
+    """Return the algorithm that trains on a shape, and the buffers that cuDNN needs for it."""
     own = figures(record, FUNCTIONS, "training", "about").get(shape)
     raw = figures(record, RAW, "training", "about").get(shape)
     if own is None or raw is None:

@@ -1,4 +1,4 @@
-"""Image CNNs of PyTorch: its functions as called, traced, after a search, and in a CUDA graph."""
+"""Image CNNs of PyTorch: eager, traced, with a search for algorithms, and in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FUNCTIONS: Any = torch.nn.functional
 
 
 def scores(network: ResNet, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """[N, V] from pictures [N, C, H, W]."""
+    """Return the scores [N, V] of pictures [N, C, H, W]."""
 
     def convolve(conv: Conv, x: torch.Tensor) -> torch.Tensor:
         w, bias = weights[2 * conv.number : 2 * conv.number + 2]
@@ -47,16 +47,17 @@ def eager(
     search: bool = False,
     trace: bool = False,
 ) -> ModelDef:
-    """As its functions are called; with ``torch.backends.cudnn.benchmark`` as ``search`` says.
+    """Make a model of PyTorch's functions.
 
-    With ``trace`` through ``torch.jit.trace``.
+    search : value of ``torch.backends.cudnn.benchmark``
+    trace : whether the network is traced by ``torch.jit.trace``
     """
     cudnn: Any = torch.backends.cudnn
     network = shape.network
     order = torch.channels_last if shape.channels_last else torch.contiguous_format
 
     def upload(array: NDArray, gradient: bool = False) -> torch.Tensor:
-        # A copy, on the CPU too: no two models share an array.
+        # A copy, also on a CPU: models share no arrays.
         made = torch.tensor(array, device=device(place))
         if made.ndim == 4:
             made = made.contiguous(memory_format=order)
@@ -72,7 +73,7 @@ def eager(
             run = torch.jit.trace(run, (x, *weights), check_trace=False)
 
     def forward() -> tuple[torch.Tensor]:
-        # One switch for all models of the process.
+        # The switch applies to the whole process.
         cudnn.benchmark = search
         return (run(x, *weights),)
 
@@ -88,7 +89,7 @@ def eager(
 
 
 def captured(shape: ImageShape, data: ImageData, place: str, training: bool) -> ModelDef:
-    """The model with the search, in one CUDA graph."""
+    """Make the model with the search for algorithms, as one CUDA graph."""
     return in_a_graph(eager(shape, data, place, training, search=True))
 
 

@@ -1,4 +1,4 @@
-"""Models of PyTorch: ``torch.nn`` eager, captured in a CUDA graph, and scripted LSTMs."""
+"""Models of PyTorch: ``torch.nn``, called or captured in a CUDA graph, and scripted LSTMs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dnnffi.rnn.functions import Gradients
 
 
 def device(place: str) -> str:
-    """What PyTorch calls "cpu" or "gpu"."""
+    """Return PyTorch's name of a place, "cpu" or "gpu"."""
     return "cuda" if place == "gpu" else "cpu"
 
 
 @contextmanager
 def old_jit() -> Iterator[None]:
-    """``torch.jit`` without its warnings: that it is old is why it is measured."""
+    """Suppress the warnings that ``torch.jit`` is deprecated: fastrnns measures it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)  # of PyTorch 2.15
@@ -34,8 +34,8 @@ def old_jit() -> Iterator[None]:
 
 
 def tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
-    """Return a tensor with the numbers of a host array, which may require a gradient."""
-    # A copy, on the CPU too: no two models share an array. PyTorch knows no bfloat16 of NumPy's.
+    """Copy a host array to a tensor; ``gradient`` says whether it requires one."""
+    # A copy, also on a CPU: models share no arrays. PyTorch does not read NumPy's bfloat16 arrays.
     if array.dtype.name == "bfloat16":
         copied = torch.tensor(array.view("int16"), device=device(place)).view(torch.bfloat16)
     else:
@@ -44,7 +44,7 @@ def tensor(array: NDArray, place: str, gradient: bool) -> torch.Tensor:
 
 
 def states_of(data: Data, place: str, gradient: bool) -> tuple[torch.Tensor, ...]:
-    """Return (h_0, c_0) of an LSTM, (h_0,) of other networks."""
+    """Return (h_0, c_0) for an LSTM, (h_0,) for other networks."""
     given = (data.h_0,) if data.c_0 is None else (data.h_0, data.c_0)
     return tuple(tensor(array, place, gradient) for array in given)
 
@@ -57,7 +57,7 @@ def autograd_model(
     gradient: torch.Tensor,
     training: bool,
 ) -> ModelDef:
-    """Return a model whose gradients are those of sum(gradient * y) for the first output y."""
+    """Return a model with autograd's gradients of sum(gradient * y) for the first output y."""
 
     def backward(outputs: Any) -> Gradients:
         dx, *found = torch.autograd.grad(outputs[0], (x, *states, *params), gradient)
@@ -76,7 +76,7 @@ def module_of(
     package: Any = torch.nn,
     dropout: float = 0.0,
 ) -> Any:
-    """Return the module of ``package`` (``torch.nn``, or one like it) with these weights."""
+    """Return the module of ``package``, ``torch.nn`` or `dnnffi.torch`, with these weights."""
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(shape.mode, "RNN")
     keywords = {} if kind != "RNN" else {"nonlinearity": shape.mode.removeprefix("rnn_")}
     module = getattr(package, kind)(
@@ -96,7 +96,7 @@ def module_of(
 
 
 def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """``torch.nn.LSTM`` and its like; with lengths, packing and unpacking are part of the call."""
+    """Make a model of ``torch.nn.LSTM``, ``GRU`` or ``RNN``; a call packs ragged rows."""
     module = module_of(shape, data.weights, place, training)
     x, states = tensor(data.x, place, training), states_of(data, place, training)
     hx = states if shape.mode == "lstm" else states[0]
@@ -115,12 +115,12 @@ def eager(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """The eager model in one CUDA graph."""
+    """Make the eager model as one CUDA graph."""
     return in_a_graph(eager(shape, data, place, training))
 
 
 def in_a_graph(model: ModelDef) -> ModelDef:
-    """``model`` in one CUDA graph: forward, or forward and backward together."""
+    """Capture all passes of ``model`` in one CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -128,15 +128,16 @@ def in_a_graph(model: ModelDef) -> ModelDef:
             model.once()
     torch.cuda.current_stream().wait_stream(stream)
     graph: Any = torch.cuda.CUDAGraph()
-    graph.model = model  # whose arrays it reads
-    # XLA's threads may free memory meanwhile. PyTorch's default forbids that, and both would fail.
+    graph.model = model  # keeps the arrays that the graph reads
+    # XLA's threads may free memory during the capture. PyTorch's default mode forbids that, and
+    # both libraries would fail.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = model.once()
     return ModelDef.of_graph(graph.replay, results)
 
 
 def scripted(shape: Shape, data: Data, place: str, training: bool, *, variant: str) -> ModelDef:
-    """A function of `torch_script`, compiled."""
+    """Make a model of a compiled function of `torch_script`."""
     name = "multilayer" if variant == "dropout" else variant
     with old_jit():
         function: Any = torch.jit.script(getattr(torch_script, name))

@@ -1,6 +1,7 @@
-"""LSTMs of fastrnns in PyTorch's array code, to be compiled by ``torch.jit.script``.
+"""LSTMs of fastrnns in PyTorch's array code, for ``torch.jit.script``.
 
-The compiler reads this text: annotations are evaluated, so no ``annotations`` from ``__future__``.
+The compiler evaluates annotations, so this module does not import ``annotations`` from
+``__future__``.
 """
 
 import torch
@@ -10,7 +11,7 @@ State = tuple[Tensor, Tensor]
 
 
 def cell(gates: Tensor, c: Tensor) -> State:
-    """One step from the sums of its products, [B, 4*H]."""
+    """Compute h and c of one step from the gates before their activations, [B, 4*H]."""
     i, f, g, o = gates.chunk(4, 1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
@@ -19,7 +20,7 @@ def cell(gates: Tensor, c: Tensor) -> State:
 def plain(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, State]:
-    """All products in each step."""
+    """Run a layer with all products in each step."""
     h, c = hx[0][0], hx[1][0]
     ys: list[Tensor] = []
     for x_t in x.unbind(0):
@@ -29,7 +30,7 @@ def plain(
 
 
 def recurrent(gx: Tensor, hx: State, w_hh: Tensor, bias: Tensor) -> tuple[Tensor, State]:
-    """The steps behind the input's products ``gx`` [T, B, 4*H]; ``bias`` is still to be added."""
+    """Run the steps, given the input's products ``gx`` [T, B, 4*H] without ``bias`` [4*H]."""
     h, c = hx[0][0], hx[1][0]
     ys: list[Tensor] = []
     for gx_t in gx.unbind(0):
@@ -41,21 +42,21 @@ def recurrent(gx: Tensor, hx: State, w_hh: Tensor, bias: Tensor) -> tuple[Tensor
 def premultiplied(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, State]:
-    """The input multiplied for all steps at once."""
+    """Run a layer that multiplies the input for all steps at once."""
     return recurrent(torch.matmul(x, w_ih.t()), hx, w_hh, b_ih + b_hh)
 
 
 def premultiplied_bias(
     x: Tensor, hx: State, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, State]:
-    """The input multiplied, and its bias added, for all steps at once."""
+    """Run a layer that multiplies the input and adds its bias for all steps at once."""
     return recurrent(torch.matmul(x, w_ih.t()) + b_ih, hx, w_hh, b_hh)
 
 
 def simple(
     x: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> State:
-    """The last state alone, from states [B, H]."""
+    """Return the last state only; states are [B, H]."""
     for x_t in x.unbind(0):
         h, c = cell(x_t @ w_ih.t() + b_ih + h @ w_hh.t() + b_hh, c)
     return h, c
@@ -64,7 +65,7 @@ def simple(
 def multilayer(
     x: Tensor, hx: State, weights: list[Tensor], dropout: float, training: bool
 ) -> tuple[Tensor, State]:
-    """Several layers; ``weights`` are four arrays a layer. Dropout between layers in training."""
+    """Run layers of four weight arrays each, with dropout between layers in training."""
     hs: list[Tensor] = []
     cs: list[Tensor] = []
     y = x
@@ -81,7 +82,7 @@ def multilayer(
 
 
 def layer_norm(x: Tensor, hx: State, weights: list[Tensor], eps: float) -> tuple[Tensor, State]:
-    """With layer normalisation; ``weights`` as in `dnnffi.bench.layer_norm.Weights`."""
+    """Run a layer with normalisation; ``weights`` as in `dnnffi.bench.layer_norm.Weights`."""
     w_ih, w_hh = weights[0], weights[1]
     w_i, b_i, w_h, b_h = weights[2], weights[3], weights[4], weights[5]
     w_c, b_c = weights[6], weights[7]
@@ -102,7 +103,7 @@ def layer_norm(x: Tensor, hx: State, weights: list[Tensor], eps: float) -> tuple
 def variable_length(
     x: Tensor, hx: State, lengths: list[int], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
 ) -> tuple[Tensor, State]:
-    """Row after row, each over its own length, as fastrnns has it; padded with zeros."""
+    """Run row after row over its own length, as fastrnns does; results are padded with zeros."""
     ys: list[Tensor] = []
     hs: list[Tensor] = []
     cs: list[Tensor] = []

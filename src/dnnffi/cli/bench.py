@@ -1,4 +1,4 @@
-"""``dnnffi bench``: networks of dnnffi and of its peers, timed side by side."""
+"""``dnnffi bench``: measure networks in dnnffi, PyTorch and JAX."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from dnnffi.bench.runner import Runner
 
 NAME = "bench"
-HELP = "measure networks beside PyTorch and JAX"
+HELP = "measure dnnffi, and compare it with PyTorch and JAX"
 DESCRIPTION = (
-    "Measure networks on the GPU, or on the CPU if there is none, and those of the peers that are "
-    "installed."
+    "Measure dnnffi on the GPU, and compare it with PyTorch and JAX if they are installed. Without "
+    "a GPU, measure the NumPy reference on the CPU, on small networks."
 )
 
 
@@ -37,7 +37,7 @@ def _names(known: Sequence[str], what: str) -> Any:
         for name in names:
             if name not in known:
                 raise argparse.ArgumentTypeError(
-                    f"unknown {what} {name!r}; known are {', '.join(known)}"
+                    f"unknown {what} {name!r}; choose from {', '.join(known)}"
                 )
         return names
 
@@ -45,14 +45,16 @@ def _names(known: Sequence[str], what: str) -> Any:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     for what, suite in SUITES.items():
         words = f"measure {suite.networks}"
-        naming = f"A shape is named by {suite.naming}, as in {suite.sets[suite.on_gpu][0].name!r}."
-        subparser = subparsers.add_parser(
-            what, help=words, description=f"{DESCRIPTION} Figures: {suite.figures}.", epilog=naming
+        naming = (
+            f"The name of a shape lists {suite.naming}. Example: "
+            f"{suite.sets[suite.on_gpu][0].name!r}."
         )
+        description = f"{words.capitalize()}. {DESCRIPTION} The figures are {suite.figures}."
+        subparser = subparsers.add_parser(what, help=words, description=description, epilog=naming)
         _add_arguments(subparser, suite)
 
 
@@ -64,54 +66,58 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
         parser.add_argument(
             f"--{option}",
             action="store_true",
-            help=f"measure {other.networks}, in sets {', '.join(other.sets)} (default: "
+            help=f"measure {other.networks}, with the sets {', '.join(other.sets)} (default set: "
             f"{other.on_gpu} on a GPU, {other.on_cpu} on a CPU)",
         )
     parser.add_argument(
         "--shapes",
         type=_names(tuple(known), "set of shapes"),
         metavar="SETS",
-        help=f"out of {', '.join(suite.sets)}, or all, with commas (default: {suite.on_gpu} on a "
-        f"GPU, or all with --only; {suite.on_cpu} on a CPU)",
+        help=f"sets of shapes, separated by commas: {', '.join(suite.sets)}, or all (default: "
+        f"{suite.on_gpu} on a GPU, or all with --only; {suite.on_cpu} on a CPU)",
     )
     if suite.drawn:
         parser.add_argument(
             "--seed",
             type=number(int, lambda value: value >= 0, "0 or more"),
             default=suite.seed,
-            help=f"of the sets that are drawn: {', '.join(suite.drawn)} (default: {suite.seed})",
+            help=f"seed of the random sets: {', '.join(suite.drawn)} (default: {suite.seed})",
         )
     parser.add_argument(
         "--peers",
         type=_names((*suite.peers, "none"), "peer"),
         metavar="PEERS",
-        help=f"out of {', '.join(suite.peers)}, with commas, or none (default: those installed, on "
-        "a CPU none)",
+        help=f"libraries to compare with, separated by commas: {', '.join(suite.peers)}, or none "
+        "(default: the installed ones on a GPU, none on a CPU)",
     )
     parser.add_argument(
         "--only",
         metavar="PATTERN",
-        help="measure only the shapes in whose set and name this occurs; * stands for anything",
+        help="measure only the shapes whose set and name contain PATTERN; * matches any text",
     )
     parser.add_argument(
         "--models",
         metavar="PATTERN",
-        help="measure only the models in whose name this occurs, on every shape; likewise",
+        help="measure only the models whose name contains PATTERN, on every shape; * as above",
     )
     positive = number(int, lambda value: value >= 1, "1 or more")
-    parser.add_argument("--device", choices=("cpu", "gpu"), help="default: gpu where it can be")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
-    parser.add_argument("--rounds", type=positive, help="turns of each model")
+    parser.add_argument(
+        "--device", choices=("cpu", "gpu"), help="default: gpu if dnnffi can use it"
+    )
+    parser.add_argument("--quick", action="store_true", help="measure fewer and shorter turns")
+    parser.add_argument("--rounds", type=positive, help="number of turns of each model")
     if suite.runner == CALLS:
-        words = "calls of each model before it is timed"
+        words = "number of calls of each model before it is timed"
         parser.add_argument("--warm-up", type=positive, help=words)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     if suite.plots:
-        parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture there (PNG)")
+        parser.add_argument(
+            "--plot", type=Path, metavar="FILE", help="draw the figures to FILE (PNG)"
+        )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print, write. The exit code is 1 if a model failed but for want of memory."""
+    """Measure, print and write. The exit code is 1 if a model failed, except for lack of memory."""
     from dnnffi.bench.runner import OUT_OF_MEMORY
     from dnnffi.bench.show import progress
     from dnnffi.cli import probe
@@ -132,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
     by_peer = _peer_creators(suite, options.peers, place)
     creators = _creators(suite, by_peer.values(), options.models)
     if options.plot and probe.absent("matplotlib"):
-        print(f"--plot is skipped: it needs matplotlib. Install: {probe.INSTALL_DEMO}")
+        print(f"No picture is drawn: --plot needs matplotlib. Install: {probe.INSTALL_DEMO}")
         options.plot = None
     runner = _runner(suite, options, place)
     chosen = {runner.prepared(shape): sets for shape, sets in chosen.items()}
@@ -144,10 +150,10 @@ def run(options: argparse.Namespace) -> int:
     }
     if not suite.drawn.keys().isdisjoint(chain(*chosen.values())):
         record["seed"] = options.seed
-    print(", ".join(f"{name} {value}" for name, value in record["machine"].items()))
+    print(_machine_line(record["machine"]))
     interrupted = False
     try:
-        # PyTorch too, which is imported by now.
+        # The peers are imported by now, so that the limit applies to their libraries too.
         threads = one_thread() if place == "cpu" else nullcontext()
         with threads, progress(len(chosen)) as begin:
             for shape, sets in chosen.items():
@@ -159,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
                 ]
                 record["rows"] += [row.as_json() for row in runner.rows(shape, wanted)]
                 if options.json:
-                    # Each time: a run that is ended leaves what it has measured.
+                    # After each shape: a run that is killed leaves the figures so far.
                     files.write_json(options.json, record)
     except KeyboardInterrupt:
         interrupted = True
@@ -177,6 +183,14 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failures - {"", OUT_OF_MEMORY} else 0
 
 
+def _machine_line(machine: dict[str, Any]) -> str:
+    """Return the machine of a run without the hashes of the source."""
+    return ", ".join(f"{name} {value}" for name, value in machine.items() if name not in _HASHES)
+
+
+_HASHES = ("src_sha256", "source")
+
+
 def _place(asked: str | None) -> str:
     from dnnffi.cli import probe
 
@@ -184,7 +198,7 @@ def _place(asked: str | None) -> str:
     if asked == "gpu" and problem:
         raise CommandError(f"--device gpu: {problem}. See python -m dnnffi info.", code=1)
     if asked is None and problem:
-        print(f"On the CPU (no cuDNN: {problem})")
+        print(f"Measuring on the CPU; dnnffi cannot use a GPU here ({problem})")
     return "cpu" if asked == "cpu" or problem else "gpu"
 
 
@@ -207,12 +221,14 @@ def _peers(suite: Suite, asked: tuple[str, ...] | None, place: str) -> tuple[str
         return () if place == "cpu" else tuple(peer for peer in suite.peers if peer not in absent)
     if unknown := set(asked) - {*suite.peers, "none"}:
         raise CommandError(
-            f"--peers {','.join(sorted(unknown))}: {suite.networks} have the peers "
+            f"--peers {','.join(sorted(unknown))}: for {suite.networks}, choose from "
             f"{', '.join(suite.peers)}"
         )
     if "none" in asked:
         if len(asked) > 1:
-            raise CommandError(f"--peers: none stands alone; got {','.join(asked)}")
+            raise CommandError(
+                f"--peers: none cannot be combined with others; got {','.join(asked)}"
+            )
         return ()
     if absent := probe.absent(*asked):
         raise CommandError(f"--peers: {' and '.join(absent)} not installed", code=1)
@@ -224,11 +240,11 @@ def _shapes(
 ) -> dict[Problem, tuple[str, ...]]:
     sets = options.shapes
     if sets is None:
-        # Not all on a CPU, even for --only: one large shape may take an hour there.
+        # --only does not search all sets on a CPU: one large shape may take an hour there.
         sets = (suite.on_cpu if place == "cpu" else "all" if options.only else suite.on_gpu,)
     if unknown := set(sets) - {*suite.sets, "all"}:
         raise CommandError(
-            f"--shapes {','.join(sorted(unknown))}: {suite.networks} have the sets "
+            f"--shapes {','.join(sorted(unknown))}: for {suite.networks}, choose from "
             f"{', '.join(suite.sets)}"
         )
     known = {**suite.sets, **{name: draw(options.seed) for name, draw in suite.drawn.items()}}
@@ -240,17 +256,19 @@ def _shapes(
             if _occurs(options.only, f"{' '.join(names)} {shape.name}")
         }
         if not found:
-            raise CommandError(f"--only {options.only}: no shape of {', '.join(sets)} has that")
+            raise CommandError(
+                f"--only {options.only}: no shape of the set {', '.join(sets)} contains this"
+            )
     return found
 
 
 def _peer_creators(
     suite: Suite, asked: tuple[str, ...] | None, place: str
 ) -> dict[str, tuple[Creator, ...]]:
-    """The models of each peer. One that was not asked for may be broken, and is then left out."""
+    """Return the models of each peer. A default peer that cannot be imported is skipped."""
     from dnnffi.cli import probe
 
-    # Before JAX is imported: else it takes most of the GPU's memory when it is first used.
+    # Set before JAX is imported: by default its first use allocates most of the GPU's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     found = {}
     for peer in _peers(suite, asked, place):
@@ -260,15 +278,15 @@ def _peer_creators(
         except Exception as error:  # a broken installation fails in ways of its own
             if asked:
                 raise CommandError(f"--peers {peer}: {probe.one_line(error)}", code=1) from error
-            print(f"{peer} is left out: {probe.one_line(error)}")
+            print(f"{peer} is skipped: {probe.one_line(error)}")
     return found
 
 
 @contextmanager
 def _same_device(place: str) -> Iterator[None]:
-    """A context that ends with the current device that it began with.
+    """Return a context that restores the current device at its end.
 
-    Where JAX starts, it leaves the last of several GPUs the current one.
+    When JAX starts, it makes the last of several GPUs the current one.
     """
     if place == "cpu":
         yield
@@ -289,7 +307,7 @@ def _creators(
     if pattern:
         found = [creator for creator in found if _occurs(pattern, creator.name)]
         if not found:
-            raise CommandError(f"--models {pattern}: no model has that in its name")
+            raise CommandError(f"--models {pattern}: no model's name contains this")
     return found
 
 

@@ -1,9 +1,9 @@
 """A character-level language model: one-hot characters, an LSTM, scores of the next character.
 
-The LSTM and its gradient are dnnffi's; all else is array code that runs on NumPy and CuPy alike.
+dnnffi computes the LSTM and its gradient. The rest is array code for NumPy and CuPy.
 
-Symbols: T time steps, B rows of text read side by side, V characters of the alphabet, H hidden
-size. Losses are in bits per character.
+Symbols: T time steps, B rows of text in a batch, V characters of the alphabet, H hidden size.
+Losses are in bits per character.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from dnnffi.formats.npz import NpzReader, to_npz
 from dnnffi.spec.names import BackendName, LayoutName
 
 NETWORK, HEAD = "network.npz", "head.npz"
-"""The files of a trained model: the LSTM, and what lies behind it with the alphabet."""
+"""The files of a trained model: the LSTM; the output layer and the alphabet."""
 
 State = tuple[NDArray, NDArray]
-"""h and c of the LSTM, [L, B, H] each."""
+"""State (h, c) of the LSTM, each [L, B, H]."""
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The characters that the model knows; number 0 stands for every other one."""
+    """The characters of the model; number 0 stands for all others."""
 
     characters: str
 
     @classmethod
     def of(cls, text: str, limit: int = 128) -> Alphabet:
-        """The ``limit - 1`` most frequent characters of ``text``."""
+        """Return the alphabet of the ``limit - 1`` most frequent characters of ``text``."""
         counts = np.bincount(_code_points(text))
         known = np.argsort(-counts, kind="stable")[: limit - 1]
         codes = sorted(int(code) for code in known if counts[code])
         return cls("\N{REPLACEMENT CHARACTER}" + "".join(map(chr, codes)))
 
     def __len__(self) -> int:
-        """V."""
+        """Return V, the number of characters."""
         return len(self.characters)
 
     def encode(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """The numbers of the characters of ``text``."""
+        """Return the numbers of the characters of ``text``."""
         codes = _code_points(text)
         known = _code_points(self.characters)
         table = np.zeros(1 + max(codes.max(initial=0), known.max()), np.int32)
@@ -59,7 +59,7 @@ class Alphabet:
         return table[codes]
 
     def decode(self, numbers: Sequence[int]) -> str:
-        """The characters of ``numbers``."""
+        """Return the characters of ``numbers``."""
         return "".join(self.characters[number] for number in numbers)
 
 
@@ -68,15 +68,18 @@ def _code_points(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 
 def windows(numbers: NDArray, batch: int, steps: int) -> Iterator[tuple[NDArray, NDArray, bool]]:
-    """Walk through the text endlessly, in windows of ``steps`` characters.
+    """Yield windows of ``steps`` characters from a text, without end.
 
-    The text is cut into ``batch`` rows that are read side by side, so that the state after a
-    window is where the next one begins. Yields the characters [T, B], those that follow them
-    [T, B], and whether the rows begin anew (the state is to be zero).
+    The text is divided into ``batch`` rows. A window continues where the window before it ended,
+    so the state is carried over. Each item has the characters [T, B], the characters that follow
+    them [T, B], and whether the rows start again, with a state of zeros.
     """
     row = (len(numbers) - 1) // batch
     if row < steps:
-        raise ValueError(f"{batch} rows of {steps} characters need {batch * steps + 1}")
+        raise ValueError(
+            f"the text has {len(numbers)} characters; {batch} rows of {steps} need at least "
+            f"{batch * steps + 1}"
+        )
     xp = array_module(numbers)
     inputs = xp.ascontiguousarray(numbers[: batch * row].reshape(batch, row).T)
     targets = xp.ascontiguousarray(numbers[1 : batch * row + 1].reshape(batch, row).T)
@@ -87,16 +90,16 @@ def windows(numbers: NDArray, batch: int, steps: int) -> Iterator[tuple[NDArray,
 
 
 class CharModel:
-    """The parameters, and the loss and its gradient.
+    """The model's parameters, its loss and the gradients.
 
-    ``rnn`` holds the weights of the LSTM in the layout of ``backend``; ``w_out`` [V, H] and
-    ``b_out`` [V] make scores of its output. ``parameters`` are the three buffers to train.
+    ``rnn`` has the weights of the LSTM in the layout of ``backend``; ``w_out`` [V, H] and ``b_out``
+    [V] are those of the output layer. ``parameters`` are the three buffers to train.
     """
 
     def __init__(
         self, xp: ModuleType, spec: dnnffi.RNNSpec, backend: BackendName, rng: np.random.Generator
     ) -> None:
-        """Draw the parameters on the host, so that a seed means the same on every backend.
+        """Draw the parameters on the host, so that a seed gives the same ones on every backend.
 
         ``xp`` is ``numpy`` or ``cupy``; the input size of ``spec`` is V.
         """
@@ -109,7 +112,7 @@ class CharModel:
         arrays = [draw(parameter.shape) for parameter in spec.parameter_shapes()]
         for parameter, array in zip(spec.parameter_shapes(), arrays, strict=True):
             if parameter.name == "b_ih":
-                array[hidden : 2 * hidden] += 1  # the forget gates begin open
+                array[hidden : 2 * hidden] += 1  # the forget gates start open
         layout: LayoutName = backend if backend in ("cudnn", "miopen") else "torch"
         self.spec = spec
         self.backend = backend
@@ -122,11 +125,11 @@ class CharModel:
     def loss_and_gradients(
         self, inputs: NDArray, targets: NDArray, state: State | None
     ) -> tuple[NDArray, list[NDArray], State]:
-        """Loss, gradients in the order of ``parameters``, and the state behind the window.
+        """Return loss, gradients in the order of ``parameters``, and the state after the window.
 
         ``inputs`` and ``targets`` are numbers of characters [T, B]. The loss is an array without
-        dimensions, so that a GPU is not waited for; the gradients are of the loss in nats. No
-        gradient flows through ``state``: that truncates backpropagation at the window's start.
+        dimensions, so that the host does not wait for a GPU. The gradients are those of the loss in
+        nats. They do not flow through ``state``: backpropagation stops at the window's start.
         """
         y, state, ctx = dnnffi.lstm_forward(
             self.embed(inputs),
@@ -140,7 +143,7 @@ class CharModel:
         return loss, [d_rnn, *d_out], state
 
     def embed(self, inputs: NDArray) -> NDArray:
-        """What the LSTM reads: one-hot characters [T, B, V]."""
+        """Return one-hot characters [T, B, V], the LSTM's input."""
         return self._one_hot[inputs]
 
     def head(
@@ -149,7 +152,7 @@ class CharModel:
         targets: NDArray,
         product: Callable[[NDArray, NDArray], NDArray] = matmul,
     ) -> tuple[NDArray, NDArray, list[NDArray]]:
-        """What lies behind the LSTM: the loss, its gradient of y, and those of w_out and b_out.
+        """Compute the output layer: the loss, and its gradients of y and of (w_out, b_out).
 
         ``product`` multiplies two matrices.
         """
@@ -161,7 +164,7 @@ class CharModel:
         return nats / log(2), d_y, [product(d_scores.T, outputs), d_scores.sum(axis=0)]
 
     def sample(self, alphabet: Alphabet, prompt: str, length: int, rng: np.random.Generator) -> str:
-        """``prompt`` and ``length`` characters that the model writes behind it."""
+        """Return ``prompt`` and the next ``length`` characters, drawn from the model."""
         states: list[State | None] = [None]
 
         def run(x: NDArray) -> NDArray:
@@ -174,7 +177,7 @@ class CharModel:
         return write_on(run, head, alphabet, prompt, length, rng)
 
     def save(self, folder: Path, alphabet: Alphabet) -> None:
-        """Write what `generate` reads: the LSTM, as `RNNWeights.save` does, and the rest."""
+        """Write the files that `generate` reads; `RNNWeights.save` writes the LSTM."""
         self.rnn.save(folder / NETWORK)
         w_out, b_out = to_host(self.w_out), to_host(self.b_out)
         characters = np.array(alphabet.characters)
@@ -191,10 +194,10 @@ def generate(
     length: int,
     rng: np.random.Generator,
 ) -> str:
-    """``prompt`` and ``length`` characters by the model that `CharModel.save` wrote, on a backend.
+    """Return ``prompt`` and ``length`` characters drawn from a model that `CharModel.save` wrote.
 
     On "vulkan" the weights are uploaded once, and the state stays on the device. Raises ``OSError``
-    and ``ValueError`` for files that are missing or damaged.
+    or ``ValueError`` for files that are missing or damaged.
     """
     alphabet, w_out, b_out = _read_head(folder / HEAD)
     w_out, b_out = xp.asarray(w_out), xp.asarray(b_out)
@@ -219,16 +222,16 @@ def generate(
 
 
 def _read_head(path: Path) -> tuple[Alphabet, NDArray, NDArray]:
-    """Read the alphabet, w_out [V, H] and b_out [V]; errors as those of `generate`."""
+    """Read the alphabet, w_out [V, H] and b_out [V]; raises the errors of `generate`."""
     with files.open_regular(path) as file:
         try:
             reader = NpzReader(file)
             alphabet = Alphabet(reader.text("characters") or "")
             w_out, b_out = reader.array("w_out"), reader.array("b_out")
             if not len(alphabet) == len(w_out) == len(b_out) or (w_out.ndim, b_out.ndim) != (2, 1):
-                raise ValueError("its arrays do not fit each other")
-        except Exception as error:  # zipfile has many kinds of errors for damaged files
-            raise ValueError(f"{path} is not a whole file of this demo: {error}") from error
+                raise ValueError("the sizes of its arrays differ")
+        except Exception as error:  # zipfile raises many kinds of errors for damaged files
+            raise ValueError(f"{path} is not a complete file of the demo: {error}") from error
     return alphabet, w_out, b_out
 
 
@@ -240,10 +243,10 @@ def write_on(
     length: int,
     rng: np.random.Generator,
 ) -> str:
-    """``prompt`` and ``length`` characters behind it.
+    """Return ``prompt`` and ``length`` drawn characters after it.
 
-    ``run`` gives the outputs of steps [T, 1, V], and begins where its last call ended; ``head`` is
-    one-hot characters [V, V], w_out and b_out.
+    ``run`` takes steps [T, 1, V] and returns their outputs; it continues from its last state.
+    ``head`` is one-hot characters [V, V], w_out and b_out.
     """
     one_hot, w_out, b_out = head
     xp = array_module(w_out)
@@ -258,7 +261,7 @@ def write_on(
 
 
 def _draw(scores: np.ndarray[tuple[int], np.dtype[np.float64]], rng: np.random.Generator) -> int:
-    """A character by its probability, the likely ones favoured (temperature 0.8)."""
-    scores[0] = -np.inf  # number 0 is no character
+    """Draw a character from the model's probabilities at temperature 0.8."""
+    scores[0] = -np.inf  # number 0 stands for no single character
     weights = np.exp((scores - scores.max()) / 0.8)
     return int(np.searchsorted(np.cumsum(weights), rng.random() * weights.sum(), side="right"))

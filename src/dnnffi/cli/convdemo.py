@@ -1,4 +1,4 @@
-"""``dnnffi demo --conv``: train a small network to tell shapes on noisy pictures."""
+"""``dnnffi demo --conv``: train a small network to classify shapes in noisy pictures."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NOISE = 0.25
 RATE = 1e-2
 TESTED = 1000
 ROWS, COLUMNS = 4, 8
-"""Of the grid of pictures."""
+"""Size of the grid of pictures that is written."""
 CURVE, GRID = "pictures_loss.png", "pictures.png"
 """The files that the demo writes."""
 
 
 def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
-    """Train, then write the loss curve and the grid. Ctrl-C ends the training early."""
+    """Train, then write the loss curve and the grid of pictures. Ctrl-C ends training early."""
     import numpy as np
 
     from dnnffi.cli.convmodel import ConvModel
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
     losses = _losses(model, xp, batch, rng)
     progress = follow(losses, batch, "nats", "pictures", options.seconds, options.steps)
     if not progress.losses:
-        print("Interrupted before the first step; nothing to write.")
+        print("Interrupted before the first step; no files were written.")
         return INTERRUPTED
     pictures, numbers = draw_pictures(TESTED, SIZE, NOISE, np.random.default_rng(options.seed + 1))
     answers = to_host(model.scores(xp.asarray(pictures)).argmax(axis=1))
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, backend: str, xp: ModuleType) -> int:
 
 
 def _losses(model: ConvModel, xp: ModuleType, batch: int, rng: Any) -> Iterator[Any]:
-    """Train on new pictures endlessly; the loss of each step."""
+    """Train on new pictures without end; yield the loss of each step."""
     from dnnffi.cli.learning import Adam
     from dnnffi.cli.pictures import draw_pictures
 
@@ -79,7 +79,7 @@ def _losses(model: ConvModel, xp: ModuleType, batch: int, rng: Any) -> Iterator[
 
 
 def plot_grid(pictures: Any, numbers: Any, answers: Any) -> memoryview:
-    """Return pictures with their answers as PNG: wrong ones first, in at most half of the cells."""
+    """Return pictures with their answers as PNG; wrong answers fill at most half of the grid."""
     import numpy as np
     from matplotlib.figure import Figure
 
@@ -92,7 +92,7 @@ def plot_grid(pictures: Any, numbers: Any, answers: Any) -> memoryview:
     parts = [
         f"{count} of the {of} {what}"
         for count, of, what in (
-            (len(front), len(wrong), "wrong answers (red, the truth in brackets)"),
+            (len(front), len(wrong), "wrong answers (red, correct shape in brackets)"),
             (cells - len(front), len(right), "right answers (green)"),
         )
         if count
@@ -100,7 +100,7 @@ def plot_grid(pictures: Any, numbers: Any, answers: Any) -> memoryview:
     figure = Figure(figsize=(1.3 * COLUMNS, 1.5 * ROWS + 0.8))
     figure.subplots_adjust(left=0.01, right=0.99, bottom=0.01, top=0.86, wspace=0.05, hspace=0.2)
     figure.suptitle(
-        f"{len(right)} of {len(answers)} new pictures are answered right "
+        f"{len(right)} of {len(answers)} new pictures were classified correctly "
         f"({len(right) / len(answers):.1%}).\nShown: {', then '.join(parts)}",
         fontsize=11,
     )

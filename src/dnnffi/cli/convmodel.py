@@ -1,9 +1,8 @@
-"""A small convolutional network that tells what is on a picture.
+"""A small convolutional network that classifies pictures.
 
-The convolutions and their gradients are dnnffi's; all else is array code that runs on NumPy and
-CuPy alike.
+dnnffi computes the convolutions and their gradients. The rest is array code for NumPy and CuPy.
 
-Symbols: N pictures, C channels, V kinds of pictures.
+Symbols: N pictures, C channels, V classes.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from dnnffi.device.interface import NDArray
 
 
 class ConvModel:
-    """The parameters, and the loss and its gradient.
+    """The model's parameters, its loss and the gradients.
 
-    Convolutions of 3 x 3, of which all but the first halve the picture; the mean of each channel;
-    a matrix of scores. ``parameters`` are the weights and bias of each convolution, then of the
-    matrix [V, C] and [V].
+    The network has 3 x 3 convolutions, then the mean of each channel, then a matrix of scores. All
+    convolutions but the first halve the size of the picture. ``parameters`` are the weights and
+    bias of each convolution, then those of the matrix, [V, C] and [V].
     """
 
     def __init__(
@@ -38,14 +37,14 @@ class ConvModel:
     ) -> None:
         """Draw the parameters on the host; ``xp`` is ``numpy`` or ``cupy``.
 
-        ``channels`` are those of the picture and behind each convolution.
+        ``channels`` are those of the picture and of the output of each convolution.
         """
         self.backend = backend
         self.strides = [1, *(2,) * (len(channels) - 2)]
         self.parameters: list[NDArray] = []
 
         def draw(shape: tuple[int, ...]) -> None:
-            # He et al., 2015: keeps the variance behind a ReLU.
+            # He et al., 2015: keeps the variance after a ReLU.
             bound = (2 / np.prod(shape[1:])) ** 0.5
             self.parameters.append(xp.asarray((rng.normal(size=shape) * bound).astype("float32")))
             self.parameters.append(xp.zeros(shape[0], "float32"))
@@ -55,16 +54,16 @@ class ConvModel:
         draw((kinds, channels[-1]))
 
     def scores(self, pictures: NDArray) -> NDArray:
-        """A score for each kind of picture: [N, V] from [N, C, H, W]."""
+        """Return a score for each class: [N, V] for pictures [N, C, H, W]."""
         return self._scores(self._features(pictures)[-1])
 
     def loss_and_gradients(
         self, pictures: NDArray, targets: NDArray
     ) -> tuple[NDArray, list[NDArray]]:
-        """Loss in nats, and its gradients in the order of ``parameters``.
+        """Return the loss in nats, and its gradients in the order of ``parameters``.
 
-        ``targets`` are the numbers of the right kinds [N]. The loss is an array without dimensions,
-        so that a GPU is not waited for.
+        ``targets`` are the numbers of the correct classes [N]. The loss is an array without
+        dimensions, so that the host does not wait for a GPU.
         """
         features = self._features(pictures)
         loss, d_scores = cross_entropy(self._scores(features[-1]), targets)
@@ -75,7 +74,7 @@ class ConvModel:
         dy = (d_scores @ self.parameters[-2])[:, :, None, None] / pixels
         for layer in reversed(range(len(self.strides))):
             x, y, w = features[layer], features[layer + 1], self.parameters[2 * layer]
-            dy = dy * (y > 0)  # through the ReLU, and of the shape of y
+            dy = dy * (y > 0)  # gradient of the ReLU, broadcast to the shape of y
             dw = dnnffi.conv_backward_weights(dy, x, w.shape, **self._keywords(layer))
             gradients = [dw, dnnffi.conv_backward_bias(dy), *gradients]
             if layer:  # the gradient of the pictures is not needed
@@ -83,7 +82,7 @@ class ConvModel:
         return loss, gradients
 
     def _features(self, pictures: NDArray) -> list[NDArray]:
-        """The pictures, and what each convolution makes of them."""
+        """Return the pictures and the output of each convolution."""
         features = [pictures]
         for layer in range(len(self.strides)):
             w, bias = self.parameters[2 * layer : 2 * layer + 2]

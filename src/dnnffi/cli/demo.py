@@ -1,6 +1,6 @@
-"""``dnnffi demo``: train a character-level LSTM on real text and show what it learned.
+"""``dnnffi demo``: train a character-level LSTM on text, and let it write.
 
-With ``--conv`` it is `dnnffi.cli.convdemo` that runs.
+With ``--conv`` the command runs `dnnffi.cli.convdemo`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,29 @@ if TYPE_CHECKING:
     from dnnffi.cli.charmodel import Alphabet, CharModel
 
 NAME = "demo"
-HELP = "train a character-level LSTM on real text, or a convolutional network on pictures"
+HELP = "train a character-level LSTM on text, or a convolutional network on pictures"
 DESCRIPTION = (
-    "Train a character-level LSTM on text, by default the source of Python's standard library. "
-    "Writes the loss curve, a sample of generated text and the network, which --generate reads: "
-    "on any backend, vulkan among them. With --conv, train a small "
-    "convolutional network to tell shapes in noisy pictures. Writes the loss curve and pictures "
-    "with its answers. Both use cuDNN and CuPy if they find a GPU, and else the reference on NumPy."
+    "Train a character-level LSTM on text, by default on the source of Python's standard library, "
+    "and write the loss curve, a sample of generated text and the network. With --generate, let a "
+    "network that was trained before write text, on any backend. With --conv, train a small "
+    "convolutional network to classify shapes in noisy pictures, and write the loss curve and "
+    "pictures with its answers. The demos use cuDNN and CuPy on a GPU, else the NumPy reference."
 )
 VULKAN: BackendName = "vulkan"
 CURVE, SAMPLE = "loss.png", "sample.txt"
-"""The files that the demo on text writes, besides the network."""
+"""The files that the demo on text writes besides the network."""
 PROMPT = "def "
 SAMPLE_LENGTH = 400
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is trained: the network, the text read at once, the step width, the text in all."""
+    """Sizes of the network and of the text.
+
+    batch, window : rows and characters of a training step
+    rate : learning rate
+    characters : upper bound on the length of the text
+    """
 
     hidden: int
     layers: int
@@ -52,7 +57,7 @@ class Sizes:
     characters: int
 
 
-# Chosen so that the loss falls well within the default time on two CPU cores, and on one GPU.
+# Sizes for which the loss falls in the default time, on two CPU cores and on a GPU.
 SIZES = {
     "reference": Sizes(192, 1, 16, 48, 8e-3, 2_000_000),
     "cudnn": Sizes(512, 2, 128, 128, 2e-3, 16_000_000),
@@ -60,23 +65,26 @@ SIZES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
-    parser.add_argument("--conv", action="store_true", help="a convolutional network on pictures")
+    """Add the arguments of the command."""
+    parser.add_argument("--conv", action="store_true", help="train on pictures")
     parser.add_argument(
         "--generate",
         action="store_true",
-        help="text by the network in the folder of --output that was trained before",
+        help="write text by the network that was trained before, in the folder of --output",
     )
-    parser.add_argument("--text", type=Path, metavar="FILE", help="text to learn (UTF-8)")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="text to train on (UTF-8)")
     parser.add_argument(
         "--backend",
         choices=(*SIZES, VULKAN),
-        help="default: cudnn if there is a GPU for it; vulkan is for --generate",
+        help="default: cudnn if a GPU can be used, else reference; vulkan only with --generate",
     )
     parser.add_argument(
-        "--seconds", type=_positive(float), default=30.0, help="time to train (default: 30)"
+        "--seconds",
+        type=_positive(float),
+        default=30.0,
+        help="training time in seconds (default: 30)",
     )
-    parser.add_argument("--steps", type=_positive(int), help="steps to train at most")
+    parser.add_argument("--steps", type=_positive(int), help="upper bound on the training steps")
     parser.add_argument(
         "--output",
         type=Path,
@@ -88,13 +96,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=number(int, lambda value: value >= 0, "at least 0"),
         default=0,
-        help="of the first weights and the sample (default: 0)",
+        help="seed of the initial weights and of the sample (default: 0)",
     )
     for name, what in (
         ("hidden", "hidden size"),
         ("layers", "number of layers"),
-        ("batch", "rows of text read side by side, or pictures"),
-        ("window", "characters that backpropagation reaches back"),
+        ("batch", "rows of text, or pictures, of a training step"),
+        ("window", "characters of a row of a training step"),
     ):
         parser.add_argument(
             f"--{name}",
@@ -110,21 +118,21 @@ def _positive(kind: type) -> Callable[[str], Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, then write what came of it. Ctrl-C ends the training early."""
+    """Train, then write the results. Ctrl-C ends training early."""
     from dnnffi.cli import probe
 
     if options.generate:
         return _generate(options)
     if options.backend == VULKAN:
         raise CommandError(
-            "--backend vulkan runs inference alone; train on another one, then --generate on it"
+            "--backend vulkan runs inference only; train on another backend, then use --generate"
         )
     if absent := probe.absent("rich", "matplotlib"):
         raise CommandError(f"needs {' and '.join(absent)}. Install: {probe.INSTALL_DEMO}", code=1)
     if options.conv:
         for name in ("text", "hidden", "layers", "window"):
             if getattr(options, name) is not None:
-                raise CommandError(f"--{name} is of the demo on text; leave it out with --conv")
+                raise CommandError(f"--{name} cannot be combined with --conv: it is for text")
     try:
         options.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -137,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """`CommandError` unless the files of the demo can be written; before minutes of training."""
+    """Raise `CommandError` before the training if the demo's files cannot be written."""
     from dnnffi.cli.charmodel import HEAD, NETWORK
 
     for name in (convdemo.CURVE, convdemo.GRID) if options.conv else (CURVE, SAMPLE, HEAD):
@@ -147,14 +155,14 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    """Print text by a network that was trained before."""
+    """Print text that a network writes that was trained before."""
     import numpy as np
 
     from dnnffi.cli.charmodel import generate
     from dnnffi.errors import DnnffiError
 
     if options.conv:
-        raise CommandError("--generate is of the demo on text; leave out --conv")
+        raise CommandError("--generate cannot be combined with --conv: it writes text")
     backend, xp = (VULKAN, np) if options.backend == VULKAN else choose_backend(options.backend)
     rng = np.random.default_rng(options.seed)
     try:
@@ -199,20 +207,21 @@ def _learn_text(options: argparse.Namespace, backend: BackendName, xp: ModuleTyp
     model = CharModel(xp, spec, backend, rng)
     print(f"Text      {source}: {len(text):,} characters, {len(alphabet)} different ones")
     count = sum(int(parameter.size) for parameter in model.parameters)
-    print(f"Network   {sizes.layers} LSTM of {sizes.hidden}, {count:,} parameters")
+    layers = f"{sizes.layers} layer{'s' * (sizes.layers > 1)}"
+    print(f"Network   LSTM with {layers} of size {sizes.hidden}, {count:,} parameters")
 
     losses = _losses(model, xp.asarray(alphabet.encode(text)), sizes)
     read = sizes.batch * sizes.window
     progress = follow(losses, read, "bits/char", "char", options.seconds, options.steps)
     if not progress.losses:
-        print("Interrupted before the first step; nothing to write.")
+        print("Interrupted before the first step; no files were written.")
         return INTERRUPTED
     _write(options.output, progress, model, alphabet, rng)
     return INTERRUPTED if progress.interrupted else 0
 
 
 def choose_backend(asked: str | None) -> tuple[BackendName, ModuleType]:
-    """The backend and the array package to use: cuDNN on CuPy, or the reference on NumPy."""
+    """Return the backend and the array package: cuDNN and CuPy, or the reference and NumPy."""
     from dnnffi.cli import probe
 
     problem = "" if asked == "reference" else probe.cudnn_problem()
@@ -221,7 +230,7 @@ def choose_backend(asked: str | None) -> tuple[BackendName, ModuleType]:
     if asked == "reference" or problem:
         import numpy
 
-        because = f" (no cuDNN: {problem})" if problem else ""
+        because = f" (dnnffi cannot use a GPU here; {problem})" if problem else ""
         print(f"Backend   reference on NumPy {numpy.__version__}{because}")
         return "reference", numpy
     import cupy
@@ -233,10 +242,11 @@ def choose_backend(asked: str | None) -> tuple[BackendName, ModuleType]:
 
 
 def read_text(path: Path | None, limit: int) -> tuple[str, str]:
-    """At most ``limit`` characters of text, and where they are from, in words."""
+    """Return at most ``limit`` characters of text, and the name of their source."""
     if path is not None:
         try:
-            # Not only a regular file: a shell's <(command) is a pipe, and the limit ends a device.
+            # Other than regular files are read too: a shell's <(command) is a pipe. The limit ends
+            # the reading of a device.
             with path.open(encoding="utf-8", errors="replace") as file:
                 return file.read(limit), str(path)
         except OSError as error:
@@ -250,12 +260,12 @@ def read_text(path: Path | None, limit: int) -> tuple[str, str]:
         if missing == 0:
             break
     if not parts:
-        raise CommandError(f"no Python source in {folder}; name a text with --text FILE", code=1)
+        raise CommandError(f"no Python source in {folder}; pass a text with --text FILE", code=1)
     return "".join(parts), f"Python's standard library ({len(parts)} files)"
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    """The modules of the standard library in a fixed order, without tests and what was added."""
+    """Yield the modules of the standard library in a fixed order, without tests and packages."""
     others = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
     for path in sorted(folder.rglob("*.py")):
         if others.isdisjoint(path.relative_to(folder).parts):
@@ -263,14 +273,15 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _losses(model: CharModel, numbers: Any, sizes: Sizes) -> Iterator[Any]:
-    """Train on the text endlessly; the loss of each step."""
+    """Train on the text without end; yield the loss of each step."""
     from dnnffi.cli.charmodel import windows
     from dnnffi.cli.learning import Adam, clip_by_norm
 
     adam = Adam(model.parameters, sizes.rate)
     state = None
-    for inputs, targets, anew in windows(numbers, sizes.batch, sizes.window):
-        loss, gradients, state = model.loss_and_gradients(inputs, targets, None if anew else state)
+    for inputs, targets, restarts in windows(numbers, sizes.batch, sizes.window):
+        before = None if restarts else state
+        loss, gradients, state = model.loss_and_gradients(inputs, targets, before)
         clip_by_norm(gradients, 1.0)
         adam.step(gradients)
         yield loss

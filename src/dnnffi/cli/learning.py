@@ -1,6 +1,6 @@
-"""Training helpers of the demo's models: the loss, its gradient, an optimizer, clipping.
+"""Training functions of the demo's models: the loss and its gradient, an optimizer, clipping.
 
-NDArray code that runs on NumPy and CuPy alike.
+Array code for NumPy and CuPy.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dnnffi.device.interface import NDArray
 
 
 def cross_entropy(scores: NDArray, targets: NDArray) -> tuple[NDArray, NDArray]:
-    """Softmax cross-entropy in nats, mean over the rows, and its gradient by the scores.
+    """Return the mean softmax cross-entropy over the rows in nats, and its gradient.
 
-    ``scores`` are [rows, classes] and ``targets`` the numbers of the right classes. The loss is an
-    array without dimensions, so that a GPU is not waited for.
+    ``scores`` are [rows, classes] and ``targets`` the numbers of the correct classes. The loss is
+    an array without dimensions, so that the host does not wait for a GPU.
     """
     xp = array_module(scores)
     scores = scores - scores.max(axis=1, keepdims=True)
@@ -30,22 +30,22 @@ def cross_entropy(scores: NDArray, targets: NDArray) -> tuple[NDArray, NDArray]:
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015) on a list of arrays, in place."""
+    """Adam (Kingma and Ba, 2015), which changes a list of arrays in place."""
 
     def __init__(
         self, parameters: Sequence[NDArray], rate: float, beta1: float = 0.9, beta2: float = 0.99
     ) -> None:
         self.rate, self.beta1, self.beta2 = rate, beta1, beta2
-        # An array counts in a CUDA graph too, which repeats the numbers of its capture.
+        # An array also counts in a CUDA graph, which repeats Python numbers of its capture.
         self._steps = array_module(parameters[0]).zeros((), "float32")
         self._parameters = list(parameters)
         self._means = [array_module(p).zeros_like(p) for p in parameters]
         self._squares = [array_module(p).zeros_like(p) for p in parameters]
 
     def step(self, gradients: Sequence[NDArray]) -> None:
-        """Move the parameters by one step against ``gradients``."""
+        """Change the parameters by one step of descent along ``gradients``."""
         self._steps += 1
-        # Both running means begin at zero; this makes up for it.
+        # Bias correction: both running means start at zero.
         root = array_module(self._steps).sqrt(1 - self.beta2**self._steps)
         rate = self.rate * root / (1 - self.beta1**self._steps)
         for parameter, gradient, mean, square in zip(
@@ -58,7 +58,7 @@ class Adam:
 
 
 def clip_by_norm(gradients: Sequence[NDArray], limit: float) -> None:
-    """Scale ``gradients`` in place so that the norm of all together is at most ``limit``."""
+    """Scale ``gradients`` in place so that their joint norm is at most ``limit``."""
     xp = array_module(gradients[0])
     norm = xp.sqrt(sum((gradient * gradient).sum() for gradient in gradients))
     scale = xp.minimum(1, limit / (norm + 1e-12))

@@ -1,4 +1,4 @@
-"""The conditions of a measurement or a run of tests: the device, the versions and the source."""
+"""The conditions of a measurement or a test run: device, versions and source."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
 
 
 def driver_version() -> str:
-    """The version of NVIDIA's driver, or "unknown"."""
+    """Return the version of NVIDIA's driver, or "unknown"."""
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, errors="replace", check=True)

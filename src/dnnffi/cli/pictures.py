@@ -1,4 +1,4 @@
-"""Pictures that the demo draws itself: one noisy shape each, to be told by a network."""
+"""Random pictures for the demo: each has one noisy shape for a network to classify."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 def draw_pictures(
     count: int, size: int, noise: float, rng: np.random.Generator
 ) -> tuple[_Floats, _Numbers]:
-    """``count`` pictures [N, 1, size, size] and the numbers of their shapes in `SHAPES` [N].
+    """Return ``count`` pictures [N, 1, size, size] and the numbers of their shapes in `SHAPES` [N].
 
-    Each shape has a random place, size, rotation and contrast; ``noise`` is the standard deviation
-    of what is added to each pixel, beside which a shape has a contrast of 0.5 to 1.
+    Each shape has a random position, size, rotation, and contrast from 0.5 to 1. ``noise`` is the
+    standard deviation of the noise that is added to each pixel.
     """
     numbers = rng.integers(0, len(SHAPES), count)
     middle_x, middle_y = rng.uniform(-0.25, 0.25, (2, count, 1, 1))
@@ -26,7 +26,7 @@ def draw_pictures(
     angle = rng.uniform(0, 2 * np.pi, (count, 1, 1))
     axis = np.linspace(-1, 1, size)
     x, y = axis[None, None, :] - middle_x, axis[None, :, None] - middle_y
-    # Coordinates in which the shape is upright and reaches from -1 to 1.
+    # Coordinates in which the shape is upright and extends from -1 to 1.
     u = (np.cos(angle) * x + np.sin(angle) * y) / radius
     v = (np.cos(angle) * y - np.sin(angle) * x) / radius
     distance = np.hypot(u, v)

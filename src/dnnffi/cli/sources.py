@@ -200,7 +200,7 @@ def changed_parts(name: str, found: Mapping[str, str] | None) -> list[str] | Non
 
     Returns
     -------
-    The names of the parts, in no case of one that the record does not depend on; an empty list for
+    The names of the parts that the record depends on and that changed; an empty list for a
     a record that is up to date; None for a record without hashes, whose state is unknown.
     """
     if found is None:

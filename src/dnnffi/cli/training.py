@@ -1,4 +1,4 @@
-"""The course of a training: how long, how it is shown while it runs, its losses as a picture."""
+"""A training run: its limits on time and steps, its progress bar, and the picture of its losses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from dnnffi.bench.plot import png
 
 SHOWN_EVERY = 0.2
-"""Seconds after which new figures are shown, though few steps are new."""
+"""Seconds after which the figures are updated even if few steps were made."""
 
 
 @dataclass
 class Progress:
-    """The course of a training: the loss of each step, what was read, and the time it took."""
+    """A training run so far: the loss of each step, the items that were read, and the seconds."""
 
     losses: list[float] = field(default_factory=list)
     items: int = 0
@@ -37,9 +37,9 @@ class Progress:
 def follow(
     losses: Iterator[Any], items: int, unit: str, item: str, seconds: float, steps: int | None
 ) -> Progress:
-    """Train until ``seconds`` or ``steps`` are over, or Ctrl-C; show how it goes.
+    """Train for ``seconds`` or ``steps``, or until Ctrl-C, and show the progress.
 
-    Each loss that ``losses`` gives is one step on ``items`` items; it may be an array on a device.
+    Each item of ``losses`` is the loss of a step on ``items`` items, which may be on a device.
     """
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
@@ -54,7 +54,7 @@ def follow(
     )
 
     def collect(bar: Bar) -> None:
-        # The one place that waits for the device.
+        # Only this waits for the device.
         progress.losses += [float(loss) for loss in pending]
         progress.items += len(pending) * items
         progress.seconds = time.perf_counter() - start
@@ -105,7 +105,7 @@ def plot_losses(progress: Progress, items: str, unit: str) -> memoryview:
         smooth = np.convolve(losses, np.full(width, 1 / width), "valid")
         axes.plot(read, losses, color="0.75", linewidth=0.8, label="each step")
         axes.plot(read[width - 1 :], smooth, color="C0", label=f"mean of {width} steps")
-    else:  # few steps: a mean would hide what there is
+    else:  # a mean would hide the few steps
         axes.plot(read, losses, color="C0", marker=".", label="each step")
     axes.set_xlabel(f"{items}{scale_word}")
     axes.set_ylabel(unit)
@@ -117,7 +117,7 @@ def plot_losses(progress: Progress, items: str, unit: str) -> memoryview:
 
 
 def _scale(items: int) -> tuple[int, str]:
-    """What an axis that ends at ``items`` counts in, and the words for it."""
+    """Return the unit of an axis that ends at ``items``, and its name."""
     for scale, word in ((1_000_000, " (millions)"), (1000, " (thousands)")):
         if items >= 2 * scale:
             return scale, word

@@ -1,9 +1,8 @@
-"""The same network through each entry of dnnffi, on one device, beside ``torch.nn``.
+"""The same network through each way to call dnnffi, compared with ``torch.nn`` on one device.
 
-The models of `dnnffi.bench.runner` are reused: a call on the same arrays, in a loop. Besides, there
-are empty calls, whose host cost belongs to the caller's library and is subtracted: a
-``torch.autograd.Function`` and a compiled function of JAX with the same operands, which compute
-nothing.
+`dnnffi.bench.runner` measures calls in a loop. Empty calls have the same operands and compute
+nothing: a ``torch.autograd.Function`` and a compiled JAX function. Their host time is the cost of
+the caller's library, and is subtracted.
 
-The modules with models are separate by library, because a library may be missing.
+Each library has its own module with models, because a library may be missing.
 """

@@ -1,6 +1,6 @@
-"""dnnffi's functions: on CuPy arrays, and on arrays of a library that has an allocator.
+"""Models of dnnffi's functions: on CuPy arrays, and on arrays of a library with an allocator.
 
-On a CPU they run on NumPy arrays.
+On a CPU the former run on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dnnffi.rnn.functions import Gradients
 from dnnffi.spec.names import LayoutName
 
 NUM_ARRAY_SETS = 64
-"""Sets of arrays that calls on new arrays go through: more than a plan keeps graphs for."""
+"""Number of array sets that calls on new arrays cycle through: more than a plan has graphs."""
 
 
 def new_arrays(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """`dnnffi.lstm` and its like; x and dy are other arrays than in the 63 calls before.
+    """Make a model of `dnnffi.lstm`, ``gru`` or ``rnn_*`` whose x and dy differ from call to call.
 
-    They are made beforehand, so that no copy is in a call.
+    The arrays repeat after `NUM_ARRAY_SETS` calls. They are made beforehand: a call copies nothing.
     """
     xp = array_package(place)
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
@@ -53,14 +53,14 @@ def new_arrays(shape: Shape, data: Data, place: str, training: bool) -> ModelDef
 
 
 def _states(data: Data, upload: Callable[[NDArray], Any]) -> Any:
-    """hx of a call: (h_0, c_0), or h_0 alone."""
+    """Return hx of a call: (h_0, c_0), or h_0 without a cell state."""
     return upload(data.h_0) if data.c_0 is None else (upload(data.h_0), upload(data.c_0))
 
 
 class ArrayLibrary(NamedTuple):
-    """A library whose arrays dnnffi takes and makes by an allocator.
+    """A library whose arrays dnnffi reads, and allocates through a function of the caller.
 
-    upload : make an array of the library from one on the host
+    upload : makes an array of the library from one on the host
     allocate : as in ``options["allocator"]``
     stream : as in ``options["stream"]``; None on a CPU
     """
@@ -73,7 +73,7 @@ class ArrayLibrary(NamedTuple):
 def embedded(
     shape: Shape, data: Data, place: str, training: bool, *, library: Callable[[str], ArrayLibrary]
 ) -> ModelDef:
-    """`dnnffi.lstm` and its like with an allocator: no array is one of CuPy."""
+    """Make a model of dnnffi's functions with an allocator, without CuPy arrays."""
     arrays = library(place)
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
     packed = dnnffi.RNNWeights.pack(data.weights, shape.spec, backend=layout)

@@ -1,4 +1,4 @@
-"""`dnnffi.jax` in a compiled function, and a compiled function that computes nothing."""
+"""Models of `dnnffi.jax`, and of a compiled function that computes nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dnnffi.bench.shapes import Data, Shape
 
 
 def empty(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """A compiled function with the operands of `dnnffi.bench.jax_models.ours`.
+    """Make a compiled function with the operands of `dnnffi.bench.jax_models.ours`.
 
-    It returns as many results, which are numbers that depend on no operand.
+    It returns the same number of results, which are constants.
     """
     spec = shape.spec
     states = [jnp.asarray(one) for one in (data.h_0, data.c_0) if one is not None]

@@ -1,4 +1,4 @@
-"""The networks that are measured through each entry."""
+"""The networks that are measured through each way to call dnnffi."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ CALLERS = (
     Shape("gru", "float32", 100, 32, 256, 256, layers=2),
     Shape("lstm", "float32", 20, 1, 128, 128),
 )
-"""Three networks that keep a GPU busy, and one that is limited by the host."""
+"""Three networks whose calls are limited by the GPU, and one that is limited by the host."""
 
 TINY = (
     Shape("lstm", "float32", 5, 3, 4, 6),
     Shape("gru", "float32", 5, 3, 4, 6, layers=2),
 )
-"""For a CPU, and for the tests."""
+"""Small networks for a CPU and for the tests."""
 
 SETS: dict[str, tuple[Shape, ...]] = {"callers": CALLERS, "tiny": TINY}
 

@@ -1,6 +1,6 @@
-"""The figures of a record of callers together: each entry against the functions on CuPy arrays.
+"""Summary of a record of callers: each entry compared with the functions on CuPy arrays.
 
-Works on the record as JSON has it, so that the documentation reads a committed one the same way.
+It reads the record as JSON has it, because the documentation reads committed records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dnnffi.bench.callers.problems import (
     TORCH_LIST,
     TORCH_MODULE,
 )
-from dnnffi.bench.show import aim_line, print_table, unmeasured
+from dnnffi.bench.show import Table, aim_line, print_tables, unmeasured
 from dnnffi.bench.summary import NOT_MEASURED, PHASE_WORDS, Record, Target, figures
 
 EMPTY = {
@@ -26,21 +26,24 @@ EMPTY = {
     TORCH_MODULE: EMPTY_AUTOGRAD,
     JAX: EMPTY_JAX,
 }
-"""By entry, the empty call whose host cost is that of the caller's library."""
+"""Empty call with the host cost of the caller's library, by entry."""
 
 ENTRIES = (ALLOCATOR, TORCH_LIST, TORCH_FLAT, TORCH_MODULE, JAX)
 """The entries that have aims."""
 
 MAX_RATIO = 1.05
-"""Aim: upper bound on the time of a call over that of the functions, if the GPU limits both."""
+"""Aim: upper bound on the time of a call over that of the functions if the GPU limits it."""
 
 MAX_EXTRA_US = {"inference": 10.0, "training": 15.0}
 """Aim: upper bound on host microseconds beyond the functions and the empty call, otherwise."""
 
-COLUMNS = (
-    "ms of a call in a loop; x dnnffi, its time over that of the functions; host µs until a call "
-    "returns; extra µs, host µs beyond the functions and beyond the empty call of the same library"
-)
+COLUMNS = {
+    "ms": "milliseconds of a call in a loop",
+    "x": "x dnnffi: the time divided by that of the functions",
+    "host µs": "microseconds until a call returns",
+    "extra µs": "host µs minus those of the functions and of the empty call of the same library",
+}
+"""Descriptions of the columns of `table`."""
 
 
 class Excess(NamedTuple):
@@ -138,12 +141,15 @@ def table(record: Record, phase: str) -> tuple[list[str], list[list[str]]]:
 
 
 def print_record(record: Record, naming: str) -> None:
-    """Print the tables of both phases, what was not measured, and the aims."""
-    print(f"Networks: {naming}\nColumns: {COLUMNS}\n")
-    for phase, words in PHASE_WORDS.items():
-        head, rows = table(record, phase)
-        if rows:
-            print_table(words.capitalize(), head, rows)
+    """Print the tables of both phases, the models that were not measured, and the aims."""
+    print(f"Networks: {naming}")
+    print_tables(
+        [
+            Table.of(words.capitalize(), *table(record, phase))
+            for phase, words in PHASE_WORDS.items()
+        ],
+        COLUMNS,
+    )
     for line in unmeasured(record):
         print(line)
     if any("callers" in shape["sets"] for shape in record["shapes"]):

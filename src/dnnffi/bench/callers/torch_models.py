@@ -1,4 +1,4 @@
-"""Entries of dnnffi on PyTorch's tensors, ``torch.nn``, and an empty function of autograd."""
+"""Models of dnnffi on PyTorch's tensors, of ``torch.nn``, and of an empty autograd function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _network(
     weights: list[torch.Tensor],
     run: Callable[[torch.Tensor, Any], Any],
 ) -> ModelDef:
-    """Return the model of ``run(x, hx)``, which gives y and the last states."""
+    """Return the model of ``run(x, hx)``, which returns y and the last states."""
     x, states = tensor(data.x, place, training), states_of(data, place, training)
     forward = partial(run, x, states if shape.mode == "lstm" else states[0])
     dy = tensor(data.dy, place, False)
@@ -50,7 +50,7 @@ def _network(
 
 
 def from_list(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """`dnnffi.torch.lstm` and its like on the parameters of a ``torch.nn`` module."""
+    """Make a model of `dnnffi.torch` functions on the parameters of a ``torch.nn`` module."""
     weights = list(module_of(shape, data.weights, place, training).parameters())
     function = getattr(dnnffi.torch, shape.mode)
 
@@ -63,7 +63,7 @@ def from_list(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def flat(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """`dnnffi.torch.lstm` and its like on one flat tensor of weights."""
+    """Make a model of `dnnffi.torch` functions on one flat tensor of weights."""
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
     spec = shape.spec
     packed = dnnffi.RNNWeights.pack(data.weights, spec, backend=layout)
@@ -77,13 +77,13 @@ def flat(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
 
 
 def module(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """``dnnffi.torch.LSTM`` and its like."""
+    """Make a model of ``dnnffi.torch.LSTM``, ``GRU`` or ``RNN``."""
     made = module_of(shape, data.weights, place, training, package=dnnffi.torch)
     return _network(shape, data, place, training, list(made.parameters()), made)
 
 
 def torch_library(place: str) -> ArrayLibrary:
-    """PyTorch's tensors and its allocator."""
+    """Return PyTorch's tensors and its allocator as a library."""
 
     def upload(array: Any) -> torch.Tensor:
         return tensor(array, place, False)
@@ -100,10 +100,10 @@ def torch_library(place: str) -> ArrayLibrary:
 
 
 class _Empty(torch.autograd.Function):  # type: ignore[misc]
-    """Takes the operands of a network and computes nothing.
+    """A function of autograd that has the operands of a network and computes nothing.
 
-    ``results`` are y and the last states, ``gradients`` those of all operands, both made
-    beforehand. A result is another view of its tensor in each call, as autograd asks.
+    ``results`` are y and the last states, ``gradients`` those of all operands; both are made
+    beforehand. Each call returns new views of the results, which autograd requires.
     """
 
     @staticmethod
@@ -117,12 +117,12 @@ class _Empty(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        ctx.saved_tensors  # noqa: B018 - as a function that needs its operands
+        ctx.saved_tensors  # noqa: B018 - reads its operands, as a network does
         return None, None, *ctx.gradients
 
 
 def empty(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """A ``torch.autograd.Function`` with the operands of `from_list` that computes nothing."""
+    """Make a ``torch.autograd.Function`` with the operands of `from_list` that computes nothing."""
     weights = list(module_of(shape, data.weights, place, training).parameters())
     x, states = tensor(data.x, place, training), states_of(data, place, training)
     operands = (x, *states, *weights)
@@ -145,7 +145,7 @@ CREATORS = (
     Creator(TORCH_FLAT, "torch", flat, places=PLACES, tunes=True),
     *(
         (Creator(TORCH_MODULE, "torch", module, places=PLACES, tunes=True),)
-        if hasattr(dnnffi.torch, "LSTM")  # versions before it have functions alone
+        if hasattr(dnnffi.torch, "LSTM")  # older versions have functions only
         else ()
     ),
     Creator(TORCH, "torch", eager, places=PLACES),

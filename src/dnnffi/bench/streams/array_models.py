@@ -31,7 +31,7 @@ class Loaded(NamedTuple):
 
 
 def loader(xp: ModuleType, data: StreamData, training: bool) -> Callable[[Batch], Loaded]:
-    """Return what copies a batch out of arrays on the device."""
+    """Return a function that copies a batch out of arrays on the device."""
     all_x, all_dy = xp.asarray(data.x), xp.asarray(data.dy)
 
     def load(batch: Batch) -> Loaded:
@@ -51,14 +51,14 @@ def loader(xp: ModuleType, data: StreamData, training: bool) -> Callable[[Batch]
 def packed_weights(
     xp: ModuleType, stream: Stream, data: StreamData, place: str
 ) -> dnnffi.RNNWeights:
-    """Return the weights of a stream in the layout that the backend of ``place`` has."""
+    """Return the weights of a stream in the layout of the backend on ``place``."""
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
     arrays = [xp.asarray(array) for array in data.weights]
     return dnnffi.RNNWeights.pack(arrays, stream.spec, backend=layout)
 
 
 def functions(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
-    """``dnnffi.lstm`` and its like, with default options."""
+    """Make a model of ``dnnffi.lstm``, ``gru`` or ``rnn_*`` with default options."""
     xp = array_package(place)
     weights = packed_weights(xp, stream, data, place)
     function = getattr(dnnffi, f"{stream.mode}_forward" if training else stream.mode)
@@ -86,9 +86,9 @@ def functions(stream: Stream, data: StreamData, place: str, training: bool) -> S
 
 
 def tuned_plan(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
-    """`RNNPlan`, tuned and captured, on one problem: the mean T, and all rows of that length.
+    """Make a model of a tuned and captured `RNNPlan` on batches whose rows all have the mean T.
 
-    It is what the GPU needs for a batch. Its arrays are those of the plan in every batch.
+    Its time is that of the GPU for a batch: all batches use the arrays of the plan.
     """
     xp = array_package(place)
     weights = packed_weights(xp, stream, data, place)

@@ -26,7 +26,7 @@ class Loaded(NamedTuple):
 def loader(
     xp: ModuleType, stream: ImageStream, data: ImageData, training: bool
 ) -> Callable[[ImageBatch], Loaded]:
-    """Return what copies a batch out of arrays on the device."""
+    """Return a function that copies a batch out of arrays on the device."""
     all_x, all_dy = xp.asarray(data.x), xp.asarray(data.dy)
 
     def cut(source: NDArray, batch: ImageBatch) -> NDArray:
@@ -49,7 +49,7 @@ def functions(
     *,
     options: Any = None,
 ) -> StreamModel:
-    """`dnnffi.conv` with bias and ReLU in one call, and its gradients."""
+    """Make a model of `dnnffi.conv`, with bias and ReLU in its calls, and its gradients."""
     xp = array_package(place)
     weights = [_upload(xp, array) for array in data.weights]
     gradients = [xp.zeros_like(array) for array in weights]

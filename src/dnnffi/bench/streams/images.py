@@ -1,4 +1,4 @@
-"""Streams of image batches, as data: each batch has images of another size, as in detection.
+"""Streams of image batches, as data: the image size changes with each batch, as in detection.
 
 The network is a bottleneck of ResNet-50 on the map of one of its stages: convolutions of 1 x 1,
 3 x 3 and 1 x 1 with biases, ReLU after the first two, channels last in memory.
@@ -57,12 +57,12 @@ class ImageEpochs(NamedTuple):
         return True
 
     def of_turn(self, turn: int) -> tuple[ImageBatch, ...]:
-        """The later epoch of a turn."""
+        """Return the later epoch of a turn."""
         return self.later[turn]
 
 
 class ImageData(NamedTuple):
-    """Host arrays from which batches are cut, weights and biases, and the epochs."""
+    """Host arrays that batches are copied from, weights and biases, and the epochs."""
 
     x: NDArray  # enough elements for the largest batch
     dy: NDArray  # likewise
@@ -115,7 +115,7 @@ class ImageStream(Problem):
         return replace(self, num_batches=num_batches, num_turns=num_turns)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, for the record of a run."""
+        """Return the fields, for the record of a run."""
         return {"name": self.name, **vars(self), "epoch_seeds": EPOCH_SEEDS}
 
     def epochs(self, share: int = 0) -> ImageEpochs:
@@ -143,7 +143,7 @@ class ImageStream(Problem):
         return tuple(batches)
 
     def draw(self, seed: int = 0) -> ImageData:
-        """Normal; weights with a deviation that keeps the size of what goes through a ReLU."""
+        """Draw normal numbers; the deviation of the weights keeps the variance after each ReLU."""
         drawing = Drawing(self.dtype, seed)
         elements = self.batch * self.channels * (self.largest // self.stride) ** 2
         weights: list[NDArray] = []
@@ -164,12 +164,12 @@ def _streams(channels: int, inner: int, stride: int) -> tuple[ImageStream, ...]:
 
 
 DETECTION = (*_streams(256, 64, 4), *_streams(1024, 256, 16))
-"""Images as detectors have them, on the maps of ResNet-50's first stage and of its third."""
+"""Image sizes of object detection, on the maps of the first and the third stage of ResNet-50."""
 
 TINY = (
     ImageStream("float32", 8, 48, 3, 4, 2, 4, multiple=4),
     ImageStream("float32", 8, 48, 3, 4, 2, 4, training=False, multiple=4),
 )
-"""For a CPU, and for the tests."""
+"""Small streams for a CPU and for the tests."""
 
 SETS: dict[str, tuple[ImageStream, ...]] = {"detection": DETECTION, "tiny": TINY}

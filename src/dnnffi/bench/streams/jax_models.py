@@ -1,8 +1,8 @@
-"""JAX's ``lax.scan`` on batches that are padded to buckets, as programs avoid compiling again.
+"""JAX's ``lax.scan`` on batches that are padded to a few lengths, so that JAX compiles less.
 
 T is padded to the next power of two, at most the longest row of the stream; a batch with fewer rows
-is padded to the full number. So a stream has a few programs, which the warm-up epoch compiles. The
-loop is unrolled by fewer steps than in `dnnffi.bench.jax_scan`: a longer body takes longer to
+is padded to the full number. The warm-up epoch compiles the few programs that a stream then has.
+The loop is unrolled by fewer steps than in `dnnffi.bench.jax_scan`: a longer body takes longer to
 compile, and a stream compiles several programs.
 """
 
@@ -47,7 +47,7 @@ def bucket_of(steps: int, longest: int) -> int:
 
 
 def scan(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
-    """The network of `dnnffi.bench.jax_scan`; a batch is one call of a compiled function."""
+    """Make a model of `dnnffi.bench.jax_scan.network`; a batch is one compiled call."""
     all_x, all_dy, *weights = map(jnp.asarray, (data.x, data.dy, *data.weights))
     has_cell = stream.spec.has_cell
     zeros = jnp.zeros(stream.spec.h_shape(stream.batch), all_x.dtype)
@@ -55,7 +55,7 @@ def scan(stream: Stream, data: StreamData, place: str, training: bool) -> Stream
 
     @partial(jax.jit, static_argnums=2)
     def cut(source: Any, lengths: Any, bucket: int) -> Any:
-        """[bucket, B, ...] of ``source``, with zeros beyond the end of each row."""
+        """Return [bucket, B, ...] of ``source``, with zeros after the end of each row."""
         inside = jnp.arange(bucket)[:, None] < lengths
         return jnp.where(inside[:, :, None], source[:bucket], 0)
 

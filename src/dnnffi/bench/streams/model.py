@@ -1,4 +1,4 @@
-"""A model of a stream: what makes the arrays of a batch, and what runs on them."""
+"""A model of a stream: a function that makes the arrays of a batch, and one that runs on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EAGER, BENCHMARK = "torch eager", "torch benchmark"
 JAX_BUCKETS = "jax scan buckets"
 
 LEARNING_RATE = 1e-6
-"""Step size of the gradient descent: so small that no number leaves the range of float16."""
+"""Step size of the gradient descent: small enough that all numbers stay in float16's range."""
 
 
 class Results(NamedTuple):
@@ -31,7 +31,7 @@ class Results(NamedTuple):
     dweights : `RNNWeights`, or arrays in PyTorch's order
     """
 
-    y: Any  # [T, B, H], of images [N, C, H, W]
+    y: Any  # [T, B, H], or [N, C, H, W] for images
     dx: Any = None  # in the shape of x
     dweights: Any = None
 
@@ -39,8 +39,8 @@ class Results(NamedTuple):
 class StreamModel(NamedTuple):
     """A network with its weights.
 
-    load : make the arrays of a batch, each in an allocation of its own. Elements of dy beyond the
-        end of a row are zeros, so that all models of a stream have the same gradients.
+    load : makes the arrays of a batch, each in a new allocation. Elements of dy after the end of a
+        row are zeros, so that all models of a stream have the same gradients.
     step : in training, first w -= LEARNING_RATE * g in place, with g of the batch before. Then the
         forward pass and the gradients of x and the weights; in inference the forward pass alone.
     """

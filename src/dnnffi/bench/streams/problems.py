@@ -7,18 +7,18 @@ Lengths
     Equal rows: T is uniform between the shortest and the longest; the warm-up epoch draws it from
     one half of these numbers, the later epoch from the other half, and a seed picks the halves.
     Ragged rows: each length is log-normal around (shortest + longest) / 2.6 with deviation 0.5,
-    clipped to the range. A batch that occurs in the warm-up epoch is drawn again.
+    clipped to the range. A batch of the later epoch that the warm-up epoch has is drawn again.
 
 Seeds
-    `EPOCH_SEEDS` for the lengths of every stream, 0 for the numbers in its arrays,
-    `RANDOM_SEED` for the set ``random`` unless another is named.
+    `EPOCH_SEEDS` draw the lengths of every stream, seed 0 the numbers in its arrays, and
+    `RANDOM_SEED` the set ``random`` unless another seed is named.
 
 The set ``random``: 20 streams
     mode: 9 LSTM, 7 GRU, 2 tanh, 2 ReLU. dtype: 9 float16, 8 float32, 3 bfloat16.
-    B from 1 to 128, I from 8 to 1024, H from 32 to 1024, each as likely in every octave; in half
-    of the streams I and H are multiples of 16. L: 12 times 1, 6 times 2, 2 times 3.
-    Longest row from 30 to 300 steps, as likely in every octave; shortest row from 1 step to a
-    quarter of it. 13 ragged, 7 equal; with one row the two are the same, and count as equal.
+    B from 1 to 128, I from 8 to 1024, H from 32 to 1024, log-uniform; in half of the streams I and
+    H are multiples of 16. L: 12 times 1, 6 times 2, 2 times 3.
+    Longest row from 30 to 300 steps, log-uniform; shortest row from 1 step to a quarter of it.
+    13 ragged, 7 equal; a stream with one row counts as equal.
     13 in training, 7 in inference.
     A stream with more than 600 steps of all layers in its longest row, or with more than 2e11
     multiply-adds in the forward pass of its largest batch, is drawn again with other sizes.
@@ -90,7 +90,7 @@ class Epochs(NamedTuple):
         return False
 
     def of_turn(self, turn: int) -> tuple[Batch, ...]:
-        """The later epoch of a turn: the same one in each."""
+        """Return the later epoch of a turn, which is the same in each."""
         return self.later
 
     @property
@@ -100,13 +100,13 @@ class Epochs(NamedTuple):
 
     @property
     def filled(self) -> float:
-        """Steps that rows of the later epoch have, over those of the padded batches."""
+        """Steps of the rows of the later epoch, divided by the steps of the padded batches."""
         padded = sum(batch.steps * batch.rows for batch in self.later)
         return sum(sum(batch.lengths) for batch in self.later) / padded
 
 
 class StreamData(NamedTuple):
-    """Host arrays from which batches are cut, the weights, and the epochs."""
+    """Host arrays that batches are copied from, the weights, and the epochs."""
 
     x: NDArray  # [longest, B, I]
     dy: NDArray  # [longest, B, H]
@@ -157,7 +157,7 @@ class Stream(Problem):
 
     @property
     def lengths(self) -> bool:
-        """Whether rows differ in length, as `dnnffi.bench.creator.Limits` asks."""
+        """Whether rows differ in length, for `dnnffi.bench.creator.Limits`."""
         return self.ragged
 
     @property
@@ -176,7 +176,7 @@ class Stream(Problem):
         return replace(self, num_batches=num_batches)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, and what the drawn epochs have, for the record of a run."""
+        """Return the fields and the mean figures of the epochs, for the record of a run."""
         epochs = self.epochs()
         drawn = {"mean_steps": epochs.mean_steps, "filled": round(epochs.filled, 3)}
         return {"name": self.name, **vars(self), **drawn, "epoch_seeds": EPOCH_SEEDS}
@@ -194,7 +194,10 @@ class Stream(Problem):
         return Epochs(*found)
 
     def _batches(self, draws: Draws, half: list[int], seen: frozenset[Batch]) -> Iterator[Batch]:
-        """Yield an epoch without a batch of ``seen``; ``half`` are the steps of equal rows."""
+        """Yield the batches of an epoch, none of which is in ``seen``.
+
+        ``half`` are the possible numbers of steps if rows are equal.
+        """
         for number in range(self.num_batches):
             is_last = number == self.num_batches - 1
             rows = min(self.batch, self.batch // 2 + 1) if is_last else self.batch
@@ -216,7 +219,7 @@ class Stream(Problem):
         return Batch(tuple(min(max(steps, self.shortest), self.longest) for steps in drawn))
 
     def draw(self, seed: int = 0) -> StreamData:
-        """Inputs and gradients normal, weights uniform within 1/sqrt(H)."""
+        """Draw normal inputs and gradients, and weights that are uniform within 1/sqrt(H)."""
         spec, drawing = self.spec, Drawing(self.dtype, seed)
         bound = 1 / sqrt(spec.hidden_size)
         return StreamData(
@@ -235,7 +238,7 @@ EVERYDAY = (
     Stream("lstm", "float16", 20, 200, 16, 512, 1024, training=False),
     Stream("lstm", "float32", 5, 100, 1, 256, 256, ragged=False, training=False),
 )
-"""Networks and lengths that people have; the second is the first with dropout."""
+"""Common networks and lengths; the second stream is the first one with dropout."""
 
 TINY = (
     Stream("lstm", "float32", 2, 12, 4, 3, 5, layers=2),
@@ -244,11 +247,11 @@ TINY = (
     Stream("lstm", "float32", 2, 12, 1, 4, 6, ragged=False, training=False),
     Stream("rnn_tanh", "float32", 2, 12, 5, 4, 6, training=False),
 )
-"""For a CPU, and for the tests."""
+"""Small streams for a CPU and for the tests."""
 
 
 def draw_streams(seed: int = RANDOM_SEED) -> tuple[Stream, ...]:
-    """Draw the set ``random``, whose ranges are those of the module's docstring."""
+    """Draw the set ``random`` from the ranges in the module's docstring."""
     draws = Draws(seed)
     decks = zip(
         draws.deck(("lstm", 9), ("gru", 7), ("rnn_tanh", 2), ("rnn_relu", 2)),
@@ -277,7 +280,7 @@ def draw_streams(seed: int = RANDOM_SEED) -> tuple[Stream, ...]:
 
 
 def _macs(stream: Stream) -> float:
-    """Multiply-adds in the forward pass of the largest batch."""
+    """Return the multiply-adds in the forward pass of the largest batch."""
     weights = sum(prod(parameter.shape) for parameter in stream.spec.parameter_shapes())
     return float(weights * stream.longest * stream.batch)
 

@@ -1,6 +1,6 @@
-"""The figures of a record of streams together: ratios, means, aims, and tables of them.
+"""Summary of a record of streams: ratios, means, aims, and tables of them.
 
-Works on the record as JSON has it, so that the documentation reads a committed one the same way.
+It reads the record as JSON has it, because the documentation reads committed records.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from dnnffi.bench.show import aim_line, print_table, unmeasured
+from dnnffi.bench.show import Table, aim_line, print_tables, unmeasured
 from dnnffi.bench.streams.model import FUNCTIONS, PACKED, PADDED, TUNED_PLAN
 from dnnffi.bench.summary import NOT_MEASURED, Record, Target
 
@@ -28,11 +28,15 @@ MAX_FIRST_EPOCH = (1.2, 0.3)
 MAX_COLD_EPOCH_SECONDS = 3.0
 """Aim: the same with no kernel compiled before; seconds more than a later epoch."""
 
-COLUMNS = (
-    "ms of a batch in a later epoch; spread of its turns, (largest - smallest) / median; x PEER, "
-    "its time over the peer's; ms of a batch in the first epoch; of images also in the later epoch "
-    "run once more, when all sizes are known; host µs of a batch until the calls return"
-)
+COLUMNS = {
+    "ms": "milliseconds of a batch in a later epoch",
+    "spread": "(largest - smallest) / median of the turns",
+    "x": "x PEER: the model's time divided by the peer's, below 1 if the model is faster",
+    "first ms": "milliseconds of a batch in the first epoch",
+    "known ms": "milliseconds of a batch in the later epoch run once more, all sizes known",
+    "host µs": "microseconds of a batch until its calls return",
+}
+"""Descriptions of the columns of `table`; "x" is that of all ratios."""
 
 Times = dict[str, float]
 """A figure of each stream, by the stream's name."""
@@ -174,7 +178,7 @@ def table(record: Record) -> tuple[list[str], list[list[str]]]:
                 "" if stream == before else stream,
                 model,
                 f"{row['ms']:.3f}",
-                f"{spread(row):.0%}",
+                f"{spread(row):.0%}" if len(row["turns_ms"]) > 1 else "",
                 *(_ratio(by_peer[model, peer].get(stream)) for peer in peers),
                 f"{row['first_ms']:.3f}",
                 *([f"{row['known_ms']:.3f}"] if has_known else []),
@@ -196,14 +200,11 @@ def _ratio(ratio: float | None) -> str:
 
 
 def print_record(record: Record, naming: str) -> None:
-    """Print the table, what was not measured, and the aims."""
-    print(f"Streams: {naming}\nColumns: {COLUMNS}")
+    """Print the table, the models that were not measured, and the aims."""
+    print(f"Streams: {naming}")
     if "seed" in record:
-        print(f"Streams of the set random were drawn from the seed {record['seed']}.")
-    print()
-    head, rows = table(record)
-    if rows:
-        print_table("Streams of batches", head, rows)
+        print(f"The streams of the set random were drawn from the seed {record['seed']}.")
+    print_tables([Table.of("Streams of batches", *table(record))], COLUMNS)
     for line in unmeasured(record):
         print(line)
     if {"everyday", "random"} & set(sets_of(record)):

@@ -1,4 +1,4 @@
-"""Measure streams: the epochs of all models of a stream in turns, stream after stream."""
+"""Measure streams: the models of a stream run their epochs in turns."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class StreamRow(Row):
     turns_ms : milliseconds of a batch in each round, of which ``ms`` is the median
     first_ms : milliseconds of a batch in the first epoch, median over the rounds
     first_epoch_s : seconds of the first epoch, median over the rounds
-    cold_epoch_s : seconds of the first epoch that the model ran in this process. Models of dnnffi
-        compile their kernels in it, unless another model of the same stream did before
-    known_ms : milliseconds of a batch in the later epoch run once more, median over the rounds:
-        all sizes are known then. Streams of images alone have it
+    cold_epoch_s : seconds of the model's first epoch in this process. A model of dnnffi compiles
+        its kernels in it, unless another model of the same stream compiled them before
+    known_ms : milliseconds of a batch in the later epoch run once more, when all sizes are known,
+        median over the rounds; None for streams of sequences
     """
 
     turns_ms: tuple[float, ...] | None = None
@@ -60,7 +60,7 @@ class StreamRow(Row):
 
 @dataclass
 class _StreamContender(Contender):
-    """A model that takes its turns by epochs."""
+    """A model whose turns are epochs."""
 
     model: Any = None
     epochs: Any = None
@@ -70,26 +70,26 @@ class _StreamContender(Contender):
 
 
 class StreamRunner(Runner):
-    """Runs streams on ``place``, "cpu" or "gpu".
+    """Measurement of streams on ``place``, "cpu" or "gpu".
 
     A model that tunes itself begins each turn without plans and without tuning results, so that
-    each turn has a first epoch. A model that does not tune itself has its first epoch once. dnnffi
-    keeps what it compiles and measures in a folder of this run, which is empty when it begins.
+    each turn has a first epoch. Other models have one first epoch. dnnffi stores compiled kernels
+    and tuning results in a folder of this run, which is empty at the start.
     """
 
     settings: Any
 
     def prepared(self, shape: Any) -> Any:
-        """The stream with the number of batches and turns that is measured."""
+        """Return the stream with the numbers of batches and turns in the settings."""
         return shape.measured(self.settings.batches, self.settings.rounds)
 
     def rows(self, shape: Problem, creators: Sequence[Creator]) -> Iterator[Row]:
-        """The rows of one stream."""
+        """Yield the rows of one stream."""
         with _empty_cache_folder(), _frozen_heap():
             yield from super().rows(shape, creators)
 
     def phases(self, shape: Problem) -> tuple[str, ...]:
-        """The one phase of a stream."""
+        """Return the only phase of a stream."""
         return ("training" if shape.training else "inference",)
 
     def _enter(self, shape: Problem, data: Any, creator: Creator, phase: str) -> Contender:
@@ -151,9 +151,9 @@ class StreamRunner(Runner):
 
 @contextmanager
 def _frozen_heap() -> Iterator[None]:
-    """Keep Python's garbage collector from going through what the libraries imported.
+    """Exclude the objects of the imported libraries from Python's garbage collection.
 
-    A collection of everything takes longer than an epoch of small batches.
+    A full collection takes longer than an epoch of small batches.
     """
     gc.collect()
     gc.freeze()
@@ -165,7 +165,7 @@ def _frozen_heap() -> Iterator[None]:
 
 @contextmanager
 def _empty_cache_folder() -> Iterator[None]:
-    """Let dnnffi keep its files in an empty folder, which is removed at the end."""
+    """Let dnnffi store its files in an empty folder, which is removed at the end."""
     before = os.environ.get(ENVIRONMENT_VARIABLE)
     with TemporaryDirectory() as folder:
         os.environ[ENVIRONMENT_VARIABLE] = str(Path(folder) / "dnnffi")
@@ -179,7 +179,7 @@ def _empty_cache_folder() -> Iterator[None]:
 
 
 def _remove_tuning_results() -> None:
-    """Remove what dnnffi keeps on disk, except compiled kernels."""
+    """Remove the files that dnnffi stored, except compiled kernels."""
     folder = cache_folder()
     if folder is not None and folder.exists():
         for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Models of image streams on PyTorch's tensors: its own convolutions, and `dnnffi.torch.conv`."""
+"""Models of image streams on PyTorch's tensors: PyTorch's convolutions and `dnnffi.torch.conv`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dnnffi.bench.streams.torch_models import stream_model
 from dnnffi.bench.torch_models import PLACES, tensor
 
 Convolution = Callable[..., torch.Tensor]
-"""``conv(x, w, bias, padding=...)``."""
+"""A function ``conv(x, w, bias, padding=...)``."""
 
 
 class Loaded(NamedTuple):
@@ -29,7 +29,7 @@ class Loaded(NamedTuple):
 def loader(
     stream: ImageStream, data: ImageData, place: str, training: bool
 ) -> Callable[[ImageBatch], Loaded]:
-    """Return what copies a batch out of tensors on the device."""
+    """Return a function that copies a batch out of tensors on the device."""
     all_x, all_dy = tensor(data.x, place, False), tensor(data.dy, place, False)
 
     def cut(source: torch.Tensor, batch: ImageBatch) -> torch.Tensor:
@@ -53,13 +53,13 @@ def model(
     conv: Convolution = torch.nn.functional.conv2d,
     search: bool = False,
 ) -> StreamModel:
-    """The bottleneck with ``conv``; ``search`` is ``torch.backends.cudnn.benchmark``."""
+    """Make a model with ``conv``; ``search`` is ``torch.backends.cudnn.benchmark``."""
     cudnn: Any = torch.backends.cudnn
     weights = [_upload(array, place).requires_grad_(training) for array in data.weights]
     w1, b1, w2, b2, w3, b3 = weights
 
     def forward(loaded: Loaded) -> torch.Tensor:
-        cudnn.benchmark = search  # one switch for all models of the process
+        cudnn.benchmark = search  # the switch applies to the whole process
         first = torch.relu_(conv(loaded.x, w1, b1))
         second = torch.relu_(conv(first, w2, b2, padding=1))
         return conv(second, w3, b3)

@@ -33,7 +33,7 @@ class Loaded(NamedTuple):
 
 
 def loader(data: StreamData, place: str, training: bool) -> Callable[[Batch], Loaded]:
-    """Return what copies a batch out of tensors on the device."""
+    """Return a function that copies a batch out of tensors on the device."""
     all_x, all_dy = tensor(data.x, place, False), tensor(data.dy, place, False)
 
     def load(batch: Batch) -> Loaded:
@@ -54,7 +54,7 @@ def stream_model(
     weights: list[torch.Tensor],
     training: bool,
 ) -> StreamModel:
-    """Return the model with this forward pass, whose weights are descended along autograd's.
+    """Return a model that trains ``weights`` by gradient descent with autograd's gradients.
 
     load : makes a batch, with tensors ``x`` and ``dy``
     forward : computes y of a batch
@@ -89,7 +89,7 @@ def padded(
     *,
     package: Any = torch.nn,
 ) -> StreamModel:
-    """``torch.nn.LSTM`` and its like on padded batches: the lengths are not used."""
+    """Make a model of ``torch.nn.LSTM``, ``GRU`` or ``RNN`` on padded batches, without lengths."""
     module = _module(stream, data, place, training, package)
 
     def forward(loaded: Loaded) -> torch.Tensor:
@@ -107,7 +107,7 @@ def packed(
     *,
     package: Any = torch.nn,
 ) -> StreamModel:
-    """The same with packing and unpacking, which are part of a batch."""
+    """Make a model as `padded`, which packs the rows and unpacks the outputs of a batch."""
     module = _module(stream, data, place, training, package)
     rnn = torch.nn.utils.rnn
 
@@ -121,7 +121,7 @@ def packed(
 
 
 def functions(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
-    """``dnnffi.torch.lstm`` and its like, on the parameters of a ``torch.nn`` module."""
+    """Make a model of `dnnffi.torch` functions on the parameters of a ``torch.nn`` module."""
     module = _module(stream, data, place, training, torch.nn)
     weights = list(module.parameters())
     run = partial(getattr(dnnffi.torch, stream.mode), num_layers=stream.layers)
@@ -135,7 +135,7 @@ def functions(stream: Stream, data: StreamData, place: str, training: bool) -> S
     return stream_model(loader(data, place, training), forward, weights, training)
 
 
-_HAS_MODULES = hasattr(dnnffi.torch, "LSTM")  # versions before them have functions alone
+_HAS_MODULES = hasattr(dnnffi.torch, "LSTM")  # older versions have functions only
 _RAGGED = Limits(lengths="needs")
 _MODULES = (
     (MODULE_PADDED, padded, None),
