@@ -14,7 +14,15 @@ from dnnffi.bench.shapes import FASTRNNS, SHORT, Shape
 from dnnffi.bench.streams import model as stream_model
 from dnnffi.bench.streams import report
 from dnnffi.bench.streams.model import PACKED, PADDED
-from dnnffi.bench.summary import EAGER, FUNCTIONS, GRAPH, PHASE_WORDS, compare, figures
+from dnnffi.bench.summary import (
+    EAGER,
+    FUNCTIONS,
+    GRAPH,
+    PHASE_WORDS,
+    compare,
+    compared_shapes,
+    figures,
+)
 
 MODELS = {  # with their colours, dnnffi's first
     FUNCTIONS: ("dnnffi", "#1f6feb"),
@@ -180,16 +188,17 @@ def words_of(shape: Shape) -> str:
 
 
 def summary(record: dict[str, Any]) -> Iterator[str]:
-    """How many times as fast dnnffi is on all shapes of the record, a line for each peer."""
-    yield "How many times as fast dnnffi's functions are, as a geometric mean over all shapes:"
+    """Yield a line for each peer: the mean of its time over dnnffi's, on `compared_shapes`."""
+    shapes = compared_shapes(record) or None
+    yield "How many times as fast dnnffi's functions are (geometric means, rows of equal length):"
     for peer, (words, _) in list(MODELS.items())[1:]:
-        compared = (compare(record, FUNCTIONS, peer, phase) for phase in PHASE_WORDS)
+        compared = (compare(record, FUNCTIONS, peer, phase, shapes) for phase in PHASE_WORDS)
         if found := [one for one in compared if one is not None]:
-            shapes = " and ".join(dict.fromkeys(one.over for one in found))
+            over = " and ".join(dict.fromkeys(one.over for one in found))
             said = (
                 f"{PHASE_WORDS[one.phase]} {one.mean:.2f} (lowest {one.worst:.2f})" for one in found
             )
-            yield f"as {words}, {shapes}: {', '.join(said)}"
+            yield f"as {words}, {over}: {', '.join(said)}"
 
 
 def machine(record: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from dnnffi.bench.summary import (
     OURS,
     PHASE_WORDS,
     RAW,
+    compared_shapes,
     figures,
     targets,
 )
@@ -252,22 +253,25 @@ GAIN_HEAD = (
 
 
 def gain_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Milliseconds of cuDNN's fastest algorithm in a graph and of a captured plan, by shape.
+    """Return milliseconds of cuDNN's fastest algorithm in a graph and of a captured plan, by shape.
 
-    The last row has the geometric means of the ratios.
+    The last row has the geometric means of the ratios: over `compared_shapes`, else over all.
     """
     cells: dict[str, list[str]] = {shape["name"]: [] for shape in record["shapes"]}
-    means = []
+    means, compared = [], compared_shapes(record) or list(cells)
     for phase in PHASE_WORDS:
         raw, own = (figures(record, model, phase) for model in (RAW, CAPTURED))
-        ratios = [raw[name] / own[name] for name in cells if name in raw and name in own]
+        ratios = [raw[name] / own[name] for name in compared if name in raw and name in own]
         means += ["", "", f"{geometric_mean(ratios):.2f}" if ratios else NOT_MEASURED]
         for name, row in cells.items():
             if name in raw and name in own:
                 row += [f"{raw[name]:.3f}", f"{own[name]:.3f}", f"{raw[name] / own[name]:.2f}"]
             else:
                 row += [NOT_MEASURED] * 3
-    return [*((name, *row) for name, row in cells.items()), ("geometric mean", *means)]
+    title = "geometric mean"
+    if len(compared) < len(cells):
+        title += f", {len(compared)} shapes of the set performance with rows of equal length"
+    return [*((name, *row) for name, row in cells.items()), (title, *means)]
 
 
 def memory_of_own_kernels(records: Iterable[dict[str, Any]]) -> str:

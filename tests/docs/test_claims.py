@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dnnffi.bench import runner, shapes
+from dnnffi.bench.resnet import resnet
+from dnnffi.bench.streams import problems as stream_problems
+from dnnffi.bench.streams import runner as stream_runner
 from dnnffi.cli.sources import PACKAGE, source_files
 
 ROOT = Path(__file__).parents[2]
@@ -177,3 +181,46 @@ def test_a_record_of_no_commit_is_said_to_be_one():
     assert record("bench_depthwise.json")["machine"]["source"] is None
     words = "was measured on a state of the source that is not in the repository's history"
     assert words in text_of("docs/convolution.md")
+
+
+def test_the_settings_on_the_page_of_benchmarks_are_those_of_the_code():
+    text = text_of("docs/benchmarks.md")
+    calls, streams = runner.DEFAULT, stream_runner.DEFAULT
+    for words in (
+        f"take turns, {calls.rounds} each, so that drift affects all equally",
+        f"consecutive calls for about {1e3 * calls.seconds:g} ms",
+        f"up to {calls.host_calls} consecutive calls on an idle device",
+        f"each model of dnnffi is called {calls.warm_up} times (`--warm-up`)",
+        f"two epochs of {streams.batches} batches",
+        f"in one process and take turns, {streams.rounds} each. A turn of a model",
+        f"the set `random` are drawn: `everyday` (networks and lengths that people have), `random` "
+        f"({len(stream_problems.SETS['random'])} networks from `--seed`",
+        f"- `random`: {len(shapes.SETS['random'])} networks that are drawn from a seed",
+    ):
+        assert words in text
+
+
+def searched(arch, size=224):
+    """The convolutions and gradients of a network that differ, each of which is searched for."""
+    network = resnet(arch, 64)
+    found = set()
+    for block in network.blocks:
+        outer = size
+        for conv in block.convs:
+            problem = (*conv[1:], size)
+            found |= {("forward", problem, block.residual and conv is block.convs[-1])}
+            found |= {("weights", problem)}
+            if conv.number:  # the gradient of the pictures is not computed
+                found |= {("data", problem)}
+            size = -(-size // conv.stride)
+        if block.around is not None:
+            problem = (*block.around[1:], outer)
+            found |= {("forward", problem, None), ("weights", problem), ("data", problem)}
+    scores = (*network.scores[1:], 1)
+    return found | {("forward", scores, None), ("weights", scores), ("data", scores)}
+
+
+def test_the_numbers_of_convolutions_that_are_searched_are_those_of_the_networks():
+    counts = [len(searched(arch)) for arch in ("resnet18", "resnet50")]
+    words = f"of which ResNet-18 has {counts[0]} and ResNet-50 {counts[1]}"
+    assert words in text_of("docs/benchmarks.md")

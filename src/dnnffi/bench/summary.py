@@ -119,15 +119,32 @@ Figure = tuple[str, float] | None
 """A figure in words, and the number to compare with an aim; None if it was not measured."""
 
 
+def is_compared(shape: Mapping[str, Any]) -> bool:
+    """Return whether the published means of "performance" include a shape of a record.
+
+    They include the shapes of this set whose rows have equal lengths: PyTorch cannot capture rows
+    of different length in a CUDA graph.
+    """
+    return "performance" in shape.get("sets", ()) and not shape.get("lengths")
+
+
+def compared_shapes(record: Record) -> list[str]:
+    """Return the names of the shapes for which `is_compared` holds."""
+    return [shape["name"] for shape in record["shapes"] if is_compared(shape)]
+
+
 def targets(record: Record) -> list[Target]:
     """Return the aims for an H200 and the record's figures of the set "performance".
 
     `RNNPlan.capture` is compared with PyTorch in a CUDA graph, since both are replayed on fixed
     arrays; the functions are compared with PyTorch's module.
     """
-    inside = [shape for shape in record["shapes"] if "performance" in shape["sets"]]
-    equal = [shape["name"] for shape in inside if not shape["lengths"]]
-    varying = [shape["name"] for shape in inside if shape["lengths"]]
+    equal = compared_shapes(record)
+    varying = [
+        shape["name"]
+        for shape in record["shapes"]
+        if "performance" in shape["sets"] and shape["lengths"]
+    ]
     packing = "rows of different length, PyTorch's packing counted"
     return [
         _mean(record, "inference", EAGER, 1.8, equal),
