@@ -21,9 +21,10 @@ import argparse
 from math import prod
 
 import numpy as np
+from command_line import count  # examples/command_line.py
+from threadpoolctl import threadpool_limits
 
 import dnnffi
-from dnnffi.cli.command import COUNT, one_thread
 
 KERNELS = r"""
 #define INDEX (blockIdx.x * (long long)blockDim.x + threadIdx.x)
@@ -376,7 +377,7 @@ def open_device(name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--steps", type=COUNT, default=400, help="of training")
+    parser.add_argument("--steps", type=count, default=400, help="of training")
     options = parser.parse_args()
     losses = list(train(open_device(options.device), options.steps))
     first, last = np.mean(losses[:10]), np.mean(losses[-10:])
@@ -387,5 +388,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with one_thread():
+    with threadpool_limits(limits=1):  # small products are faster on one thread
         main()

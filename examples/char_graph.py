@@ -1,11 +1,11 @@
-"""Train the character model of ``python -m dnnffi demo`` with each step as one CUDA graph.
+"""Train a character-level LSTM with each training step as one CUDA graph.
 
     python examples/char_graph.py            # on a GPU: the same training, eager and as a graph
     python examples/char_graph.py --eager    # without a graph; on NumPy if no GPU is found
 
 A step consists of one-hot characters, the forward pass of the LSTM, softmax cross-entropy, the
 backward pass, clipping and Adam. `RNNPlan.capture` records the work that a step enqueues, and a
-launch enqueues all of it again. So a step reads and writes the same arrays every time, and decides
+launch enqueues all of it again. So a step reads and writes the same arrays each time, and decides
 nothing on the host:
 
 - A new window is copied into the arrays that the step reads, before the launch.
@@ -21,14 +21,17 @@ import time
 from pathlib import Path
 
 import numpy as np
+from char_lstm import (  # examples/char_lstm.py
+    Adam,
+    Alphabet,
+    CharLSTM,
+    clip_by_norm,
+    read_text,
+    windows,
+)
+from command_line import count, gpu_problem  # examples/command_line.py
 
 import dnnffi
-from dnnffi.cli import probe
-from dnnffi.cli.charmodel import Alphabet, CharModel, windows
-from dnnffi.cli.command import COUNT
-from dnnffi.cli.demo import read_text
-from dnnffi.cli.learning import Adam, clip_by_norm
-from dnnffi.device.cupy import import_cupy
 
 RATE = 4e-3
 CHARACTERS = 2_000_000
@@ -38,7 +41,7 @@ SIZES_ON_NUMPY = {"steps": 40, "hidden": 64, "layers": 1, "batch": 16, "window":
 
 
 class Training:
-    """The model, and every array that a step reads or writes from one step to the next."""
+    """The model and all arrays that a step reads or writes."""
 
     def __init__(self, xp, backend, alphabet, options):
         spec = dnnffi.RNNSpec(
@@ -47,33 +50,33 @@ class Training:
             hidden_size=options.hidden,
             num_layers=options.layers,
         )
-        self.model = CharModel(xp, spec, backend, np.random.default_rng(0))
-        # Measured now: a capture is to record the candidate that is fastest in a graph.
+        self.model = CharLSTM(xp, spec, backend)
+        # Tuned now, so that the capture records the candidate that is fastest in a graph.
         self.plan = dnnffi.RNNPlan(
             *(spec, options.batch, options.window),
             training=True,
             options={"tune": "now"},
         )
-        self.adam = Adam(self.model.parameters, RATE)
+        self.adam = Adam(xp, self.model.parameters, RATE)
         self.inputs, self.targets = xp.zeros((2, options.window, options.batch), "int32")
         self.state = tuple(xp.zeros((2, *spec.h_shape(options.batch)), spec.dtype))
 
-    def load(self, inputs, targets, anew):
-        """Put the next window where the step reads it."""
+    def load(self, inputs, targets, restarts):
+        """Copy the next window into the arrays that the step reads."""
         self.inputs[...] = inputs
         self.targets[...] = targets
-        if anew:
+        if restarts:
             for state in self.state:
                 state.fill(0)
 
     def step(self):
-        """Train on the window that was loaded; its loss in bits per character."""
+        """Train on the loaded window and return its loss in bits per character."""
         model, plan = self.model, self.plan
         y, state = plan.forward(model.embed(self.inputs), self.state, model.rnn)
         loss, dy, gradients = model.head(y, self.targets, dnnffi.matmul)
         plan.backward_data(dy)
         gradients = [plan.backward_weights().flat, *gradients]
-        clip_by_norm(gradients, 1.0)
+        clip_by_norm(model.xp, gradients, 1.0)
         self.adam.step(gradients)
         for old, new in zip(self.state, state, strict=True):
             old[...] = new
@@ -85,7 +88,7 @@ def train(training, walk, steps, as_graph):
     step, losses = training.step, []
     if as_graph:
         training.load(*next(walk))
-        step = training.plan.capture(step).launch  # has trained on that window once
+        step = training.plan.capture(step).launch  # the capture trains on this window once
     warm_up = min(WARM_UP, steps)
     for turn in range(warm_up + steps):
         if turn == warm_up:
@@ -103,11 +106,11 @@ def main(arguments=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--eager", action="store_true", help="step by step, without a graph")
-    parser.add_argument("--steps", type=COUNT, help="steps that are timed")
-    parser.add_argument("--text", type=Path, help="text to learn; else Python's standard library")
+    parser.add_argument("--steps", type=count, help="steps that are timed")
+    parser.add_argument("--text", type=Path, help="text to train on (default: Python's source)")
     for name in ("hidden", "layers", "batch", "window"):
-        parser.add_argument(f"--{name}", type=COUNT)
-    problem = probe.cudnn_problem()
+        parser.add_argument(f"--{name}", type=count)
+    problem = gpu_problem()
     sizes = SIZES_ON_NUMPY if problem else SIZES
     parser.set_defaults(**sizes)
     options = parser.parse_args(arguments)
@@ -115,9 +118,13 @@ def main(arguments=None):
     if problem and not options.eager:
         print(f"A CUDA graph needs a GPU that cuDNN can use: {problem}. Try --eager.")
         return 1
-    xp, backend = (np, "reference") if problem else (import_cupy(), "cudnn")
+    xp, backend = np, "reference"
+    if not problem:
+        import cupy as xp
+
+        backend = "cudnn"
     text, source = read_text(options.text, CHARACTERS)
-    alphabet = Alphabet.of(text)
+    alphabet = Alphabet(text)
     numbers = xp.asarray(alphabet.encode(text))
     print(f"{source}: {len(text):,} characters; {backend} on {xp.__name__}")
     print("Sizes:", ", ".join(f"--{name} {getattr(options, name)}" for name in sizes))

@@ -1,4 +1,4 @@
-"""Train the character model of ``python -m dnnffi demo`` in JAX, on all devices.
+"""Train a character-level LSTM in JAX, on all devices.
 
     python examples/jax_data_parallel.py                  # on all GPUs, or on the CPU
     python examples/jax_data_parallel.py --devices 1      # on one: the same losses
@@ -22,11 +22,11 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit(f"This example needs JAX ({error}): pip install '.[jax]'") from None
 
+from char_lstm import Alphabet, read_text, windows  # examples/char_lstm.py
+from command_line import count  # examples/command_line.py
+
 import dnnffi
 from dnnffi import jax as djax
-from dnnffi.cli.charmodel import Alphabet, windows
-from dnnffi.cli.command import COUNT
-from dnnffi.cli.demo import read_text
 
 RATE, DECAYS, TINY = 4e-3, (0.9, 0.999), 1e-8
 CHARACTERS = 2_000_000
@@ -104,12 +104,12 @@ def train(spec, numbers, options, devices):
     state_shape = spec.h_shape(options.batch)
     step, losses, started = make_step(mesh, spec), [], time.perf_counter()
     walk = windows(numbers, options.batch, options.window)
-    for turn, (inputs, targets, anew) in zip(range(options.steps), walk, strict=False):
-        if anew:
+    for turn, (inputs, targets, restarts) in zip(range(options.steps), walk, strict=False):
+        if restarts:
             state = jax.device_put(tuple(jnp.zeros(state_shape, spec.dtype) for _ in "hc"), divided)
         window = jax.device_put((inputs, targets), divided)
-        count = jnp.float32(turn + 1)
-        parameters, moments, state, loss = step(parameters, moments, count, state, *window)
+        step_count = jnp.float32(turn + 1)
+        parameters, moments, state, loss = step(parameters, moments, step_count, state, *window)
         losses.append(loss)
         if turn == 9:
             jax.block_until_ready(loss)
@@ -120,11 +120,11 @@ def train(spec, numbers, options, devices):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--devices", type=COUNT, help="how many; by default all")
-    parser.add_argument("--steps", type=COUNT)
-    parser.add_argument("--batch", type=COUNT, help="rows of text on all devices")
+    parser.add_argument("--devices", type=count, help="number of devices; default: all")
+    parser.add_argument("--steps", type=count)
+    parser.add_argument("--batch", type=count, help="rows of text on all devices")
     for name in ("window", "hidden", "layers"):
-        parser.add_argument(f"--{name}", type=COUNT)
+        parser.add_argument(f"--{name}", type=count)
     parser.add_argument("--text", type=Path)
     devices = jax.devices()
     sizes = SIZES_ON_A_CPU if devices[0].platform == "cpu" else SIZES
@@ -134,7 +134,7 @@ def main(arguments=None):
     if options.batch % len(devices):
         parser.error(f"{options.batch} rows cannot be divided among {len(devices)} devices")
     text, origin = read_text(options.text, CHARACTERS)
-    alphabet = Alphabet.of(text)
+    alphabet = Alphabet(text)
     spec = dnnffi.RNNSpec(
         mode="lstm",
         input_size=len(alphabet),

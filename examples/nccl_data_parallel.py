@@ -1,11 +1,11 @@
-"""Train the character model of ``python -m dnnffi demo`` on several GPUs, with one process each.
+"""Train a character-level LSTM on several GPUs, with one process for each.
 
     python examples/nccl_data_parallel.py             # on all GPUs; on NumPy if none is found
     python examples/nccl_data_parallel.py --gpus 1    # on one: the same losses
 
-The rows of text are divided among the processes, which begin with the same weights. Each computes
-the gradients of its rows into one flat array, followed by its loss. One all-reduce through
-CuPy's NCCL makes that the gradient and the loss of all rows, and each process takes the same step.
+The rows of text are divided among the processes, which start with the same weights. Each computes
+the gradients of its rows into one flat array, followed by its loss. One all-reduce through CuPy's
+NCCL sums these arrays over all processes, and each process makes the same step.
 NCCL is needed for more than one GPU: ``pip install nvidia-nccl-cu13`` (CUDA 12: nvidia-nccl-cu12).
 """
 
@@ -19,14 +19,17 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
+from char_lstm import (  # examples/char_lstm.py
+    Adam,
+    Alphabet,
+    CharLSTM,
+    clip_by_norm,
+    read_text,
+    windows,
+)
+from command_line import count, gpu_problem  # examples/command_line.py
 
 import dnnffi
-from dnnffi.cli import probe
-from dnnffi.cli.charmodel import Alphabet, CharModel, windows
-from dnnffi.cli.command import COUNT
-from dnnffi.cli.demo import read_text
-from dnnffi.cli.learning import Adam, clip_by_norm
-from dnnffi.device.cupy import import_cupy
 
 RATE = 4e-3
 CHARACTERS = 2_000_000
@@ -36,13 +39,13 @@ SIZES_ON_NUMPY = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers"
 
 
 class Replica:
-    """The model of one process, and the flat array that is summed over all of them.
+    """The model of one process, and the flat array that is summed over all processes.
 
-    ``all_reduce(flat)`` puts the sum over the processes in the place of an array.
+    ``all_reduce(flat)`` replaces an array by its sum over the processes.
     """
 
     def __init__(self, xp, backend, spec, processes, all_reduce):
-        self.model = CharModel(xp, spec, backend, np.random.default_rng(0))
+        self.model = CharLSTM(xp, spec, backend)
         self.processes, self.all_reduce = processes, all_reduce
         parameters = self.model.parameters
         ends = np.cumsum([parameter.size for parameter in parameters])
@@ -51,25 +54,25 @@ class Replica:
             self.flat[end - parameter.size : end].reshape(parameter.shape)
             for parameter, end in zip(parameters, map(int, ends), strict=True)
         ]
-        self.adam = Adam(parameters, RATE)
+        self.adam = Adam(xp, parameters, RATE)
         self.state = None
 
-    def step(self, inputs, targets, anew):
-        """Train on rows of a window [T, B / processes]; the loss of all rows, an array."""
-        state = None if anew else self.state
+    def step(self, inputs, targets, restarts):
+        """Train on rows of a window [T, B / processes]; return the loss of all rows, an array."""
+        state = None if restarts else self.state
         loss, gradients, self.state = self.model.loss_and_gradients(inputs, targets, state)
         for mine, gradient in zip(self.gradients, gradients, strict=True):
             mine[...] = gradient
         self.flat[-1] = loss
         self.flat /= self.processes
         self.all_reduce(self.flat)
-        clip_by_norm(self.gradients, 1.0)
+        clip_by_norm(self.model.xp, self.gradients, 1.0)
         self.adam.step(self.gradients)
         return self.flat[-1].copy()
 
 
 def rows_of(rank, processes, batch):
-    """The rows of a batch that a process has."""
+    """Return the rows of a batch that a process trains on."""
     share = batch // processes
     return slice(rank * share, (rank + 1) * share)
 
@@ -77,15 +80,15 @@ def rows_of(rank, processes, batch):
 def train(replica, walk, rows, steps):
     """Return the losses of all steps, and the steps per second after the first `WARM_UP`."""
     losses, warm_up = [], min(WARM_UP, steps - 1)
-    for turn, (inputs, targets, anew) in enumerate(islice(walk, steps)):
+    for turn, (inputs, targets, restarts) in enumerate(islice(walk, steps)):
         if turn == warm_up:
             started = _waited(losses)
-        losses.append(replica.step(inputs[:, rows], targets[:, rows], anew))
+        losses.append(replica.step(inputs[:, rows], targets[:, rows], restarts))
     return [float(loss) for loss in losses], (steps - warm_up) / (_waited(losses) - started)
 
 
 def _waited(losses):
-    """The time when the last of ``losses`` is there."""
+    """Wait until the last of ``losses`` is computed and return the time."""
     if losses:
         float(losses[-1])
     return time.perf_counter()
@@ -113,18 +116,19 @@ def nccl_sum(rank, processes, identity):
 def work(rank, processes, identity, options):
     """Train in one process of several; the first process prints the results."""
     text, origin = read_text(options.text, CHARACTERS)
-    alphabet = Alphabet.of(text)
+    alphabet = Alphabet(text)
     spec = dnnffi.RNNSpec(
         mode="lstm",
         input_size=len(alphabet),
         hidden_size=options.hidden,
         num_layers=options.layers,
     )
+    xp, backend = np, "reference"
     if options.gpus:
-        xp, backend = import_cupy(), "cudnn"
+        import cupy as xp
+
+        backend = "cudnn"
         xp.cuda.Device(rank).use()
-    else:
-        xp, backend = np, "reference"
     all_reduce = nccl_sum(rank, processes, identity) if processes > 1 else lambda flat: None
     replica = Replica(xp, backend, spec, processes, all_reduce)
     walk = windows(xp.asarray(alphabet.encode(text)), options.batch, options.window)
@@ -139,7 +143,7 @@ def work(rank, processes, identity, options):
 
 
 def follow(processes):
-    """Wait for all of them; where one fails, end the others, which would wait for it for ever."""
+    """Wait for all processes; if one fails, end the others, which would wait for it forever."""
     running = {process.sentinel: process for process in processes}
     while running:
         for sentinel in wait(list(running)):
@@ -157,12 +161,12 @@ def parsed(arguments, present):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--gpus", type=int, help="how many; by default all")
-    parser.add_argument("--steps", type=COUNT)
-    parser.add_argument("--batch", type=COUNT, help="rows of text on all GPUs")
+    parser.add_argument("--gpus", type=int, help="number of GPUs; default: all")
+    parser.add_argument("--steps", type=count)
+    parser.add_argument("--batch", type=count, help="rows of text on all GPUs")
     for name in ("window", "hidden", "layers"):
-        parser.add_argument(f"--{name}", type=COUNT)
-    parser.add_argument("--text", type=Path, help="text to learn; else Python's standard library")
+        parser.add_argument(f"--{name}", type=count)
+    parser.add_argument("--text", type=Path, help="text to train on (default: Python's source)")
     sizes = SIZES if present else SIZES_ON_NUMPY
     parser.set_defaults(**sizes)
     options = parser.parse_args(arguments)
@@ -177,8 +181,12 @@ def parsed(arguments, present):
 
 
 def main(arguments=None):
-    problem = probe.cudnn_problem()
-    present = 0 if problem else import_cupy().cuda.runtime.getDeviceCount()
+    problem = gpu_problem()
+    present = 0
+    if not problem:
+        import cupy
+
+        present = cupy.cuda.runtime.getDeviceCount()
     options = parsed(arguments, present)
     if problem:
         print(f"On NumPy, because there is no GPU that cuDNN can use: {problem}.")
@@ -188,7 +196,7 @@ def main(arguments=None):
         return 0
     from cupy.cuda import nccl
 
-    if not hasattr(nccl, "get_unique_id"):  # the module is there, and empty
+    if not hasattr(nccl, "get_unique_id"):  # CuPy has an empty module without NCCL
         print("CuPy finds no NCCL: pip install nvidia-nccl-cu13 (CUDA 12: nvidia-nccl-cu12)")
         return 1
     identity = nccl.get_unique_id()

@@ -18,9 +18,10 @@ import argparse
 import time
 
 import numpy as np
+from command_line import count  # examples/command_line.py
+from threadpoolctl import threadpool_limits
 
 import dnnffi
-from dnnffi.cli.command import COUNT, one_thread
 
 SIZES = {"steps": 100, "channels": 16, "size": 16, "batch": 16}
 SIZES_ON_NUMPY = {"steps": 60, "channels": 8, "size": 12, "batch": 8}
@@ -93,7 +94,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     xp = arrays()
     sizes = dict(SIZES_ON_NUMPY if xp is np else SIZES)
-    parser.add_argument("--steps", type=COUNT, default=sizes.pop("steps"), help="of training")
+    parser.add_argument("--steps", type=count, default=sizes.pop("steps"), help="of training")
     steps, size = parser.parse_args().steps, sizes["size"]
     print(
         f"A residual block of {sizes['channels']} channels, {sizes['batch']} pictures of {size} x "
@@ -109,5 +110,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with one_thread():
+    with threadpool_limits(limits=1):  # small products are faster on one thread
         main()

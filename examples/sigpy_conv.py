@@ -22,9 +22,10 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from command_line import count  # examples/command_line.py
+from threadpoolctl import threadpool_limits
 
 import dnnffi
-from dnnffi.cli.command import COUNT, one_thread
 
 STRICT = {"math": "strict"}
 SIZES = {"size": 192, "filter": 7}
@@ -184,8 +185,8 @@ def timed(function, *arguments, repeat=5):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", type=COUNT, help="of a picture, in both directions")
-    parser.add_argument("--filter", type=COUNT, help="of the kernel")
+    parser.add_argument("--size", type=count, help="of a picture, in both directions")
+    parser.add_argument("--filter", type=count, help="of the kernel")
     xp, rng = arrays(), np.random.default_rng(0)
     sizes = SIZES_ON_NUMPY if xp is np else SIZES
     parser.set_defaults(**sizes)
@@ -214,5 +215,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with one_thread():
+    with threadpool_limits(limits=1):  # small products are faster on one thread
         main()

@@ -32,9 +32,10 @@ import argparse
 import time
 
 import numpy as np
+from command_line import count  # examples/command_line.py
+from threadpoolctl import threadpool_limits
 
 import dnnffi
-from dnnffi.cli.command import COUNT, one_thread
 
 GATES = (1, 0, 3, 2)  # of thinc's f i o c those of PyTorch's i f g o; and the other way round
 SIZES = {"rows": 8, "steps": 20, "hidden": 64}
@@ -187,7 +188,7 @@ def timed(function, *arguments, repeat=5):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     for name in SIZES:
-        parser.add_argument(f"--{name}", type=COUNT)
+        parser.add_argument(f"--{name}", type=count)
     xp, rng = arrays(), np.random.default_rng(0)
     parser.set_defaults(**(SIZES_ON_NUMPY if xp is np else SIZES))
     options = parser.parse_args()
@@ -215,5 +216,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with one_thread():
+    with threadpool_limits(limits=1):  # small products are faster on one thread
         main()

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,7 @@ PAGES = (
     *(
         f"docs/{name}.md"
         for name in (
+            "start",
             "tutorial",
             "weights",
             "tuning",
@@ -99,9 +101,32 @@ def test_on_numpy(page):
     run(page, "numpy", frozenset())
 
 
-def test_the_readme_on_numpy_learns():
-    names = run("README.md", "numpy", frozenset())
-    assert ((names["y"] - names["target"]) ** 2).mean() < 0.1
+def test_the_readme_on_numpy_prints_the_loss_that_it_says(capsys):
+    run("README.md", "numpy", frozenset())
+    (said,) = re.findall(r"^print\(f\"loss .*# (loss .*)$", (ROOT / "README.md").read_text(), re.M)
+    assert capsys.readouterr().out == f"{said}\n"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_loss_of_the_readme_hardly_depends_on_the_random_numbers(seed, monkeypatch, capsys):
+    # CuPy's generator draws other numbers from the seed than NumPy's.
+    drawn = np.random.default_rng(seed)
+    monkeypatch.setattr(np.random, "default_rng", lambda _: drawn)
+    run("README.md", "numpy", frozenset())
+    assert capsys.readouterr().out == "loss 0.03\n"
+
+
+def test_the_start_learns(capsys):
+    run("docs/start.md", "numpy", frozenset())
+    out = capsys.readouterr().out
+    errors = [float(one) for one in re.findall(r"error ([\d.]+)", out)]
+    assert errors[-1] < 0.02 < 0.3 < errors[0]
+    assert "(8, 16, 32, 32) (8, 3, 32, 32) (16, 3, 3, 3)\nArray Array Array\n" in out
+
+
+def test_no_example_and_no_page_imports_the_command_line():
+    for path in (*ROOT.glob("examples/*"), *ROOT.glob("docs/*.md"), ROOT / "README.md"):
+        assert not re.search(r"(from|import) dnnffi\.cli", path.read_text(encoding="utf-8")), path
 
 
 @pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/torch.md"])

@@ -28,7 +28,8 @@ def test_a_loss_that_does_not_fall_is_an_error():
 
 
 def test_it_needs_no_array_library_but_numpy():
-    code = f"import runpy, sys; example = runpy.run_path({str(PATH)!r}); "
+    code = f"import runpy, sys; sys.path.insert(0, {str(EXAMPLES)!r}); "
+    code += f"example = runpy.run_path({str(PATH)!r}); "
     code += "list(example['train'](example['Cpu'](), 2)); "
     code += "sys.exit(bool({'cupy', 'torch', 'jax'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

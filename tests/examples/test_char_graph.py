@@ -9,10 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from dnnffi.cli import probe
-from dnnffi.cli.charmodel import Alphabet, windows
-from dnnffi.cli.learning import Adam, clip_by_norm
+from char_lstm import Adam, Alphabet, clip_by_norm, windows
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "char_graph.py"))
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20
@@ -21,7 +18,8 @@ SMALL = {"hidden": 6, "layers": 2, "batch": 3, "window": 40}
 
 @pytest.fixture
 def without_gpu(monkeypatch):
-    monkeypatch.setattr(probe, "cudnn_problem", lambda: "there is no GPU")
+    names = EXAMPLE["main"].__globals__
+    monkeypatch.setitem(names, "gpu_problem", lambda: "there is no GPU")
 
 
 def test_without_a_gpu_it_says_so(without_gpu, capsys):
@@ -61,8 +59,8 @@ def test_steps_are_at_least_one(steps, capsys):
     assert "argument --steps: " in capsys.readouterr().err
 
 
-def test_a_step_is_that_of_the_demo(without_gpu):
-    alphabet = Alphabet.of(TEXT)
+def test_a_step_is_that_of_the_functions(without_gpu):
+    alphabet = Alphabet(TEXT)
     numbers = alphabet.encode(TEXT)
     options = argparse.Namespace(**SMALL)
     training = EXAMPLE["Training"](np, "reference", alphabet, options)
@@ -70,10 +68,11 @@ def test_a_step_is_that_of_the_demo(without_gpu):
     losses, _ = EXAMPLE["train"](training, walk, 10, False)
 
     model = EXAMPLE["Training"](np, "reference", alphabet, options).model
-    adam, expected, state = Adam(model.parameters, EXAMPLE["RATE"]), [], None
-    for inputs, targets, anew in islice(windows(numbers, SMALL["batch"], SMALL["window"]), 20):
-        loss, gradients, state = model.loss_and_gradients(inputs, targets, None if anew else state)
-        clip_by_norm(gradients, 1.0)
+    adam, expected, state = Adam(np, model.parameters, EXAMPLE["RATE"]), [], None
+    for inputs, targets, restarts in islice(windows(numbers, SMALL["batch"], SMALL["window"]), 20):
+        before = None if restarts else state
+        loss, gradients, state = model.loss_and_gradients(inputs, targets, before)
+        clip_by_norm(np, gradients, 1.0)
         adam.step(gradients)
         expected.append(float(loss))
     np.testing.assert_allclose(losses, expected, rtol=1e-4)

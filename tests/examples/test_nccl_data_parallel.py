@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from char_lstm import Alphabet, windows
 
 import dnnffi
-from dnnffi.cli import probe
-from dnnffi.cli.charmodel import Alphabet, windows
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "nccl_data_parallel.py"))
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20
@@ -22,7 +21,7 @@ TEXT = "the quick brown fox jumps over the lazy dog. " * 20
 
 def losses_of(processes, batch=4, window=20, steps=15):
     """The losses that each of several replicas sees, which sum over one another on the host."""
-    alphabet = Alphabet.of(TEXT)
+    alphabet = Alphabet(TEXT)
     numbers = alphabet.encode(TEXT)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=len(alphabet), hidden_size=8)
     there, met, found = {}, threading.Barrier(processes, timeout=60), {}
@@ -63,7 +62,8 @@ def test_every_row_is_of_one_process():
 
 
 def test_without_a_gpu_it_runs_on_numpy(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(probe, "cudnn_problem", lambda: "none is there")
+    names = EXAMPLE["main"].__globals__
+    monkeypatch.setitem(names, "gpu_problem", lambda: "none is there")
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
     sizes = ["--steps=3", "--batch=4", "--window=20", "--hidden=8", "--layers=1"]

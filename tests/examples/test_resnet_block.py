@@ -64,9 +64,3 @@ def test_the_residual_block_takes_at_least_one_step():
     )
     assert done.returncode == 2
     assert "argument --steps: must be at least 1; got 0" in done.stderr
-
-
-def test_the_residual_block_is_trained_on_one_thread(resnet_block):
-    threadpoolctl = pytest.importorskip("threadpoolctl")
-    with threadpoolctl.threadpool_limits(2), resnet_block["one_thread"]():
-        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} <= {1}

@@ -82,9 +82,3 @@ def test_sizes_are_at_least_one():
     )
     assert done.returncode == 2
     assert "argument --steps: must be at least 1; got 0" in done.stderr
-
-
-def test_its_times_are_those_of_one_thread():
-    threadpoolctl = pytest.importorskip("threadpoolctl")
-    with threadpoolctl.threadpool_limits(2), EXAMPLE["one_thread"]():
-        assert {pool["num_threads"] for pool in threadpoolctl.threadpool_info()} <= {1}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from char_lstm import Alphabet, windows
 from example_runs import EXAMPLES, trained
 
 import dnnffi
-from dnnffi.cli.charmodel import Alphabet, windows
 
 cupy = pytest.importorskip("cupy")
 
@@ -36,7 +36,7 @@ def test_cupy_multiplies_no_matrices_in_a_capture():
 
 
 def test_steps_as_a_graph_learn_as_steps_without():
-    alphabet = Alphabet.of(TEXT)
+    alphabet = Alphabet(TEXT)
     numbers = cupy.asarray(alphabet.encode(TEXT))
     options = argparse.Namespace(hidden=64, layers=2, batch=8, window=16)
     found = []
@@ -102,7 +102,7 @@ def bits_per_character(gpus, text):
 def test_several_gpus_learn_what_the_host_learns(gpus, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
-    alphabet = Alphabet.of(TEXT)
+    alphabet = Alphabet(TEXT)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=len(alphabet), hidden_size=64, num_layers=2)
     one = NCCL["Replica"](np, "reference", spec, 1, lambda flat: None)
     walk = windows(alphabet.encode(TEXT), 8, 20)

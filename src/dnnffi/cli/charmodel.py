@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from operator import matmul
 from pathlib import Path
 from types import ModuleType
 
@@ -146,22 +145,14 @@ class CharModel:
         """Return one-hot characters [T, B, V], the LSTM's input."""
         return self._one_hot[inputs]
 
-    def head(
-        self,
-        y: NDArray,
-        targets: NDArray,
-        product: Callable[[NDArray, NDArray], NDArray] = matmul,
-    ) -> tuple[NDArray, NDArray, list[NDArray]]:
-        """Compute the output layer: the loss, and its gradients of y and of (w_out, b_out).
-
-        ``product`` multiplies two matrices.
-        """
+    def head(self, y: NDArray, targets: NDArray) -> tuple[NDArray, NDArray, list[NDArray]]:
+        """Compute the output layer: the loss, and its gradients of y and of (w_out, b_out)."""
         outputs = y.reshape(-1, self.spec.hidden_size)  # [T*B, H]
-        scores = product(outputs, self.w_out.T) + self.b_out  # [T*B, V]
+        scores = outputs @ self.w_out.T + self.b_out  # [T*B, V]
 
         nats, d_scores = cross_entropy(scores, targets)
-        d_y = product(d_scores, self.w_out).reshape(y.shape)
-        return nats / log(2), d_y, [product(d_scores.T, outputs), d_scores.sum(axis=0)]
+        d_y = (d_scores @ self.w_out).reshape(y.shape)
+        return nats / log(2), d_y, [d_scores.T @ outputs, d_scores.sum(axis=0)]
 
     def sample(self, alphabet: Alphabet, prompt: str, length: int, rng: np.random.Generator) -> str:
         """Return ``prompt`` and the next ``length`` characters, drawn from the model."""

@@ -6,6 +6,7 @@ Array code for NumPy and CuPy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 
 from dnnffi.device.arrays import array_module
 from dnnffi.device.interface import NDArray
@@ -36,8 +37,7 @@ class Adam:
         self, parameters: Sequence[NDArray], rate: float, beta1: float = 0.9, beta2: float = 0.99
     ) -> None:
         self.rate, self.beta1, self.beta2 = rate, beta1, beta2
-        # An array also counts in a CUDA graph, which repeats Python numbers of its capture.
-        self._steps = array_module(parameters[0]).zeros((), "float32")
+        self._steps = 0
         self._parameters = list(parameters)
         self._means = [array_module(p).zeros_like(p) for p in parameters]
         self._squares = [array_module(p).zeros_like(p) for p in parameters]
@@ -46,8 +46,7 @@ class Adam:
         """Change the parameters by one step of descent along ``gradients``."""
         self._steps += 1
         # Bias correction: both running means start at zero.
-        root = array_module(self._steps).sqrt(1 - self.beta2**self._steps)
-        rate = self.rate * root / (1 - self.beta1**self._steps)
+        rate = self.rate * sqrt(1 - self.beta2**self._steps) / (1 - self.beta1**self._steps)
         for parameter, gradient, mean, square in zip(
             self._parameters, gradients, self._means, self._squares, strict=True
         ):
