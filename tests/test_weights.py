@@ -500,9 +500,9 @@ def test_another_buffer_of_the_same_layout():
 
 def test_completion_shows_what_users_need():
     assert [name for name in dir(packed()) if not name.startswith("_")] == [
-        *("arrays", "backend", "flat", "from_equinox", "from_flax", "from_keras", "from_onnx"),
-        *("from_torch", "layout", "like", "load", "pack", "random", "save", "spec", "to"),
-        *("to_keras", "to_onnx", "to_torch", "unpack", "view_of"),
+        *("all_from_onnx", "arrays", "backend", "flat", "from_equinox", "from_flax", "from_keras"),
+        *("from_onnx", "from_torch", "layout", "like", "load", "pack", "random", "save", "spec"),
+        *("to", "to_keras", "to_onnx", "to_torch", "unpack", "view_of"),
     ]
 
 

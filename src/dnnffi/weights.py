@@ -13,7 +13,7 @@ from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.spans import check_apart, span_of, spans_of, written_span
 from dnnffi.execution.embedding import unwrap
-from dnnffi.formats import equinox, files, flax, initial, keras, onnx, torch
+from dnnffi.formats import equinox, files, flax, initial, keras, onnx, onnx_model, torch
 from dnnffi.formats.network import Network
 from dnnffi.spec.checks import is_ordered
 from dnnffi.spec.names import LayoutName, Mode
@@ -257,23 +257,31 @@ class RNNWeights(Generic[ArrayT]):
     def from_onnx(
         cls,
         W: Any,  # ONNX's names
-        R: Any,
+        R: Any = None,
         B: Any = None,
         *,
         mode: Mode | None = None,
         linear_before_reset: int = 0,
+        node: str | Sequence[str] | None = None,
         backend: LayoutOf = None,
     ) -> Self:
         """Copy the weights of ONNX's operators LSTM, GRU and RNN.
 
-        Either the arrays of an operator and ``mode``: W [D, G*H, I], R [D, G*H, H] and B
-        [D, 2*G*H] or None, each a list for more layers; ``linear_before_reset`` is a GRU's. Or
-        ``from_onnx(node, initializers)``: a node of the graph, or a list of one for each layer, and
-        a mapping of names to arrays. A GRU with ``linear_before_reset`` 0, the default of ONNX and
-        of this method, is another function and refused; so are peepholes, clip, the direction
-        "reverse", other activations, and operators of other domains than ONNX's own.
+        ``from_onnx(model, node=...)``: a path or a ``ModelProto``, and the name of a node as
+        `all_from_onnx` gives it, or a list of names, one for each layer; not needed if there is
+        only one node. Otherwise as `all_from_onnx`, and the package onnx has to be installed.
 
-        An ``initial_h`` or ``initial_c`` that is an initializer must be zero, and ``sequence_lens``
+        ``from_onnx(W, R, B, mode=...)``: the arrays of an operator, W [D, G*H, I], R [D, G*H, H]
+        and B [D, 2*G*H] or None, each a list for more layers; ``linear_before_reset`` is a GRU's.
+
+        ``from_onnx(node, initializers)``: a node of the graph, or a list of one for each layer, and
+        a mapping of names to arrays.
+
+        A GRU with ``linear_before_reset`` 0, the default of ONNX and of this method, is another
+        function and refused; so are peepholes, clip, the direction "reverse", other activations,
+        and operators of other domains than ONNX's own.
+
+        An ``initial_h`` or ``initial_c`` that is a constant must be zero, and ``sequence_lens``
         must be empty: weights do not have them, and another one is refused with ``ValueError``.
         Take it out of the mapping and pass it to the call: ``h_0 = initializers.pop(name)``, then
         ``hx`` or ``lengths``. With ``layout=1`` the states are [B, D, H], and ``hx`` needs
@@ -288,13 +296,60 @@ class RNNWeights(Generic[ArrayT]):
         >>> dnnffi.RNNWeights.from_onnx(W, R, B, mode="lstm").spec.hidden_size
         4
         """
+        if onnx_model.is_model(W):
+            if R is not None or B is not None or linear_before_reset != 0:
+                raise TypeError(
+                    "from_onnx takes a model and node=, without R, B and linear_before_reset"
+                )
+            return cls._of(onnx_model.read(W, node, mode), backend)
+        if node is not None:
+            raise TypeError(f"node= is for a model: a path or a ModelProto; got {type(W).__name__}")
         if mode is None or isinstance(R, Mapping):
             if B is not None or linear_before_reset != 0 or not isinstance(R, Mapping):
                 raise TypeError(
-                    "from_onnx takes W, R, B and mode=, or a node and a mapping of initializers"
+                    "from_onnx takes W, R, B and mode=, or a node and a mapping of initializers, "
+                    "or the path of a model"
                 )
             return cls._of(onnx.read_nodes(W, R, mode), backend)
         return cls._of(onnx.read(W, R, B, mode, linear_before_reset), backend)
+
+    @classmethod
+    def all_from_onnx(cls, model: Any, *, backend: LayoutOf = None) -> dict[str, Self]:
+        """Copy the weights of each LSTM, GRU and RNN of an ONNX model, by the name of the node.
+
+        ``model`` is a path or a ``ModelProto``. Nodes in subgraphs (of If, Loop and Scan) and in
+        the model's functions are found, too. Constant nodes between the initializers and the
+        weights, as PyTorch's exporter leaves them, are evaluated by the package onnx, which has to
+        be installed; nothing that depends on an input of the model is. Data in other files is read
+        from regular files in the folder of the model, if ``model`` is a path.
+
+        The names are in the order of the graph: "LSTM_0" for an unnamed node that is the first with
+        weights, "name_2" for the second node of a name, "call/name" in the call of a function.
+
+        Raises ``ImportError`` without the package onnx, ``OSError`` if a file cannot be read or is
+        not a regular file, and ``ValueError`` naming the node if it is another function than
+        dnnffi's, as in `from_onnx`, which reads one node; if its weights depend on an input or
+        need an operator that is not evaluated; if the model is damaged; and if the constants are
+        larger than 64 times the model. Otherwise as `from_torch`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import onnx
+        >>> import dnnffi
+        >>> arrays = {"W": np.ones((1, 4, 3), "float32"), "R": np.ones((1, 4, 4), "float32")}
+        >>> graph = onnx.helper.make_graph(
+        ...     [onnx.helper.make_node("RNN", ["x", "W", "R"], ["y"], name="encoder")],
+        ...     "example",
+        ...     [onnx.helper.make_tensor_value_info("x", 1, [7, 2, 3])],
+        ...     [onnx.helper.make_tensor_value_info("y", 1, [7, 1, 2, 4])],
+        ...     [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+        ... )
+        >>> all_weights = dnnffi.RNNWeights.all_from_onnx(onnx.helper.make_model(graph))
+        >>> {name: weights.spec.mode for name, weights in all_weights.items()}
+        {'encoder': 'rnn_tanh'}
+        """
+        return {name: cls._of(found, backend) for name, found in onnx_model.read_all(model)}
 
     def to_onnx(self) -> tuple[Any, Any, Any]:
         """W, R and B of an operator, or lists of these of several layers; B None without biases.

@@ -105,25 +105,35 @@ def read_nodes(nodes: Any, initializers: object, mode: object) -> Network:
             f"initializers must be a mapping of names to arrays; got {type(initializers).__name__}"
         )
     layers = nodes if isinstance(nodes, list | tuple) else [nodes]
-    found = [_mode_of_node(node) for node in layers]
+    return read_layers([(node, initializers) for node in layers], mode, is_mapping=True)
+
+
+def read_layers(
+    layers: Sequence[tuple[Any, Mapping[Any, Any]]], mode: object, *, is_mapping: bool
+) -> Network:
+    """Read the network of nodes, one for each layer, each with its constants by name.
+
+    ``is_mapping`` says that the caller of dnnffi gave the constants, for messages.
+    """
+    found = [_mode_of_node(node) for node, _ in layers]
     if any(one != found[0] for one in found):
         modes = ", ".join(dict.fromkeys(found))
         raise ValueError(f"nodes must be of one mode; got {modes}")
     if mode is not None and check_mode(mode) != found[0]:
         raise ValueError(f"mode is {mode!r}; the node is {found[0]!r}")
     cells = []
-    for node in layers:
+    for node, constants in layers:
         inputs = _inputs(node)
         names = [inputs.get(name, "") for name in "WRB"]
-        missing = [name or "W or R" for name in names[:2] if name not in initializers]
-        missing += [name for name in names[2:] if name and name not in initializers]
+        missing = [name or "W or R" for name in names[:2] if name not in constants]
+        missing += [name for name in names[2:] if name and name not in constants]
         if missing:
             raise ValueError(f"initializers have no {listed(missing)}, which the node reads")
-        values = [initializers[name] if name else None for name in names]
+        values = [constants[name] if name else None for name in names]
         layer = _layer([clipped(name) for name in names], values, found[0])
         attributes = _attributes(node)
         _check_attributes(node.op_type, attributes, found[0], layer)
-        _check_other_inputs(inputs, initializers, attributes.get("layout", 0))
+        _check_other_inputs(inputs, constants, attributes.get("layout", 0), is_mapping)
         cells.append(layer)
     return network(found[0], cells)
 
@@ -211,9 +221,9 @@ def _inputs(node: Any) -> dict[str, str]:
 
 
 def _check_other_inputs(
-    inputs: Mapping[str, str], initializers: Mapping[Any, Any], layout: int
+    inputs: Mapping[str, str], constants: Mapping[Any, Any], layout: int, is_mapping: bool
 ) -> None:
-    """``ValueError`` for an initializer that decides what the node computes, besides W, R and B.
+    """``ValueError`` for a constant that decides what the node computes, besides W, R and B.
 
     An initial state of zeros and an empty array of lengths are what a node without them has.
     """
@@ -223,23 +233,28 @@ def _check_other_inputs(
         )
     for one in ("initial_h", "initial_c", "sequence_lens"):
         name = inputs.get(one)
-        if name is None or name not in initializers:
+        if name is None or name not in constants:
             continue
-        value = computable(f"{one} ({clipped(name)})", initializers[name])
-        pop = f"initializers.pop({clipped(repr(name))})"
+        value = computable(f"{one} ({clipped(name)})", constants[name])
+        shown = clipped(repr(name))
+        if is_mapping:
+            what, removal = f"initializer {shown}", "Take {} out of the mapping"
+            found = f"initializers.pop({shown})"
+        else:
+            what, found = f"constant {shown}", "its value"
+            removal = "Read the node by from_onnx(node, initializers) without {}"
         if one == "sequence_lens":
             if 0 not in value.shape:
                 raise ValueError(
-                    f"sequence_lens: the node has lengths, the initializer {clipped(repr(name))}, "
-                    f"which are no weights. Take them out of the mapping and pass them to the "
-                    f"call: lengths={pop}"
+                    f"sequence_lens: the node has lengths, the {what}, which are no weights. "
+                    f"{removal.format('them')} and pass them to the call: lengths={found}"
                 )
         elif bool((value != 0).any()):
             swapped = ".swapaxes(0, 1), because the node has layout=1" if layout else ""
             raise ValueError(
-                f"{one}: the node begins from the initializer {clipped(repr(name))}, which is not "
-                f"zero; weights have no state. Take it out of the mapping and pass it to the "
-                f"call, in hx: {one} = {pop}{swapped}"
+                f"{one}: the node begins from the {what}, which is not zero; weights have no "
+                f"state. {removal.format('it')} and pass it to the call, in hx: {one} = "
+                f"{found}{swapped}"
             )
 
 
