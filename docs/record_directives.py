@@ -13,9 +13,9 @@ dnnffi's own kernels, ``stream-aims``, ``stream-bench`` and ``stream-figure`` th
 changing length, ``caller-aims`` and ``caller-bench`` what a call costs through each entry,
 ``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``,
 ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
-compared with dnnffi's. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
-``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
-computes.
+compared with dnnffi's, ``voice-activity`` the times of an example compared with onnxruntime. Where
+there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data of the
+code, ``loss-figure`` the losses that the code of its page computes.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ from records import (
     SAME_GRAPHS_HEAD,
     TARGET_HEAD,
     UNTUNED_HEAD,
+    VOICE_HEAD,
     VULKAN_HEAD,
     VULKAN_PARTS_HEAD,
     bench_rows,
@@ -79,6 +80,7 @@ from records import (
     stress_text,
     target_rows,
     untuned_rows,
+    voice_rows,
     vulkan_bounds,
     vulkan_parts,
     vulkan_rows,
@@ -258,6 +260,13 @@ class CallParts(Rows):
     """``call-parts``."""
 
     file, head, rows = "call_overhead.json", PART_HEAD, staticmethod(part_rows)
+
+
+class VoiceActivity(Rows):
+    """``voice-activity``, of a GPU with its file."""
+
+    optional_arguments = 1
+    file, head, rows = "voice_activity.json", VOICE_HEAD, staticmethod(voice_rows)
 
 
 class FirstCall(Rows):
@@ -675,6 +684,7 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("text-record", TextRecord)
     app.add_directive("call-overhead", CallOverhead)
     app.add_directive("call-parts", CallParts)
+    app.add_directive("voice-activity", VoiceActivity)
     app.add_directive("first-call", FirstCall)
     app.add_directive("tuning-report", TuningReport)
     app.add_directive("bench-gain", BenchGain)

@@ -129,6 +129,33 @@ def _us(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.1f}"
 
 
+VOICE_HEAD = ("Silero VAD, chunks of 32 ms", "dnnffi", "onnxruntime")
+
+
+def voice_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the times of a chunk of one stream, and the throughput of many."""
+    times = record["chunk_us"]
+    peer = times.get("onnxruntime", {})
+    streams = record["streams"]
+    rows = [
+        (f"one stream, {which}, µs a chunk", f"{times['dnnffi'][which]:.0f}", _whole(peer, which))
+        for which in ("minimum", "median")
+    ]
+    return [
+        *rows,
+        (f"{streams['count']} streams, ms a chunk", f"{streams['chunk_ms']:.2f}", NOT_MEASURED),
+        (
+            f"{streams['count']} streams, hours of audio a second",
+            f"{streams['hours_per_second']:.2f}",
+            NOT_MEASURED,
+        ),
+    ]
+
+
+def _whole(values: dict[str, float], name: str) -> str:
+    return f"{values[name]:.0f}" if name in values else NOT_MEASURED
+
+
 FIRST_HEAD = ("Network", "Calls", "First, s", "Longest, s", "All 60, s", "Last, ms")
 
 

@@ -329,8 +329,8 @@ class RNNWeights(Generic[ArrayT]):
         Raises ``ImportError`` without the package onnx, ``OSError`` if a file cannot be read or is
         not a regular file, and ``ValueError`` naming the node if it is another function than
         dnnffi's, as in `from_onnx`, which reads one node; if its weights depend on an input or
-        need an operator that is not evaluated; if the model is damaged; and if the constants are
-        larger than 64 times the model. Otherwise as `from_torch`.
+        need an operator that is not evaluated; if the model is damaged; and if its constants would
+        take far more memory than the model. Otherwise as `from_torch`.
 
         Examples
         --------

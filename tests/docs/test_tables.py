@@ -70,6 +70,24 @@ def test_runs_under_the_sanitizer_are_shown_with_their_errors():
         assert text.startswith(f"{run['result']} (")
 
 
+def test_the_times_of_voice_activity_are_shown():
+    record = read("voice_activity.json")
+    *stream, chunk, hours = records["voice_rows"](record)
+    for row, which in zip(stream, ("minimum", "median"), strict=True):
+        times = record["chunk_us"]
+        expected = [times[name][which] for name in ("dnnffi", "onnxruntime")]
+        assert numbers(*row[1:]) == nearly(expected, 0)
+    assert numbers(*chunk) == nearly([1000, record["streams"]["chunk_ms"]], 2)
+    assert numbers(*hours) == nearly([1000, record["streams"]["hours_per_second"]], 2)
+
+
+def test_a_device_without_onnxruntime_is_shown():
+    record = read("voice_activity.json")
+    of_gpu = record | {"chunk_us": {"dnnffi": {"minimum": 50.0, "median": 51.0}}}
+    rows = records["voice_rows"](of_gpu)
+    assert [row[1:] for row in rows[:2]] == [("50", "not measured"), ("51", "not measured")]
+
+
 def test_the_host_cost_of_calls_is_shown():
     rows = read("call_overhead.json")["rows"]
     found = records["overhead_rows"]({"rows": rows})

@@ -125,6 +125,7 @@ RECORDS = {
         "same_graphs.json": (*_NETWORKS, "bench"),
         "stream.json": (*_NETWORKS, "torch", "bench", "bench-streams"),
         "stream_conv.json": (*_CONVOLUTIONS, "torch", "bench", "bench-streams"),
+        "voice_activity.json": (*_RNN, *_CONVOLUTION, "reference"),
         "vulkan.json": _VULKAN,
         "vulkan_gpu.json": _VULKAN,
     }.items()
