@@ -165,17 +165,24 @@ class RNNWeights(Generic[ArrayT]):
     def from_torch(
         cls,
         state_dict: Mapping[str, Any],
-        mode: Mode,
+        mode: Mode | None = None,
         *,
-        prefix: str = "",
+        prefix: str | Sequence[str] | None = None,
+        names: Mapping[str, str] | None = None,
         backend: LayoutOf = None,
     ) -> Self:
         """Copy weights under the names that ``torch.nn.LSTM``, ``GRU`` and ``RNN`` give them.
 
         ``state_dict`` has ``weight_ih_l0`` [G*H, I], ``weight_hh_l0`` [G*H, O], and so on, in any
-        order; of a whole model's, those that begin with ``prefix``, as "encoder.". Layers,
-        directions, biases, projection and dtype are inferred; ``mode`` is "lstm", "gru",
-        "rnn_tanh" or "rnn_relu", the last two by ``nonlinearity``, which the arrays do not show.
+        order, or those of a cell without ``_l0``, as ``LSTMCell``, ``GRUCell`` and ``RNNCell`` name
+        them. Layers, directions, biases, projection and dtype are inferred, and so is ``mode`` of
+        an LSTM or GRU; of an RNN it is "rnn_tanh" or "rnn_relu", by ``nonlinearity``, which the
+        arrays do not show.
+
+        Of a whole model's names, ``prefix`` says which begin those of the network, as "encoder.";
+        it may be left out if the model has one network only. A list of prefixes stacks networks or
+        cells, the first one first. Names that are not PyTorch's are given by a mapping, as
+        ``names={"enc_w_ih": "weight_ih_l0", ...}``: these arrays are taken and no others.
 
         As in all methods from another format, the arrays are NumPy's, CuPy's or any that dnnffi
         takes, and the buffer is made on their device, in the layout of ``backend``: "cudnn",
@@ -190,10 +197,10 @@ class RNNWeights(Generic[ArrayT]):
         ...     "weight_hh_l0": np.ones((12, 4), np.float32),
         ...     "weight_ih_l0": np.ones((12, 3), np.float32),
         ... }
-        >>> dnnffi.RNNWeights.from_torch(state_dict, "gru").spec.input_size
-        3
+        >>> dnnffi.RNNWeights.from_torch(state_dict).spec.mode
+        'gru'
         """
-        return cls._of(torch.read(state_dict, mode, prefix), backend)
+        return cls._of(torch.read(state_dict, mode, prefix, names), backend)
 
     @classmethod
     def from_keras(
@@ -206,6 +213,8 @@ class RNNWeights(Generic[ArrayT]):
         backend: LayoutOf = None,
     ) -> Self:
         """Copy the weights of Keras's LSTM, GRU, SimpleRNN, Bidirectional or RNN layers.
+
+        Also of CuDNNLSTM and CuDNNGRU, whose bias has both biases in one row, [2*G*H].
 
         ``weights`` is the layer, or a list of layers. Its settings are then checked: those with
         which Keras computes something else are refused with ``ValueError``, as other activations,
@@ -475,13 +484,40 @@ class RNNWeights(Generic[ArrayT]):
         files.save(path, self.spec, arrays)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, backend: LayoutOf = None) -> Self:
-        """The weights in a file that `save` wrote, on the host, in the layout of ``backend``.
+    def load(
+        cls,
+        path: str | PathLike[str],
+        mode: Mode | None = None,
+        *,
+        prefix: str | Sequence[str] | None = None,
+        names: Mapping[str, str] | None = None,
+        backend: LayoutOf = None,
+    ) -> Self:
+        """Read weights from a file, to the host, into the layout of ``backend``.
 
-        None is the default, cuDNN's. Nothing is unpickled or decompressed, and the shapes are
-        compared with the spec before the data is read. Raises ``ValueError`` naming the file if it
-        is damaged, truncated, or not by `save`; npz has checksums of the data, safetensors none.
-        Raises ``OSError`` naming the file if it cannot be read or is not a regular file.
+        The suffix of ``path`` names the format:
+
+        * .npz and .safetensors, which `save` writes, and those of other programs;
+        * .pt and .pth, the state of a module or model that ``torch.save`` wrote (needs PyTorch,
+          which reads them with ``weights_only=True``; TorchScript archives are refused);
+        * .h5, .hdf5 and .keras, weights or models that Keras saved (needs the package h5py).
+
+        Arrays have PyTorch's names, as in `from_torch`, or Keras's: in HDF5 the paths of variables,
+        as "lstm_1/lstm_1/kernel:0". ``mode``, ``prefix`` and ``names`` are those of `from_torch`;
+        in ``names``, arrays of Keras are called "kernel", "recurrent_kernel" and "bias". A file
+        with several networks is refused without ``prefix``, with a list of the prefixes in it.
+        Names of containers in a file of PyTorch are joined by dots, "model_state.lstm.".
+
+        If a file has the config of a Keras model, settings that are computed in another way are
+        refused, as in `from_keras`. A file of weights alone does not show them: the result is right
+        for Keras's defaults, and Keras before 2.3 is refused, as its default was "hard_sigmoid".
+        With ``names``, settings are not looked at.
+
+        Only regular files are read. No code in them is run, nothing is unpickled except by PyTorch,
+        and nothing is decompressed; shapes are compared before data is read, of PyTorch's files
+        after. Raises ``ValueError`` naming the file if it is damaged, truncated or has no such
+        network, ``OSError`` naming it if it cannot be read or is not a regular file, and
+        ``ImportError`` with the command that installs what is missing.
 
         Examples
         --------
@@ -492,8 +528,13 @@ class RNNWeights(Generic[ArrayT]):
         >>> weights.save("net.npz")
         >>> dnnffi.RNNWeights.load("net.npz").backend
         'cudnn'
+        >>> arrays = {"enc_w_ih": np.ones((12, 3)), "enc_w_hh": np.ones((12, 4))}
+        >>> np.savez("model.npz", **arrays, head=np.ones((2, 4)))
+        >>> names = {"enc_w_ih": "weight_ih_l0", "enc_w_hh": "weight_hh_l0"}
+        >>> dnnffi.RNNWeights.load("model.npz", names=names).spec.mode
+        'gru'
         """
-        return cls._of(files.load(path), backend)
+        return cls._of(files.load(path, mode, prefix, names), backend)
 
     def unpack(self, arrays: Sequence[ArrayT]) -> None:
         """Copy the weights into ``arrays``, which have PyTorch's order, shapes and dtype.

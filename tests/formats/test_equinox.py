@@ -89,7 +89,7 @@ def without(mode, *names):
         (without("gru", "weight_hh"), "cell must be .*; this dict has no weight_hh$"),
         (  # of torch.nn.LSTMCell
             without("lstm", "bias") | {"bias_ih": np.zeros(16), "bias_hh": np.zeros(16)},
-            "cell has unexpected names: bias_ih, bias_hh$",
+            "cell has unexpected names: bias_ih, bias_hh; PyTorch's cells have .*from_torch$",
         ),
         (without("gru", "bias"), "cell has bias_n but no bias$"),
         (without("gru", "bias_n"), "cell has bias but no bias_n$"),

@@ -260,7 +260,7 @@ def test_a_gru_of_two_units_has_kernels_that_look_like_biases():
             "bidirectional is False; weights are those of two directions$",
         ),
         (flat([arrays_of("lstm")] * 2), False, r"layer 1, direction 0: w_ih must have shape"),
-        (flat([arrays_of("lstm")] * 3), False, "weights must have kernel, .*; got 9 arrays$"),
+        (flat([arrays_of("lstm")] * 3), False, "weights: these 9 arrays look like model.get_w"),
     ],
 )
 def test_directions_that_the_arrays_do_not_have_are_refused(weights, bidirectional, message):
@@ -271,3 +271,71 @@ def test_directions_that_the_arrays_do_not_have_are_refused(weights, bidirection
 def test_bidirectional_is_a_flag():
     with pytest.raises(TypeError, match=r"^bidirectional must be True or False; got 1$"):
         RNNWeights.from_keras(arrays_of("lstm"), "lstm", bidirectional=1)
+
+
+def cudnn_arrays_of(mode, inputs=3, hidden=5):
+    """Arrays of CuDNNLSTM or CuDNNGRU, and the same weights as its other layers have them.
+
+    As tf_keras converts them, written down without its code.
+    """
+    rng = np.random.default_rng(0)
+    gates = {"lstm": 4, "gru": 3}[mode]
+    matrices = (
+        rng.uniform(-1, 1, (gates, hidden, inputs)),
+        rng.uniform(-1, 1, (gates, hidden, hidden)),
+    )
+    biases = rng.uniform(-1, 1, (2, gates * hidden))
+    # What cuDNN reads, row by row, is the memory of a gate's block.
+    cudnn = [
+        np.hstack([one.reshape(inputs, hidden) for one in matrices[0]]),
+        np.hstack(list(matrices[1])),
+        biases.ravel(),
+    ]
+    usual = [np.hstack([one.T for one in some]) for some in matrices]
+    return cudnn, [*usual, biases if mode == "gru" else biases.sum(axis=0)]
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_arrays_of_cudnn_layers_are_converted(mode):
+    cudnn, usual = cudnn_arrays_of(mode)
+    found, expected = RNNWeights.from_keras(cudnn, mode), RNNWeights.from_keras(usual, mode)
+    x = np.random.default_rng(1).standard_normal((4, 2, 3))
+    call = getattr(dnnffi, mode)
+    np.testing.assert_allclose(call(x, None, found)[0], call(x, None, expected)[0], atol=1e-14)
+    np.testing.assert_array_equal(
+        found.to_torch()["weight_hh_l0"], expected.to_torch()["weight_hh_l0"]
+    )
+
+
+def test_both_biases_of_a_cudnn_layer_are_kept():
+    cudnn, _ = cudnn_arrays_of("lstm")
+    state = RNNWeights.from_keras(cudnn, "lstm").to_torch()
+    found = np.concatenate([state["bias_ih_l0"], state["bias_hh_l0"]])
+    np.testing.assert_array_equal(found, cudnn[2])
+
+
+def test_a_bidirectional_cudnn_layer_is_one_of_two_directions():
+    cudnn, _ = cudnn_arrays_of("gru")
+    assert RNNWeights.from_keras([*cudnn, *cudnn], "gru").spec.bidirectional
+
+
+def test_a_simple_rnn_has_no_bias_of_two_rows():
+    arrays = [np.zeros((3, 5)), np.zeros((5, 5)), np.zeros(10)]
+    with pytest.raises(ValueError, match=r"^weights: bias must have shape \(5,\); got \(10,\)$"):
+        RNNWeights.from_keras(arrays, "rnn_tanh")
+
+
+@pytest.mark.parametrize(
+    ("extra", "layers"),
+    [
+        ([np.zeros((9, 3))], r"weights\[1:4\]"),
+        ([np.zeros((9, 3)), np.zeros((7, 3)), np.zeros(3)], r"weights\[3:6\]"),
+    ],
+)
+def test_the_arrays_of_a_whole_model_are_recognised(extra, layers):
+    weights = [*extra, *arrays_of("lstm"), np.zeros((5, 2)), np.zeros(2)]
+    message = (
+        rf"^weights: these {len(weights)} arrays look like model.get_weights\(\), .*, {layers}"
+    )
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.from_keras(weights, "lstm")

@@ -78,17 +78,140 @@ def test_of_a_model_the_names_with_the_prefix_count():
     assert RNNWeights.from_torch(state, "gru", prefix="encoder.rnn.").spec == spec
 
 
-def test_the_prefixes_that_there_are_are_named():
-    state = state_of(RNNSpec(mode="gru", input_size=3, hidden_size=5), "encoder.")
-    with pytest.raises(ValueError, match=r"no weight_ih_l0; there is one with prefix='encoder\.'$"):
-        RNNWeights.from_torch(state, "gru")
+def two_networks():
+    encoder = RNNSpec(mode="gru", input_size=3, hidden_size=5)
+    decoder = RNNSpec(mode="lstm", input_size=2, hidden_size=4, bidirectional=True)
+    return state_of(encoder, "encoder.") | state_of(decoder, "net.decoder."), encoder, decoder
+
+
+def test_the_only_network_of_a_model_needs_no_prefix():
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=5)
+    state = state_of(spec, "net.encoder.") | {"head.weight": np.zeros((2, 5), "float32")}
+    assert RNNWeights.from_torch(state).spec == spec
+
+
+def test_the_prefixes_of_several_networks_are_listed():
+    state, *_ = two_networks()
+    message = r"^state_dict: 2 networks; pass prefix='encoder\.' or prefix='net\.decoder\.'$"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.from_torch(state)
+    with pytest.raises(ValueError, match=r"^state_dict: no network with prefix 'x'; pass prefix='"):
+        RNNWeights.from_torch(state, prefix="x")
+
+
+def test_a_prefix_may_be_the_beginning_of_only_one():
+    state, encoder, decoder = two_networks()
+    assert RNNWeights.from_torch(state, prefix="net.").spec == decoder
+    assert RNNWeights.from_torch(state, prefix="encoder.").spec == encoder
+
+
+def test_the_network_at_the_top_is_taken_by_an_empty_prefix():
+    state, *_ = two_networks()
+    top = RNNSpec(mode="lstm", input_size=1, hidden_size=2)
+    assert RNNWeights.from_torch(state | state_of(top), prefix="").spec == top
+    with pytest.raises(ValueError, match=r"^state_dict: 3 networks; pass prefix='encoder.' or "):
+        RNNWeights.from_torch(state | state_of(top))
+
+
+def test_a_list_of_prefixes_stacks_networks():
+    first = RNNSpec(mode="gru", input_size=3, hidden_size=5, num_layers=2)
+    second = RNNSpec(mode="gru", input_size=5, hidden_size=5)
+    state = state_of(first, "a.") | state_of(second, "b.", seed=1)
+    weights = RNNWeights.from_torch(state, prefix=["a.", "b."])
+    assert weights.spec == RNNSpec(mode="gru", input_size=3, hidden_size=5, num_layers=3)
+    for found, expected in zip(weights.arrays(), state.values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_stacked_networks_are_of_one_mode():
+    state, *_ = two_networks()
+    with pytest.raises(ValueError, match=r"^layers must be of one mode; got gru, lstm$"):
+        RNNWeights.from_torch(state, prefix=["encoder.", "net.decoder."])
 
 
 def test_what_is_there_instead_is_named():
-    with pytest.raises(ValueError, match=r"^state_dict has no weight_ih_l0; its names are kernel$"):
+    message = r"^state_dict: no weights of an RNN .*; its names are kernel$"
+    with pytest.raises(ValueError, match=message):
         RNNWeights.from_torch({"kernel": np.zeros((3, 5))}, "gru")
     with pytest.raises(ValueError, match=r"its names are none$"):
         RNNWeights.from_torch({}, "gru")
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_names_of_a_cell_are_a_layer(mode, bias):
+    spec = RNNSpec(mode=mode, input_size=3, hidden_size=5, bias=bias)
+    state = {name.removesuffix("_l0"): one for name, one in state_of(spec, "net.cell.").items()}
+    weights = RNNWeights.from_torch(state, mode)
+    assert weights.spec == spec
+    for found, expected in zip(weights.arrays(), state.values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_cells_are_stacked_by_their_prefixes():
+    spec = RNNSpec(mode="lstm", input_size=5, hidden_size=5, num_layers=2)
+    first = RNNSpec(mode="lstm", input_size=5, hidden_size=5)
+    state = {
+        name.removesuffix("_l0"): one
+        for at in (0, 1)
+        for name, one in state_of(first, f"cells.{at}.", seed=at).items()
+    }
+    assert RNNWeights.from_torch(state, prefix=["cells.0.", "cells.1."]).spec == spec
+
+
+def test_a_cell_with_other_arrays_is_refused():
+    state = {"weight_ih": np.zeros((20, 3)), "weight_hh": np.zeros((20, 5)), "bias": np.zeros(20)}
+    with pytest.raises(ValueError, match=r"^state_dict: unexpected: bias$"):
+        RNNWeights.from_torch(state)
+
+
+@pytest.mark.parametrize("proj_size", [0, 2])
+def test_the_mode_is_seen_in_the_shapes(proj_size):
+    assert RNNWeights.from_torch(lstm_state(proj_size=proj_size)).spec.mode == "lstm"
+    assert RNNWeights.from_torch(lstm_state(mode="gru")).spec.mode == "gru"
+
+
+def test_the_nonlinearity_is_not_seen_in_the_shapes():
+    message = r"^weight_ih_l0 has shape \(5, 3\), .*: pass mode='rnn_tanh' or mode='rnn_relu'$"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.from_torch(lstm_state(mode="rnn_relu"))
+
+
+def test_shapes_of_no_mode_are_refused():
+    state = {"weight_ih": np.zeros((10, 3)), "weight_hh": np.zeros((10, 5))}
+    with pytest.raises(ValueError, match=r"^weight_ih has shape \(10, 3\), and shapes do not show"):
+        RNNWeights.from_torch(state)
+
+
+OWN_NAMES = {"w": "weight_ih_l0", "r": "weight_hh_l0", "bw": "bias_ih_l0", "br": "bias_hh_l0"}
+
+
+def own_state():
+    state = dict(zip(OWN_NAMES, lstm_state().values(), strict=True))
+    return state | {"head": np.zeros((2, 5))}
+
+
+def test_a_mapping_of_names_selects_and_renames():
+    weights = RNNWeights.from_torch(own_state(), names=OWN_NAMES)
+    for found, expected in zip(weights.arrays(), lstm_state().values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix", "error", "message"),
+    [
+        (["w"], None, TypeError, r"names must be a mapping of str to str; got \['w'\]$"),
+        ({"w": 1}, None, TypeError, r"names must be a mapping of str to str; got "),
+        (OWN_NAMES, "", ValueError, "names has whole names: pass either names or prefix$"),
+        (OWN_NAMES | {"q": "x"}, None, ValueError, "state_dict: missing: q; its names are w, r, "),
+        (OWN_NAMES | {"w": "weight_hh_l0"}, None, ValueError, "names gives several arrays one na"),
+        (OWN_NAMES | {"head": "head"}, None, ValueError, "state_dict: unexpected: head$"),
+        ({"w": "weight_ih_l0"}, None, ValueError, "state_dict: missing: weight_hh_l0$"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_is_refused(names, prefix, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        RNNWeights.from_torch(own_state(), names=names, prefix=prefix)
 
 
 def test_missing_and_unexpected_names_are_listed():
@@ -140,7 +263,6 @@ def test_a_layer_of_another_width_is_named():
             "state_dict must have names that are str; got 3$",
         ),
         ((lstm_state(), "LSTM"), ValueError, "mode must be one of lstm, gru, .*; got 'LSTM'"),
-        ((lstm_state(), None), ValueError, "mode must be one of .*; got None"),
         ((lstm_state() | {"bias_ih_l0": [0]}, "lstm"), TypeError, "bias_ih_l0 must be a NumPy"),
         (
             (lstm_state() | {"bias_ih_l0": np.zeros(20)}, "lstm"),
@@ -170,8 +292,9 @@ def test_what_is_refused(arguments, error, message):
 
 
 def test_prefix_and_backend_are_checked():
-    with pytest.raises(TypeError, match=r"^prefix must be a str; got NoneType$"):
-        RNNWeights.from_torch(lstm_state(), "lstm", prefix=None)
+    for prefix in (3, [], ["a.", 3]):
+        with pytest.raises(TypeError, match=r"^prefix must be a str, or a list of them; got "):
+            RNNWeights.from_torch(lstm_state(), "lstm", prefix=prefix)
     with pytest.raises(ValueError, match=r"^backend must be one of cudnn, miopen, torch; got 'x'$"):
         RNNWeights.from_torch(lstm_state(), "lstm", backend="x")
 

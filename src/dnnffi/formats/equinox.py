@@ -55,7 +55,9 @@ def _cell(name: str, cell: Any) -> tuple[Mode, Cell]:
             f"{' and no '.join(missing)}"
         )
     if unexpected:
-        raise ValueError(f"{name} has unexpected names: {listed(unexpected)}")
+        is_torch = {"bias_ih", "bias_hh"} & set(unexpected)
+        advice = "; PyTorch's cells have them: use RNNWeights.from_torch" if is_torch else ""
+        raise ValueError(f"{name} has unexpected names: {listed(unexpected)}{advice}")
     arrays = {
         field: named(f"{name}.{field}", fields[field])
         for field in _ARRAYS

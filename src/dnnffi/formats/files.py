@@ -1,4 +1,8 @@
-"""Weights on disk: npz and safetensors, with PyTorch's names and the spec as metadata."""
+"""Weights on disk: files that `save` wrote, and those of other programs.
+
+A reader for each format gives the shapes and dtypes of named arrays before their data. A network is
+found by names, checked by its shapes, and only then are its arrays read.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,58 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from reprlib import repr as brief
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from dnnffi import files
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
-from dnnffi.formats import torch
+from dnnffi.formats import keras_names, torch
+from dnnffi.formats.hdf5 import HDF5Reader, KerasReader
 from dnnffi.formats.network import Network
 from dnnffi.formats.npz import NpzReader, to_npz
+from dnnffi.formats.outline import Description
+from dnnffi.formats.prefixes import chosen, joined, renamed
 from dnnffi.formats.safetensors import SafetensorsReader, to_safetensors
+from dnnffi.formats.torch_file import TorchReader
 from dnnffi.spec.rnn import RNNSpec
 
 KEY = "dnnffi.RNNSpec"
 """The name of the spec, as JSON: in the metadata of safetensors, an entry of an npz."""
 
-_READERS: dict[str, type[NpzReader] | type[SafetensorsReader]] = {
+
+class Reader(Protocol):
+    """The arrays of an open file, and what it says about them."""
+
+    outlines: dict[str, NDArray]
+    """By name, an array of the shape and dtype that takes no memory."""
+    description: Description
+    """What the file says about layers of Keras."""
+
+    def array(self, name: str) -> NDArray:
+        """Read an array."""
+        ...
+
+    def text(self, name: str) -> str | None:
+        """Return a text; None if there is none of this name."""
+        ...
+
+
+class _ReaderClass(Protocol):
+    def __call__(self, file: BinaryIO, /) -> Reader: ...
+
+
+_SAVED_SUFFIXES = (".npz", ".safetensors")
+
+_READERS: dict[str, _ReaderClass] = {
     ".npz": NpzReader,
     ".safetensors": SafetensorsReader,
+    ".pt": TorchReader,
+    ".pth": TorchReader,
+    ".h5": HDF5Reader,
+    ".hdf5": HDF5Reader,
+    ".keras": KerasReader,
 }
 
 
@@ -36,9 +74,9 @@ def save(path: object, spec: RNNSpec, arrays: Mapping[str, NDArray]) -> None:
     The file is written as a whole or not at all, as `dnnffi.files.write` describes. If ``path`` is
     a link, the file that it leads to is replaced.
     """
-    target, suffix = _path(path)
+    target = _path(path, _SAVED_SUFFIXES)
     text = json.dumps(asdict(spec))
-    if suffix == ".npz":
+    if target.suffix == ".npz":
         # NumPy's files have no bfloat16: its bits are stored, and the spec has the dtype.
         bits = {
             name: array.view(np.uint16) if array.dtype.name == "bfloat16" else array
@@ -49,38 +87,78 @@ def save(path: object, spec: RNNSpec, arrays: Mapping[str, NDArray]) -> None:
         files.write(target, to_safetensors(arrays, {KEY: text}), follow_link=True)
 
 
-def load(path: object) -> Network:
-    """Read the network in a file that `save` wrote.
+def load(path: object, mode: object = None, prefix: object = None, names: object = None) -> Network:
+    """Read a network from a file, as `RNNWeights.load` describes.
 
-    The network is checked by the headers of its arrays before their data is read. Raises
-    ``ValueError`` naming any other file, ``OSError`` naming what is not a regular file.
+    Raises ``ValueError`` naming the file if it is damaged or does not have the network that is
+    asked for, ``OSError`` naming what is not a regular file, ``ImportError`` with the command that
+    installs the package which reads it.
     """
-    source, suffix = _path(path)
+    source = _path(path, tuple(_READERS))
     with files.open_regular(source) as file:
         with _damage_of(source):
-            reader = _READERS[suffix](file)
+            reader = _READERS[source.suffix](file)
             text = reader.text(KEY)
-        if text is None:
-            raise ValueError(
-                f"{source} was not written by RNNWeights.save: it has no entry {KEY!r}. For "
-                f"weights under PyTorch's names read it with its own library, and give what it "
-                f"returns to RNNWeights.from_torch"
-            )
         try:
-            spec = _spec(text)
-            outlines = {
-                name: _restored(outline, spec)
-                for name, outline in reader.outlines.items()
-                if name != KEY
-            }
-            outlined = torch.read(outlines, spec.mode)
+            spec = None if text is None else _spec(text, mode)
+            found_mode = mode if spec is None else spec.mode
+
+            def network(arrays: Mapping[str, NDArray]) -> Network:
+                return _network(arrays, found_mode, prefix, names, reader.description)
+
+            outlines = {name: one for name, one in reader.outlines.items() if name != KEY}
+            outlined = network(_Arrays(outlines, outlines.__getitem__, spec))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{source}: {error}") from error
-        if outlined.spec != spec:
+        if spec not in (None, outlined.spec):
             raise ValueError(f"{source}: its arrays are those of {outlined.spec}; it says {spec}")
-        names = torch.write(spec, outlined.arrays)
         with _damage_of(source):
-            return Network(spec, [_restored(reader.array(name), spec) for name in names])
+            return network(_Arrays(outlines, reader.array, spec))
+
+
+class _Arrays(Mapping[str, NDArray]):
+    """Arrays that are made when they are looked up."""
+
+    def __init__(self, names: Mapping[str, NDArray], make: Any, spec: RNNSpec | None) -> None:
+        self._names, self._make = names, make
+        # An npz that `save` wrote has the bits of bfloat16.
+        self._has_bits = spec is not None and spec.dtype == "bfloat16"
+
+    def __getitem__(self, name: str) -> NDArray:
+        array: NDArray = self._make(name)
+        if self._has_bits and array.dtype == np.uint16:
+            return array.view(dtype_object("bfloat16"))
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+
+def _network(
+    arrays: Mapping[str, NDArray],
+    mode: object,
+    prefix: object,
+    names: object,
+    description: Description,
+) -> Network:
+    """Return the network under names of PyTorch or Keras."""
+    arrays = renamed("", arrays, prefix, names)
+    of_keras = keras_names.find(arrays)
+    prefixes = chosen("", arrays, [*torch.find(arrays), *of_keras], prefix)
+    return joined(
+        [
+            keras_names.read_layers(arrays, of_keras[one], mode, None if names else description)
+            if one in of_keras
+            else torch.read_layers("", arrays, one, mode)
+            for one in prefixes
+        ]
+    )
 
 
 @contextmanager
@@ -91,20 +169,14 @@ def _damage_of(source: Path) -> Iterator[None]:
     except (ImportError, MemoryError):
         raise
     except Exception as error:
-        # zipfile, zlib, json and NumPy have a dozen kinds of errors for damaged files.
+        # zipfile, zlib, json, NumPy, h5py and PyTorch have many kinds of errors for damaged files.
         raise ValueError(
             f"{source} is not a whole {source.suffix[1:]} file of plain arrays: {error}"
         ) from error
 
 
-def _restored(array: NDArray, spec: RNNSpec) -> NDArray:
-    """Return an array of a file with the dtype of the spec: bfloat16 of its bits in an npz."""
-    if spec.dtype == "bfloat16" and array.dtype == np.uint16:
-        return array.view(dtype_object("bfloat16"))
-    return array
-
-
-def _spec(text: str) -> RNNSpec:
+def _spec(text: str, mode: object) -> RNNSpec:
+    """Return the spec that a file says; ``ValueError`` if it has another mode than asked for."""
     try:
         entries = files.parse_json(text)
     except (ValueError, RecursionError) as error:
@@ -114,13 +186,17 @@ def _spec(text: str) -> RNNSpec:
         raise ValueError(
             f"{KEY} must have the entries {', '.join(sorted(names))}; got {brief(entries)}"
         )
-    return RNNSpec(**entries)
+    spec = RNNSpec(**entries)
+    if mode not in (None, spec.mode):
+        raise ValueError(f"mode is {brief(mode)}; the file has weights of {spec.mode!r}")
+    return spec
 
 
-def _path(path: object) -> tuple[Path, str]:
+def _path(path: object, suffixes: tuple[str, ...]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a str or a path; got {type(path).__name__}")
     found = Path(os.fsdecode(path))
-    if found.suffix not in (".npz", ".safetensors"):
-        raise ValueError(f"path must end in .npz or .safetensors; got {str(found)!r}")
-    return found, found.suffix
+    if found.suffix not in suffixes:
+        *first, last = suffixes
+        raise ValueError(f"path must end in {', '.join(first)} or {last}; got {str(found)!r}")
+    return found

@@ -113,12 +113,14 @@ def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
     errors: list[Exception] = []
     for cells in readings:
         try:
-            checked = [[_cell(where, arrays, mode) for where, arrays in layer] for layer in cells]
+            checked = [
+                [read_cell(where, arrays, mode) for where, arrays in layer] for layer in cells
+            ]
             fitting.append(network(mode, checked))
         except (TypeError, ValueError) as error:
             errors.append(error)
     if not fitting:
-        raise errors[0]
+        raise _of_whole_model(mode, readings[0]) or errors[0]
     if len(fitting) > 1:
         shown = " or ".join(
             f"{one.spec.num_layers} layer(s) of {one.spec.num_directions} direction(s) "
@@ -133,6 +135,31 @@ def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
     return fitting[0]
 
 
+def _of_whole_model(mode: Mode, reading: Reading) -> ValueError | None:
+    """An error naming the layers in a list as of ``model.get_weights()``; None for other lists."""
+    if len(reading) != 1:
+        return None
+    values = [value for _, arrays in reading[0] for value in arrays]
+    shapes = [tuple(getattr(value, "shape", ())) for value in values]
+    layers: list[str] = []
+    at = 0
+    while at + 1 < len(shapes):
+        kernel, recurrent, *rest = shapes[at : at + 3]
+        columns = len(GATES[mode]) * recurrent[0] if len(recurrent) == 2 else 0
+        if columns and recurrent[1] == columns and len(kernel) == 2 and kernel[1] == columns:
+            has_bias = bool(rest) and rest[0] in ((columns,), (2, columns), (2 * columns,))
+            layers.append(f"weights[{at}:{at + 2 + has_bias}]")
+            at += 2 + has_bias
+        else:
+            at += 1
+    if not layers or len(shapes) <= 3:
+        return None
+    return ValueError(
+        f"weights: these {len(shapes)} arrays look like model.get_weights(), which lists those of "
+        f"all layers in one row. Pass those of a layer, {' or '.join(layers)}, or several in a list"
+    )
+
+
 def _directions(name: str, layer: Any) -> list[keras_layers.NamedCell]:
     """The arrays of each direction: of a pair, or of what ``Bidirectional`` lists."""
     if not isinstance(layer, list | tuple):
@@ -145,7 +172,11 @@ def _directions(name: str, layer: Any) -> list[keras_layers.NamedCell]:
     return [(name, layer)]
 
 
-def _cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
+def read_cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
+    """The cell with kernel, recurrent kernel and bias, if any, of a layer or of CuDNNLSTM's kind.
+
+    Raises ``TypeError`` or ``ValueError`` naming the array at fault; ``where`` begins its name.
+    """
     if len(values) not in (2, 3):
         raise ValueError(
             f"{where} must have kernel, recurrent kernel and, with use_bias, bias; got "
@@ -175,6 +206,8 @@ def _cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
     if not rest:
         return Cell(gated(kernel.T), gated(recurrent.T))
     bias = rest[0]
+    if is_of_cudnn(recurrent, bias) and mode in keras_layers.CUDNN_LAYERS.values():
+        return _cudnn_cell(kernel, recurrent, bias, order)
     if mode != "gru":
         check_shape(names[2], bias, (columns,))
         return Cell(gated(kernel.T), gated(recurrent.T), gated(bias), zeros_like(bias))
@@ -184,6 +217,31 @@ def _cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
         )
     check_shape(names[2], bias, (2, columns))
     return Cell(gated(kernel.T), gated(recurrent.T), gated(bias[0]), gated(bias[1]))
+
+
+def is_of_cudnn(recurrent: AnyArray, bias: AnyArray | None) -> bool:
+    """Whether arrays are CuDNNLSTM's or CuDNNGRU's, which have two biases in one row, [2*G*H]."""
+    return bias is not None and tuple(bias.shape) == (2 * recurrent.shape[-1],)
+
+
+def _cudnn_cell(
+    kernel: AnyArray, recurrent: AnyArray, bias: AnyArray, order: Sequence[int]
+) -> Cell:
+    """The cell of CuDNNLSTM or CuDNNGRU, whose arrays have the shapes of other layers.
+
+    Their memory is cuDNN's: the block [I, H] of a gate is a matrix [H, I] row by row, and the block
+    [H, H] of the recurrent kernel is not transposed. The input biases of all gates come first. As
+    tf_keras converts them (``hdf5_format._convert_rnn_weights``).
+    """
+    inputs, columns = kernel.shape
+    hidden = recurrent.shape[0]
+    xp = array_module(kernel)
+    blocks = [
+        [block.reshape(hidden, inputs) for block in xp.split(kernel, len(order), axis=1)],
+        xp.split(recurrent, len(order), axis=1),
+    ]
+    w_ih, w_hh = (xp.concatenate([some[at] for at in order]) for some in blocks)
+    return Cell(w_ih, w_hh, reordered(bias[:columns], order), reordered(bias[columns:], order))
 
 
 def write(spec: RNNSpec, arrays: Sequence[AnyArray]) -> list[Any]:

@@ -6,7 +6,7 @@ activations by name only, also those that a user wrote, so the functions themsel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnffi.formats.network import function_name, is_one_of
@@ -16,12 +16,14 @@ from dnnffi.spec.names import Mode
 PACKAGES = ("keras", "tf_keras", "tensorflow")
 
 # Classes that are taken. A subclass may compute anything.
-LAYERS = ("LSTM", "GRU", "SimpleRNN", "RNN")
+LAYERS = ("LSTM", "GRU", "SimpleRNN", "RNN", "CuDNNLSTM", "CuDNNGRU")
 CELLS: dict[str, tuple[Mode, ...]] = {
     "LSTMCell": ("lstm",),
     "GRUCell": ("gru",),
     "SimpleRNNCell": ("rnn_tanh", "rnn_relu"),
 }
+# Layers without a cell of their own, and without activations: they are cuDNN's.
+CUDNN_LAYERS: dict[str, Mode] = {"CuDNNLSTM": "lstm", "CuDNNGRU": "gru"}
 
 # Settings that a layer or cell must have, and why.
 _REQUIRED = {
@@ -61,7 +63,7 @@ def read_layers(name: str, layers: Sequence[Any]) -> tuple[Mode, list[list[Named
         where = f"{name}[{at}]" if len(layers) > 1 else name
         is_last = at == len(layers) - 1
         if is_one_of(layer, ("Bidirectional",), PACKAGES):
-            _check_settings(where, layer)
+            check_settings(where, layer.get_config())
             forward = _cells(f"{where}.forward_layer", layer.forward_layer, False, is_last)
             backward = _cells(f"{where}.backward_layer", layer.backward_layer, True, is_last)
             if not len(forward) == len(backward) == 1:
@@ -90,7 +92,7 @@ def _cells(where: str, layer: Any, go_backwards: bool, is_last: bool) -> list[tu
             f"{_class_name(layer)}, which may compute something else: if its weights are right all "
             f"the same, pass layer.get_weights()"
         )
-    _check_settings(where, layer)
+    check_settings(where, layer.get_config())
     if bool(layer.go_backwards) != go_backwards:
         raise ValueError(
             f"{where} must have go_backwards={go_backwards}; got {brief(layer.go_backwards)}. "
@@ -98,32 +100,106 @@ def _cells(where: str, layer: Any, go_backwards: bool, is_last: bool) -> list[tu
         )
     if not (is_last or layer.return_sequences):
         raise ValueError(f"{where} must have return_sequences=True for the next layer to read")
+    if is_one_of(layer, tuple(CUDNN_LAYERS), PACKAGES):
+        return [(where, layer)]
     if not is_one_of(layer.cell, ("StackedRNNCells",), PACKAGES):
         return [(where, layer.cell)]
-    _check_settings(where, layer.cell)
+    check_settings(where, layer.cell.get_config())
     return [(f"{where}.cell.cells[{at}]", cell) for at, cell in enumerate(layer.cell.cells)]
 
 
 def _mode(where: str, cell: Any) -> Mode:
     """The mode of a cell; ``ValueError`` for another class, setting or activation."""
+    if is_one_of(cell, tuple(CUDNN_LAYERS), PACKAGES):
+        return CUDNN_LAYERS[type(cell).__name__]
     if not is_one_of(cell, tuple(CELLS), PACKAGES):
         raise ValueError(f"{where} must have cells of {', '.join(CELLS)}; got {_class_name(cell)}")
-    _check_settings(where, cell)
-    modes = CELLS[type(cell).__name__]
+    check_settings(where, cell.get_config())
+    packages = (*PACKAGES, "jax")
+    return _mode_with(
+        where,
+        type(cell).__name__,
+        function_name(cell.activation, packages),
+        function_name(getattr(cell, "recurrent_activation", None), packages),
+    )
+
+
+def _mode_with(where: str, cell_class: str, activation: object, recurrent: object) -> Mode:
+    """The mode of a cell of this class; ``ValueError`` for other activations than dnnffi has."""
+    modes = CELLS[cell_class]
     expected = ("tanh", "relu")[: len(modes)]
-    activation = function_name(cell.activation, (*PACKAGES, "jax"))
     if activation not in expected:
-        raise ValueError(f"{where}: activation must be {' or '.join(expected)}; got {activation}")
-    if modes[0] in ("lstm", "gru"):
-        recurrent = function_name(cell.recurrent_activation, (*PACKAGES, "jax"))
-        if recurrent != "sigmoid":
-            raise ValueError(f"{where}: recurrent_activation must be sigmoid; got {recurrent}")
-    return modes[expected.index(activation)]
+        raise ValueError(
+            f"{where}: activation must be {' or '.join(expected)}; got {_shown(activation)}"
+        )
+    if modes[0] in ("lstm", "gru") and recurrent != "sigmoid":
+        raise ValueError(f"{where}: recurrent_activation must be sigmoid; got {_shown(recurrent)}")
+    return modes[expected.index(str(activation))]
 
 
-def _check_settings(where: str, layer: Any) -> None:
+def check_config(where: str, layer: Any, is_backward: bool) -> Mode:
+    """The mode of a layer of one direction, by what Keras writes about it into a file.
+
+    ``layer`` has the name of its class and its config, as ``keras.saving`` serializes them. Raises
+    ``ValueError`` naming what dnnffi does not compute.
+    """
+    kind, settings = _described(where, layer)
+    if kind not in LAYERS:
+        raise ValueError(
+            f"{where} must be a layer of Keras, {', '.join(LAYERS)} or Bidirectional; got "
+            f"{clipped(kind)}, which may compute something else: if its weights are right all the "
+            f"same, name each array with names="
+        )
+    check_settings(where, settings)
+    if bool(settings.get("go_backwards")) != is_backward:
+        raise ValueError(
+            f"{where} must have go_backwards={is_backward}; got {brief(settings['go_backwards'])}. "
+            f"Where the input is reversed for the call, name each array with names="
+        )
+    if kind in CUDNN_LAYERS:
+        return CUDNN_LAYERS[kind]
+    if kind != "RNN":
+        return _mode_with_settings(where, f"{kind}Cell", settings)
+    cell_kind, cell_settings = _described(where, settings.get("cell"))
+    cells = [(cell_kind, cell_settings)]
+    if cell_kind == "StackedRNNCells":
+        cells = [_described(where, one) for one in cell_settings.get("cells", ())]
+    modes: set[Mode] = set()
+    for one_kind, one in cells:
+        if one_kind not in CELLS:
+            raise ValueError(
+                f"{where} must have cells of {', '.join(CELLS)}; got {brief(one_kind)}"
+            )
+        check_settings(where, one)
+        modes.add(_mode_with_settings(where, one_kind, one))
+    if len(modes) != 1:
+        raise ValueError(f"{where} must have cells of one mode; got {brief(sorted(modes))}")
+    return modes.pop()
+
+
+def _mode_with_settings(where: str, cell_class: str, settings: Mapping[str, Any]) -> Mode:
+    return _mode_with(
+        where, cell_class, settings.get("activation"), settings.get("recurrent_activation")
+    )
+
+
+def _described(where: str, layer: Any) -> tuple[str, Mapping[str, Any]]:
+    """The name of a class and its config; classes of other packages with the module before it."""
+    settings = layer.get("config") if isinstance(layer, Mapping) else None
+    if not isinstance(settings, Mapping):
+        raise ValueError(f"{where}: the file must describe a layer; got {brief(layer)}")
+    kind, module = str(layer.get("class_name")), layer.get("module")
+    is_known = module is None or str(module).partition(".")[0] in PACKAGES
+    return (kind if is_known else f"{module}.{kind}"), settings
+
+
+def _shown(activation: object) -> str:
+    return activation if isinstance(activation, str) else brief(activation)
+
+
+def check_settings(where: str, settings: Mapping[str, Any]) -> None:
     """``ValueError`` naming a setting with which a layer is another function of its weights."""
-    for key, value in layer.get_config().items():
+    for key, value in settings.items():
         if key in _REQUIRED:
             expected, reason = _REQUIRED[key]
             if value != expected:

@@ -109,13 +109,14 @@ def check_dims(name: str, array: AnyArray, dims: str) -> None:
         raise ValueError(f"{name} must have shape [{dims}]; got {brief(shape)}")
 
 
-def _modes_with(rows: int, hidden: int) -> list[Mode]:
+def modes_with(rows: int, hidden: int) -> list[Mode]:
+    """Return the modes whose gates have so many rows with this hidden size."""
     return [mode for mode, gates in GATES.items() if rows == len(gates) * hidden]
 
 
 def of_other_mode(rows: int, hidden: int) -> str:
     """What an error adds about an array of so many rows: of which modes it is; empty of none."""
-    modes = _modes_with(rows, hidden)
+    modes = modes_with(rows, hidden)
     return f"; it is that of mode {' or '.join(map(repr, modes))}" if modes else ""
 
 
@@ -124,7 +125,7 @@ def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) ->
 
     ``mode`` is what the caller says, or None; it tells "rnn_relu" from "rnn_tanh".
     """
-    modes = _modes_with(rows, hidden)
+    modes = modes_with(rows, hidden)
     if not modes:
         raise ValueError(
             f"{name}: {rows} is not 4 (LSTM), 3 (GRU) or 1 (RNN) times the hidden size {hidden}; "

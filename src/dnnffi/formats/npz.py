@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from io import BytesIO
 from math import prod
 from typing import IO, Any, BinaryIO, NamedTuple
-from zipfile import ZIP_STORED, ZipFile
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 
 from dnnffi.device.interface import NDArray
-from dnnffi.formats.outline import outline, read_bytes
+from dnnffi.formats.outline import UNDESCRIBED, outline, read_bytes
 
 MAX_TEXT_BYTES = 2**16
 """Upper bound on a text in an archive, which NumPy stores with 4 bytes per character."""
@@ -52,26 +52,19 @@ class NpzReader:
     Attributes
     ----------
     outlines : by name, an array of the member's shape and dtype that takes no memory
+    description : empty, as these files say nothing about layers
     """
 
+    description = UNDESCRIBED
+
     def __init__(self, file: BinaryIO) -> None:
-        size = os.fstat(file.fileno()).st_size
         if file.read(2) != b"PK":
             raise ValueError("it is no zip archive")
-        self._archive = ZipFile(file)
-        members = self._archive.infolist()
-        for name, count in Counter(member.filename for member in members).items():
-            if count > 1:
-                raise ValueError(f"it has {count} members of the name {name}")
+        members = stored_members(file)
         for member in members:
-            name = member.filename
-            if not name.endswith(_SUFFIX):
-                raise ValueError(f"its member {name} is not an array")
-            if member.compress_type != ZIP_STORED or member.compress_size != member.file_size:
-                raise ValueError(f"{name} is compressed; numpy.savez stores arrays as they are")
-        # Members may overlap, so that together they are larger than the file.
-        if sum(member.file_size for member in members) > size:
-            raise ValueError(f"its members claim more bytes than the {size:,} of the file")
+            if not member.filename.endswith(_SUFFIX):
+                raise ValueError(f"its member {member.filename} is not an array")
+        self._archive = ZipFile(file)
         self._headers = {}
         for member in members:
             name = member.filename
@@ -106,6 +99,29 @@ class NpzReader:
         if dtype.kind != "U" or shape != () or dtype.itemsize > MAX_TEXT_BYTES:
             raise ValueError(f"{name} is not a text of at most {MAX_TEXT_BYTES:,} bytes")
         return str(self.array(name))
+
+
+def stored_members(file: BinaryIO) -> list[ZipInfo]:
+    """Return the members of a zip archive: together they are at most as large as the file.
+
+    ``ValueError`` or ``zipfile.BadZipFile`` if it is damaged, if a name occurs twice, or if members
+    are compressed or overlap.
+    """
+    size = os.fstat(file.fileno()).st_size
+    members = ZipFile(file).infolist()
+    for name, count in Counter(member.filename for member in members).items():
+        if count > 1:
+            raise ValueError(f"it has {count} members of the name {name}")
+    for member in members:
+        if member.compress_type != ZIP_STORED or member.compress_size != member.file_size:
+            raise ValueError(
+                f"{member.filename} is compressed, and nothing is decompressed here; numpy.savez, "
+                f"torch.save and Keras store arrays as they are"
+            )
+    # Members may overlap, so that together they are larger than the file.
+    if sum(member.file_size for member in members) > size:
+        raise ValueError(f"its members claim more bytes than the {size:,} of the file")
+    return members
 
 
 def to_npz(arrays: Mapping[str, Any]) -> memoryview:

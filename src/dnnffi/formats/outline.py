@@ -1,8 +1,8 @@
-"""Arrays in files: their shapes and dtypes before their data."""
+"""Arrays in files: their shapes and dtypes before their data, and descriptions of layers."""
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,19 @@ from dnnffi.device.interface import NDArray
 
 _CHUNK_BYTES = 2**20
 """Upper bound on the bytes that are read, and copied, at once."""
+
+
+class Description(NamedTuple):
+    """What a file of Keras says about its layers."""
+
+    layers: dict[str, Any]
+    """Configs of layers, by their names, and by their paths in Keras's newer format."""
+    version: tuple[int, ...] | None
+    """Of Keras; None if the file does not say it."""
+
+
+UNDESCRIBED = Description({}, None)
+"""The description in a file of another format."""
 
 
 def outline(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:

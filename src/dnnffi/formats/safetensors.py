@@ -16,13 +16,19 @@ import numpy as np
 from dnnffi import files
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
-from dnnffi.formats.outline import outline, read_bytes
+from dnnffi.formats.outline import UNDESCRIBED, outline, read_bytes
 from dnnffi.importing import import_lock
 
 MAX_HEADER_BYTES = 100_000_000
 """Upper bound on the header in bytes, as in the package safetensors."""
 
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+# Those of other tensors that a model has, by their bytes: weights have none of these.
+_OTHER_DTYPES = {
+    **{"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16"},
+    **{"U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64"},
+    **{"F8_E4M3": "V1", "F8_E5M2": "V1", "C64": "complex64"},
+}
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8  # the file begins with the length of the header, little-endian
 
@@ -42,12 +48,15 @@ class SafetensorsReader:
     """The tensors of an open file.
 
     Raises ``ValueError`` if the file is not a whole file of safetensors, a name occurs twice, or
-    a dtype is not one of weights; the constructor reads only the header.
+    a dtype is not known; the constructor reads only the header.
 
     Attributes
     ----------
     outlines : by name, an array of the tensor's shape and dtype that takes no memory
+    description : empty, as these files say nothing about layers
     """
+
+    description = UNDESCRIBED
 
     def __init__(self, file: BinaryIO) -> None:
         size = os.fstat(file.fileno()).st_size
@@ -113,11 +122,12 @@ def _tensor(name: str, entry: object) -> _Tensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"the header of {name} must have dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
+    dtypes = _DTYPES | _OTHER_DTYPES
+    if not isinstance(dtype, str) or dtype not in dtypes:
         raise ValueError(f"{name} has dtype {dtype}")
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise ValueError(f"{name} has shape {shape} and data_offsets {offsets}")
-    found = _Tensor(tuple(shape), dtype_object(_DTYPES[dtype]), offsets[0])
+    found = _Tensor(tuple(shape), dtype_object(dtypes[dtype]), offsets[0])
     if offsets[1] - offsets[0] != found.num_bytes:
         raise ValueError(
             f"{name} has {offsets[1] - offsets[0]:,} bytes; {dtype} of shape {shape} has "

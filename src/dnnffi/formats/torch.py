@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dnnffi.device.interface import AnyArray
@@ -13,107 +13,144 @@ from dnnffi.formats.network import (
     check_dims,
     check_mode,
     check_shape,
+    modes_with,
     named,
-    network,
     of_other_mode,
 )
-from dnnffi.spec.checks import clipped, listed
+from dnnffi.formats.prefixes import Layers, chosen, joined, renamed
+from dnnffi.spec.checks import brief, clipped, listed
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
-# torch.nn.LSTM, GRU and RNN, in the order of the fields of `Cell`.
-NAMES = {
-    "w_ih": "weight_ih_l{}{}",
-    "w_hh": "weight_hh_l{}{}",
-    "b_ih": "bias_ih_l{}{}",
-    "b_hh": "bias_hh_l{}{}",
-    "w_hr": "weight_hr_l{}{}",
+# torch.nn.LSTM, GRU and RNN, in the order of the fields of `Cell`. LSTMCell, GRUCell and RNNCell
+# have the first four without layer and direction.
+_KINDS = {
+    "w_ih": "weight_ih",
+    "w_hh": "weight_hh",
+    "b_ih": "bias_ih",
+    "b_hh": "bias_hh",
+    "w_hr": "weight_hr",
 }
 DIRECTIONS = ("", "_reverse")
 _NAME = re.compile(r"(weight_ih|weight_hh|bias_ih|bias_hh|weight_hr)_l(0|[1-9]\d{0,3})(_reverse)?")
+_CELL_NAME = re.compile("weight_ih|weight_hh|bias_ih|bias_hh")
 
 
 def name_of(name: str, layer: int, direction: int) -> str:
     """PyTorch's name of an array."""
-    return NAMES[name].format(layer, DIRECTIONS[direction])
+    return f"{_KINDS[name]}_l{layer}{DIRECTIONS[direction]}"
 
 
-def read(state: object, mode: object, prefix: object = "") -> Network:
-    """The network of a state dictionary: the names that begin with ``prefix``, in any order."""
-    mode = check_mode(mode)
+def read(
+    state: object, mode: object = None, prefix: object = None, names: object = None
+) -> Network:
+    """Return the network of a state dictionary, as `RNNWeights.from_torch` describes."""
     if not isinstance(state, Mapping):
         advice = "; pass module.state_dict()" if hasattr(state, "state_dict") else ""
         raise TypeError(
             f"state_dict must be a mapping of names; got {type(state).__name__}{advice}"
         )
-    if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str; got {type(prefix).__name__}")
     unnamed = [name for name in state if not isinstance(name, str)]
     if unnamed:
         raise TypeError(f"state_dict must have names that are str; got {listed(unnamed)}")
-    values = {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
-    layers, expected = _expected(values)
-    if not expected:
-        raise ValueError(_none_found(state, prefix))
-    missing = [prefix + name for name in expected if name not in values]
-    unexpected = [prefix + name for name in values if name not in expected]
+    where = "state_dict: "
+    arrays = renamed(where, state, prefix, names)
+    prefixes = chosen(where, arrays, find(arrays), prefix)
+    return joined([read_layers(where, arrays, one, mode) for one in prefixes])
+
+
+def find(names: Iterable[str]) -> list[str]:
+    """Return the prefixes under which there are networks or cells."""
+    return list(
+        dict.fromkeys(
+            name.removesuffix(first)
+            for name in names
+            for first in ("weight_ih_l0", "weight_ih")
+            if name.endswith(first)
+        )
+    )
+
+
+def read_layers(where: str, arrays: Mapping[str, Any], prefix: str, mode: object) -> Layers:
+    """Return the layers of the network under ``prefix``; ``where`` begins messages about names.
+
+    Arrays of submodules, which have a dot after the prefix, are other networks' or none.
+    """
+    names = [
+        name.removeprefix(prefix)
+        for name in arrays
+        if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+    ]
+    by_cell = _expected(names)
+    expected = [name for layer in by_cell for cell in layer for name in cell.values()]
+    missing = [prefix + name for name in expected if name not in names]
+    unexpected = [prefix + name for name in names if name not in expected]
     if missing or unexpected:
         parts = [
-            f"{what}: {listed(names)}"
-            for what, names in (("missing", missing), ("unexpected", unexpected))
-            if names
+            f"{what}: {listed(some)}"
+            for what, some in (("missing", missing), ("unexpected", unexpected))
+            if some
         ]
-        raise ValueError(f"state_dict: {'; '.join(parts)}")
-    shown_prefix = clipped(prefix)
-    arrays = {name: named(shown_prefix + name, values[name]) for name in expected}
-    directions = 1 + (name_of("w_ih", 0, 1) in expected)
+        raise ValueError(f"{where}{'; '.join(parts)}")
+    shown = clipped(prefix)
     cells = [
         [
-            Cell(*(arrays.get(name_of(name, layer, direction)) for name in Cell._fields))
-            for direction in range(directions)
+            Cell(**{field: named(shown + name, arrays[prefix + name]) for field, name in c.items()})
+            for c in layer
         ]
-        for layer in range(layers)
+        for layer in by_cell
     ]
-    for layer, pair in enumerate(cells):
-        for direction, cell in enumerate(pair):
-            _check(cell, mode, [shown_prefix + name_of(name, layer, direction) for name in NAMES])
-    return network(mode, cells)
+    first = by_cell[0][0]
+    checked = _mode(shown + first["w_ih"], cells[0][0]) if mode is None else check_mode(mode)
+    for layer, layer_cells in zip(by_cell, cells, strict=True):
+        for fields, cell in zip(layer, layer_cells, strict=True):
+            _check(cell, checked, {field: shown + name for field, name in fields.items()})
+    return Layers(checked, cells)
 
 
-def _expected(values: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """How many layers there are, and the names of such a network, in PyTorch's order."""
-    found = [match for name in values if (match := _NAME.fullmatch(name))]
-    kinds = {match[1] for match in found}
-    layers = 1 + max((int(match[2]) for match in found), default=-1)
-    names = ["w_ih", "w_hh"]
+def _expected(names: Sequence[str]) -> list[list[dict[str, str]]]:
+    """Return the names that a network has which has some of ``names``.
+
+    For each layer and direction, the names by the fields of `Cell`.
+    """
+    found = [match for name in names if (match := _NAME.fullmatch(name))]
+    is_cell = not found
+    kinds = {match[1] for match in found} or {name for name in names if _CELL_NAME.fullmatch(name)}
+    fields = ["w_ih", "w_hh"]
     if kinds & {"bias_ih", "bias_hh"}:
-        names += ["b_ih", "b_hh"]
+        fields += ["b_ih", "b_hh"]
+    if is_cell:
+        return [[{field: _KINDS[field] for field in fields}]]
     if "weight_hr" in kinds:
-        names.append("w_hr")
-    directions = 1 + any(match[3] for match in found)
-    return layers, [
-        name_of(name, layer, direction)
-        for layer in range(layers)
-        for direction in range(directions)
-        for name in names
+        fields.append("w_hr")
+    num_layers = 1 + max(int(match[2]) for match in found)
+    num_directions = 1 + any(match[3] for match in found)
+    return [
+        [
+            {field: name_of(field, layer, direction) for field in fields}
+            for direction in range(num_directions)
+        ]
+        for layer in range(num_layers)
     ]
 
 
-def _none_found(state: Mapping[str, Any], prefix: str) -> str:
-    """Why there is no network: the prefixes under which there are some, or the names that came."""
-    first = name_of("w_ih", 0, 0)
-    text = f"state_dict has no {clipped(prefix)}{first}"
-    prefixes = [name.removesuffix(first) for name in state if name.endswith(first)]
-    if prefixes:
-        return f"{text}; there is one with prefix={listed(map(repr, prefixes), ' or prefix=')}"
-    return f"{text}; its names are {listed(state) or 'none'}"
+def _mode(name: str, cell: Cell) -> Mode:
+    """Return the mode that the shapes of a cell show; ``ValueError`` if they do not."""
+    check_dims(name, cell.w_ih, "G*H, I")
+    hidden = (cell.w_hh if cell.w_hr is None else cell.w_hr).shape[-1:]
+    rows = cell.w_ih.shape[0]
+    modes = modes_with(rows, hidden[0]) if hidden else []
+    if len(modes) != 1:
+        raise ValueError(
+            f"{name} has shape {tuple(cell.w_ih.shape)}, and shapes do not show the mode of a "
+            f"network with {rows} rows of gates and H {brief(hidden[0] if hidden else None)}: pass "
+            f"mode={' or mode='.join(map(repr, modes or GATES))}"
+        )
+    return modes[0]
 
 
-def _check(cell: Cell, mode: Mode, names: Sequence[str]) -> None:
+def _check(cell: Cell, mode: Mode, labels: Mapping[str, str]) -> None:
     """``ValueError`` naming the array at fault unless those of a cell fit each other."""
-    labels = dict(zip(Cell._fields, names, strict=True))
     check_dims(labels["w_ih"], cell.w_ih, "G*H, I")
     check_dims(labels["w_hh"], cell.w_hh, "G*H, O")
     if cell.w_hr is not None:
