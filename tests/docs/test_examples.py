@@ -129,7 +129,7 @@ def test_no_example_and_no_page_imports_the_command_line():
         assert not re.search(r"(from|import) dnnffi\.cli", path.read_text(encoding="utf-8")), path
 
 
-@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/torch.md"])
+@pytest.mark.parametrize("page", ["docs/tutorial.md", "docs/torch.md", "docs/weights.md"])
 def test_with_torch(page):
     pytest.importorskip("torch")
     run(page, "numpy", frozenset({"torch"}))
