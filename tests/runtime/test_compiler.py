@@ -5,6 +5,7 @@ from __future__ import annotations
 import needs
 import pytest
 
+from dnnffi.backends.own import image_copy
 from dnnffi.backends.own.recurrent import kernels
 from dnnffi.errors import CompileError, LibraryNotFoundError
 from dnnffi.runtime.kernels import OPTIONS
@@ -59,3 +60,10 @@ def test_the_log_of_the_compiler_is_in_the_error(compiler):
 def test_kernels_beside_the_recurrence_compile(compiler, made):
     source, name = made
     assert name.encode() in compiler.compile(source, name, compiler.target((8, 0)), OPTIONS)
+
+
+@pytest.mark.parametrize("is_small", [False, True])
+@pytest.mark.parametrize("itemsize", [2, 4, 8])
+def test_the_kernel_that_copies_images_compiles(compiler, itemsize, is_small):
+    source = image_copy._source(itemsize, is_small)
+    compiler.compile(source, "copy_image.cu", Target("sm_90", False), OPTIONS)
