@@ -136,7 +136,7 @@ def test_asymmetric_padding_of_a_depthwise_convolution(operation, layout):
     assert tuning.times.keys() >= set(own), reports()
 
 
-@pytest.mark.parametrize("sizes", [(9,), (9, 8), (6, 7, 5)], ids=len)
+@pytest.mark.parametrize("sizes", [(8,), (9, 8), (6, 7, 8)], ids=len)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_asymmetric_padding_in_each_rank(operation, sizes):
     spec = ConvSpec(
