@@ -71,7 +71,7 @@ def model_of(seed=0):
 
 
 def frames_of(chunks):
-    """What the model reads of chunks [T, 512]: the 64 samples before each, and the chunk."""
+    """Return the inputs of the model: each chunk [512] with the 64 samples before it."""
     before = np.concatenate([np.zeros((1, 64), "float32"), chunks[:-1, -64:]])
     return np.concatenate([before, chunks], axis=1)
 

@@ -482,7 +482,7 @@ def test_a_cycle_is_refused():
         helper.make_node("Add", ["W", "a"], ["b"]),
         rnn_node(["x", "a", "R", "B"]),
     ]
-    with pytest.raises(ValueError, match=r"the graph has a cycle: '[ab]' is computed of itself$"):
+    with pytest.raises(ValueError, match=r"the graph has a cycle: '[ab]' depends on itself$"):
         RNNWeights.from_onnx(model_of(nodes, named_arrays()))
 
 
@@ -522,7 +522,9 @@ def test_constants_that_double_are_refused():
         for at in range(60)
     ]
     model = model_of([*nodes, rnn_node(["x", "c60", "R", "B"])], named_arrays())
-    expected = r"the result of Concat 'join 1\d' and .* larger than 64 times the model"
+    expected = (
+        r"the result of Concat 'join 1\d' is not computed: .* more than 64 times the bytes of"
+    )
     with pytest.raises(ValueError, match=expected):
         RNNWeights.from_onnx(model)
 
@@ -542,7 +544,7 @@ def test_a_large_result_is_refused_before_it_is_computed(operator, inputs):
     constants = named_arrays() | dict(zip(names, inputs, strict=True))
     nodes = [helper.make_node(operator, names, ["V"], name="large")]
     model = model_of([*nodes, rnn_node(["x", "V", "R", "B"])], constants)
-    with pytest.raises(ValueError, match=rf"the result of {operator} 'large' .* larger than 64 "):
+    with pytest.raises(ValueError, match=rf"the result of {operator} 'large' .* more than 64 "):
         RNNWeights.from_onnx(model)
 
 
@@ -552,7 +554,7 @@ def test_many_nodes_of_the_same_weights_are_refused(monkeypatch):
     W, R = floats(1, 4 * 100, 100), floats(1, 4 * 100, 100)
     for node in nodes:
         del node.attribute[:]
-    with pytest.raises(ValueError, match=r"^the model, node 'rnn_\d+': .* larger than 64 t"):
+    with pytest.raises(ValueError, match=r"^the model, node 'rnn_\d+': .* more than 64 t"):
         RNNWeights.all_from_onnx(model_of(nodes, {"W": W, "R": R}))
 
 
@@ -562,6 +564,9 @@ def test_one_of_many_nodes_is_read(monkeypatch):
     check(RNNWeights.from_onnx(model_of(nodes, named_arrays()), node="rnn_7"), arrays_of())
 
 
+TEXT = helper.make_tensor("text", TensorProto.STRING, [1], [b"text"])
+
+
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
@@ -569,6 +574,24 @@ def test_one_of_many_nodes_is_read(monkeypatch):
         (helper.make_node("Reshape", ["W", "odd"], ["V"]), "cannot be evaluated"),
         (helper.make_node("Expand", ["W", "W"], ["V"]), "sizes must be at most 64 integers"),
         (helper.make_node("Expand", ["W"], ["V"]), "Expand '' cannot be evaluated"),
+        (
+            helper.make_node("Split", ["W"], ["V"], num_outputs=2**40),
+            "more than 64 times the bytes",
+        ),
+        (
+            helper.make_node("ConstantOfShape", ["odd"], ["V"], value=TEXT),
+            "value must have numbers of NumPy's types",
+        ),
+        (
+            helper.make_node("DequantizeLinear", ["W", "R"], ["V"], block_size=2**40),
+            "block_size must be 0",
+        ),
+        (
+            helper.make_node("DequantizeLinear", ["W", "long"], ["V"], axis=0),
+            "more than 64 times the bytes",
+        ),
+        (helper.make_node("DequantizeLinear", ["W", "odd2"], ["V"], axis=9), "cannot be evaluated"),
+        (helper.make_node("DequantizeLinear", ["W"], ["V"]), "cannot be evaluated"),
         (helper.make_node("Cast", ["W"], ["V"], to=8), "to must be a type of numbers"),
         (helper.make_node("Cast", ["W"], ["V"]), "to must be a type of numbers"),
         (helper.make_node("Split", ["W", "odd"], ["V", "u", "v"]), "Split '' cannot be evaluated"),
@@ -576,6 +599,7 @@ def test_one_of_many_nodes_is_read(monkeypatch):
 )
 def test_an_operator_that_does_not_fit_is_named(node, expected):
     constants = named_arrays() | {"zero": np.array([0]), "odd": np.array([7])}
+    constants |= {"long": np.ones(2**17, "float32"), "odd2": np.ones(2, "float32")}
     model = model_of([node, rnn_node(["x", "V", "R", "B"])], constants)
     with pytest.raises(ValueError, match=expected):
         RNNWeights.from_onnx(model)
@@ -588,7 +612,10 @@ def constant_of(**attributes):
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
-        (constant_of(value_string=b"text"), r"Constant 'c' must have numbers; got value_string$"),
+        (
+            constant_of(value_string=b"text"),
+            r"Constant 'c' must have numbers; got value_string, type 3$",
+        ),
         (constant_of(), r"Constant 'c' must have one attribute; got $"),
         (
             constant_of(value_int=1, value_float=1.0),
@@ -623,7 +650,7 @@ def damaged(**changes):
         ({"dims": [1, 2**20, INPUTS]}, "12,582,912 bytes expected; got 192"),
         ({"dims": [1, -16, INPUTS]}, r"the tensor 'W' has shape \(1, -16, 3\)"),
         ({"dims": [1] * 65}, "the tensor 'W' has shape"),
-        ({"dims": [2**40, 2**40, 2**40]}, "larger than 64 times the model"),
+        ({"dims": [2**40, 2**40, 2**40]}, "more than 64 times the bytes of the model"),
         ({"raw_data": b""}, "192 bytes expected; got 0"),
         ({"data_type": TensorProto.STRING}, "must have numbers of NumPy's types; got the data_typ"),
         ({"data_type": 99}, "got the data_type 99"),
@@ -804,6 +831,23 @@ def test_data_in_a_fifo_is_refused(tmp_path):
 def test_missing_data_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"other\.bin"):
         RNNWeights.from_onnx(external(tmp_path, "other.bin"))
+
+
+def test_a_node_with_too_many_inputs_is_refused():
+    inputs = ["x", "W", "R", "B", "", "", "", "", "W"]
+    with pytest.raises(ValueError, match=r"a node of LSTM has 8 inputs .*; this one has 9$"):
+        RNNWeights.from_onnx(model_of([rnn_node(inputs)], named_arrays()))
+
+
+def test_a_function_without_versions_has_those_of_the_model():
+    # Version 1 of Unsqueeze has its axes as an attribute.
+    nodes = [helper.make_node("Unsqueeze", ["w", "axis"], ["y"])]
+    function = function_of(nodes, ["w", "axis"], "direction")
+    del function.opset_import[:]
+    W, R, B = arrays_of()
+    constants = {"w": W[0], "R": R, "B": B, "zero": np.array([0])}
+    called = [call(["w", "zero"], function="direction", output="W"), rnn_node()]
+    check(RNNWeights.from_onnx(model_of(called, constants, [function])), [W, R, B])
 
 
 def test_data_of_a_model_without_a_path_is_refused(tmp_path):

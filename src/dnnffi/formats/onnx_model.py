@@ -1,14 +1,16 @@
-"""Nodes LSTM, GRU and RNN of whole ONNX models, with weights that nodes compute of constants.
+"""LSTM, GRU and RNN nodes of whole ONNX models, with weights that other nodes compute.
 
-Exporters leave weights behind nodes: PyTorch's cuts a matrix into gates (Slice), joins them in
-ONNX's order (Concat) and adds the axis of the directions (Unsqueeze), each on constants. Such nodes
-are evaluated here, one by one, by the package onnx. A value that depends on an input of the model
-is never evaluated, nor is an operator outside `OPERATORS`.
+Exporters leave weights behind nodes that compute them from constants. PyTorch's exporter cuts a
+matrix into gates (Slice), joins them in ONNX's order (Concat) and adds the axis of the directions
+(Unsqueeze). The package onnx evaluates such nodes, one at a time. A value that depends on an input
+of the model is never evaluated, nor is an operator that `OPERATORS` does not list.
 
-A model may come from anyone. What is computed is bounded before it is computed: an operator of the
-list has a bound on the elements of its results, and all results of one call together have at most
-`MAX_BYTES_PER_MODEL_BYTE` times the bytes of the model. Graphs, subgraphs and calls of the model's
-functions are scopes of names, nested at most `MAX_DEPTH` deep.
+A model may come from anyone, so memory is bounded before it is taken. `OPERATORS` has a bound on
+the elements of each operator's results, and all constants, results and weights of one call take at
+most `MAX_BYTES_PER_MODEL_BYTE` times the bytes of the model. Graphs, subgraphs and calls of the
+model's functions are scopes of names, at most `MAX_DEPTH` of them inside each other.
+
+`dnnffi.formats.onnx` checks the nodes themselves. It is separate because it needs no package.
 """
 
 from __future__ import annotations
@@ -48,15 +50,24 @@ MAX_CALLED_NODES = 100_000
 MAX_DIMS = 64
 """Upper bound on the dimensions of an array, NumPy's."""
 
-# AttributeProto.type and the field with the value.
-_ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 6: "floats", 7: "ints"}
-_GRAPH, _GRAPHS = 5, 10
+MAX_ITEM_BYTES = 8
+"""Upper bound on the bytes of an element of the types in `NUMBERS`."""
 
-# TensorProto.data_type of numbers that weights, indices and shapes have.
-_NUMBERS = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16)
-_EXTERNAL = 1  # TensorProto.data_location
+# TensorProto.data_type: float32, uint8, int8, uint16, int16, int32, int64, bool, float16, float64,
+# uint32, uint64, bfloat16.
+NUMBERS = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16)
+EXTERNAL = 1  # TensorProto.data_location
 
-_BYTES_PER_ELEMENT = 8  # at most, of these types
+# AttributeProto.type.
+TENSOR, GRAPH, GRAPHS = 4, 5, 10
+
+# Attributes of the node Constant besides "value": AttributeProto.type, its field, the dtype.
+CONSTANT_ATTRIBUTES = {
+    "value_float": (1, "f", np.float32),
+    "value_floats": (6, "floats", np.float32),
+    "value_int": (2, "i", np.int64),
+    "value_ints": (7, "ints", np.int64),
+}
 
 
 class _Node(NamedTuple):
@@ -75,7 +86,7 @@ class _Alias(NamedTuple):
 
 
 class _Unknown(NamedTuple):
-    """The reason why a value is no constant that can be computed, as "is" and "an input"."""
+    """The reason why a value cannot be computed from constants: "is" or "depends on" a cause."""
 
     verb: str
     cause: str
@@ -104,7 +115,7 @@ class _Scope:
         self.sources[name] = source
 
     def owner(self, name: str, reader: str) -> _Value:
-        """The value of a name as a node here reads it: of the innermost scope that has it."""
+        """Return the value that a node of this scope reads by ``name``, with its own scope."""
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.sources:
@@ -184,19 +195,19 @@ class _Model:
         self._seen_files: set[str] = set()
         self._reasons: dict[_Value, _Unknown | None] = {}
         self._constants: dict[_Value, NDArray] = {}
-        self._functions = {
-            (_domain(one.domain), one.name, getattr(one, "overload", "")): one
-            for one in model.functions
-        }
         self._called_nodes = 0
         self.nodes: dict[str, _Node] = {}
         with _errors_of(self.name):
-            scope = _Scope(None, _opset(model.opset_import))
+            self._functions = {
+                (_domain(one.domain), one.name, getattr(one, "overload", "")): one
+                for one in model.functions
+            }
+            scope = _Scope(None, _opset(model.opset_import, 1))
             found = list(self._open_graph(model.graph, scope, {}, "", 0))
         self._name_nodes(found)
 
     def network(self, names: Sequence[str], mode: object) -> Network:
-        """The network of nodes, one for each layer."""
+        """Return the network of nodes, one for each layer."""
         one = f", node {clipped(repr(names[0]))}" if len(names) == 1 else ""
         with _errors_of(f"{self.name}{one}"):
             layers = [self._layer(self.nodes[name]) for name in names]
@@ -253,7 +264,7 @@ class _Model:
         self._called_nodes += 1 + len(function.node)
         if self._called_nodes > MAX_CALLED_NODES:
             raise ValueError(f"calls of functions have more than {MAX_CALLED_NODES:,} nodes")
-        scope = _Scope(None, _opset(function.opset_import) or node.scope.opset)
+        scope = _Scope(None, _opset(function.opset_import, node.scope.opset))
         inputs = list(node.proto.input)
         inputs += [""] * (len(function.input) - len(inputs))
         for name, outer in zip(function.input, inputs, strict=False):
@@ -266,9 +277,10 @@ class _Model:
                 node.scope.add(name, _Alias(scope, inner))
 
     def _name_nodes(self, found: Sequence[tuple[str, _Node]]) -> None:
-        """Name nodes by their own names; an unnamed one by its operator, counted in the model.
+        """Name the nodes: by their own names, or by their operators and a number.
 
-        Of nodes with one name the second gets "_2" behind it, and so on.
+        The number of an unnamed node counts the nodes with weights before it. If several nodes have
+        the same name, "_2" is added to the second, and so on.
         """
         given = {name for name, _ in found if name}
         counts: dict[str, int] = {}
@@ -282,7 +294,7 @@ class _Model:
     # Constants
 
     def _layer(self, node: _Node) -> tuple[Any, dict[str, NDArray]]:
-        """A node as `nodes.read_layers` takes it, and the constants that it reads by name."""
+        """Return a node as `nodes.read_layers` takes it, and the constants that it reads."""
         proto = SimpleNamespace(
             op_type=node.proto.op_type,
             domain=node.proto.domain,
@@ -290,7 +302,9 @@ class _Model:
             attribute=[_Renamed(name, one) for name, one in node.attributes.items()],
         )
         found = {}
-        for at, (role, name) in enumerate(zip(nodes.INPUTS[proto.op_type], proto.input)):  # noqa: B905
+        roles = dict(enumerate(nodes.INPUTS[proto.op_type]))
+        for at, name in enumerate(proto.input):
+            role = roles.get(at, "X")  # `nodes.read_layers` refuses a node with more inputs
             if role == "X" or not name:
                 continue
             value = node.scope.owner(name, f"{role} of the node")
@@ -308,7 +322,7 @@ class _Model:
         return proto, found
 
     def _reason(self, value: _Value) -> _Unknown | None:
-        """Why a value is not a constant that can be computed; None if it is one."""
+        """Return the reason why a value cannot be computed from constants; None if it can be."""
         for scope, name in _in_order(value, self._reasons, _inputs):
             source = scope.sources[name]
             reason: _Unknown | None = None
@@ -322,7 +336,7 @@ class _Model:
         return self._reasons[value]
 
     def _constant(self, value: _Value) -> NDArray:
-        """The constant of a value for which `_reason` gives None."""
+        """Return the constant of a value for which `_reason` returns None."""
         for scope, name in _in_order(value, self._constants, _inputs):
             source = scope.sources[name]
             if isinstance(source, _Alias):
@@ -351,7 +365,7 @@ class _Model:
         except (IndexError, ValueError) as error:
             raise ValueError(f"{where} cannot be evaluated: {error}") from error
         copied_bytes = sum(one.ByteSize() for one in node.attributes.values())
-        self._spend(bound * _BYTES_PER_ELEMENT + copied_bytes, f"the result of {where}")
+        self._spend(bound * MAX_ITEM_BYTES + copied_bytes, f"the result of {where}")
         # The names of the graph are not the evaluator's: "" is its None.
         inputs = [f"i{at}" if name else "" for at, name in enumerate(proto.input)]
         outputs = [f"o{at}" for at in range(len(proto.output))]
@@ -376,27 +390,22 @@ class _Model:
         yield from ((name, one) for name, one in zip(proto.output, results, strict=True) if name)
 
     def _value_of(self, node: _Node) -> NDArray:
-        """The value of a node Constant."""
+        """Return the value of a node Constant."""
         where = f"Constant {clipped(repr(node.proto.name))}"
         if len(node.attributes) != 1:
             raise ValueError(f"{where} must have one attribute; got {listed(node.attributes)}")
         ((name, one),) = node.attributes.items()
-        if name == "value" and one.type == 4:
+        if (name, one.type) == ("value", TENSOR):
             return self._tensor(one.t, where)
-        for known, number, dtype in (
-            ("value_float", 1, np.float32),
-            ("value_floats", 6, np.float32),
-            ("value_int", 2, np.int64),
-            ("value_ints", 7, np.int64),
-        ):
-            if (name, one.type) == (known, number):
-                return np.array(getattr(one, _ATTRIBUTE_FIELDS[number]), dtype)
-        raise ValueError(f"{where} must have numbers; got {clipped(name)}")
+        kind, field, dtype = CONSTANT_ATTRIBUTES.get(name, (None, "", None))
+        if one.type != kind:
+            raise ValueError(f"{where} must have numbers; got {clipped(name)}, type {one.type}")
+        return np.array(getattr(one, field), dtype)
 
     def _tensor(self, tensor: Any, name: str) -> NDArray:
-        """The array of a TensorProto, whose size is compared with its data first."""
+        """Return the array of a TensorProto; its shape is compared with its data first."""
         where = clipped(repr(tensor.name or name))
-        if tensor.data_type not in _NUMBERS:
+        if tensor.data_type not in NUMBERS:
             raise ValueError(
                 f"the tensor {where} must have numbers of NumPy's types; got the data_type "
                 f"{tensor.data_type} (TensorProto.DataType)"
@@ -406,7 +415,7 @@ class _Model:
             raise ValueError(f"the tensor {where} has shape {brief(shape)}")
         dtype = np.dtype(self._onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
         num_bytes = prod(shape) * dtype.itemsize
-        if tensor.data_location == _EXTERNAL:
+        if tensor.data_location == EXTERNAL:
             return self._external(tensor, where, num_bytes).view(dtype).reshape(shape)
         self._spend(num_bytes, f"the tensor {where}")
         try:
@@ -424,13 +433,13 @@ class _Model:
         return array
 
     def _external(self, tensor: Any, where: str, num_bytes: int) -> NDArray:
-        """The bytes of a tensor in a file beside the model's."""
+        """Return the bytes of a tensor whose data is in another file of the model's folder."""
         entries = {one.key: one.value for one in tensor.external_data}
         location = entries.get("location", "")
         if self._folder is None:
             raise ValueError(
-                f"the data of {where} is in the file {clipped(repr(location))} beside the model's: "
-                f"pass the path of the model, or load the data with onnx.load"
+                f"the data of {where} is in another file, {clipped(repr(location))}: pass the path "
+                f"of the model, or load the data with onnx.load"
             )
         plain = PurePath(location).name == location and location not in ("", ".", "..")
         if not plain or any(one in location for one in "\\:\0"):
@@ -438,10 +447,10 @@ class _Model:
                 f"the data of {where} must be in a file in the model's folder; got the location "
                 f"{clipped(repr(location))}"
             )
-        numbers = {key: entries.get(key, default) for key, default in _EXTERNAL_DEFAULTS.items()}
-        if not all(one.isascii() and one.isdigit() and len(one) < 19 for one in numbers.values()):
-            raise ValueError(f"offset and length of {where} must be integers; got {brief(numbers)}")
-        offset, length = int(numbers["offset"]), int(entries.get("length", num_bytes))
+        texts = entries.get("offset", "0"), entries.get("length", str(num_bytes))
+        if not all(one.isascii() and one.isdigit() and len(one) < 19 for one in texts):
+            raise ValueError(f"offset and length of {where} must be integers; got {brief(texts)}")
+        offset, length = map(int, texts)
         path = os.path.join(self._folder, location)
         if os.path.islink(path):
             raise ValueError(f"the data of {where} must be in a regular file; {path} is a link")
@@ -465,18 +474,15 @@ class _Model:
     def _spend(self, num_bytes: int, what: str) -> None:
         if num_bytes > self._budget:
             raise ValueError(
-                f"{what} and what was read before it are larger than "
-                f"{MAX_BYTES_PER_MODEL_BYTE} times the model, and are not computed; read one node "
-                f"with node=, or fold the constants with a tool that you trust with the model"
+                f"{what} is not computed: with what was read before, it would take more than "
+                f"{MAX_BYTES_PER_MODEL_BYTE} times the bytes of the model; read one node with "
+                f"node=, or store folded weights in the model"
             )
         self._budget -= num_bytes
 
 
-_EXTERNAL_DEFAULTS = {"offset": "0", "length": "0"}
-
-
 class _Renamed:
-    """An AttributeProto under another name: the node's, where a call of a function gives it."""
+    """An AttributeProto that a call of a function gives, under the name of the node's attribute."""
 
     def __init__(self, name: str, proto: Any) -> None:
         self.name, self._proto = name, proto
@@ -500,7 +506,6 @@ def _import_onnx() -> Any:
     try:
         with import_lock:
             import onnx
-            import onnx.external_data_helper
             import onnx.reference
     except ImportError as error:
         raise ImportError(
@@ -524,16 +529,16 @@ def _key(proto: Any) -> tuple[str, str, str]:
     return _domain(proto.domain), proto.op_type, getattr(proto, "overload", "")
 
 
-def _opset(imports: Iterable[Any]) -> int:
-    """The version of ONNX's own operators."""
-    return max((one.version for one in imports if _domain(one.domain) == ""), default=1)
+def _opset(imports: Iterable[Any], default: int) -> int:
+    """Return the version of ONNX's own operators."""
+    return max((one.version for one in imports if _domain(one.domain) == ""), default=default)
 
 
 def _resolved(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a node by name; one that refers to a function's parameter has its value.
+    """Return the attributes of a node by name.
 
-    ``given`` are the values of the parameters. A parameter without a value leaves the attribute
-    out, as ONNX has it.
+    An attribute that refers to a parameter of a function has the value in ``given``. It is left out
+    if the parameter has no value, as ONNX has it.
     """
     found: dict[str, Any] = {}
     for one in proto.attribute:
@@ -553,28 +558,32 @@ def _resolved(proto: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _subgraphs(attributes: Collection[Any]) -> Iterator[Any]:
     for one in attributes:
-        if one.type == _GRAPH:
+        if one.type == GRAPH:
             yield one.g
-        elif one.type == _GRAPHS:
+        elif one.type == GRAPHS:
             yield from one.graphs
 
 
+def _has_subgraph(node: _Node) -> bool:
+    return any(one.type in (GRAPH, GRAPHS) for one in node.attributes.values())
+
+
 def _inputs(value: _Value) -> list[_Value]:
-    """The values that the source of a value is computed of, as far as it matters here."""
+    """Return the values that a value is computed from; none if a subgraph is part of that."""
     scope, name = value
     source = scope.sources[name]
     if isinstance(source, _Alias):
         return [source.scope.owner(source.name, "a function")]
-    if not isinstance(source, _Node) or any(_subgraphs(source.attributes.values())):
+    if not isinstance(source, _Node) or _has_subgraph(source):
         return []
     reader = f"{source.proto.op_type} {clipped(repr(source.proto.name))}"
     return [source.scope.owner(one, reader) for one in source.proto.input if one]
 
 
 def _reason_of(node: _Node, inputs: Sequence[_Unknown | None]) -> _Unknown | None:
-    """Why the results of a node are no constants, by the reasons of its inputs."""
+    """Return the reason why a node cannot be evaluated, from the reasons of its inputs."""
     operator = clipped(node.proto.op_type)
-    if any(_subgraphs(node.attributes.values())):
+    if _has_subgraph(node):
         return _Unknown("is", f"a result of {operator}, which chooses or repeats a subgraph")
     reasons = [one for one in inputs if one is not None]
     reasons.sort(key=lambda one: not one.depends_on_input)
@@ -590,10 +599,10 @@ def _reason_of(node: _Node, inputs: Sequence[_Unknown | None]) -> _Unknown | Non
 def _in_order(
     value: _Value, known: Mapping[_Value, object], inputs: Callable[[_Value], list[_Value]]
 ) -> Iterator[_Value]:
-    """Yield what a value depends on and is not ``known``, each behind its inputs; then the value.
+    """Yield a value and all that it depends on, in the order in which they can be computed.
 
-    Whoever iterates makes each value known before it takes the next. Raises ``ValueError`` if a
-    value is computed of itself.
+    Values that are ``known`` are left out, and the caller makes each value known before it takes
+    the next one. Raises ``ValueError`` if a value depends on itself.
     """
     stack, active = [value], set()
     while stack:
@@ -610,7 +619,7 @@ def _in_order(
             for one in inputs(last):
                 if one in active:
                     raise ValueError(
-                        f"the graph has a cycle: {clipped(repr(one[1]))} is computed of itself"
+                        f"the graph has a cycle: {clipped(repr(one[1]))} depends on itself"
                     )
                 if one not in known:
                     stack.append(one)
@@ -636,7 +645,7 @@ def _broadcast_size(shapes: Iterable[Sequence[int]]) -> int:
 
 
 def _cast(arrays: Sequence[NDArray], attributes: Mapping[str, Any]) -> int:
-    if "to" not in attributes or attributes["to"].i not in _NUMBERS:
+    if "to" not in attributes or attributes["to"].i not in NUMBERS:
         raise ValueError("to must be a type of numbers of NumPy's (TensorProto.DataType)")
     return _sum(arrays, attributes)
 
@@ -651,7 +660,26 @@ def _gather(arrays: Sequence[NDArray], attributes: Mapping[str, Any]) -> int:
     return prod(sizes) * indices.size
 
 
+def _split(arrays: Sequence[NDArray], attributes: Mapping[str, Any]) -> int:
+    pieces = attributes["num_outputs"].i if "num_outputs" in attributes else 0
+    return arrays[0].size + max(0, pieces)
+
+
+def _dequantize(arrays: Sequence[NDArray], attributes: Mapping[str, Any]) -> int:
+    x, *scales = arrays
+    if "block_size" in attributes and attributes["block_size"].i:
+        raise ValueError("block_size must be 0; blocks are not evaluated")
+    axis = attributes["axis"].i if "axis" in attributes else 1
+    sizes = list(x.shape)
+    longest = max(one.size for one in scales)
+    if longest > 1:
+        sizes[axis] = max(sizes[axis], longest)
+    return prod(sizes)
+
+
 def _constant_of_shape(arrays: Sequence[NDArray], attributes: Mapping[str, Any]) -> int:
+    if "value" in attributes and attributes["value"].t.data_type not in NUMBERS:
+        raise ValueError("value must have numbers of NumPy's types")
     return prod(_sizes(arrays[0]))
 
 
@@ -678,11 +706,11 @@ OPERATORS: dict[str, Callable[[Sequence[NDArray], Mapping[str, Any]], int]] = {
     "Flatten": _sum,
     "Transpose": _sum,
     "Slice": _sum,
-    "Split": _sum,
+    "Split": _split,
     "Concat": _sum,
     "Cast": _cast,
     "Neg": _sum,
-    "DequantizeLinear": _sum,
+    "DequantizeLinear": _dequantize,
     "Shape": lambda arrays, attributes: MAX_DIMS,
     "Size": lambda arrays, attributes: 1,
     "Gather": _gather,
