@@ -517,7 +517,7 @@ class RNNWeights(Generic[ArrayT]):
         and nothing is decompressed; shapes are compared before data is read, of PyTorch's files
         after. Raises ``ValueError`` naming the file if it is damaged, truncated or has no such
         network, ``OSError`` naming it if it cannot be read or is not a regular file, and
-        ``ImportError`` with the command that installs what is missing.
+        ``ImportError`` with the command that installs a missing package.
 
         Examples
         --------

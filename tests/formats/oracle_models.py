@@ -67,11 +67,11 @@ class Differences(NamedTuple):
     """Largest differences of outputs in [-1, 1]."""
 
     difference: float
-    """Of dnnffi from the package's runtime, both in float32."""
+    """Between dnnffi and the package's runtime, both in float32."""
     runtime_rounding: float
-    """Of the package's runtime from dnnffi in float64."""
+    """Between the package's runtime and dnnffi in float64."""
     own_rounding: float
-    """Of dnnffi in float32 from dnnffi in float64."""
+    """Between dnnffi in float32 and in float64."""
 
 
 def differences(weights, runtime, x=None):
@@ -543,7 +543,7 @@ def cudnn_gru():
 
 
 def saved_by(package, ending):
-    """What Keras saves of a model of several layers, and the output of one of its layers."""
+    """The arrays and attributes that Keras saves of a model, and the output of its first layer."""
     layers = package.layers
     network = package.Sequential(
         [

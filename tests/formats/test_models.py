@@ -173,6 +173,28 @@ def test_two_layers_of_one_name_are_told_apart_by_their_arrays_only(tmp_path):
         RNNWeights.load(written(layout, tmp_path), **layout["load"])
 
 
+def test_a_layer_whose_name_begins_like_a_direction_is_checked(tmp_path):
+    layer = {"class_name": "LSTM", "config": {"name": "forward_lstm", "activation": "tanh"}}
+    layer["config"]["recurrent_activation"] = "hard_sigmoid"
+    path = tmp_path / "model.h5"
+    arrays = {name.replace("lstm_1", "forward_lstm"): one for name, one in keras_arrays().items()}
+    config = json.dumps({"class_name": "Sequential", "config": {"layers": [layer]}})
+    path.write_bytes(hdf5_bytes(arrays, {"model_config": config}))
+    with pytest.raises(ValueError, match="recurrent_activation must be sigmoid; got hard_sigmoid"):
+        RNNWeights.load(path)
+
+
+@pytest.mark.parametrize("name", KERAS_MODELS)
+def test_a_direction_that_is_missing_is_told(tmp_path, name):
+    layout = json.loads(json.dumps(LAYOUTS[name]))
+    layout["arrays"] = {
+        path: one for path, one in layout["arrays"].items() if "/backward_" not in path
+    }
+    message = "must have one cell in each direction; the config says Bidirectional, and .* 1 cells"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.load(written(layout, tmp_path), **layout["load"])
+
+
 def keras_arrays(gates=4, bias=True):
     rng = np.random.default_rng(0)
     arrays = {

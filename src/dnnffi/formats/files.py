@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from reprlib import repr as brief
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from dnnffi.formats.hdf5 import HDF5Reader, KerasReader
 from dnnffi.formats.network import Network
 from dnnffi.formats.npz import NpzReader, to_npz
 from dnnffi.formats.outline import Description
-from dnnffi.formats.prefixes import chosen, joined, renamed
+from dnnffi.formats.prefixes import rename_arrays, select_prefixes, stack_layers
 from dnnffi.formats.safetensors import SafetensorsReader, to_safetensors
 from dnnffi.formats.torch_file import TorchReader
 from dnnffi.spec.rnn import RNNSpec
@@ -40,7 +40,7 @@ class Reader(Protocol):
     outlines: dict[str, NDArray]
     """By name, an array of the shape and dtype that takes no memory."""
     description: Description
-    """What the file says about layers of Keras."""
+    """Settings of Keras's layers, as far as the file has them."""
 
     def array(self, name: str) -> NDArray:
         """Read an array."""
@@ -48,6 +48,10 @@ class Reader(Protocol):
 
     def text(self, name: str) -> str | None:
         """Return a text; None if there is none of this name."""
+        ...
+
+    def close(self) -> None:
+        """Release what the reader has opened; the file itself stays open."""
         ...
 
 
@@ -98,34 +102,42 @@ def load(path: object, mode: object = None, prefix: object = None, names: object
     with files.open_regular(source) as file:
         with _damage_of(source):
             reader = _READERS[source.suffix](file)
-            text = reader.text(KEY)
-        try:
-            spec = None if text is None else _spec(text, mode)
-            found_mode = mode if spec is None else spec.mode
+        with closing(reader):
+            return _read(source, reader, mode, prefix, names)
 
-            def network(arrays: Mapping[str, NDArray]) -> Network:
-                return _network(arrays, found_mode, prefix, names, reader.description)
 
-            outlines = {name: one for name, one in reader.outlines.items() if name != KEY}
-            outlined = network(_Arrays(outlines, outlines.__getitem__, spec))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{source}: {error}") from error
-        if spec not in (None, outlined.spec):
-            raise ValueError(f"{source}: its arrays are those of {outlined.spec}; it says {spec}")
-        with _damage_of(source):
-            return network(_Arrays(outlines, reader.array, spec))
+def _read(source: Path, reader: Reader, mode: object, prefix: object, names: object) -> Network:
+    with _damage_of(source):
+        text = reader.text(KEY)
+    try:
+        spec = None if text is None else _spec(text, mode)
+        found_mode = mode if spec is None else spec.mode
+
+        def network(arrays: Mapping[str, NDArray]) -> Network:
+            return _network(arrays, found_mode, prefix, names, reader.description)
+
+        outlines = {name: one for name, one in reader.outlines.items() if name != KEY}
+        outlined = network(_Arrays(outlines, outlines.__getitem__, spec))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source}: {error}") from error
+    if spec not in (None, outlined.spec):
+        raise ValueError(f"{source}: its arrays are those of {outlined.spec}; it says {spec}")
+    with _damage_of(source):
+        return network(_Arrays(outlines, reader.array, spec))
 
 
 class _Arrays(Mapping[str, NDArray]):
     """Arrays that are made when they are looked up."""
 
-    def __init__(self, names: Mapping[str, NDArray], make: Any, spec: RNNSpec | None) -> None:
+    def __init__(
+        self, names: Collection[str], make: Callable[[str], NDArray], spec: RNNSpec | None
+    ) -> None:
         self._names, self._make = names, make
         # An npz that `save` wrote has the bits of bfloat16.
         self._has_bits = spec is not None and spec.dtype == "bfloat16"
 
     def __getitem__(self, name: str) -> NDArray:
-        array: NDArray = self._make(name)
+        array = self._make(name)
         if self._has_bits and array.dtype == np.uint16:
             return array.view(dtype_object("bfloat16"))
         return array
@@ -148,13 +160,13 @@ def _network(
     description: Description,
 ) -> Network:
     """Return the network under names of PyTorch or Keras."""
-    arrays = renamed("", arrays, prefix, names)
-    of_keras = keras_names.find(arrays)
-    prefixes = chosen("", arrays, [*torch.find(arrays), *of_keras], prefix)
-    return joined(
+    arrays = rename_arrays("", arrays, prefix, names)
+    keras_layers = keras_names.find(arrays)
+    prefixes = select_prefixes("", arrays, [*torch.find(arrays), *keras_layers], prefix)
+    return stack_layers(
         [
-            keras_names.read_layers(arrays, of_keras[one], mode, None if names else description)
-            if one in of_keras
+            keras_names.read_layers(arrays, keras_layers[one], mode, None if names else description)
+            if one in keras_layers
             else torch.read_layers("", arrays, one, mode)
             for one in prefixes
         ]

@@ -51,9 +51,7 @@ class HDF5Reader:
                 self._datasets[name] = found
 
         self._file.visititems(visit)  # hard links only, each object once
-        total = 0
-        for name, dataset in self._datasets.items():
-            total += _num_stored_bytes(name, dataset)
+        total = sum(_num_stored_bytes(name, one) for name, one in self._datasets.items())
         if total > size:
             raise ValueError(f"its datasets claim more bytes than the {size:,} of it")
         self.outlines = {
@@ -74,6 +72,10 @@ class HDF5Reader:
     def text(self, name: str) -> str | None:
         """Return None: `RNNWeights.save` does not write these files."""
         return None
+
+    def close(self) -> None:
+        """Close the HDF5 file; the file object that was given stays open."""
+        self._file.close()
 
     def _attribute(self, name: str) -> str | None:
         """Return a text that belongs to the whole file; None if there is none."""

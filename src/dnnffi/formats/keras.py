@@ -120,7 +120,7 @@ def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
         except (TypeError, ValueError) as error:
             errors.append(error)
     if not fitting:
-        raise _of_whole_model(mode, readings[0]) or errors[0]
+        raise _whole_model_error(mode, readings[0]) or errors[0]
     if len(fitting) > 1:
         shown = " or ".join(
             f"{one.spec.num_layers} layer(s) of {one.spec.num_directions} direction(s) "
@@ -135,7 +135,7 @@ def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
     return fitting[0]
 
 
-def _of_whole_model(mode: Mode, reading: Reading) -> ValueError | None:
+def _whole_model_error(mode: Mode, reading: Reading) -> ValueError | None:
     """An error naming the layers in a list as of ``model.get_weights()``; None for other lists."""
     if len(reading) != 1:
         return None
@@ -206,7 +206,7 @@ def read_cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
     if not rest:
         return Cell(gated(kernel.T), gated(recurrent.T))
     bias = rest[0]
-    if is_of_cudnn(recurrent, bias) and mode in keras_layers.CUDNN_LAYERS.values():
+    if is_cudnn_format(recurrent, bias) and mode in keras_layers.CUDNN_LAYERS.values():
         return _cudnn_cell(kernel, recurrent, bias, order)
     if mode != "gru":
         check_shape(names[2], bias, (columns,))
@@ -219,7 +219,7 @@ def read_cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
     return Cell(gated(kernel.T), gated(recurrent.T), gated(bias[0]), gated(bias[1]))
 
 
-def is_of_cudnn(recurrent: AnyArray, bias: AnyArray | None) -> bool:
+def is_cudnn_format(recurrent: AnyArray, bias: AnyArray | None) -> bool:
     """Whether arrays are CuDNNLSTM's or CuDNNGRU's, which have two biases in one row, [2*G*H]."""
     return bias is not None and tuple(bias.shape) == (2 * recurrent.shape[-1],)
 

@@ -24,7 +24,8 @@ VARIABLES = ("kernel", "recurrent_kernel", "bias")
 
 _NAMED = re.compile(r"(?P<group>(?:.*/)?)(?P<kind>kernel|recurrent_kernel|bias)(?::0)?")
 _NUMBERED = re.compile(r"(?P<group>(?:.*/)?cell/(?:cells/[^/]+/)?vars/)(?P<index>[012])")
-_OF_OPTIMIZER = "optimizer_weights/"  # moments of Adam, under the names of the variables
+_LAYER = re.compile(r"(?:(?:layers|_layer_checkpoint_dependencies)/[^/]+/)+")
+_OPTIMIZER_GROUP = "optimizer_weights/"  # moments of Adam, under the names of the variables
 _DIRECTIONS = ("forward_", "backward_")
 
 # Keras 2.3 changed the default recurrent_activation of LSTM and GRU from hard_sigmoid to sigmoid.
@@ -49,11 +50,11 @@ def find(names: Iterable[str]) -> dict[str, list[Variables]]:
     cells = [
         Variables(group, found)
         for group, found in groups.items()
-        if {"kernel", "recurrent_kernel"} <= set(found) and not group.startswith(_OF_OPTIMIZER)
+        if {"kernel", "recurrent_kernel"} <= set(found) and not group.startswith(_OPTIMIZER_GROUP)
     ]
     by_layer: dict[str, dict[str, list[Variables]]] = {}
     for cell in cells:
-        layer, direction = _place(cell.group)
+        layer, direction = _layer_and_direction(cell.group)
         by_layer.setdefault(layer, {}).setdefault(direction, []).append(cell)
     layers = {}
     for layer, directions in by_layer.items():
@@ -69,7 +70,7 @@ def describe(config: object, version: object) -> Description:
     layers: dict[str, Any] = {}
     for path, name, layer in _layers_of(config, ""):
         for key in (path, name):
-            layers[key] = _Ambiguous if key in layers else layer
+            layers[key] = _AMBIGUOUS if key in layers else layer
     found = re.match(r"(\d+)\.(\d+)", version) if isinstance(version, str) else None
     return Description(layers, (int(found[1]), int(found[2])) if found else None)
 
@@ -89,7 +90,7 @@ def read_layers(
         {kind: named(clipped(name), arrays[name]) for kind, name in cell.names.items()}
         for cell in cells
     ]
-    where = clipped(_shown(cells))
+    where = clipped(_layer_path(cells))
     config = None if description is None else _config(cells, description)
     recurrent = values[0]["recurrent_kernel"]
     wanted = None if mode is None else check_mode(mode)
@@ -114,11 +115,11 @@ def read_layers(
     )
 
 
-_Ambiguous = object()
+_AMBIGUOUS = object()
 """In place of a config: several layers have this name."""
 
 
-def _place(group: str) -> tuple[str, str]:
+def _layer_and_direction(group: str) -> tuple[str, str]:
     """Return the path of a cell's layer, and which of `_DIRECTIONS` it is, if any."""
     parts = group.split("/")
     for at, part in enumerate(parts):
@@ -128,8 +129,8 @@ def _place(group: str) -> tuple[str, str]:
     return group, ""
 
 
-def _shown(cells: list[Variables]) -> str:
-    return cells[0].group if len(cells) == 1 else _place(cells[0].group)[0]
+def _layer_path(cells: list[Variables]) -> str:
+    return cells[0].group if len(cells) == 1 else _layer_and_direction(cells[0].group)[0]
 
 
 def _layers_of(config: object, base: str) -> Iterator[tuple[str, str, Any]]:
@@ -159,16 +160,16 @@ def _snake_case(name: str) -> str:
 
 def _config(cells: list[Variables], description: Description) -> Any:
     """Return the config of the layer with these cells; None if the file has none."""
-    path = _place(cells[0].group)[0]
+    path = _layer_path(cells)
     if _NUMBERED.fullmatch(next(iter(cells[0].names.values()))):
-        path = path.replace("_layer_checkpoint_dependencies/", "layers/")
-        keys = [path.partition("cell/")[0]]
+        layer = _LAYER.match(path)
+        keys = [layer[0].replace("_layer_checkpoint_dependencies/", "layers/")] if layer else []
     else:
         keys = path.split("/")[::-1]
     for key in keys:
         if key in description.layers:
             found = description.layers[key]
-            if found is _Ambiguous:
+            if found is _AMBIGUOUS:
                 raise ValueError(
                     f"{clipped(path)}: several layers of the model are called {clipped(key)!r}; "
                     f"pass names="
@@ -195,7 +196,8 @@ def _directions(
     is_bidirectional = config.get("class_name") == "Bidirectional"
     if is_bidirectional != (len(cells) == 2):
         raise ValueError(
-            f"{where} must have one cell for each direction of its {clipped(str(config))}"
+            f"{where} must have one cell in each direction; the config says "
+            f"{clipped(str(config.get('class_name')))}, and the file has {len(cells)} cells"
         )
     if not is_bidirectional:
         return [(config, False)]
@@ -222,7 +224,7 @@ def _check_unseen(
     where: str, mode: Mode, values: list[dict[str, AnyArray]], description: Description
 ) -> None:
     """``ValueError`` for a layer whose settings are neither in the file nor the usual ones."""
-    if mode not in ("lstm", "gru") or keras.is_of_cudnn(
+    if mode not in ("lstm", "gru") or keras.is_cudnn_format(
         values[0]["recurrent_kernel"], values[0].get("bias")
     ):
         return

@@ -110,7 +110,7 @@ def check_dims(name: str, array: AnyArray, dims: str) -> None:
 
 
 def modes_with(rows: int, hidden: int) -> list[Mode]:
-    """Return the modes whose gates have so many rows with this hidden size."""
+    """Return the modes whose gates have ``rows`` rows with this hidden size."""
     return [mode for mode, gates in GATES.items() if rows == len(gates) * hidden]
 
 

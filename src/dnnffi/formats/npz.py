@@ -100,6 +100,10 @@ class NpzReader:
             raise ValueError(f"{name} is not a text of at most {MAX_TEXT_BYTES:,} bytes")
         return str(self.array(name))
 
+    def close(self) -> None:
+        """Close the archive; the file itself stays open."""
+        self._archive.close()
+
 
 def stored_members(file: BinaryIO) -> list[ZipInfo]:
     """Return the members of a zip archive: together they are at most as large as the file.

@@ -13,7 +13,7 @@ _CHUNK_BYTES = 2**20
 
 
 class Description(NamedTuple):
-    """What a file of Keras says about its layers."""
+    """Settings of Keras's layers, as far as a file has them."""
 
     layers: dict[str, Any]
     """Configs of layers, by their names, and by their paths in Keras's newer format."""

@@ -17,7 +17,7 @@ class Layers(NamedTuple):
     cells: list[list[Cell]]
 
 
-def renamed(
+def rename_arrays(
     where: str, arrays: Mapping[str, Any], prefix: object, names: object
 ) -> Mapping[str, Any]:
     """Return the arrays under the names that ``names`` gives them; all arrays without it.
@@ -41,7 +41,7 @@ def renamed(
     return {ours: arrays[theirs] for theirs, ours in names.items()}
 
 
-def chosen(
+def select_prefixes(
     where: str, names: Collection[str], prefixes: Sequence[str], prefix: object
 ) -> list[str]:
     """Return those of ``prefixes`` that the caller asks for.
@@ -66,7 +66,7 @@ def chosen(
     return [one if one in prefixes else _only(where, names, prefixes, one) for one in wanted]
 
 
-def joined(parts: Sequence[Layers]) -> Network:
+def stack_layers(parts: Sequence[Layers]) -> Network:
     """Return the network of parts that are stacked in this order."""
     modes = [part.mode for part in parts]
     if len(set(modes)) > 1:

@@ -23,7 +23,7 @@ MAX_HEADER_BYTES = 100_000_000
 """Upper bound on the header in bytes, as in the package safetensors."""
 
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-# Those of other tensors that a model has, by their bytes: weights have none of these.
+# A model has other tensors too. Weights have none of these dtypes.
 _OTHER_DTYPES = {
     **{"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16"},
     **{"U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64"},
@@ -98,6 +98,9 @@ class SafetensorsReader:
         if found is not None and not isinstance(found, str):
             raise ValueError(f"{name} is not a text")
         return found
+
+    def close(self) -> None:
+        """Do nothing: the file itself stays open."""
 
 
 def to_safetensors(arrays: Mapping[str, NDArray], metadata: dict[str, str]) -> bytes:

@@ -17,7 +17,7 @@ from dnnffi.formats.network import (
     named,
     of_other_mode,
 )
-from dnnffi.formats.prefixes import Layers, chosen, joined, renamed
+from dnnffi.formats.prefixes import Layers, rename_arrays, select_prefixes, stack_layers
 from dnnffi.spec.checks import brief, clipped, listed
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
@@ -46,7 +46,11 @@ def read(
 ) -> Network:
     """Return the network of a state dictionary, as `RNNWeights.from_torch` describes."""
     if not isinstance(state, Mapping):
-        advice = "; pass module.state_dict()" if hasattr(state, "state_dict") else ""
+        advice = ""
+        if hasattr(state, "state_dict"):
+            advice = "; pass module.state_dict()"
+        elif isinstance(state, list | tuple):
+            advice = "; RNNWeights.pack takes a list in PyTorch's order, from_keras one of Keras's"
         raise TypeError(
             f"state_dict must be a mapping of names; got {type(state).__name__}{advice}"
         )
@@ -54,9 +58,9 @@ def read(
     if unnamed:
         raise TypeError(f"state_dict must have names that are str; got {listed(unnamed)}")
     where = "state_dict: "
-    arrays = renamed(where, state, prefix, names)
-    prefixes = chosen(where, arrays, find(arrays), prefix)
-    return joined([read_layers(where, arrays, one, mode) for one in prefixes])
+    arrays = rename_arrays(where, state, prefix, names)
+    prefixes = select_prefixes(where, arrays, find(arrays), prefix)
+    return stack_layers([read_layers(where, arrays, one, mode) for one in prefixes])
 
 
 def find(names: Iterable[str]) -> list[str]:
@@ -74,12 +78,12 @@ def find(names: Iterable[str]) -> list[str]:
 def read_layers(where: str, arrays: Mapping[str, Any], prefix: str, mode: object) -> Layers:
     """Return the layers of the network under ``prefix``; ``where`` begins messages about names.
 
-    Arrays of submodules, which have a dot after the prefix, are other networks' or none.
+    Names with a dot or slash after the prefix belong to submodules and are not looked at.
     """
     names = [
         name.removeprefix(prefix)
         for name in arrays
-        if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+        if name.startswith(prefix) and not set("./") & set(name.removeprefix(prefix))
     ]
     by_cell = _expected(names)
     expected = [name for layer in by_cell for cell in layer for name in cell.values()]

@@ -69,16 +69,14 @@ class TorchReader:
                 "it has objects other than tensors and plain containers, which are not "
                 "unpickled: save module.state_dict() with PyTorch"
             ) from error
-        self._tensors = {
-            name: tensor
-            for name, tensor in _tensors(torch, content)
-            if _dtype(tensor) is not None and tensor.layout == torch.strided
-        }
-        self.outlines = {
-            name: outline(tuple(tensor.shape), _dtype(tensor))
-            for name, tensor in self._tensors.items()
-        }
-        for name, tensor in self._tensors.items():
+        self._tensors: dict[str, Any] = {}
+        self.outlines: dict[str, NDArray] = {}
+        for name, tensor in _tensors(torch, content):
+            dtype = _dtype(tensor)
+            if dtype is None or tensor.layout != torch.strided:
+                continue
+            self._tensors[name] = tensor
+            self.outlines[name] = outline(tuple(tensor.shape), dtype)
             if self.outlines[name].nbytes > tensor.untyped_storage().nbytes():
                 raise ValueError(f"{name} claims more bytes than are stored for it")
 
@@ -94,6 +92,9 @@ class TorchReader:
     def text(self, name: str) -> str | None:
         """Return None: these files have no texts."""
         return None
+
+    def close(self) -> None:
+        """Do nothing: the file itself stays open."""
 
 
 def _imported() -> Any:
