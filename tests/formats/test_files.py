@@ -174,6 +174,45 @@ def test_a_file_that_contradicts_itself_is_refused(tmp_path, change, message):
         RNNWeights.load(path)
 
 
+def test_a_mode_that_a_saved_file_contradicts_is_refused(path):
+    weights_of().save(path)
+    assert RNNWeights.load(path, "lstm").spec == SPEC
+    with pytest.raises(
+        ValueError, match=rf"^{path}: mode is 'gru'; the file has weights of 'lstm'$"
+    ):
+        RNNWeights.load(path, "gru")
+
+
+def test_a_saved_file_has_one_network(path):
+    weights_of().save(path)
+    with pytest.raises(ValueError, match=rf"^{path}: no network with prefix 'x'; pass prefix=''$"):
+        RNNWeights.load(path, prefix="x")
+
+
+@pytest.mark.parametrize("prefix", ["encoder.", "net/"])
+def test_files_of_other_programs_are_read(path, prefix):
+    arrays = {prefix + name: one for name, one in weights_of().to_torch().items()}
+    arrays |= {f"{prefix}steps.count": np.ones(3, "int64"), "head.weight": np.ones((2, 8), "f")}
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        safetensors_numpy().save_file(arrays, path)
+    loaded = RNNWeights.load(path)
+    assert loaded.spec == SPEC
+    np.testing.assert_array_equal(loaded.flat, weights_of().flat)
+
+
+def test_only_the_arrays_of_the_network_are_read(path):
+    arrays = {f"net.{name}": one for name, one in weights_of().to_torch().items()}
+    arrays["other.weight"] = np.zeros(LARGE, "f")
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        safetensors_numpy().save_file(arrays, path)
+    with little_memory():
+        assert RNNWeights.load(path).spec == SPEC
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 10_000, '"lstm"'])
 def test_a_spec_that_is_none_is_refused(tmp_path, text):
     path = tmp_path / "net.npz"

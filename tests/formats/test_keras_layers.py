@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from equations import check, keras, run, x_of
-from test_keras import MODES, H, arrays_of
+from test_keras import MODES, H, arrays_of, cudnn_arrays_of
 
 from dnnffi import RNNWeights
 
@@ -246,3 +246,31 @@ def test_a_list_of_layers_and_arrays_is_refused():
         RNNWeights.from_keras([layer_of("lstm"), arrays_of("lstm", H)], "lstm")
     with pytest.raises(TypeError, match=r"^weights must be a layer, .*; got dict$"):
         RNNWeights.from_keras(layer_of("lstm").get_config(), "lstm")
+
+
+# Layers of cuDNN's
+
+
+def cudnn_layer_of(mode, **changes):
+    """A layer as tf_keras has it, with the settings that its ``get_config`` gives."""
+    name = {"lstm": "CuDNNLSTM", "gru": "CuDNNGRU"}[mode]
+    settings = {"name": "rnn", "return_sequences": True, "return_state": False, "units": H}
+    settings |= {"go_backwards": False, "stateful": False, "time_major": False} | changes
+    return made_of(
+        f"tf_keras.src.layers.{name}", settings, cudnn_arrays_of(mode, hidden=H)[0], **settings
+    )
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_cudnn_layers_are_taken_as_their_arrays_are(mode):
+    found = RNNWeights.from_keras(cudnn_layer_of(mode))
+    assert found.spec.mode == mode
+    expected = RNNWeights.from_keras(cudnn_arrays_of(mode, hidden=H)[0], mode)
+    assert (found.flat == expected.flat).all()
+
+
+def test_settings_of_cudnn_layers_are_checked():
+    with pytest.raises(ValueError, match=r"^weights must have stateful=False; got True: "):
+        RNNWeights.from_keras(cudnn_layer_of("lstm", stateful=True))
+    with pytest.raises(ValueError, match=r"^weights must have go_backwards=False; got True\. "):
+        RNNWeights.from_keras(cudnn_layer_of("gru", go_backwards=True))

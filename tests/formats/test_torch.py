@@ -255,7 +255,11 @@ def test_a_layer_of_another_width_is_named():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (([], "lstm"), TypeError, "state_dict must be a mapping of names; got list$"),
+        (
+            ([], "lstm"),
+            TypeError,
+            "state_dict must be a mapping of names; got list; RNNWeights.pack takes a list in PyTo",
+        ),
         ((Module(), "lstm"), TypeError, r"state_dict must be .*; got Module; pass module\.state_d"),
         (
             (lstm_state() | {3: np.zeros(1)}, "lstm"),
