@@ -174,15 +174,14 @@ class RNNWeights(Generic[ArrayT]):
         """Copy weights under the names that ``torch.nn.LSTM``, ``GRU`` and ``RNN`` give them.
 
         ``state_dict`` has ``weight_ih_l0`` [G*H, I], ``weight_hh_l0`` [G*H, O], and so on, in any
-        order, or those of a cell without ``_l0``, as ``LSTMCell``, ``GRUCell`` and ``RNNCell`` name
-        them. Layers, directions, biases, projection and dtype are inferred, and so is ``mode`` of
-        an LSTM or GRU; of an RNN it is "rnn_tanh" or "rnn_relu", by ``nonlinearity``, which the
-        arrays do not show.
+        order. ``LSTMCell``, ``GRUCell`` and ``RNNCell`` have these names without ``_l0``. Layers,
+        directions, biases, projection and dtype are inferred, and so is ``mode`` "lstm" or "gru".
+        For an RNN pass "rnn_tanh" or "rnn_relu": its ``nonlinearity`` is not in the arrays.
 
-        Of a whole model's names, ``prefix`` says which begin those of the network, as "encoder.";
-        it may be left out if the model has one network only. A list of prefixes stacks networks or
-        cells, the first one first. Names that are not PyTorch's are given by a mapping, as
-        ``names={"enc_w_ih": "weight_ih_l0", ...}``: these arrays are taken and no others.
+        For a whole model, ``prefix`` is the beginning of the network's names, as "encoder."; it may
+        be left out if the model has one network. A list of prefixes stacks networks or cells, the
+        first one first. ``names`` is for arrays under names of your own: a mapping to PyTorch's
+        names, as ``{"enc_w_ih": "weight_ih_l0", ...}``. These arrays are taken and no others.
 
         As in all methods from another format, the arrays are NumPy's, CuPy's or any that dnnffi
         takes, and the buffer is made on their device, in the layout of ``backend``: "cudnn",
@@ -214,7 +213,7 @@ class RNNWeights(Generic[ArrayT]):
     ) -> Self:
         """Copy the weights of Keras's LSTM, GRU, SimpleRNN, Bidirectional or RNN layers.
 
-        Also of CuDNNLSTM and CuDNNGRU, whose bias has both biases in one row, [2*G*H].
+        CuDNNLSTM and CuDNNGRU are recognised by their bias of shape [2*G*H].
 
         ``weights`` is the layer, or a list of layers. Its settings are then checked: those with
         which Keras computes something else are refused with ``ValueError``, as other activations,
@@ -502,22 +501,23 @@ class RNNWeights(Generic[ArrayT]):
           which reads them with ``weights_only=True``; TorchScript archives are refused);
         * .h5, .hdf5 and .keras, weights or models that Keras saved (needs the package h5py).
 
-        Arrays have PyTorch's names, as in `from_torch`, or Keras's: in HDF5 the paths of variables,
-        as "lstm_1/lstm_1/kernel:0". ``mode``, ``prefix`` and ``names`` are those of `from_torch`;
-        in ``names``, arrays of Keras are called "kernel", "recurrent_kernel" and "bias". A file
-        with several networks is refused without ``prefix``, with a list of the prefixes in it.
-        Names of containers in a file of PyTorch are joined by dots, "model_state.lstm.".
+        Arrays are found by PyTorch's names, as in `from_torch`, or by Keras's, in HDF5 the paths of
+        variables, as "lstm_1/lstm_1/kernel:0". ``mode``, ``prefix`` and ``names`` are those of
+        `from_torch`. Without ``prefix``, a file with several networks is refused, and the error
+        lists their prefixes. In files of PyTorch, the names of nested dictionaries are joined by
+        dots, as in "model_state.lstm.". In ``names``, Keras's arrays are called "kernel",
+        "recurrent_kernel" and "bias", for two directions "forward_layer/kernel" and so on.
 
-        If a file has the config of a Keras model, settings that are computed in another way are
-        refused, as in `from_keras`. A file of weights alone does not show them: the result is right
-        for Keras's defaults, and Keras before 2.3 is refused, as its default was "hard_sigmoid".
-        With ``names``, settings are not looked at.
+        If a file of Keras has the config of the model, settings that dnnffi computes in another way
+        are refused, as in `from_keras`. A file of weights does not show the settings: the result is
+        right for Keras's defaults. Files of weights of Keras before 2.3, which had another default,
+        are refused. With ``names``, the settings are not looked at.
 
-        Only regular files are read. No code in them is run, nothing is unpickled except by PyTorch,
-        and nothing is decompressed; shapes are compared before data is read, of PyTorch's files
-        after. Raises ``ValueError`` naming the file if it is damaged, truncated or has no such
-        network, ``OSError`` naming it if it cannot be read or is not a regular file, and
-        ``ImportError`` with the command that installs a missing package.
+        Only regular files are read. No code in them is run, and nothing is decompressed. Shapes are
+        checked before data is read, except in files of PyTorch, which are read at once. Raises
+        ``ValueError`` naming the file if it is damaged, truncated or has no such network,
+        ``OSError`` naming it if it cannot be read or is not a regular file, and ``ImportError`` with
+        the command that installs a missing package.
 
         Examples
         --------
