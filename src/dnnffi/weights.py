@@ -516,8 +516,8 @@ class RNNWeights(Generic[ArrayT]):
         Only regular files are read. No code in them is run, and nothing is decompressed. Shapes are
         checked before data is read, except in files of PyTorch, which are read at once. Raises
         ``ValueError`` naming the file if it is damaged, truncated or has no such network,
-        ``OSError`` naming it if it cannot be read or is not a regular file, and ``ImportError`` with
-        the command that installs a missing package.
+        ``OSError`` naming it if it cannot be read or is not a regular file, and ``ImportError``
+        with the command that installs a missing package.
 
         Examples
         --------

@@ -327,6 +327,17 @@ def test_a_device_that_never_ends_is_not_loaded(tmp_path, suffix):
     assert told == 2 * [f"[Errno 22] is not a regular file but a character device: '{path}'"]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".h5", ".hdf5", ".keras"])
+@pytest.mark.parametrize("kind", ["folder", "FIFO", "character device"])
+def test_only_regular_files_of_other_programs_are_loaded(tmp_path, suffix, kind):
+    path = tmp_path / f"net{suffix}"
+    irregular.make(path, kind)
+    told = bounded.run(LOAD, path).splitlines()
+    assert len(told) == 2
+    assert all(line.endswith(f"is not a regular file but a {kind}: '{path}'") for line in told)
+
+
 # Files that claim more than they are
 
 
