@@ -163,7 +163,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 		--json docs/verification/bench_cnn.json
 
 clean: ## Remove the virtual environment and everything built
-	rm -rf .venv .venv-docs .venv-jax .venv-torch build dist docs/_build docs/_generated demo-output
+	rm -rf .venv .venv-docs .venv-jax .venv-torch build dist docs/_build demo-output
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

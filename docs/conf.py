@@ -23,7 +23,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build", "_generated"]
+exclude_patterns = ["_build"]
 smartquotes = False  # "cudnn" is a string
 default_role = "py:obj"  # `name` in a docstring is a reference where there is such a name
 python_maximum_signature_line_length = 80

@@ -1,11 +1,19 @@
-"""The figures of the pages, from the records and from what the code of a page computes."""
+"""The figures of the pages, from the records and from what the code of a page computes.
+
+A figure has two layouts: a wide one, and a narrow one whose text stays legible on a phone. Its
+colours are CSS variables, which the pages set for light and dark mode; a file on its own follows
+the preference of the system.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from io import StringIO
 from math import ceil, floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -24,14 +32,47 @@ from dnnffi.bench.summary import (
     figures,
 )
 
+
+class Colour(NamedTuple):
+    """A colour of the figures: its CSS variable, and its values in light and in dark mode."""
+
+    variable: str
+    light: str
+    dark: str
+
+
+TEXT = Colour("--figure-text", "#1f2328", "#e6edf3")
+MUTED = Colour("--figure-muted", "#57606a", "#9ea7b3")
+GRID = Colour("--figure-grid", "#d0d7de", "#3d444d")
+BACKGROUND = Colour("--figure-background", "#ffffff", "#0d1117")
+PANEL = Colour("--figure-panel", "#f6f8fa", "#161b22")
+HIGHLIGHT = Colour("--figure-highlight", "#ddf4ff", "#12304f")
+OURS = Colour("--figure-dnnffi", "#1f6feb", "#4493f8")
+TORCH = Colour("--figure-torch", "#c9510c", "#f0883e")
+TORCH_GRAPH = Colour("--figure-torch-2", "#e6a574", "#a8703f")
+JAX = Colour("--figure-jax", "#4d7f3e", "#7fb36d")
+JAX_SCAN = Colour("--figure-jax-2", "#a3c496", "#567a4a")
+COLOURS = (
+    *(TEXT, MUTED, GRID, BACKGROUND, PANEL, HIGHLIGHT),
+    *(OURS, TORCH, TORCH_GRAPH, JAX, JAX_SCAN),
+)
+
 MODELS = {  # with their colours, dnnffi's first
-    FUNCTIONS: ("dnnffi", "#1f6feb"),
-    EAGER: ("PyTorch", "#c9510c"),
-    GRAPH: ("PyTorch in a CUDA graph", "#e6a574"),
-    "jax": ("JAX", "#4d7f3e"),
-    "jax scan": ("JAX, lax.scan", "#a3c496"),
+    FUNCTIONS: ("dnnffi", OURS.light),
+    EAGER: ("PyTorch", TORCH.light),
+    GRAPH: ("PyTorch in a CUDA graph", TORCH_GRAPH.light),
+    "jax": ("JAX", JAX.light),
+    "jax scan": ("JAX, lax.scan", JAX_SCAN.light),
+}
+STREAM_MODELS = {  # with their colours, in the order of the bars
+    PADDED: ("PyTorch, padded", TORCH.light),
+    PACKED: ("PyTorch, packed", TORCH_GRAPH.light),
+    stream_model.FUNCTIONS: ("dnnffi", OURS.light),
 }
 STYLE = {
+    "axes.edgecolor": TEXT.light,
+    "axes.facecolor": "none",
+    "axes.labelcolor": TEXT.light,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.constrained_layout.h_pad": 0.1,
@@ -40,109 +81,148 @@ STYLE = {
     "font.size": 9,
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "dnnffi",  # the same names in every run
+    "text.color": TEXT.light,
+    "xtick.color": TEXT.light,
+    "ytick.color": TEXT.light,
 }
-BOLD = {"weight": "bold", "size": 11}
-WIDTH, BAR, LINE = 7.5, 0.18, 0.16  # inches: 720 pixels; from a bar or a line to the next
+SMALL = 8  # points: 10.7 pixels
+BAR, LINE = 0.18, 0.16  # inches from a bar or a line to the next
 
 
-@rc_context(STYLE)
-def speed(record: dict[str, Any]) -> Figure | None:
-    """Milliseconds of a call on fastrnns' shapes, by who was measured; None where nothing was."""
-    rows: dict[str, list[tuple[float, float]]] = {model: [] for model in MODELS}
-    groups, place = [], 0.0
+class Layout(NamedTuple):
+    """Width of a figure in inches, and characters of a line of small text."""
+
+    width: float
+    characters: int
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether names are above their bars instead of on their left."""
+        return self is NARROW
+
+    @property
+    def bold(self) -> dict[str, Any]:
+        """The font of a title."""
+        return {"weight": "bold", "size": 9 if self.is_narrow else 11}
+
+    def wrapped(self, lines: Sequence[str]) -> list[str]:
+        """Return small text in lines that fit."""
+        return [part for line in lines for part in textwrap.wrap(line, self.characters)]
+
+
+WIDE = Layout(7.5, 110)  # 720 pixels
+NARROW = Layout(3.4, 48)  # 326 pixels: a phone 360 pixels wide shows it without scaling
+
+
+class Group(NamedTuple):
+    """Bars of one problem: its name, its phase, and (model, length, label) of each bar."""
+
+    name: str
+    phase: str
+    bars: tuple[tuple[str, float, str], ...]
+
+
+def speed(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
+    """Draw milliseconds of a call on fastrnns' shapes by model; None if nothing was measured."""
+    groups = []
     for shape in FASTRNNS:
         for phase, words in PHASE_WORDS.items():
             times = {model: figures(record, model, phase).get(shape.name) for model in MODELS}
-            found = [(model, time) for model, time in times.items() if time is not None]
-            if times[FUNCTIONS] is None:
-                continue
-            groups.append((place + (len(found) - 1) / 2, words_of(shape), words))
-            for row, (model, time) in enumerate(found):
-                rows[model].append((place + row, time))
-            place += len(found) + 0.9
-    if not groups:
-        return None
-    middles, shapes, phases = zip(*groups, strict=True)
+            bars = tuple((one, ms, f"{ms:.2f}") for one, ms in times.items() if ms is not None)
+            if times[FUNCTIONS] is not None:
+                groups.append(Group(words_of(shape), words, bars))
     below = [*summary(record), machine(record)]
-    figure = Figure((WIDTH, 0.6 + place * BAR + len(below) * LINE), layout="constrained")
-    axes = figure.subplots()
-    for model, (words, colour) in MODELS.items():
-        if rows[model]:
-            bars = axes.barh(*zip(*rows[model], strict=True), 0.82, color=colour, label=words)
-            axes.bar_label(bars, fmt="%.2f", padding=4)
-    # Two ticks a group: the lines of one text are aligned in Matplotlib's font only.
-    axes.set_yticks([middle - 0.45 for middle in middles], shapes, weight="bold")
-    axes.set_yticks([middle + 0.45 for middle in middles], phases, minor=True)
-    axes.set_ylim(place - 1.4, -0.5)  # the first shape on top
-    axes.tick_params(axis="y", which="both", length=0)
-    axes.set_xticks([])
-    axes.spines[:].set_visible(False)
-    legend = {"ncols": len(MODELS), "frameon": False, "handlelength": 1, "alignment": "left"}
-    figure.legend(loc="outside upper left", title=title(), title_fontproperties=BOLD, **legend)
-    figure.supxlabel("\n".join(below), x=0.02, ha="left", size=8, color="#57606a")
-    return figure
+    return _bars(groups, MODELS, title(), below, layout) if groups else None
 
 
-STREAM_MODELS = {  # with their colours, in the order of the bars
-    PADDED: ("PyTorch, padded", "#c9510c"),
-    PACKED: ("PyTorch, packed", "#e6a574"),
-    stream_model.FUNCTIONS: ("dnnffi", "#1f6feb"),
-}
-
-
-@rc_context(STYLE)
-def streams(record: dict[str, Any]) -> Figure | None:
-    """Milliseconds of a batch of the everyday streams; None where nothing was measured.
+def streams(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
+    """Draw milliseconds of a batch of the everyday streams; None if nothing was measured.
 
     The bars of a stream are scaled to its longest one: times of streams differ by a factor of 100.
     """
-    names = report.streams_of(record, "everyday")
     times = {model: report.figures(record, model) for model in STREAM_MODELS}
-    shown = [name for name in names if name in times[stream_model.FUNCTIONS]]
-    if not shown:
-        return None
+    shown = [
+        name
+        for name in report.streams_of(record, "everyday")
+        if name in times[stream_model.FUNCTIONS]
+    ]
     shapes = {shape["name"]: shape for shape in record["shapes"]}
-    bars: dict[str, list[tuple[float, float, str]]] = {model: [] for model in STREAM_MODELS}
-    middles, place = [], 0.0
+    groups = []
     for name in shown:
-        found = [model for model in STREAM_MODELS if name in times[model]]
-        middles.append(place + (len(found) - 1) / 2)
-        longest = max(times[model][name] for model in found)
-        for row, model in enumerate(found):
-            time = times[model][name]
-            bars[model].append((place + row, time / longest, f"{time:.3g}"))
-        place += len(found) + 0.9
+        found = {model: times[model][name] for model in STREAM_MODELS if name in times[model]}
+        longest = max(found.values())
+        bars = tuple((model, ms / longest, f"{ms:.3g}") for model, ms in found.items())
+        groups.append(Group(*words_of_stream(shapes[name]), bars))
     below = [
         "The bars of a stream are scaled to its longest one.",
         *stream_means(record, shown),
         machine(record),
     ]
-    figure = Figure((WIDTH, 0.7 + place * BAR + len(below) * LINE), layout="constrained")
+    title = "Milliseconds of a batch, each of another length"
+    return _bars(groups, STREAM_MODELS, title, below, layout) if groups else None
+
+
+@rc_context(STYLE)
+def _bars(
+    groups: Sequence[Group],
+    models: Mapping[str, tuple[str, str]],
+    title: str,
+    below: Sequence[str],
+    layout: Layout,
+) -> Figure:
+    """Draw groups of horizontal bars with a legend above and lines of small text below."""
+    bars: dict[str, list[tuple[float, float, str]]] = {model: [] for model in models}
+    middles, place = [], 0.0
+    for group in groups:
+        if layout.is_narrow:
+            place += 1.8  # two lines of text
+        middles.append(place - 1.35 if layout.is_narrow else place + (len(group.bars) - 1) / 2)
+        for row, (model, length, label) in enumerate(group.bars):
+            bars[model].append((place + row, length, label))
+        place += len(group.bars) + (0.4 if layout.is_narrow else 0.9)
+    below = layout.wrapped(below)
+    titles = textwrap.wrap(title, layout.characters - 8)
+    keys = sum(map(bool, bars.values())) + len(titles) if layout.is_narrow else 3
+    height = 0.15 + keys * LINE + place * BAR + len(below) * LINE
+    figure = Figure((layout.width, height), layout="constrained")
     axes = figure.subplots()
-    for model, (words, colour) in STREAM_MODELS.items():
+    for model, (words, colour) in models.items():
         if bars[model]:
             places, lengths, labels = zip(*bars[model], strict=True)
             drawn = axes.barh(places, lengths, 0.82, color=colour, label=words)
             axes.bar_label(drawn, labels, padding=4)
-    first, second = zip(*(words_of_stream(shapes[name]) for name in shown), strict=True)
-    axes.set_yticks([middle - 0.45 for middle in middles], first, weight="bold")
-    axes.set_yticks([middle + 0.45 for middle in middles], second, minor=True)
-    axes.set_ylim(place - 1.4, -0.5)  # the first stream on top
+    names, phases = [group.name for group in groups], [group.phase for group in groups]
+    if layout.is_narrow:
+        beside = {"transform": axes.get_yaxis_transform(), "va": "center", "size": SMALL}
+        for middle, name, phase in zip(middles, names, phases, strict=True):
+            axes.text(0, middle - 0.6, name, weight="bold", **beside)
+            axes.text(0, middle + 0.3, phase, **beside)
+        axes.set_yticks([])
+    else:
+        # Two ticks a group: the lines of one text are aligned in Matplotlib's font only.
+        axes.set_yticks([middle - 0.45 for middle in middles], names, weight="bold")
+        axes.set_yticks([middle + 0.45 for middle in middles], phases, minor=True)
+    # The first group on top.
+    axes.set_ylim(place - (0.9 if layout.is_narrow else 1.4), -0.2 if layout.is_narrow else -0.5)
     axes.tick_params(axis="y", which="both", length=0)
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    legend = {"ncols": len(STREAM_MODELS), "frameon": False, "handlelength": 1}
-    title = "Milliseconds of a batch, each of another length"
     figure.legend(
         *axes.get_legend_handles_labels(),
         loc="outside upper left",
         alignment="left",
-        title=title,
-        title_fontproperties=BOLD,
-        **legend,
+        title="\n".join(titles),
+        title_fontproperties=layout.bold,
+        ncols=1 if layout.is_narrow else len(models),
+        frameon=False,
+        handlelength=1,
     )
-    figure.supxlabel("\n".join(below), x=0.02, ha="left", size=8, color="#57606a")
+    _write_below(figure, below)
     return figure
+
+
+def _write_below(figure: Figure, lines: Sequence[str]) -> None:
+    figure.supxlabel("\n".join(lines), x=0.02, ha="left", size=SMALL, color=MUTED.light)
 
 
 def words_of_stream(shape: dict[str, Any]) -> tuple[str, str]:
@@ -209,23 +289,24 @@ def machine(record: dict[str, Any]) -> str:
     return ", ".join([found["device"], *versions, found["date"]])
 
 
-STEP_LINES = {  # what a row of own_steps.json has, in words, with its look
-    "cudnn": ("cuDNN's fastest algorithm", {"color": "#c9510c", "marker": "o"}),
-    "own": ("our own kernels", {"color": MODELS[FUNCTIONS][1], "marker": "o"}),
-    "limit_us": ("what the device allows", {"color": "#57606a", "linestyle": "--"}),
+STEP_LINES = {  # keys of a row of own_steps.json, with their words and their look
+    "cudnn": ("cuDNN's fastest algorithm", {"color": TORCH.light, "marker": "o"}),
+    "own": ("dnnffi's own kernels", {"color": OURS.light, "marker": "o"}),
+    "limit_us": ("what the device allows", {"color": MUTED.light, "linestyle": "--"}),
 }
 PRECISIONS = {"float16": "float16", "float32": "float32, products in TF32"}
 
 
 @rc_context(STYLE)
-def steps(record: dict[str, Any]) -> Figure | None:
-    """Microseconds of an LSTM's step over its hidden size, a panel for each dtype and batch."""
+def steps(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
+    """Draw microseconds of an LSTM's step over its hidden size, a panel by dtype and batch."""
     kinds = list(dict.fromkeys((row["dtype"], row["batch"]) for row in record["rows"]))
     if not kinds:
         return None
-    across = len({batch for _, batch in kinds})
+    across = 1 if layout.is_narrow else len({batch for _, batch in kinds})
     down = ceil(len(kinds) / across)
-    figure = Figure((WIDTH, 0.9 + 2.5 * down), layout="constrained")
+    height = 1.5 + 2 * down if layout.is_narrow else 0.9 + 2.5 * down
+    figure = Figure((layout.width, height), layout="constrained")
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for axes, (dtype, batch) in zip(panels.flat, sorted(kinds), strict=False):
         rows = [row for row in record["rows"] if (row["dtype"], row["batch"]) == (dtype, batch)]
@@ -239,43 +320,114 @@ def steps(record: dict[str, Any]) -> Figure | None:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(f"{PRECISIONS[dtype]}, batch of {batch}", loc="left", size=9)
-        axes.grid(color="#d0d7de")
+        axes.grid(color=GRID.light)
+        if layout.is_narrow:
+            axes.tick_params(labelsize=SMALL)
+            axes.tick_params(axis="x", rotation=45)
     for axes in panels[-1]:
         axes.set_xlabel("hidden size")
     handles, labels = panels.flat[0].get_legend_handles_labels()
-    legend = {"ncols": len(labels), "frameon": False, "alignment": "left"}
-    title = "Microseconds of a step of an LSTM"
     figure.legend(
-        handles, labels, loc="outside upper left", title=title, title_fontproperties=BOLD, **legend
+        handles,
+        labels,
+        loc="outside upper left",
+        title="Microseconds of a step of an LSTM",
+        title_fontproperties=layout.bold,
+        ncols=1 if layout.is_narrow else len(labels),
+        frameon=False,
+        alignment="left",
     )
-    figure.supxlabel(machine(record), x=0.02, ha="left", size=8, color="#57606a")
+    _write_below(figure, layout.wrapped([machine(record)]))
     return figure
 
 
 def _microseconds(found: Any) -> float | None:
-    """Of a candidate that was measured, or as they are."""
+    """Return the microseconds of a candidate that was measured, or of a limit."""
     return found["us"] if isinstance(found, dict) else found
 
 
 @rc_context(STYLE)
-def curve(losses: Sequence[float], title: str) -> Figure:
-    """A loss over the steps of a training, on a logarithmic axis."""
-    figure = Figure((WIDTH, 2.7), layout="constrained")
+def curve(losses: Sequence[float], title: str, layout: Layout = WIDE) -> Figure:
+    """Draw a loss over the steps of a training, on a logarithmic axis."""
+    figure = Figure((layout.width, 2.7), layout="constrained")
     axes = figure.subplots()
-    axes.semilogy(losses, color=MODELS[FUNCTIONS][1])
-    axes.set_title(title, BOLD, loc="left")
+    axes.semilogy(losses, color=OURS.light)
+    axes.set_title("\n".join(textwrap.wrap(title, layout.characters - 4)), layout.bold, loc="left")
     axes.set_ylim(10.0 ** floor(log10(min(losses))), 10.0 ** ceil(log10(max(losses))))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.set_xlabel("step")
     axes.margins(x=0)
-    axes.grid(color="#d0d7de")
+    axes.grid(color=GRID.light)
     return figure
 
 
 @rc_context(STYLE)
 def svg(figure: Figure) -> str:
-    """A figure as SVG on white; equal figures give equal text."""
+    """Return a figure as SVG whose colours follow the system; equal figures give equal text."""
     out = StringIO()
     figure.savefig(out, format="svg", metadata={"Creator": None, "Date": None})
-    return out.getvalue()
+    return with_dark_mode(out.getvalue())
+
+
+def with_dark_mode(text: str) -> str:
+    """Replace the colours of an SVG by CSS variables, and set these where the system is dark."""
+    for colour in COLOURS:
+        text = text.replace(colour.light, f"var({colour.variable}, {colour.light})")
+    values = " ".join(f"{colour.variable}: {colour.dark};" for colour in COLOURS)
+    style = f"<style>@media (prefers-color-scheme: dark) {{ svg {{ {values} }} }}</style>"
+    return re.sub(r"<svg\b[^>]*>", lambda tag: f"{tag[0]}\n{style}", text, count=1)
+
+
+def inlined(text: str, name: str, label: str, *, scales: bool = True) -> str:
+    """Return the ``<svg>`` element of a file for a page, which sets its colours.
+
+    name : prefix of its ids, which are those of the whole page
+    label : description for readers who do not see it
+    scales : whether it becomes smaller in a narrow column
+    """
+    text = re.sub(r"<style>@media.*?</style>\n|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # Matplotlib's rule for all elements would apply to the whole page.
+    text = re.sub(r"<style type=.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\b(id=")([^"]+)', rf"\g<1>{name}-\2", text)
+    text = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", text)
+    _, _, width, height = re.search(r'viewBox="([^"]+)"', text)[1].split()
+    pixels = float(width) * (4 / 3 if 'pt"' in text[:600] else 1)
+    size = f"width: 100%; max-width: {pixels:.0f}px" if scales else f"width: {pixels:.0f}px"
+    opening = (
+        f'<svg class="{name}" role="img" aria-label="{escape(label)}" viewBox="0 0 {width} '
+        f'{height}" style="{size}; stroke-linejoin: round; stroke-linecap: butt">'
+    )
+    return opening + text.partition("<svg")[2].partition(">")[2]
+
+
+def in_both_layouts(name: str, label: str, wide: str, narrow: str) -> str:
+    """Return a figure for a page, which shows the layout that fits."""
+    return (
+        f'<div class="record-figure"><div class="wide">{inlined(wide, f"{name}-wide", label)}</div>'
+        f'<div class="narrow">{inlined(narrow, f"{name}-narrow", label)}</div></div>'
+    )
+
+
+def page_style() -> str:
+    """Return the CSS of the figures in a page, in light and dark mode."""
+    transparent = BACKGROUND._replace(light="transparent", dark="transparent")
+    colours = [transparent if colour is BACKGROUND else colour for colour in COLOURS]
+    light, dark = (
+        " ".join(
+            f"{colour.variable}: {value};" for colour, value in zip(colours, values, strict=True)
+        )
+        for values in ([one.light for one in colours], [one.dark for one in colours])
+    )
+    return f"""
+.record-figure {{ {light} overflow-x: auto; }}
+body[data-theme="dark"] .record-figure {{ {dark} }}
+@media (prefers-color-scheme: dark) {{
+  body:not([data-theme="light"]) .record-figure {{ {dark} }}
+}}
+.record-figure .narrow {{ display: none; }}
+@media (max-width: 46rem) {{
+  .record-figure .wide {{ display: none; }}
+  .record-figure .narrow {{ display: block; }}
+}}
+"""

@@ -15,7 +15,8 @@ changing length, ``caller-aims`` and ``caller-bench`` what a call costs through 
 ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
 compared with dnnffi's, ``voice-activity`` the times of an example compared with onnxruntime. Where
 there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data of the
-code, ``loss-figure`` the losses that the code of its page computes.
+code, ``loss-figure`` the losses that the code of its page computes, ``diagram`` an
+SVG of the repository.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import caller_tables
 import conv_table
@@ -33,6 +35,7 @@ import own_aims
 import rnn_table
 import stream_tables
 from docutils import nodes
+from docutils.parsers.rst import directives
 from records import (
     BENCH_HEAD,
     BENCH_MODELS,
@@ -100,16 +103,20 @@ def conditions(name: str, record: dict[str, Any]) -> str:
 
 
 class Record(SphinxDirective):
-    """A directive that shows a file of docs/verification."""
+    """A directive that shows a file of docs/verification.
+
+    Its option ``fold`` is a title under which a reader has to open a long table.
+    """
 
     file = ""
+    option_spec: ClassVar[Any] = {"fold": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         path = RECORDS / self.record_name
         self.env.note_dependency(str(path))
         if not path.exists():
             return self.missing(self.record_name)
-        return self.show(path.read_text(encoding="utf-8"))
+        return folded(self.options.get("fold"), self.show(path.read_text(encoding="utf-8")))
 
     @property
     def record_name(self) -> str:
@@ -567,49 +574,56 @@ class JaxConv(JaxBench):
         ]
 
 
-class SpeedFigure(Record):
-    """``speed-figure``, drawn anew where the record has changed."""
+class RecordFigure(Record):
+    """A figure that is drawn from a record, in both layouts.
+
+    figure_name : name of its file in the repository, and prefix of its ids
+    label : description for readers who do not see it
+    """
+
+    figure_name = label = ""
+
+    def draw(self, record: dict[str, Any], layout: figures.Layout) -> Any:
+        """Return the figure in a layout; None if the record lacks its values."""
+        raise NotImplementedError
+
+    def show(self, text: str) -> list[nodes.Node]:
+        record = json.loads(text)
+        if self.draw(record, figures.WIDE) is None:
+            return self.missing(self.file)
+        wide, narrow = (figures.svg(self.draw(record, one)) for one in LAYOUTS)
+        _write(DOCS / f"{self.figure_name}.svg", wide)
+        return [raw(figures.in_both_layouts(self.figure_name, self.label, wide, narrow))]
+
+
+class SpeedFigure(RecordFigure):
+    """``speed-figure``, which README.md shows from its file."""
 
     file = "bench_rnn.json"
-
-    def show(self, text: str) -> list[nodes.Node]:
-        drawn = figures.speed(json.loads(text))
-        if drawn is None:
-            return self.missing(self.file)
-        _write(DOCS / "speed.svg", figures.svg(drawn))
-        alt = "Bars: milliseconds of a call of dnnffi beside PyTorch, by network and phase"
-        return [nodes.image(uri="speed.svg", alt=alt)]
+    figure_name = "speed"
+    label = "Bars: milliseconds of a call of dnnffi and of its peers, by network and phase"
+    draw = staticmethod(figures.speed)
 
 
-class StreamFigure(Record):
-    """``stream-figure``, likewise; nothing without the record."""
+class StreamFigure(RecordFigure):
+    """``stream-figure``, which README.md shows from its file; nothing without the record."""
 
     file = "stream.json"
-
-    def show(self, text: str) -> list[nodes.Node]:
-        drawn = figures.streams(json.loads(text))
-        if drawn is None:
-            return self.missing(self.file)
-        _write(DOCS / "stream.svg", figures.svg(drawn))
-        alt = "Bars: milliseconds of a batch of changing length, of dnnffi and PyTorch, by stream"
-        return [nodes.image(uri="stream.svg", alt=alt)]
+    figure_name = "stream"
+    label = "Bars: milliseconds of a batch of changing length, of dnnffi and PyTorch, by stream"
+    draw = staticmethod(figures.streams)
 
     def missing(self, name: str) -> list[nodes.Node]:
         return []
 
 
-class StepsFigure(Record):
-    """``steps-figure``, likewise."""
+class StepsFigure(RecordFigure):
+    """``steps-figure``."""
 
     file = "own_steps.json"
-
-    def show(self, text: str) -> list[nodes.Node]:
-        drawn = figures.steps(json.loads(text))
-        if drawn is None:
-            return self.missing(self.file)
-        _write(DOCS / "own_steps.svg", figures.svg(drawn))
-        alt = "Curves: microseconds of a step over the hidden size, of cuDNN and of our own kernels"
-        return [nodes.image(uri="own_steps.svg", alt=alt)]
+    figure_name = "own_steps"
+    label = "Curves: microseconds of a step over the hidden size, of cuDNN and of dnnffi's kernels"
+    draw = staticmethod(figures.steps)
 
     def missing(self, name: str) -> list[nodes.Node]:
         return [nodes.paragraph(text="Not measured yet.")]
@@ -627,14 +641,51 @@ class LossFigure(SphinxDirective):
         names: dict[str, Any] = {}
         for code in re.findall(r"^```python\n(.*?)^```$", above, re.MULTILINE | re.DOTALL):
             exec(compile(code, str(path), "exec"), names)
-        name = f"_generated/loss_{path.stem}.svg"
         title = self.arguments[0]
-        _write(DOCS / name, figures.svg(figures.curve(names["losses"], title)))
-        return [nodes.image(uri=name, alt=f"A curve: {title}")]
+        wide, narrow = (
+            figures.svg(figures.curve(names["losses"], title, layout)) for layout in LAYOUTS
+        )
+        return [raw(figures.in_both_layouts("loss", f"A curve: {title}", wide, narrow))]
+
+
+class Diagram(SphinxDirective):
+    """``diagram``: an SVG of the repository in the colours of the page; its text describes it."""
+
+    required_arguments = 1  # the file
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        path = DOCS / self.arguments[0]
+        self.env.note_dependency(str(path))
+        drawn = figures.with_dark_mode(path.read_text(encoding="utf-8"))
+        label = " ".join(self.content)
+        svg = figures.inlined(drawn, path.stem, label, scales=False)
+        return [raw(f'<div class="record-figure" tabindex="0">{svg}</div>')]
+
+
+LAYOUTS = (figures.WIDE, figures.NARROW)
+
+
+def raw(html: str) -> nodes.raw:
+    """Return a node of HTML, which other builders leave out."""
+    return nodes.raw("", html, format="html")
+
+
+def folded(title: str | None, shown: list[nodes.Node]) -> list[nodes.Node]:
+    """Return nodes under a title that opens them, or as they are without a title."""
+    if title is None:
+        return shown
+    opening = f"<details class='fold'><summary>{escape(title)}</summary>"
+    return [raw(opening), *shown, raw("</details>")]
+
+
+def add_figure_style(app: Any, page: str, template: str, context: dict[str, Any], _: Any) -> None:
+    """Add the CSS of figures to a page that has some."""
+    if 'class="record-figure"' in context.get("body", ""):
+        context["metatags"] = f"{context.get('metatags', '')}<style>{figures.page_style()}</style>"
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 
@@ -711,4 +762,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("bench-plans", BenchPlans)
     app.add_directive("speed-figure", SpeedFigure)
     app.add_directive("loss-figure", LossFigure)
+    app.add_directive("diagram", Diagram)
+    app.connect("html-page-context", add_figure_style)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -143,12 +143,71 @@ def test_the_first_page_has_contents_of_two_levels(browser, look):
     assert count("article .toctree-wrapper ul ul ul") == 0
 
 
-@pytest.mark.parametrize(("page", "images"), [("index.html", 2), ("tutorial.html", 1)])
-def test_figures_are_shown(look, browser, page, images):
-    look(page, DESKTOP)
-    browser.get((BUILD / page).as_uri())
-    shown = "return document.querySelectorAll('article img').length"
-    assert browser.execute_script(shown) == images
+FIGURES = {"index.html": 2, "tutorial.html": 1, "own_engine.html": 2}
+SMALL_PHONE = (360, 740)
+TEXT = """
+const shown = [...document.querySelectorAll('article .record-figure svg')].filter(
+    e => e.getBoundingClientRect().width > 0);
+return shown.map(e => {
+    const scale = e.getBoundingClientRect().width / e.viewBox.baseVal.width;
+    return [...e.querySelectorAll('text')].map(t =>
+        [parseFloat(getComputedStyle(t).fontSize) * scale, getComputedStyle(t).fill]);
+});
+"""
+
+
+@pytest.fixture
+def shown(browser):
+    """The text of the figures of a page that are shown: pixels and colour, a list for each."""
+
+    def at(page, size, scheme="light"):
+        width, height = size
+        device = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        browser.get((BUILD / page).as_uri())
+        return browser.execute_script(TEXT)
+
+    yield at
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.parametrize("size", [DESKTOP, SMALL_PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("page", FIGURES)
+def test_each_figure_is_shown_in_one_layout_with_legible_text(shown, page, size):
+    found = shown(page, size)
+    assert len(found) == FIGURES[page]
+    for texts in found:
+        assert min(pixels for pixels, _ in texts) >= 9.95
+
+
+@pytest.mark.parametrize("page", FIGURES)
+def test_text_of_figures_is_dark_on_light_and_light_on_dark(shown, page):
+    for scheme, is_light in (("light", False), ("dark", True)):
+        for texts in shown(page, DESKTOP, scheme):
+            for _, fill in texts:
+                red, green, blue = (int(part) for part in re.findall(r"\d+", fill)[:3])
+                assert (min(red, green, blue) > 140) is is_light, fill
+                assert (max(red, green, blue) < 115) is not is_light, fill
+
+
+def test_the_theme_that_a_reader_chose_wins(browser, shown):
+    shown("index.html", DESKTOP, "light")
+    browser.execute_script("document.body.dataset.theme = 'dark'")
+    (_, fill), *_ = browser.execute_script(TEXT)[0]
+    assert fill == "rgb(230, 237, 243)"
+
+
+def test_a_long_table_is_opened_by_its_title(browser, look):
+    look("benchmarks.html", DESKTOP)
+    browser.get((BUILD / "benchmarks.html").as_uri())
+    folds = "return [...document.querySelectorAll('details.fold')].map(e => [e.open, "
+    folds += "e.querySelector('summary').textContent, e.querySelectorAll('table').length])"
+    assert browser.execute_script(folds) == [
+        [False, "Times of all streams", 1],
+        [False, "Times of all shapes", 2],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -186,12 +186,12 @@ def test_steps_are_drawn_over_the_hidden_size():
     drawn = {line.get_label(): line.get_xydata().tolist() for line in first.lines}
     assert drawn == {
         "cuDNN's fastest algorithm": [[64, 4.0], [128, 5.0]],
-        "our own kernels": [[64, 1.0]],
+        "dnnffi's own kernels": [[64, 1.0]],
         "what the device allows": [[64, 0.5], [128, 0.6]],
     }
     assert [line.get_ydata().tolist() for line in second.lines] == [[6.0], [2.0], [0.7]]
     said = texts(figures["svg"](figure))
-    assert {"float16, batch of 1", "float16, batch of 64", "our own kernels"} <= set(said)
+    assert {"float16, batch of 1", "float16, batch of 64", "dnnffi's own kernels"} <= set(said)
     assert "Some GPU, cuDNN 9.19.0, PyTorch 2.11, 2026-01-02" in said
 
 
@@ -199,7 +199,7 @@ def test_a_device_of_unknown_limits_has_two_lines():
     figure = figures["steps"]({"machine": MACHINE, "rows": [step(64, 4.0, 1.0, None)]})
     assert [line.get_label() for line in figure.axes[0].lines] == [
         "cuDNN's fastest algorithm",
-        "our own kernels",
+        "dnnffi's own kernels",
     ]
 
 
@@ -233,3 +233,59 @@ def test_a_curve_is_logarithmic():
     assert first > second > third
     assert first - second == pytest.approx(second - third)
     assert "a title" in texts(figures["svg"](figure))
+
+
+LAYOUTS = ("WIDE", "NARROW")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_both_layouts_have_the_same_bars_and_labels(layout):
+    one = record({"dnnffi": 1.0, "torch eager": 2.5})
+    svg = figures["svg"](figures["speed"](one, figures[layout]))
+    assert lengths(svg) == pytest.approx([0.4, 1], abs=0.01)
+    assert {"1.00", "2.50", "dnnffi", "PyTorch", "LSTM, 1 layer, 100 steps", "inference"} <= set(
+        texts(svg)
+    )
+
+
+def test_the_narrow_layout_fits_a_phone():
+    figure = figures["speed"](record({"dnnffi": 1.0, "torch eager": 2.5}), figures["NARROW"])
+    assert 96 * figure.get_size_inches()[0] <= 328
+    root = ET.fromstring(figures["svg"](figure))
+    sizes = [
+        float(found[1]) * 4 / 3
+        for text in root.iter(f"{SVG}text")
+        if (
+            found := re.search(
+                r"font: (?:\w+ )?([\d.]+)px|font-size: ([\d.]+)px", text.get("style")
+            )
+        )
+        and found[1]
+    ]
+    assert all(pixels >= 10 for pixels in sizes)
+
+
+def test_colours_are_variables_that_a_dark_system_sets():
+    svg = drawn(record({"dnnffi": 1.0, "torch eager": 2.5}))
+    for colour in figures["COLOURS"]:
+        assert svg.count(colour.light) == svg.count(f"var({colour.variable}, {colour.light})")
+    style = re.search(r"<style>@media \(prefers-color-scheme: dark\) \{ svg \{ (.*?) \} \}", svg)[1]
+    for colour in figures["COLOURS"]:
+        assert f"{colour.variable}: {colour.dark};" in style
+
+
+def test_a_figure_in_a_page_has_ids_of_its_own_and_no_rules_for_the_page():
+    svg = drawn(record({"dnnffi": 1.0, "torch eager": 2.5}))
+    inlined = figures["inlined"](svg, "one", 'says "what" it shows')
+    assert "<style" not in inlined
+    assert 'aria-label="says &quot;what&quot; it shows"' in inlined
+    assert all(name.startswith("one-") for name in re.findall(r'\bid="([^"]+)', inlined))
+    used = re.findall(r'url\(#([^)]+)|href="#([^"]+)', inlined)
+    assert used
+    assert all((first or second).startswith("one-") for first, second in used)
+
+
+def test_the_style_of_a_page_has_both_modes_and_no_background():
+    style = figures["page_style"]()
+    assert 'body[data-theme="dark"] .record-figure' in style
+    assert style.count("--figure-background: transparent;") == 3
