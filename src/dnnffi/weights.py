@@ -379,15 +379,18 @@ class RNNWeights(Generic[ArrayT]):
 
     @classmethod
     def from_flax(cls, params: Any, mode: Mode | None = None, *, backend: LayoutOf = None) -> Self:
-        """Copy the weights of a cell of Flax, linen's or nnx's: LSTM, GRU or SimpleCell.
+        """Copy the weights of a cell of Flax, linen's or nnx's, of its RNN or its Bidirectional.
 
-        ``params`` has the parameters by name, or is the cell of nnx itself; for several cells, a
-        list of layers, or of pairs of directions. ``mode`` is inferred, except for "rnn_relu" if
-        only the parameters are given, without the activation.
+        The cells are LSTMCell, OptimizedLSTMCell, GRUCell and SimpleCell. ``params`` has the
+        parameters by name, as ``linen.RNN(...).init`` or ``nnx.state`` returns them, or is the
+        object of nnx itself; for several layers, a list of these, in which a layer of two
+        directions may be a pair. ``mode`` is inferred, except for "rnn_relu" if only the parameters
+        are given, without the activation.
 
-        Of a cell, other activations, ``residual``, a ``carry_init`` that is not zero, subclasses
-        and dense layers of other classes are refused with ``ValueError``. Parameters do not show
-        these: the result is right for Flax's defaults only. Otherwise as `from_torch`.
+        Objects of nnx with other activations, ``residual``, a ``carry_init`` that is not zero,
+        ``reverse``, another ``merge_fn``, dense layers of other classes, and subclasses are refused
+        with ``ValueError``. Parameters do not show these: the result is right for Flax's defaults
+        only. Otherwise as `from_torch`.
 
         Examples
         --------
@@ -399,6 +402,9 @@ class RNNWeights(Generic[ArrayT]):
         ... }
         >>> dnnffi.RNNWeights.from_flax(params).spec.mode
         'rnn_tanh'
+        >>> layer = {"forward_rnn": {"cell": params}, "backward_rnn": {"cell": params}}
+        >>> dnnffi.RNNWeights.from_flax({"params": layer}).spec.num_directions
+        2
         """
         return cls._of(flax.read(params, mode), backend)
 

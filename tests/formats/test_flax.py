@@ -127,6 +127,111 @@ def test_an_object_with_its_functions(mode, equations, names):
     check(weights, expected(equations, [[params]], weights))
 
 
+def rnn_of(params, as_state=True):
+    """The parameters of an RNN, or the unfiltered state of nnx's."""
+    return {"cell": params} | ({"rngs": {"key": 0}} if as_state else {})
+
+
+@each
+@pytest.mark.parametrize("as_state", [True, False])
+def test_an_rnn_and_layers_of_it(mode, equations, names, as_state):
+    layers = [params_of(*names), params_of(*names, inputs=H, seed=1)]
+    for count, given in ((1, rnn_of(layers[0], as_state)), (2, [rnn_of(one) for one in layers])):
+        weights = RNNWeights.from_flax(given, mode)
+        assert weights.spec.num_layers == count
+        check(weights, expected(equations, [[one] for one in layers[:count]], weights))
+
+
+@each
+def test_a_bidirectional(mode, equations, names):
+    pair = [params_of(*names), params_of(*names, seed=1)]
+    inner = dict(zip(("forward_rnn", "backward_rnn"), map(rnn_of, pair), strict=True))
+    for given in (
+        {"params": inner},
+        dict(reversed(inner.items())),
+        [inner | {"rngs": {}}],
+        [list(inner.values())],
+    ):
+        weights = RNNWeights.from_flax(given)
+        assert weights.spec.bidirectional
+        check(weights, expected(equations, [pair], weights))
+
+
+def rnn_object(params, **settings):
+    """An RNN of nnx."""
+    cell = as_object(params, gate_fn=sigmoid, activation_fn=tanh)
+    return made_of("flax.nnx.nn.recurrent.RNN", {"cell": cell, "reverse": False} | settings)
+
+
+def both_object(forward, backward, **settings):
+    """A Bidirectional of nnx."""
+    concatenate = function_of("flax.nnx.nn.recurrent", "_concatenate")
+    return made_of(
+        "flax.nnx.nn.recurrent.Bidirectional",
+        {"forward_rnn": forward, "backward_rnn": backward, "merge_fn": concatenate} | settings,
+    )
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_objects_of_nnx(is_reversed):
+    params = [params_of(*CELLS["nnx GRUCell"][2], seed=seed) for seed in (0, 1)]
+    backward = rnn_object(params[1], reverse=is_reversed)
+    for given in (
+        both_object(rnn_object(params[0]), backward),
+        [[rnn_object(params[0]), backward]],
+    ):
+        weights = RNNWeights.from_flax(given)
+        check(weights, expected(flax_fused_gru, [params], weights))
+    weights = RNNWeights.from_flax(rnn_object(params[0]))
+    check(weights, expected(flax_fused_gru, [params[:1]], weights))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda rnn: rnn_object(rnn, reverse=True),
+            "params.reverse must be False: no network runs backward only. Pass params.cell, and",
+        ),
+        (
+            lambda rnn: [rnn_object(rnn), rnn_object(rnn, reverse=True)],
+            r"params\[1\].reverse must be False",
+        ),
+        (
+            lambda rnn: both_object(
+                rnn_object(rnn), rnn_object(rnn), merge_fn=function_of("jax.numpy", "add")
+            ),
+            r"params.merge_fn must be Flax's default, which concatenates .*; got jax.numpy.add",
+        ),
+        (
+            lambda rnn: both_object(
+                rnn_object(rnn), rnn_object(rnn), merge_fn=function_of("mine", "_concatenate")
+            ),
+            r"params.merge_fn must be Flax's default, .*; got mine._concatenate",
+        ),
+        (
+            lambda rnn: made_of("mine.RNN", {"cell": rnn}),
+            "params must be nnx.RNN itself; got mine.RNN, which may compute",
+        ),
+        (
+            lambda rnn: made_of("mine.Both", {"forward_rnn": rnn, "backward_rnn": rnn}),
+            "params must be nnx.Bidirectional itself; got mine.Both, which may compute",
+        ),
+        (
+            lambda rnn: both_object(rnn_object(rnn), made_of("mine.RNN", {"cell": rnn})),
+            "params.backward_rnn must be nnx.RNN itself; got mine.RNN",
+        ),
+        (
+            lambda rnn: rnn_object(rnn, cell=as_object(rnn, activation_fn=relu, gate_fn=sigmoid)),
+            "params.cell.activation_fn must be tanh; got relu",
+        ),
+    ],
+)
+def test_layers_of_nnx_that_compute_something_else(make, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        RNNWeights.from_flax(make(params_of(*CELLS["nnx GRUCell"][2])))
+
+
 def test_relu_is_said_or_seen():
     params = params_of("i+", "h", H)
     assert RNNWeights.from_flax(params, "rnn_relu").spec.mode == "rnn_relu"
@@ -217,7 +322,22 @@ GRU, FUSED = "linen GRUCell", "nnx OptimizedLSTMCell"
     ("params", "message"),
     [
         (3, "params must have the names of a cell of Flax .*; got int$"),
-        ({"cell": {}}, "params must have the names of a cell of Flax .*; got cell$"),
+        ({"cell": {}}, "params.cell must have the names of a cell of Flax .*; got none$"),
+        (
+            {"GRUCell_0": params_of(*CELLS[GRU][2]), "Dense_0": {}, "rnn": {"cell": {}}},
+            r"params must have .*; got GRUCell_0, Dense_0, rnn. It contains cells: pass "
+            r"params\['GRUCell_0'\], params\['rnn'\]$",
+        ),
+        ({"cell": {}, "other": {}}, "params has unexpected names: other$"),
+        (
+            {"forward_rnn": {}, "backward_rnn": {}, "third": {}},
+            "params has unexpected names: third$",
+        ),
+        ({"forward_rnn": {}}, "params must be a cell or an RNN, .*or a Bidirectional alone"),
+        (
+            [[{"forward_rnn": {}, "backward_rnn": {}}, {"cell": {}}]],
+            r"params\[0\]\[0\] must be a cell or an RNN",
+        ),
         ({"dense_i": {"kernel": 1}}, "params must have the names of a cell .*; got dense_i$"),
         (params_of(*CELLS[GRU][2]) | {"dense": {}}, "params has unexpected names: dense$"),
         (

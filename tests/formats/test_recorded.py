@@ -1,4 +1,4 @@
-"""Weights and results that other frameworks gave, recorded by `oracle_frameworks.py`."""
+"""Weights and results of other frameworks, recorded by `oracle_frameworks.py`, `oracle_flax.py`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from record import decoded
 import dnnffi
 from dnnffi import RNNWeights
 
-RECORD = json.loads(Path(__file__).with_name("recorded.json").read_text(encoding="utf-8"))
+RECORD, OF_FLAX = (
+    json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    for name in ("recorded.json", "recorded_flax.json")
+)
+CASES = [case | {"x": record["x"]} for record in (RECORD, OF_FLAX) for case in record["cases"]]
 
 
 @pytest.mark.parametrize("backend", ["cudnn", "torch"])
-@pytest.mark.parametrize("case", RECORD["cases"], ids=lambda case: case["method"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["method"])
 def test_the_results_are_the_frameworks(case, backend):
     arguments = decoded(case["arguments"])
     keywords = arguments.pop() if case["method"] == "from_onnx" else {}
     weights = getattr(RNNWeights, case["method"])(*arguments, backend=backend, **keywords)
-    y, _ = getattr(dnnffi, weights.spec.mode)(decoded(RECORD["x"]), None, weights)
+    y, _ = getattr(dnnffi, weights.spec.mode)(decoded(case["x"]), None, weights)
     np.testing.assert_allclose(y, decoded(case["y"]), rtol=0, atol=5e-7)
 
 

@@ -1,7 +1,7 @@
-"""Flax's weights: cells of linen and nnx, as parameters by name or as the cell of nnx itself.
+"""Flax's weights: cells, RNN and Bidirectional of linen and nnx, as parameters or as nnx's objects.
 
-Parameters show neither activations nor the initial state. A cell has them, and what dnnffi does not
-compute is refused.
+Parameters show neither activations nor the initial state. An object of nnx has them, and settings
+that dnnffi does not compute are refused.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ GATES = (
 # Classes of nnx that are taken as objects. A subclass may compute anything.
 CELLS = ("LSTMCell", "OptimizedLSTMCell", "GRUCell", "SimpleCell")
 
+# Names under which linen and nnx have what RNN and Bidirectional contain.
+_CELL = "cell"
+_DIRECTIONS = ("forward_rnn", "backward_rnn")
+_RANDOM_STATE = "rngs"  # in the state of nnx's RNN that is not filtered for parameters
+
 _PACKAGES = ("flax", "jax", "jaxlib")
 
 # Attributes of a cell of nnx that are functions, and the names that these have in JAX and Flax.
@@ -52,12 +57,15 @@ _PASS_PARAMETERS = "if they are right all the same, pass the parameters: nnx.sta
 
 
 def read(params: object, mode: object) -> Network:
-    """The network of a cell's parameters, or of a list of layers or of pairs of directions."""
+    """The network of one cell, RNN or Bidirectional, or of a list of layers or pairs of directions.
+
+    ``params`` has the parameters by name, or is the object of nnx.
+    """
     layers = layers_of("params", params, lambda value: not isinstance(value, list | tuple))
     found: list[Mode] = []
     cells = []
     for layer in layers:
-        directions = [_cell(name, value, mode) for name, value in layer]
+        directions = [_cell(name, value, mode) for name, value in _directions(layer)]
         found += [one for one, _ in directions]
         cells.append([cell for _, cell in directions])
     if len(set(found)) > 1:
@@ -66,9 +74,76 @@ def read(params: object, mode: object) -> Network:
     return network(found[0], cells)
 
 
-def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
+def _directions(layer: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the cells of a layer with their names: of a layer alone, those of a Bidirectional."""
+    layer = [(name, _parameters(params)) for name, params in layer]
+    inner = [[_entry(params, one) for one in _DIRECTIONS] for _, params in layer]
+    if all(one is None for pair in inner for one in pair):
+        return [
+            _cell_of_rnn(name, params, direction) for direction, (name, params) in enumerate(layer)
+        ]
+    name, params = layer[0]
+    if len(layer) != 1 or None in inner[0]:
+        raise ValueError(
+            f"{name} must be a cell or an RNN, one direction of a pair, or a Bidirectional alone "
+            f"with forward_rnn and backward_rnn"
+        )
+    _check_wrapper(name, params, "Bidirectional", _DIRECTIONS)
+    # Of merge_fn, Flax's own function concatenates.
+    merge = None if isinstance(params, Mapping) else getattr(params, "merge_fn", None)
+    if merge is not None and function_name(merge, ("flax",)) != "_concatenate":
+        raise ValueError(
+            f"{name}.merge_fn must be Flax's default, which concatenates the directions; got "
+            f"{function_name(merge, ('flax',))}. Pass [[{name}.forward_rnn, {name}.backward_rnn]] "
+            f"and merge the halves of y"
+        )
+    # Bidirectional calls both with a `reverse` of its own.
+    return [
+        _cell_of_rnn(f"{name}.{one}", _parameters(value), None)
+        for one, value in zip(_DIRECTIONS, inner[0], strict=True)
+    ]
+
+
+def _cell_of_rnn(name: str, params: Any, direction: int | None) -> tuple[str, Any]:
+    """Return the cell of an RNN with its name; a cell is returned as it is.
+
+    ``direction`` is that of the network in which the RNN itself says whether it is reversed.
+    """
+    cell = _entry(params, _CELL)
+    if cell is None:
+        return name, params
+    _check_wrapper(name, params, "RNN", (_CELL,))
+    is_reversed = not isinstance(params, Mapping) and getattr(params, "reverse", False)
+    if is_reversed and direction == 0:
+        raise ValueError(
+            f"{name}.reverse must be False: no network runs backward only. Pass {name}.cell, and "
+            f"to the call x with its steps reversed"
+        )
+    return f"{name}.{_CELL}", _parameters(cell)
+
+
+def _check_wrapper(name: str, params: Any, class_name: str, names: tuple[str, ...]) -> None:
+    """``ValueError`` for parameters other than ``names``, or an object of another class."""
+    if isinstance(params, Mapping):
+        unexpected = [one for one in params if one not in (*names, _RANDOM_STATE)]
+        if unexpected:
+            raise ValueError(f"{name} has unexpected names: {listed(unexpected)}")
+    elif not is_one_of(params, (class_name,), ("flax",)):
+        raise ValueError(
+            f"{name} must be nnx.{class_name} itself; got "
+            f"{type(params).__module__}.{type(params).__name__}, which may compute something else "
+            f"from its weights: {_PASS_PARAMETERS}"
+        )
+
+
+def _parameters(params: Any) -> Any:
+    """Return parameters out of linen's collection "params"."""
     while isinstance(params, Mapping) and list(params) == ["params"]:
         params = params["params"]
+    return params
+
+
+def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
     for of_x, of_h in GATES:
         if all(_entry(params, one) is not None for one in (*of_x, *of_h)):
             break
@@ -76,7 +151,17 @@ def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
         is_mapping = isinstance(params, Mapping)
         names = listed(params) if is_mapping else type(params).__name__
         known = "; ".join(" ".join((*of_x, *of_h)) for of_x, of_h in GATES)
-        raise ValueError(f"{name} must have the names of a cell of Flax ({known}); got {names}")
+        inside = ""
+        if is_mapping:
+            networks = [one for one, value in params.items() if _is_network(value)]
+            if networks:
+                inside = (
+                    f". It contains cells: pass {listed(f'{name}[{one!r}]' for one in networks)}"
+                )
+        raise ValueError(
+            f"{name} must have the names of a cell of Flax ({known}), or of its RNN (cell) or "
+            f"Bidirectional (forward_rnn backward_rnn); got {names or 'none'}{inside}"
+        )
     if isinstance(params, Mapping):
         unexpected = [one for one in params if one not in (*of_x, *of_h)]
         if unexpected:
@@ -97,6 +182,14 @@ def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
     some = b_hh if b_ih is None else b_ih
     zeros = zeros_like(some)
     return found, Cell(w_ih, w_hh, zeros if b_ih is None else b_ih, zeros if b_hh is None else b_hh)
+
+
+def _is_network(params: Any) -> bool:
+    """Whether these are the parameters of a cell, or of an RNN or Bidirectional, by their names."""
+    if not isinstance(params, Mapping):
+        return False
+    known = (*((*of_x, *of_h) for of_x, of_h in GATES), (_CELL,), _DIRECTIONS)
+    return any(all(one in params for one in names) for names in known)
 
 
 def _stacked(name: str, params: Any, gates: Sequence[str]) -> tuple[AnyArray, AnyArray | None]:
