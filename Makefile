@@ -44,7 +44,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax test-torch .test-torch stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate hash-records lint type bindings check-bindings check-headers docs .docs bench clean
+.PHONY: help demo info test test-jax .test-jax test-torch .test-torch test-platforms stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate hash-records lint type bindings check-bindings check-headers docs .docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -81,6 +81,20 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 		tests/bench/test_caller_torch_models.py \
 		tests/cli/test_bench.py tests/cli/test_machine.py \
 		tests/docs/test_examples.py::test_with_torch $(PYTEST_ARGS)
+
+# Of the tests that need no C library of our own, which is loaded by Linux's loader.
+PLATFORM_TESTS = tests/spec tests/formats tests/execution tests/device tests/reference tests/rnn \
+	tests/cli $(addprefix tests/backends/vulkan/test_,copies.py native.py packed.py) \
+	$(filter-out tests/test_mutation.py tests/test_torch%,$(wildcard tests/test_*.py))
+ABSENT = compiler headers libcudnn libcublasLt libnvrtc
+
+test-platforms: $(dev) ## Run tests that need no GPU on a simulated Windows and macOS
+	for platform in win32 darwin; do \
+		export SIMULATED_PLATFORM=$$platform; \
+		PYTHONPATH="tests/other_platforms$${PYTHONPATH:+:$$PYTHONPATH}"; export PYTHONPATH; \
+		$(run) -m pytest -p simulated_platform --capture=sys -m "not gpu and not gfx1100" \
+			$(ABSENT:%=--without %) $(PLATFORM_TESTS) $(PYTEST_ARGS) || exit; \
+	done
 
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
 	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)
@@ -122,7 +136,7 @@ lint: $(dev) ## Check style, format and which package imports which
 	$(run) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 
 type: $(dev) ## Check types: those of src, and what they say of a user's code
-	$(run) -m mypy src
+	for platform in linux win32 darwin; do $(run) -m mypy src --platform $$platform || exit; done
 	MYPYPATH=src:tests/typing/stubs $(run) -m mypy tests/typing
 
 bindings: $(dev) ## Generate the cffi modules from the C text

@@ -8,7 +8,7 @@ same rules hold everywhere:
 * A file is written under another name in the same folder and then renamed: readers see the old
   content or the new one. Nothing that is not a regular file is replaced.
 
-The module imports nothing of dnnffi, because every package may use it.
+The module imports nothing of dnnffi but `operating_system`, because every package may use it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 from typing import Any, BinaryIO
+
+from dnnffi.operating_system import OPEN_NO_LINK, OPEN_WITHOUT_WAITING, set_permissions
 
 Path = str | os.PathLike[str]
 
@@ -144,16 +146,15 @@ def write(
     def create(name: str, flags: int) -> int:
         # "x" has set O_EXCL. The part file must not be more readable than the file is to be.
         nonlocal is_created
-        flags |= getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(name, flags, 0o666 if mode is None else mode)
+        descriptor = os.open(name, flags | OPEN_NO_LINK, 0o666 if mode is None else mode)
         is_created = True
         return descriptor
 
     try:
         with open(part, "xb", opener=create) as file:
             file.write(data)
-            if mode is not None and hasattr(os, "fchmod"):
-                os.fchmod(file.fileno(), mode)  # regardless of the umask
+            if mode is not None:
+                set_permissions(file.fileno(), mode)
             now = os.fstat(file.fileno()).st_mtime
         os.replace(part, target)
     except BaseException:
@@ -170,8 +171,7 @@ def write_json(path: Path, value: Any, *, indent: int = 1) -> None:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    # Opening a FIFO waits for its writer otherwise. Windows has neither.
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    descriptor = os.open(path, flags | OPEN_WITHOUT_WAITING)
     try:
         _refuse_irregular(path, os.fstat(descriptor))  # the checked file may have been replaced
     except BaseException:

@@ -16,8 +16,9 @@ from __future__ import annotations
 # module registers its own.
 import concurrent.futures.thread  # noqa: F401
 import logging  # noqa: F401
-import os
 import threading
+
+from dnnffi.operating_system import register_at_fork
 
 MAX_FORK_WAIT_SECONDS = 60.0
 """After this a fork goes on: an import that needs a lock of the forking thread would never end.
@@ -42,7 +43,6 @@ def _release_in_child() -> None:
         import_lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(
-        before=_wait_for_imports, after_in_parent=_release, after_in_child=_release_in_child
-    )
+register_at_fork(
+    before=_wait_for_imports, after_in_parent=_release, after_in_child=_release_in_child
+)

@@ -11,6 +11,8 @@ import os
 import stat
 from pathlib import Path
 
+from dnnffi.operating_system import effective_user
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE_FOLDER = 0o700
 
@@ -21,9 +23,9 @@ def distrust_reason(status: os.stat_result) -> str:
     It is trusted if it belongs to the effective user or to root, and if neither its group nor
     others may write to it. Windows has no such owners and modes; everything is trusted there.
     """
-    if not hasattr(os, "geteuid"):
+    user = effective_user()
+    if user is None:
         return ""
-    user = os.geteuid()
     if status.st_uid not in (0, user):
         return f"it belongs to user {status.st_uid}, not to this user ({user}) or root"
     if status.st_mode & _OTHERS_WRITE:

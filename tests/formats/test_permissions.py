@@ -23,6 +23,7 @@ def umask():
     os.umask(before)
 
 
+@pytest.mark.skipif(not hasattr(os, "fchmod"), reason="no permissions of POSIX")
 @pytest.mark.parametrize("replaced", [None, 0o600, 0o666, 0o640])
 def test_a_new_file_has_the_usual_permissions_and_a_replaced_one_keeps_its_own(
     replaced, umask, tmp_path

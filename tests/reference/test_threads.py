@@ -301,6 +301,14 @@ def test_the_count_of_numpys_own_library(monkeypatch):
     assert found.split("\n")[:2] == ["3 3", f"{default} 1"]
 
 
+def test_nothing_is_limited_where_libraries_cannot_be_listed(monkeypatch):
+    def without_proc():
+        raise FileNotFoundError("/proc/self/maps")
+
+    monkeypatch.setattr(threads, "ThreadpoolController", without_proc)
+    assert threads._libraries() == []
+
+
 def test_a_thread_that_has_called_leaves_limits_to_the_others(monkeypatch):
     for name in threads.SETTINGS:
         monkeypatch.delenv(name, raising=False)

@@ -149,11 +149,21 @@ def test_the_systems_names_are_candidates_each_time():
     assert list(names.candidates()) == list(names.candidates()) == ["libnice.so.2", "libnice.so"]
 
 
-def test_memory_maps_that_cannot_be_read_hold_nothing(monkeypatch):
-    def denied(path):
-        raise PermissionError(path)
+def test_on_windows_dlls_are_candidates(monkeypatch):
+    monkeypatch.setattr(loader, "IS_WINDOWS", True)
+    found = loader.system("libnice.so.2", dlls=("nice64_2.dll",)).candidates()
+    assert list(found) == ["nice64_2.dll"]
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+
+def test_macos_has_no_libraries_of_a_vendor(monkeypatch):
+    monkeypatch.setattr(loader, "IS_MACOS", True)
+    assert list(loader.system("libnice.so.2", dlls=("nice64_2.dll",)).candidates()) == []
+    with pytest.raises(LookupError, match="NVIDIA has no libraries for macOS"):
+        list(loader.pathfinder("cudnn").candidates())
+
+
+def test_memory_maps_that_cannot_be_read_hold_nothing(monkeypatch):
+    monkeypatch.setattr(loader, "read_kernel_file", lambda path: b"")
     assert loader.mapped_libraries(".*") == []
     assert loader.loaded_path("libnice.so") == "libnice.so"
 
@@ -167,7 +177,7 @@ def test_memory_maps(monkeypatch):
         "7f04-7f05 rw-p 00000000 00:00 0  [heap]\n"
         "7f05-7f06 r-xp 00000000 fe:00 3  /opt/old/libnice.so.1 (deleted)\n"
     )
-    monkeypatch.setattr(Path, "read_bytes", lambda path: maps.encode())
+    monkeypatch.setattr(loader, "read_kernel_file", lambda path: maps.encode())
     assert loader.mapped_libraries(r"libnice\.so(\.\d+)*") == ["/opt/my libs/libnice.so.2"]
     assert loader.loaded_path("libnice.so") == "/opt/my libs/libnice.so.2"
     assert loader.loaded_path("/elsewhere/libnice.so") == "/elsewhere/libnice.so"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from dnnffi.errors import DnnffiError
 from dnnffi.execution.cache import Living
+from dnnffi.operating_system import register_at_fork
 
 
 class Guarded(Protocol):
@@ -37,4 +37,4 @@ def _refuse_in_child() -> None:
         plan.current_device = refuse_after_fork
 
 
-os.register_at_fork(after_in_child=_refuse_in_child)
+register_at_fork(after_in_child=_refuse_in_child)

@@ -18,12 +18,12 @@ waits for it.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 from weakref import ref
 
 from dnnffi.execution.cache import Living
+from dnnffi.operating_system import register_at_fork
 
 _locks: Living[Any] = Living()
 
@@ -41,7 +41,7 @@ def _free_in_child() -> None:
             lock._at_fork_reinit()
 
 
-os.register_at_fork(after_in_child=_free_in_child)
+register_at_fork(after_in_child=_free_in_child)
 
 
 class Turn:

@@ -41,6 +41,7 @@ from threadpoolctl import ThreadpoolController
 from dnnffi.device.interface import NDArray
 from dnnffi.execution.cache import Once
 from dnnffi.execution.locks import new_lock
+from dnnffi.operating_system import register_at_fork
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -181,8 +182,12 @@ def _new_limits() -> tuple[ThreadLimit, ...]:
 
 def _libraries() -> list[Library]:
     """Return the OpenBLAS libraries of this process that have threads of their own."""
-    found = []
-    for controller in ThreadpoolController().lib_controllers:
+    found: list[Library] = []
+    try:
+        controllers = ThreadpoolController().lib_controllers
+    except OSError:  # on Linux without /proc, threadpoolctl cannot list the libraries
+        return found
+    for controller in controllers:
         if controller.internal_api != "openblas" or controller.threading_layer != "pthreads":
             continue
         for name in controller.check_symbols:  # the name of the getter, in each build's spelling
@@ -210,4 +215,4 @@ def _forget_other_threads() -> None:
         limit.forget_other_threads()
 
 
-os.register_at_fork(after_in_child=_forget_other_threads)
+register_at_fork(after_in_child=_forget_other_threads)

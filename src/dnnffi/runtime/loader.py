@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from _cffi_backend import FFI
@@ -15,6 +14,7 @@ from dnnffi import files
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.importing import import_lock
 from dnnffi.log import logger
+from dnnffi.operating_system import IS_MACOS, IS_WINDOWS, read_kernel_file
 
 
 @dataclass(frozen=True)
@@ -114,16 +114,23 @@ def already_loaded(pattern: str) -> Place:
 
 
 def pathfinder(name: str) -> Place:
-    """The libraries of NVIDIA's wheels, and what else cuda-pathfinder knows."""
+    """The libraries of NVIDIA's wheels, and what else cuda-pathfinder knows.
+
+    On Windows cuda-pathfinder searches for DLLs, such as ``cudnn64_9.dll``, and finds those that
+    the process has already loaded.
+    """
 
     def candidates() -> Iterator[str]:
-        from cuda.pathfinder import load_nvidia_dynamic_lib
-
+        if IS_MACOS:  # where cuda-pathfinder cannot be imported
+            raise LookupError("NVIDIA has no libraries for macOS")
         try:
+            from cuda.pathfinder import load_nvidia_dynamic_lib
+
             path = load_nvidia_dynamic_lib(name).abs_path
         except (OSError, RuntimeError, ValueError) as error:
             # Not found, of which the text says whether a library that it needs is missing; or the
-            # search failed, for example at a name that cannot be decoded.
+            # search failed, for example at a name that cannot be decoded; or cuda-pathfinder does
+            # not know this processor's Windows.
             raise LookupError(" ".join(str(error).split())) from error
         if path:
             yield path
@@ -131,18 +138,22 @@ def pathfinder(name: str) -> Place:
     return Place("cuda-pathfinder", candidates)
 
 
-def system(*names: str) -> Place:
-    """The system's dynamic loader: its cache, LD_LIBRARY_PATH."""
-    return Place("the system's loader", lambda: iter(names))
+def system(*names: str, dlls: tuple[str, ...] = ()) -> Place:
+    """The system's dynamic loader: its cache, LD_LIBRARY_PATH.
+
+    It is asked for ``names``, on Windows for ``dlls``. No vendor has libraries for macOS.
+    """
+    wanted = dlls if IS_WINDOWS else () if IS_MACOS else names
+    return Place("the system's loader", lambda: iter(wanted))
 
 
 def mapped_libraries(pattern: str) -> list[str]:
-    """Paths of the shared libraries in this process whose file name matches ``pattern``."""
-    try:
-        # As bytes: the name of any file that is mapped may be in another encoding.
-        maps = Path("/proc/self/maps").read_bytes()
-    except OSError:
-        return []
+    """Paths of the shared libraries in this process whose file name matches ``pattern``.
+
+    Only Linux tells them; elsewhere the list is empty.
+    """
+    # As bytes: the name of any file that is mapped may be in another encoding.
+    maps = read_kernel_file("/proc/self/maps")
     # address perms offset dev inode path; the path may hold spaces
     rows = (line.split(None, 5) for line in maps.split(b"\n"))
     paths = {os.fsdecode(fields[5]) for fields in rows if len(fields) == 6}

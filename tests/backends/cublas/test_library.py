@@ -105,6 +105,13 @@ def test_a_place_has_what_is_of_the_cuda_of_the_process(monkeypatch, majors, fou
     assert place.found_via == "somewhere"
 
 
+def test_the_name_of_a_dll_has_its_cuda(monkeypatch):
+    dlls = ("D:\\bin\\cublasLt64_12.dll", "D:\\x64_1\\bin\\cublasLt64_13.dll")
+    monkeypatch.setattr(library, "cuda_majors", lambda: [13])
+    place = library._of_cuda(loader.Place("somewhere", lambda: iter(dlls)))
+    assert tuple(place.candidates()) == dlls[1:]
+
+
 def test_what_is_of_another_cuda_is_said_in_the_error(monkeypatch):
     monkeypatch.setattr(library, "cuda_majors", lambda: [14])
     place = library._of_cuda(loader.Place("somewhere", lambda: iter(BOTH)))

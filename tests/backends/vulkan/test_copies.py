@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Event, get_ident
 from weakref import ref
 
@@ -47,9 +48,9 @@ def test_small_arrays_are_copied_by_the_caller_alone(monkeypatch):
 
 
 def test_one_or_two_cores_have_no_helpers(monkeypatch):
-    monkeypatch.setattr(copies.os, "sched_getaffinity", lambda process: range(2), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2), raising=False)
     assert copies.helpers() == 0
-    monkeypatch.setattr(copies.os, "sched_getaffinity", lambda process: range(64), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(64), raising=False)
     assert copies.helpers() == copies.MOST_THREADS - 1
 
 

@@ -10,13 +10,13 @@ anything of one. It is tied to the device that was current when it was made
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from dnnffi.backends.cublas.library import Library
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.execution.cache import Living, Once
 from dnnffi.execution.fork import refuse_after_fork
+from dnnffi.operating_system import register_at_fork
 
 
 class Handle(Resource):
@@ -60,4 +60,4 @@ def _refuse_in_child() -> None:
         library.handles = _Forked()
 
 
-os.register_at_fork(after_in_child=_refuse_in_child)
+register_at_fork(after_in_child=_refuse_in_child)

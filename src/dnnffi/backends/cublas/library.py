@@ -94,7 +94,8 @@ def cuda_majors() -> list[int]:
 
 
 def _major(path: str) -> int:
-    found = re.search(r"\.so\.(\d+)", path)
+    """The major version in a file name: 13 for ``libcublasLt.so.13`` and ``cublasLt64_13.dll``."""
+    found = re.search(r"(?:\.so\.|64_)(\d+)(?:\.\d+)*(?:\.dll)?$", path)
     return int(found[1]) if found else 0
 
 
@@ -126,7 +127,12 @@ PLACES = (
     loader.environment(ENVIRONMENT_VARIABLE),
     _of_cuda(loader.already_loaded(_FILE_NAME)),
     _of_cuda(loader.pathfinder("cublasLt")),
-    _of_cuda(loader.system("libcublasLt.so.13", "libcublasLt.so.12")),
+    _of_cuda(
+        loader.system(
+            *("libcublasLt.so.13", "libcublasLt.so.12"),
+            dlls=("cublasLt64_13.dll", "cublasLt64_12.dll"),
+        )
+    ),
 )
 
 _process = LibraryOfProcess(Library, ffi, "cublasLtGetVersion", PLACES)

@@ -85,7 +85,10 @@ PLACES = (
     loader.environment(ENVIRONMENT_VARIABLE),
     loader.already_loaded(_FILE_NAME),
     loader.pathfinder("cudnn"),
-    loader.system("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"),
+    loader.system(
+        *("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"),
+        dlls=("cudnn64_9.dll", "cudnn64_8.dll"),
+    ),
 )
 
 _process = LibraryOfProcess(Library, ffi, "cudnnGetVersion", PLACES)

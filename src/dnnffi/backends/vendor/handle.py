@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.graphs import refuse_beside_capture
 from dnnffi.device.interface import Launch, Stream, StreamAt
 from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import refuse_after_fork
+from dnnffi.operating_system import register_at_fork
 
 
 class Handle(Resource):
@@ -91,4 +90,4 @@ def _refuse_in_child() -> None:
         library.local = _Forked()
 
 
-os.register_at_fork(after_in_child=_refuse_in_child)
+register_at_fork(after_in_child=_refuse_in_child)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
+
+from dnnffi.operating_system import register_at_fork
 
 
 class _Owner:
@@ -108,7 +109,7 @@ def _count_fork() -> None:
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_count_fork)
+register_at_fork(after_in_child=_count_fork)
 
 
 def _end(forks: int, out: Any, count: int, destroy: Callable[[Any], object]) -> None:

@@ -5,7 +5,6 @@ One thread copies fewer bytes a second than the memory takes.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from dnnffi.device.interface import NDArray
 from dnnffi.execution.cache import Once
+from dnnffi.operating_system import num_usable_cores
 
 PART = 1 << 20
 """Bytes of a part. Arrays of fewer than two have no help, which would cost more than it saves."""
@@ -26,9 +26,7 @@ _pools: Once[None, ThreadPoolExecutor] = Once()
 
 def helpers() -> int:
     """Threads that help the caller: none on two cores, where they were no faster."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return max(1, min(MOST_THREADS, count // 2)) - 1
+    return max(1, min(MOST_THREADS, num_usable_cores() // 2)) - 1
 
 
 class Copy:

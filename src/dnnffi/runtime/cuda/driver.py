@@ -22,7 +22,7 @@ _MAX_NAME_BYTES = 256
 
 _PLACES = (
     loader.already_loaded(r"libcuda\.so(\.\d+)*"),
-    loader.system("libcuda.so.1"),
+    loader.system("libcuda.so.1", dlls=("nvcuda.dll",)),
 )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
-from pathlib import Path
 from threading import local
 from typing import Any
 
 import numpy as np
 
 from dnnffi.errors import CudaError
+from dnnffi.operating_system import read_kernel_file
 from dnnffi.runtime.cuda._cdef import ffi
 from dnnffi.runtime.cuda.driver import RELAXED, DeviceAttributes, Driver
 
@@ -292,7 +292,4 @@ class CudaRuntime:
 @cache
 def kernel_module_version() -> str:
     """Return the version of NVIDIA's kernel module, as "580.65.06"; empty if it is not known."""
-    try:
-        return Path("/sys/module/nvidia/version").read_text(errors="replace").strip()
-    except OSError:
-        return ""
+    return read_kernel_file("/sys/module/nvidia/version").decode(errors="replace").strip()

@@ -17,7 +17,10 @@ PLACES = (
     loader.environment(ENVIRONMENT_VARIABLE),
     loader.already_loaded(r"libnvrtc\.so(\.\d+)*"),
     loader.pathfinder("nvrtc"),
-    loader.system("libnvrtc.so.13", "libnvrtc.so.12"),
+    loader.system(
+        *("libnvrtc.so.13", "libnvrtc.so.12"),
+        dlls=("nvrtc64_130_0.dll", "nvrtc64_120_0.dll"),
+    ),
 )
 
 
