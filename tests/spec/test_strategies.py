@@ -15,6 +15,7 @@ from hypothesis.errors import NoSuchExample
 import dnnffi
 from dnnffi import RNNProblem, RNNSpec, testing
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.installing import install_extra
 from dnnffi.reference import rnn as reference
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import PACKED
@@ -226,4 +227,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "dnnffi.testing needs Hypothesis. Install: pip install hypothesis\n"
+    assert done.stdout == f"dnnffi.testing needs Hypothesis. Install: {install_extra('testing')}\n"

@@ -65,6 +65,7 @@ PARTS = {
         "log.py",
         "annotations.py",
         "other_names.py",
+        "installing.py",
         "operating_system.py",
         "ownership.py",
         "typing.py",

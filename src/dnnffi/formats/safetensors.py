@@ -18,6 +18,7 @@ from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
 from dnnffi.formats.outline import UNDESCRIBED, outline, read_bytes
 from dnnffi.importing import import_lock
+from dnnffi.installing import install_extra
 
 MAX_HEADER_BYTES = 100_000_000
 """Upper bound on the header in bytes, as in the package safetensors."""
@@ -113,8 +114,8 @@ def to_safetensors(arrays: Mapping[str, NDArray], metadata: dict[str, str]) -> b
             import safetensors.numpy
     except ImportError as error:
         raise ImportError(
-            "Writing files .safetensors needs the package safetensors. Install: pip install "
-            "'dnnffi[weights]'; .npz needs NumPy alone"
+            "Writing files .safetensors needs the package safetensors. Install: "
+            f"{install_extra('weights')}; .npz needs NumPy alone"
         ) from error
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     saved: bytes = safetensors.numpy.save(contiguous, metadata=metadata)

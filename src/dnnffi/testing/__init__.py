@@ -23,7 +23,11 @@ from __future__ import annotations
 try:
     import hypothesis  # noqa: F401 - only whether it is there
 except ImportError as error:
-    raise ImportError("dnnffi.testing needs Hypothesis. Install: pip install hypothesis") from error
+    from dnnffi.installing import install_extra
+
+    raise ImportError(
+        f"dnnffi.testing needs Hypothesis. Install: {install_extra('testing')}"
+    ) from error
 
 from dnnffi.annotations import show_annotations
 from dnnffi.testing.conv import (

@@ -17,7 +17,9 @@ repeats.
 try:
     import torch as _torch  # noqa: F401 - only whether it is installed
 except ImportError as error:
-    raise ImportError("dnnffi.torch needs PyTorch. Install: pip install 'dnnffi[torch]'") from error
+    from dnnffi.installing import install_extra
+
+    raise ImportError(f"dnnffi.torch needs PyTorch. Install: {install_extra('torch')}") from error
 
 from dnnffi.annotations import show_annotations
 from dnnffi.torch.convolutions import conv, conv_transpose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import weakref
 
@@ -13,6 +14,7 @@ import dnnffi
 from dnnffi import RNNSpec, testing
 from dnnffi.backends.vulkan import device as devices
 from dnnffi.backends.vulkan.sequence import Sequence
+from dnnffi.installing import install_extra
 
 SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=7)
 
@@ -25,7 +27,7 @@ def no_device(monkeypatch):
 
 def test_without_wgpu_the_error_names_the_install_command(monkeypatch, no_device):
     monkeypatch.setitem(sys.modules, "wgpu", None)
-    with pytest.raises(dnnffi.LibraryNotFoundError, match=r"pip install 'dnnffi\[vulkan\]'"):
+    with pytest.raises(dnnffi.LibraryNotFoundError, match=re.escape(install_extra("vulkan"))):
         dnnffi.pack_rnn(testing.weights(SPEC, 0), SPEC)
     weights = dnnffi.RNNWeights.pack(testing.weights(SPEC, 0), SPEC)
     with pytest.raises(ImportError, match="wgpu"):

@@ -13,9 +13,9 @@ from dnnffi.backends.vulkan.native import Functions
 from dnnffi.errors import DnnffiError, LibraryNotFoundError, UnsupportedError, VulkanError
 from dnnffi.execution.cache import Once
 from dnnffi.importing import import_lock
+from dnnffi.installing import install_extra
 from dnnffi.log import logger
 
-INSTALL = "pip install 'dnnffi[vulkan]'"
 INSTALL_DRIVER = (
     "the driver of the GPU; without a GPU Mesa's lavapipe computes on the CPU: "
     "apt install mesa-vulkan-drivers"
@@ -61,7 +61,9 @@ def wgpu_module() -> Any:
             return import_module("wgpu")
     except ImportError as error:
         raise LibraryNotFoundError(
-            "wgpu, which the backend 'vulkan' runs on,", [f"import wgpu: {error}"], INSTALL
+            "wgpu, which the backend 'vulkan' runs on,",
+            [f"import wgpu: {error}"],
+            install_extra("vulkan"),
         ) from error
 
 
