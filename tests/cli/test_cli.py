@@ -17,7 +17,6 @@ from dnnffi.cli import demo, main, probe
 from dnnffi.cli.charmodel import CharModel
 from dnnffi.cli.convmodel import ConvModel
 from dnnffi.device.cupy import INSTALL_CUPY
-from dnnffi.installing import install_extra
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
 SMALL = ["--backend", "reference", "--hidden", "16", "--batch", "4", "--window", "16"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from dnnffi.cli import info, main, probe, wheels
+from dnnffi.installing import install_extra
 
 H200 = probe.Device(0, "NVIDIA H200", "9.0", 140 * 2**30)
 CUDNN = probe.Library("9.19.0", "/somewhere/libcudnn.so.9", "cuda-pathfinder")
@@ -165,10 +167,9 @@ def test_the_wheel_of_cudnn_is_for_the_cuda_of_the_installed_packages(
 def test_cupy_and_cudnn_together_are_an_extra(capsys, machine):
     machine(devices=probe.Devices((H200,)), driver=12)
     found = additions(capsys)
-    assert found["CuPy, for arrays on a GPU (not with an allocator)"] == (
-        "pip install 'dnnffi[cuda12]'"
-    )
-    assert "Not found: cuDNN (install: pip install 'dnnffi[cuda12]')." in first_line(capsys)
+    command = install_extra("cuda12")
+    assert found["CuPy, for arrays on a GPU (not with an allocator)"] == command
+    assert f"Not found: cuDNN (install: {command})." in first_line(capsys)
 
 
 def test_jax_without_its_plugin_is_an_addition_where_there_is_a_gpu(capsys, machine):
@@ -225,7 +226,8 @@ def test_a_library_that_the_environment_names_and_that_is_missing_is_shown(tmp_p
         check=False,
     )
     assert done.returncode == 0
-    assert done.stderr == ""
+    # Drivers of Vulkan may write there, too.
+    assert not re.search("Traceback|BrokenPipeError|Exception ignored", done.stderr)
     assert "cuDNN: not found" in done.stdout
     assert missing in done.stdout
     assert "pip install nvidia-cudnn-cu13" in done.stdout
@@ -269,7 +271,7 @@ def test_without_wgpu_the_install_command_is_shown(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wgpu", None)
     shown = lines(capsys)
     assert "Vulkan: not found" in shown
-    assert "  Vulkan, for RNN inference on any GPU: pip install 'dnnffi[vulkan]'" in shown
+    assert f"  Vulkan, for RNN inference on any GPU: {install_extra('vulkan')}" in shown
 
 
 def test_a_broken_package_is_shown(monkeypatch, capsys):
@@ -292,7 +294,8 @@ def test_a_reader_that_has_ended_is_no_error():
         )
     finally:
         os.close(writer)
-    assert done.stderr == ""
+    # Drivers of Vulkan may write there, too.
+    assert not re.search("Traceback|BrokenPipeError|Exception ignored", done.stderr)
     assert done.returncode == 141
 
 

@@ -137,6 +137,7 @@ def _first_line(found: Found, additions: Iterable[Addition]) -> str:
 def _additions(found: Found) -> Iterator[Addition]:
     """Yield what was not found, with install commands that fit the installed packages."""
     from dnnffi.cli import probe, wheels
+    from dnnffi.installing import install_extra
 
     major = probe.cuda_major()
     has_cuda, has_rocm = found.has_gpu("cuda"), found.has_gpu("rocm")
@@ -145,7 +146,7 @@ def _additions(found: Found) -> Iterator[Addition]:
         yield Addition("a GPU", "the backends cudnn and miopen", how)
     cupy, cudnn = probe.install_cupy(major), probe.install_cudnn(major)
     if has_cuda and major and found.cupy.problem and found.cudnn.problem:
-        cupy = cudnn = probe.install_extra(f"cuda{major}")
+        cupy = cudnn = install_extra(f"cuda{major}")
     if found.cupy.problem:
         yield Addition("CuPy", "arrays on a GPU (not with an allocator)", cupy)
     if found.cudnn.problem and not has_rocm:

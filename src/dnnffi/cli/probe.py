@@ -252,11 +252,6 @@ def install_cupy(major: int | None) -> str:
     return wheels.fitting(INSTALL_CUPY, major)
 
 
-def install_extra(name: str) -> str:
-    """Return how to install the packages of an extra of dnnffi."""
-    return f"pip install 'dnnffi[{name}]'"
-
-
 def cuda_major() -> int | None:
     """Return the major version of CUDA that wheels must be for; None if nothing tells it.
 

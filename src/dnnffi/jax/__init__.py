@@ -6,7 +6,9 @@ Importing this imports JAX (extra ``jax``) and loads no library of a vendor's.
 try:
     import jax as _jax  # noqa: F401 - only whether it is installed
 except ImportError as error:
-    raise ImportError("dnnffi.jax needs JAX. Install: pip install 'dnnffi[jax]'") from error
+    from dnnffi.installing import install_extra
+
+    raise ImportError(f"dnnffi.jax needs JAX. Install: {install_extra('jax')}") from error
 
 from dnnffi.annotations import show_annotations
 from dnnffi.jax.convolution.functions import conv
