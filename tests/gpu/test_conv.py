@@ -126,7 +126,7 @@ def test_asymmetric_padding_of_a_depthwise_convolution(operation, layout):
     spec = ConvSpec(
         in_channels=32, out_channels=32, kernel=(3, 3), stride=2, padding="same", groups=32
     )
-    options = ConvOptions(tune=True)
+    options = ConvOptions(tune="now")
     problem = problem_of(operation, spec, (32, 32, 28, 28), layout=layout, options=options)
     assert problem.spec.padding == ((0, 1), (0, 1))
     checked(problem)
@@ -153,7 +153,7 @@ def test_asymmetric_padding_is_tuned_and_found_on_disk(
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     spec = with_(ASYMMETRIC, dtype="float16", transposed=transposed)
     for source in ("measured", "disk"):
-        checked(problem_of(operation, spec, layout=CHANNELS_LAST, options=ConvOptions(tune=True)))
+        checked(problem_of(operation, spec, layout=CHANNELS_LAST, options=ConvOptions(tune="now")))
         assert the_plan().tuning.source == source
         dnnffi.clear_plans()
 

@@ -181,7 +181,7 @@ def test_what_was_measured_is_found_on_disk(host, tmp_path, monkeypatch, transpo
     spec = ConvSpec(
         in_channels=4, out_channels=6, kernel=(3, 2), padding=((0, 2), 1), transposed=transposed
     )
-    problem = problem_of(spec=spec, options=ConvOptions(tune=True), **FUSED)
+    problem = problem_of(spec=spec, options=ConvOptions(tune="now"), **FUSED)
     for source in ("measured", "disk"):
         check(host, problem)
         assert the_plan(host).tuning.source == source
