@@ -134,6 +134,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "files.py": ("tests/test_files.py", "tests/formats/test_files.py"),
     "foreign.py": ("tests/device/test_external.py", "tests/device/test_external_strides.py"),
     "formats": ("tests/formats", "tests/test_weights.py"),
+    "formats/torch_file": ("tests/formats/test_torch_file.py",),
     "importing.py": ("tests/stress/test_first_calls.py", "tests/spec/test_imports.py"),
     "jax": (*_XLA, *_XLA_NETWORKS, *_XLA_CONVOLUTIONS),
     "jax/convolution": (*_XLA_CONVOLUTIONS, *_XLA),
@@ -163,7 +164,10 @@ FRAMEWORKS = {
         "jax",
     ),
     **dict.fromkeys(
-        ("torch", "bench/torch_", "bench/callers/torch_", "bench/streams/torch_"),
+        (
+            *("torch", "bench/torch_", "bench/callers/torch_", "bench/streams/torch_"),
+            "formats/torch_file",
+        ),
         "torch",
     ),
 }

@@ -184,6 +184,54 @@ def test_a_layer_whose_name_begins_like_a_direction_is_checked(tmp_path):
         RNNWeights.load(path)
 
 
+def cell(kind="LSTMCell", recurrent_activation="sigmoid", activation="tanh", **settings):
+    settings |= {"activation": activation, "recurrent_activation": recurrent_activation}
+    return {"class_name": kind, "config": settings}
+
+
+def stacked(*cells):
+    return {"class_name": "StackedRNNCells", "config": {"cells": list(cells)}}
+
+
+def file_of_cells(folder, cells):
+    """A file with a layer RNN that has these cells by its config, and the arrays of one LSTMCell."""
+    path = folder / "model.h5"
+    arrays = {name.replace("lstm_1", "net"): one for name, one in keras_arrays().items()}
+    layer = {"class_name": "RNN", "config": {"name": "net", "cell": cells}}
+    config = json.dumps({"class_name": "Sequential", "config": {"layers": [layer]}})
+    path.write_bytes(hdf5_bytes(arrays, {"model_config": config}))
+    return path
+
+
+@pytest.mark.parametrize("cells", [cell(), stacked(cell()), stacked(cell(), cell())])
+def test_cells_in_a_layer_are_known(tmp_path, cells):
+    assert RNNWeights.load(file_of_cells(tmp_path, cells)).spec.mode == "lstm"
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (cell(activation="relu"), "activation must be tanh; got relu$"),
+        (cell(activation={"class_name": "Mine"}), "activation must be tanh; got {'class_name': 'M"),
+        (stacked(cell(), cell(recurrent_activation="linear")), "recurrent_activation must be sig"),
+        (cell("MyCell"), "must have cells of LSTMCell, GRUCell, SimpleRNNCell; got 'MyCell'$"),
+        (stacked(cell(), cell("MyCell")), "must have cells of LSTMCell, .*; got 'MyCell'$"),
+        (
+            stacked(cell(), cell("GRUCell", reset_after=True)),
+            r"must have cells of one mode; got \[",
+        ),
+        (stacked(), r"must have cells of one mode; got \[\]$"),
+        (cell(reset_after=False), "must have reset_after=True; got False"),
+        (cell(strange=1), "has the setting strange, which dnnffi does not know"),
+        (None, "the file must describe a layer; got None$"),
+    ],
+)
+def test_cells_in_a_layer_are_checked(tmp_path, cells, message):
+    path = file_of_cells(tmp_path, cells)
+    with pytest.raises(ValueError, match=rf"^{path}: net/net/:? {message}"):
+        RNNWeights.load(path)
+
+
 @pytest.mark.parametrize("name", KERAS_MODELS)
 def test_a_direction_that_is_missing_is_told(tmp_path, name):
     layout = json.loads(json.dumps(LAYOUTS[name]))

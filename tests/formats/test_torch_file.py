@@ -72,6 +72,12 @@ def test_tensors_in_lists_have_numbers_for_names(path, torch):
     assert RNNWeights.load(path, prefix="1.net.").spec == SPEC
 
 
+def test_two_tensors_of_one_name_are_refused(path, torch):
+    torch.save({"net.weight": torch.ones(1), "net": {"weight": torch.ones(1)}}, path)
+    with pytest.raises(ValueError, match=r"it has two tensors of the name net\.weight$"):
+        RNNWeights.load(path)
+
+
 def test_containers_in_themselves_are_entered_once(path, torch):
     content = {"state": state(torch), "again": {}}
     content["again"]["self"] = content

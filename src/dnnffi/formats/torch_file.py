@@ -20,7 +20,7 @@ from dnnffi.device.interface import NDArray
 from dnnffi.formats.npz import stored_members
 from dnnffi.formats.outline import UNDESCRIBED, outline
 from dnnffi.importing import import_lock
-from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.checks import ITEM_SIZES, clipped
 
 # Earlier releases run code that a prepared file contains, also with weights_only=True
 # (CVE-2025-32434).
@@ -28,7 +28,7 @@ _FIRST_SAFE_VERSION = (2, 6)
 _INSTALL = "pip install torch"
 
 MAX_NESTING = 32
-"""Upper bound on containers in containers."""
+"""Upper bound on the depth of containers that are entered."""
 
 
 class TorchReader:
@@ -75,6 +75,8 @@ class TorchReader:
             dtype = _dtype(tensor)
             if dtype is None or tensor.layout != torch.strided:
                 continue
+            if name in self._tensors:
+                raise ValueError(f"it has two tensors of the name {clipped(name)}")
             self._tensors[name] = tensor
             self.outlines[name] = outline(tuple(tensor.shape), dtype)
             if self.outlines[name].nbytes > tensor.untyped_storage().nbytes():
