@@ -194,7 +194,7 @@ def stacked(*cells):
 
 
 def file_of_cells(folder, cells):
-    """A file with a layer RNN that has these cells by its config, and the arrays of one LSTMCell."""
+    """A file with the config of a layer RNN with these cells, and the arrays of one LSTMCell."""
     path = folder / "model.h5"
     arrays = {name.replace("lstm_1", "net"): one for name, one in keras_arrays().items()}
     layer = {"class_name": "RNN", "config": {"name": "net", "cell": cells}}
