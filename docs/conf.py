@@ -87,7 +87,8 @@ def tidy_signature(
     if signature and (drawn := _DRAW.match(signature)):
         # What Hypothesis, were it there, would have made of a strategy.
         signature, returns = f"({signature[drawn.end() :]}", f"SearchStrategy[{returns}]"
-    return tuple(text and _ALIAS.sub(r"\1", text) for text in (signature, returns))
+    shown = (text and text.replace("hypothesis.strategies.", "") for text in (signature, returns))
+    return tuple(text and _ALIAS.sub(r"\1", text) for text in shown)
 
 
 def resolve_public_name(app: Any, env: Any, node: Any, content: Any) -> Any:
