@@ -62,7 +62,7 @@ test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment
 	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-jax) CUDA_EXTRA= JAX='$(JAX)' .test-jax
 
 .test-jax: $(dev)
-	@$(if $(strip $(VENV)),$(pip) install '$(JAX)' flatbuffers)
+	@$(if $(strip $(VENV)),$(pip) install '$(JAX)' flatbuffers equinox flax keras optax)
 	$(run) -m pytest -n 2 tests/xla tests/docs/test_examples.py \
 		tests/examples/test_jax_data_parallel.py tests/bench/test_jax_models.py \
 		tests/bench/test_stream_jax_models.py tests/bench/test_caller_jax_models.py $(PYTEST_ARGS)

@@ -32,6 +32,7 @@ PAGES = (
             "from_cupy",
             "torch",
             "jax",
+            "jax_frameworks",
             "own_engine",
             "testing",
         )
@@ -40,6 +41,7 @@ PAGES = (
 BLOCK = re.compile(
     r"^(?:<!-- (?P<needs>[a-z ]+) -->\n)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+ON_JAX = ("equinox", "flax", "keras", "optax")
 IMPORT = re.compile(r"^import (?:numpy|cupy) as xp\b", re.MULTILINE)
 
 
@@ -93,7 +95,7 @@ def test_what_blocks_need_is_known(page):
     assert text.count("```python") == len(blocks(page))
     assert text.count("<!-- ") == sum(bool(block.needs) for block in blocks(page))
     for block in blocks(page):
-        assert block.needs <= {"gpu", "torch", "jax", "equinox", "flax"}
+        assert block.needs <= {"gpu", "torch", "jax", *ON_JAX}
 
 
 @pytest.mark.parametrize("page", PAGES[1:])
@@ -135,10 +137,10 @@ def test_with_torch(page):
     run(page, "numpy", frozenset({"torch"}))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/jax.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/jax.md", "docs/jax_frameworks.md"])
 def test_with_jax(page):
     pytest.importorskip("jax")
-    present = {name for name in ("jax", "equinox", "flax") if find_spec(name) is not None}
+    present = {name for name in ("jax", *ON_JAX) if find_spec(name) is not None}
     run(page, "numpy", frozenset(present))
 
 

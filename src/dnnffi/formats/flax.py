@@ -280,5 +280,7 @@ def _array(label: str, dense: Any, name: str) -> AnyArray | None:
     """An array of a dense layer, out of the variable of nnx that holds it; None if it has none."""
     value = _entry(dense, name)
     if value is not None and not isinstance(value, Mapping):
-        value = getattr(value, "raw_value", value)
+        # Flax 0.12.8 deprecates the attribute, which older versions have instead of the method.
+        method = getattr(value, "get_raw_value", None)
+        value = getattr(value, "raw_value", value) if method is None else method()
     return None if value is None else named(label, value)
