@@ -89,7 +89,7 @@ def _directions(layer: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
             f"with forward_rnn and backward_rnn"
         )
     _check_wrapper(name, params, "Bidirectional", _DIRECTIONS)
-    # Of merge_fn, Flax's own function concatenates.
+    # The default of Flax concatenates the directions.
     merge = None if isinstance(params, Mapping) else getattr(params, "merge_fn", None)
     if merge is not None and function_name(merge, ("flax",)) != "_concatenate":
         raise ValueError(

@@ -15,21 +15,21 @@ from dnnffi.log import logger
 
 
 def as_jax(name: str, value: Any) -> Any:
-    """``value`` as an array of JAX; ``TypeError`` naming the argument for what is none."""
+    """Return ``value`` as an array of JAX; ``TypeError`` naming the argument if it is no array."""
     if isinstance(value, str | bytes) or not hasattr(value, "dtype"):
         raise TypeError(f"{name} must be an array of JAX or NumPy; got {type(value).__name__}")
     return jnp.asarray(value)
 
 
 def check_enabled(dtype: str) -> Any:
-    """The dtype object; ``TypeError`` for float64 where JAX has it switched off."""
+    """Return the dtype object; ``TypeError`` for float64 if JAX has it switched off."""
     if dtype == "float64" and not jax.config.jax_enable_x64:
         raise TypeError("dtype float64 needs jax.config.update('jax_enable_x64', True)")
     return jnp.dtype(dtype)
 
 
 def platform_of(operands: Iterable[Any]) -> str:
-    """Where a call is going to run: "cuda", "rocm", "cpu", "tpu"."""
+    """Return the platform on which a call will run: "cuda", "rocm", "cpu" or "tpu"."""
     for array in operands:
         if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
             return _kind(next(iter(array.devices())))

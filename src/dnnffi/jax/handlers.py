@@ -30,7 +30,7 @@ _PASSED = 64
 """Calls whose addresses were found apart that a problem remembers."""
 
 Run = Callable[[Launch, list[int]], None]
-"""What runs a call, from its addresses: operands, results, and a 0 behind."""
+"""Runs a call on its addresses: operands, results, and a final 0."""
 
 
 class Prepared(NamedTuple):
@@ -55,7 +55,7 @@ class Handlers:
         self._engine: Any = None
         self._prepared: dict[str, dict[tuple[bytes, int], Prepared]] = {}
         self.calls = dict.fromkeys(kinds, 0)
-        """How often XLA has called: less often than it computes, where it replays."""
+        """Number of XLA's calls; fewer than its computations if it replays them."""
         for kind in kinds:
             # Whether MIOpen's calls can be captured is not known.
             capturable = platform != "ROCM"
@@ -69,7 +69,7 @@ class Handlers:
 
     @property
     def engine(self) -> Any:
-        """Who computes. Raises what loading its library raises."""
+        """The engine that computes. Raises what loading its library raises."""
         if self._engine is None:
             self._engine = self._make_engine()
         return self._engine
@@ -79,7 +79,7 @@ class Handlers:
         raise NotImplementedError
 
     def _prepare(self, kind: str, call: Any, buffers: Buffers) -> Run:
-        """What runs a call on the current device."""
+        """Return the function that runs a call on the current device."""
         raise NotImplementedError
 
     def _understood(self, kind: str, text: bytes) -> tuple[Any, Buffers]:

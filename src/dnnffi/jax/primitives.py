@@ -44,7 +44,7 @@ class Way:
 
 
 class Task(Hashable, Protocol):
-    """What a primitive is about. The names are those of its operands and results."""
+    """Parameters of a primitive, with the names of its operands and results."""
 
     @property
     def way(self) -> Any:
@@ -52,21 +52,21 @@ class Task(Hashable, Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the operands; the first has a batch."""
+        """Names of the operands; the first has a batch."""
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Of the results; one without a batch is a sum over it."""
+        """Names of the results; one without a batch is a sum over the batch."""
 
     @property
     def divisible(self) -> bool:
         """Whether several devices may share the batch."""
 
     def batch_axis(self, name: str) -> int:
-        """Which axis of an array is the batch, behind N; -1 for none."""
+        """Return the axis of an array that is the batch, counted with N; -1 for none."""
 
     def share(self, parts: int) -> Self:
-        """What one of so many devices does."""
+        """Return the task of one of ``parts`` devices."""
 
 
 def varying_alike(arrays: Arrays) -> list[Any]:
@@ -97,7 +97,7 @@ def as_shared(gradient: Any, operand: Any) -> Any:
 # Mapping
 
 Bind = Callable[..., Sequence[Any]]
-"""What makes results of operands."""
+"""Computes results of operands."""
 
 
 def join_batch(
@@ -119,13 +119,13 @@ def join_batch(
     of_map = next(filter(None, (_explicit(array, at) for array, at in batched)), ())
     of_batch = next(filter(None, (_explicit(array, at + 1) for array, at in batched)), ())
     of_batch = tuple(axis for axis in of_batch if axis not in of_map)
-    # Of the two axes the one that is divided comes first, so that the rows stay where they are.
-    # Lengths are in the order of the map.
-    behind = bool(of_batch) and not of_map and task.divisible
+    # The divided one of the two axes comes first, so that no row moves to another device. Lengths
+    # are in the order of the map.
+    is_moved = bool(of_batch) and not of_map and task.divisible
     operands = []
     for array, at in zip(moved, places, strict=True):
         if at >= 0:
-            if behind:
+            if is_moved:
                 array = jnp.moveaxis(array, at, at + 1)
             shape = (*array.shape[:at], -1, *array.shape[at + 2 :])
             array = _reshaped(array, shape, at, 2, [of_map + of_batch])
@@ -135,11 +135,11 @@ def join_batch(
     apart = []
     for array, at in zip(results, at_batch, strict=True):
         sizes, parts = (size, array.shape[at] // size), [of_map, of_batch]
-        if behind:
+        if is_moved:
             sizes, parts = sizes[::-1], parts[::-1]
         shape = (*array.shape[:at], *sizes, *array.shape[at + 1 :])
         apart.append(_reshaped(array, shape, at, 1, parts))
-    return apart, [at + behind for at in at_batch]
+    return apart, [at + is_moved for at in at_batch]
 
 
 def _explicit(array: Any, axis: int) -> tuple[Any, ...]:
@@ -173,7 +173,7 @@ def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tup
     of_map = next(filter(None, (_explicit(array, 0) for array in moved)), ())
     of_count = next(filter(None, (_explicit(array, 1) for array in moved)), ())
     of_count = tuple(axis for axis in of_count if axis not in of_map)
-    behind = bool(of_count) and not of_map
+    is_moved = bool(of_count) and not of_map
     operands = []
     for array, axis in zip(moved, axes, strict=True):
         rest = array.shape[2:]
@@ -181,22 +181,22 @@ def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tup
             operands.append(array.reshape(1, *rest))
             continue
         array = jnp.broadcast_to(array, (size, count, *rest))
-        if behind:
+        if is_moved:
             array = jnp.moveaxis(array, 0, 1)
         operands.append(_reshaped(array, (-1, *rest), 0, 2, [of_map + of_count]))
     apart = []
     for array in bind(*operands):
         sizes, parts = (size, count), [of_map, of_count]
-        if behind:
+        if is_moved:
             sizes, parts = sizes[::-1], parts[::-1]
         apart.append(_reshaped(array, (*sizes, *array.shape[1:]), 0, 1, parts))
-    return apart, [int(behind)] * len(apart)
+    return apart, [int(is_moved)] * len(apart)
 
 
 def map_some(
     shapes: Any, rule: Any, arrays: Arrays, axes: Sequence[int | None], *, task: Task
 ) -> tuple[Any, Any]:
-    """What ``rule`` makes of the mapped axis; of an axis without rows, empty results."""
+    """Apply ``rule`` to the mapped axis; without rows, return empty results."""
     if mapped_size(arrays, axes):
         done: tuple[Any, Any] = rule(arrays, axes, task=task)
         return done
@@ -238,7 +238,7 @@ class Shared(NamedTuple):
 def call_handler(
     target: str, results: Arrays, workspace: int, operands: Arrays, text: str, **keywords: Any
 ) -> list[Any]:
-    """The results of a handler, which gets a workspace of so many bytes behind them."""
+    """Call a handler, whose last result is its workspace; return the other results."""
     shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in results]
     scratch = jax.ShapeDtypeStruct((workspace,), jnp.dtype("uint8"))
     done = jax.ffi.ffi_call(target, [*shapes, scratch], **keywords)(*operands, call=text)
@@ -341,7 +341,7 @@ def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any
             return None if avals_in[number].shape[axis] % _parts(mesh, axes) else axes
 
         over_batch = over(0, batches[0])
-        # Of the first operand that not all problems share: x may be shared, and weights mapped.
+        # By the first operand that not all problems share: x may be shared, and weights mapped.
         apart = shared[: len(avals_in)]
         over_count = over(apart.index(False), 0) if False in apart else None
         if {*mesh_axes(over_batch)} & {*mesh_axes(over_count)}:  # x by rows, weights by networks

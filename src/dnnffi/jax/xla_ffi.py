@@ -21,7 +21,7 @@ from dnnffi.jax._cdef import ffi
 from dnnffi.spec.checks import ITEM_SIZES
 
 VERSION = (0, 1)
-"""Of the interface that handlers ask for: all that is used was in its first version."""
+"""Version of the interface that handlers require: the first one has all that is used."""
 
 _CAPTURABLE = 1  # XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE
 _METADATA = 1  # XLA_FFI_Extension_Metadata
@@ -54,7 +54,7 @@ class Frame(NamedTuple):
     call_frame: Any
 
     def stream(self) -> int:
-        """The address of XLA's stream; 0 on the host, where there is none."""
+        """Return the address of XLA's stream; 0 on the host, which has no stream."""
         frame = self.call_frame
         arguments = ffi.new(_STREAM_GET_ARGS)
         arguments.struct_size = _STREAM_GET_ARGS_BYTES

@@ -29,7 +29,7 @@ class Engine(Lender, Protocol):
         """The plan for a problem, by name. Raises `DnnffiError` where it cannot be run."""
 
     def workspace_bytes(self, problem: ConvProblem, choice: str) -> int:
-        """Of the workspace of a plan on the current device."""
+        """Return the size in bytes of a plan's workspace on the current device."""
 
     def executor(self, problem: ConvProblem, choice: str, launch: Launch) -> ConvExecutor:
         """The executor of a plan, for calls with the handle of ``launch``."""
@@ -71,7 +71,7 @@ class CudnnEngine(VendorHandles):
         return rule
 
     def _tuning(self, problem: ConvProblem) -> ConvTuning | None:
-        """What was measured, before or, where the options ask for it, now."""
+        """Return an earlier measurement or, if the options ask for it, a new one."""
         tune = problem.options.tune
         if self._tuner is None or tune == "off":
             return None

@@ -39,14 +39,14 @@ def conv(
     implementation: str | None = None,
     options: ConvOptionsDict | None = None,
 ) -> Any:
-    """Convolve: ``activation(conv(x, w) + alpha * residual + bias)``, as `dnnffi.conv` does.
+    """Compute ``activation(conv(x, w) + alpha * residual + bias)``, as `dnnffi.conv` does.
 
     Parameters
     ----------
     x : [N, C, ...] with one, two or three spatial dimensions; [N, ..., C] with channels last
     w : [K, C/groups, ...]; [K, ..., C/groups] with channels last
     bias : [K], or None
-    stride, dilation : one integer, or one per spatial dimension
+    stride, dilation : one integer, or one for each spatial dimension
     padding : zeros added on both sides of x: one integer, or for each spatial dimension an integer
         or a pair (before, after), as ``lax`` takes pairs. "valid" is 0. "same" gives y the sizes
         ceil(size / stride), by the rule of ``lax``
@@ -57,10 +57,10 @@ def conv(
     layout : "channels_first" or "channels_last", of all arrays; the latter is faster in float16 and
         bfloat16
     implementation : "cudnn", "lax" (``lax.conv_general_dilated``), "reference" (NumPy, on the
-        host), or None: cuDNN on CUDA, and ``lax`` elsewhere and for what cuDNN refuses; an empty
-        batch is always for ``lax``
-    options : as `dnnffi.conv` has them: math, deterministic, workspace_limit, and tune, where
-        "now" measures cuDNN's candidates while tracing. ``lax`` reads math alone
+        host), or None: cuDNN on CUDA, and ``lax`` elsewhere and for what cuDNN refuses; ``lax``
+        always computes an empty batch
+    options : as `dnnffi.conv` has them: math, deterministic, workspace_limit, and tune, whose
+        value "now" measures cuDNN's candidates while tracing. ``lax`` reads math alone
 
     All arrays have one dtype: float16, bfloat16, float32 or float64. y is [N, K, ...], or
     [N, ..., K] with channels last. There are derivatives of every order and mode, each by the same
@@ -71,7 +71,7 @@ def conv(
     TypeError, ValueError
         The error names the argument, and is raised during tracing.
     UnsupportedError, LibraryNotFoundError
-        The implementation that was named cannot do this, or is not there.
+        The named implementation cannot compute this, or was not found.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def conv(
 
 
 def _logical(name: str, shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """The shape with the channels behind the first axis."""
+    """Return the shape with the channels in the second axis."""
     if len(shape) - 2 not in RANKS:
         raise ValueError(f"{name} must have 3, 4 or 5 dimensions; got shape {shape}")
     if layout == CHANNELS_LAST:

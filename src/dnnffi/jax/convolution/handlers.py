@@ -17,7 +17,7 @@ from dnnffi.spec.conv_problem import ARGUMENTS, OPERATIONS, RESULTS
 
 
 class Handlers(base.Handlers):
-    """Those of convolutions; ``engine`` makes their `Engine`."""
+    """Handlers of convolutions; ``engine`` makes their `Engine`."""
 
     read = staticmethod(Call.of_text)
 

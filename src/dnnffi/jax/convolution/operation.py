@@ -47,7 +47,7 @@ from dnnffi.spec.conv_problem import (
 
 
 class Task(NamedTuple):
-    """What the primitive is about; ``or_lax`` says that JAX computes what the way cannot."""
+    """Parameters of the primitive; with ``or_lax`` JAX computes what ``way`` cannot."""
 
     way: Way
     problem: ConvProblem
@@ -55,12 +55,12 @@ class Task(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the operands."""
+        """Names of the operands."""
         return argument_names(self.problem)
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Of the one result."""
+        """Name of the one result."""
         return (RESULTS[self.problem.operation],)
 
     @property
@@ -69,11 +69,11 @@ class Task(NamedTuple):
         return True
 
     def batch_axis(self, name: str) -> int:
-        """Which axis of an array is the batch, behind N; -1 for none."""
+        """Return the axis of an array that is the batch, counted with N; -1 for none."""
         return -1 if name in ("w", "dw", "bias") else 1
 
     def share(self, parts: int) -> Task:
-        """What one of so many devices does."""
+        """Return the task of one of ``parts`` devices."""
         return self._replace(problem=self.problem._replace(batch=self.problem.batch // parts))
 
 

@@ -89,7 +89,7 @@ _SPENT = b"dnnffi: spent..."
 
 
 class ReferenceExecutor(AddressExecutor):
-    """One problem by `dnnffi.reference`, behind the interface of the vendors' executors.
+    """An executor of one problem that computes by `dnnffi.reference`.
 
     As theirs, its reserve space is spent by backward data: it holds x, and a mark that says so.
     """
@@ -126,7 +126,9 @@ class ReferenceExecutor(AddressExecutor):
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         mark = self._mark(at.reserve)
         if mark[:] != _READY:
-            raise RuntimeError("the reserve space is not that of a forward, or is spent")
+            raise RuntimeError(
+                "the reserve space is not from a forward pass, or was already used by backward data"
+            )
         problem, spec = self.problem, self.problem.spec
         x = self._array(at.reserve, problem.x_shape)
         tape = self._run(x, at.h_0, at.c_0, at.weights, training=True).tape

@@ -37,7 +37,7 @@ from dnnffi.weights import RNNWeights
 
 
 class _Static(NamedTuple):
-    """What a call is apart from its arrays; hashable."""
+    """Parameters of a call without its arrays; hashable."""
 
     spec: RNNSpec
     layout: LayoutName  # of a flat array of weights
@@ -66,7 +66,7 @@ def lstm(
     implementation: str | None = None,
     options: Any = None,
 ) -> tuple[Any, tuple[Any, Any]]:
-    """An LSTM: ``y, (h_n, c_n)``.
+    """Compute an LSTM; return ``y, (h_n, c_n)``.
 
     Parameters
     ----------
@@ -104,7 +104,19 @@ def lstm(
     TypeError, ValueError
         The error names the argument, and is raised during tracing.
     UnsupportedError, LibraryNotFoundError
-        The implementation that was named cannot do this, or was not found.
+        The named implementation cannot compute this, or was not found.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import dnnffi
+    >>> from dnnffi import jax as djax
+    >>> spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+    >>> weights = djax.init(jax.random.key(0), spec)
+    >>> y, (h_n, c_n) = djax.lstm(jnp.ones((5, 2, 3)), None, weights)
+    >>> y.shape, h_n.shape
+    ((5, 2, 4), (1, 2, 4))
     """
     keywords = _Keywords(
         *(spec, layout, num_layers, bidirectional, lengths, batch_first),
@@ -130,7 +142,10 @@ def gru(
     implementation: str | None = None,
     options: Any = None,
 ) -> tuple[Any, Any]:
-    """A GRU in the reset-after form: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
+    """Compute a GRU in the reset-after form; return ``y, h_n``.
+
+    Arguments are those of `lstm`, with h_0 [L*D, B, H] or None instead of hx.
+    """
     keywords = _Keywords(
         *(spec, layout, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),
@@ -155,7 +170,10 @@ def rnn_tanh(
     implementation: str | None = None,
     options: Any = None,
 ) -> tuple[Any, Any]:
-    """An RNN with tanh: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
+    """Compute an RNN with tanh; return ``y, h_n``.
+
+    Arguments are those of `lstm`, with h_0 [L*D, B, H] or None instead of hx.
+    """
     keywords = _Keywords(
         *(spec, layout, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),
@@ -180,7 +198,10 @@ def rnn_relu(
     implementation: str | None = None,
     options: Any = None,
 ) -> tuple[Any, Any]:
-    """An RNN with ReLU: ``y, h_n``. As `lstm`, with h_0 [L*D, B, H] or None."""
+    """Compute an RNN with ReLU; return ``y, h_n``.
+
+    Arguments are those of `lstm`, with h_0 [L*D, B, H] or None instead of hx.
+    """
     keywords = _Keywords(
         *(spec, layout, num_layers, bidirectional, lengths, batch_first),
         *(dropout, key, implementation, options),

@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
 
 
 class Handlers(base.Handlers):
-    """Those of networks; ``engine`` makes their `Engine`."""
+    """Handlers of networks; ``engine`` makes their `Engine`."""
 
     read = staticmethod(Call.of_text)
 
@@ -50,7 +50,7 @@ class Handlers(base.Handlers):
     # While tracing
 
     def decide(self, problem: RNNProblem) -> str:
-        """Who is to run a problem, by name. Raises `DnnffiError` where nobody can."""
+        """Return the name of the candidate for a problem. Raises `DnnffiError` if there is none."""
         candidate = self.engine.decide(problem)
         self._executor(problem, candidate)
         return candidate

@@ -54,7 +54,7 @@ class Way(primitives.Way):
 
 
 class Task(NamedTuple):
-    """What a primitive is about; hashable. ``names`` are those of its operands."""
+    """Parameters of a primitive; hashable. ``names`` are those of its operands."""
 
     way: Way
     problem: RNNProblem
@@ -69,11 +69,11 @@ class Task(NamedTuple):
         return self.problem.lengths is None
 
     def share(self, parts: int) -> Task:
-        """What one of so many devices does."""
+        """Return the task of one of ``parts`` devices."""
         return self._replace(problem=self.problem._replace(batch=self.problem.batch // parts))
 
     def batch_axis(self, name: str) -> int:
-        """Which axis of an array is the batch; weights have none, -1."""
+        """Return the axis of an array that is the batch, counted with N; -1 for weights."""
         if name in ("weights", "dweights"):
             return -1
         in_x = name in ("x", "y", "dx", "dy")
@@ -109,8 +109,8 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
     for name in task.results:
         dtype = jnp.dtype("uint8") if name in ("reserve", "spent") else x.dtype
         shape = (count, *array_shape(task.problem, task.reserve_row, name))
-        # In a mesh of explicit axes a gradient lies as what it is of, all else as x, whose other
-        # axes no result has.
+        # In a mesh of explicit axes a gradient is divided as its operand is, any other result as
+        # x, whose other axes no result has.
         of = operands.get(name.removeprefix("d")) if name.startswith("d") else None
         spec = [None] * len(shape) if of is None else [*of.sharding.spec]
         if of is None:
@@ -127,7 +127,7 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
 def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
     problem = task.problem._replace(training=True)
     candidate = task.way.handlers.decide(problem)
-    # Of all hosts: a program of several processes divides its batch among all their devices.
+    # Counts the devices of all hosts: a program of several processes divides its batch among all.
     row = task.way.handlers.sizes(problem, candidate, jax.device_count()).reserve_row
     task = task._replace(problem=problem, candidate=candidate, reserve_row=row)
     trained = task._replace(results=(*task.results, "reserve"))

@@ -106,7 +106,7 @@ def network(
     mask = None
     if lengths is not None:
         mask = (jnp.arange(steps)[:, None] < lengths[None])[..., None]
-        # What is behind a row's end must not get anywhere, not even as a NaN times zero.
+        # Steps after the end of a row must not reach any result, not even as NaN times zero.
         x = jnp.where(mask, x, 0)
     precision = lax.Precision.HIGHEST if options.math == "strict" else None
     count = spec.arrays_per_direction

@@ -22,11 +22,17 @@ def tune(
 ) -> str:
     """Measure cuDNN's algorithms for a network, and use the fastest in programs traced from now on.
 
-    For B rows of T steps, forward and gradients, or inference alone. The name of the fastest comes
-    back, and is kept on disk with what `dnnffi.lstm` measures. Runs on the current GPU and waits
-    for it; needs memory of the GPU in addition to that which XLA has taken
-    (``XLA_PYTHON_CLIENT_PREALLOCATE=false``). Several processes that are to run one program must
-    find the same results: let one measure before the others trace.
+    Returns the name of the fastest, which is also kept on disk with what `dnnffi.lstm` measures.
+    The measurement runs on the current GPU and waits for it. It needs GPU memory outside of XLA's
+    pool (``XLA_PYTHON_CLIENT_PREALLOCATE=false``). Several processes that run one program must use
+    the same results: let one process measure before the others trace.
+
+    Parameters
+    ----------
+    spec : the network, in the dtype in which it computes: that of x, if float32 weights are cast
+    batch, steps : B and T
+    training : whether gradients are measured with the forward pass, or inference alone
+    batch_first, lengths, options : as for `lstm`
 
     Raises ``TypeError``, ``ValueError`` naming the argument, `UnsupportedError` where cuDNN has no
     such network.

@@ -156,7 +156,7 @@ def init(
     ------
     TypeError, ValueError
         Naming the argument; a projection, which neither Keras's nor Flax's cells have, with
-        "keras" and "flax"; ``forget_bias`` where there is no such bias.
+        "keras" and "flax"; ``forget_bias`` for a network that has no such bias.
 
     Examples
     --------
