@@ -252,7 +252,7 @@ def stream_means(record: dict[str, Any], names: Sequence[str]) -> Iterator[str]:
 
 
 def title() -> str:
-    """What is shown, with what all shapes have in common."""
+    """Return the title of the figure, with the sizes that all shapes share."""
     (sizes,) = {(shape.batch, shape.hidden_size, shape.dtype) for shape in FASTRNNS}
     batch, hidden, dtype = sizes
     return f"Milliseconds of a call: batch of {batch}, hidden size {hidden}, {dtype}"
@@ -282,7 +282,7 @@ def summary(record: dict[str, Any]) -> Iterator[str]:
 
 
 def machine(record: dict[str, Any]) -> str:
-    """Where the record was taken, and by which versions."""
+    """Return the device, the versions and the date of a record."""
     found = record["machine"]
     names = {"cudnn": "cuDNN", "torch": "PyTorch", "jax": "JAX"}
     versions = [f"{words} {found[name]}" for name, words in names.items() if name in found]

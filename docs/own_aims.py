@@ -1,4 +1,4 @@
-"""The aims for our own recurrent kernels, beside what the records of the benchmark have."""
+"""The aims for dnnffi's own recurrent kernels, and the figures of the benchmark's records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ratios = dict[str, float]
 
 SCAN = "jax scan"
 H200 = Chip(132, 232_448, clusters=True)
-"""What the records are of."""
+"""The device of the records."""
 SHARED_RATE = 128 * 1830
 """Bytes that a multiprocessor reads or writes in a microsecond in shared memory, at 1.83 GHz."""
 
@@ -120,7 +120,7 @@ def rows(
 
 
 def at_limit(shapes: Sequence[Mapping[str, Any]], steps: Record | None) -> str:
-    """How many times as fast as cuDNN's a step at the limit is, where all of them were measured."""
+    """Return the speed of a step at the limit over that of cuDNN's, if all were measured."""
     ratios = {
         (row["hidden_size"], row["batch"], row["dtype"]): row["cudnn"]["us"] / row["limit_us"]
         for row in (() if steps is None else steps["rows"])
@@ -136,10 +136,10 @@ def at_limit(shapes: Sequence[Mapping[str, Any]], steps: Record | None) -> str:
 
 
 def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
-    """What reading from L2 takes in a step of our kernels, and what shared memory takes.
+    """Return microseconds of a step that reading from L2 takes, and that shared memory takes.
 
-    Of the division that is expected to be the fastest, with tensor cores. The rate of L2 is that of
-    the record.
+    They are those of the division that is expected to be the fastest, with tensor cores. The rate
+    of L2 is that of the record.
     """
     kind = Kind(shape["mode"], shape["hidden_size"], shape["dtype"])
     batch, directions = shape["batch"], shape["directions"]
@@ -157,7 +157,7 @@ def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
 
 
 def speedups(records: Sequence[Record], phase: str, jax: Record | None = None) -> Ratios:
-    """Of the captured plans over the fastest of cuDNN alone, PyTorch's graph and JAX's scan.
+    """Return the speed of captured plans over the fastest of cuDNN, PyTorch's graph and JAX's scan.
 
     cuDNN and PyTorch are compared within a run; JAX is where it was measured at all.
     """
@@ -190,7 +190,7 @@ def _cell(line: Line, inside: Ratios, count: int) -> str:
     worst = min(inside, key=inside.__getitem__)
     if count == 1:
         return f"{inside[worst]:.2f}"
-    # Below 1, where a hundredth may be what is missing, a digit more.
+    # One more digit below 1, where a hundredth may decide whether the aim is reached.
     lowest = f"lowest {inside[worst]:.{3 if inside[worst] < 1 else 2}f} ({worst})"
     if line.mean is None:
         return lowest

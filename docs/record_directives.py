@@ -132,11 +132,11 @@ class Record(SphinxDirective):
         return conditions(self.record_name, record)
 
     def show(self, text: str) -> list[nodes.Node]:
-        """The record as nodes."""
+        """Return the record as nodes."""
         raise NotImplementedError
 
     def missing(self, name: str) -> list[nodes.Node]:
-        """What stands where there is no record."""
+        """Return the nodes to show if there is no record."""
         return [nodes.paragraph(text=f"This checkout holds no such record ({name}).")]
 
 
@@ -353,7 +353,7 @@ class BenchGain(BenchRecord):
 
 
 class OwnRecords(SphinxDirective):
-    """A directive that shows all that the benchmark has of our own kernels."""
+    """A directive that shows the benchmark's figures of dnnffi's own kernels."""
 
     def run(self) -> list[nodes.Node]:
         found = {name: self._read(name) for name in ("bench_rnn.json", "bench_own.json")}
@@ -528,7 +528,7 @@ class JaxBench(Record):
         return [*self.tables(record), nodes.paragraph(text=self.measured_on(machine))]
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
-        """What was measured: the aims, then every shape, a table for each phase."""
+        """Return the aims, then a table of all shapes for each phase."""
         found = [table(jax_aims(record), JAX_AIM_HEAD), nodes.paragraph(text=jax_least(record))]
         for phase, words in PHASE_WORDS.items():
             found.append(nodes.paragraph(text=f"{words.capitalize()}:"))

@@ -186,7 +186,7 @@ VULKAN_HEAD = (
 
 
 def vulkan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The benchmark of the Vulkan backend: how long each call takes, and beside the reference."""
+    """Return the time of each call of the Vulkan benchmark, also as a ratio to the reference."""
     return [
         (
             row["problem"],
@@ -204,12 +204,12 @@ def vulkan_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def vulkan_bounds(record: dict[str, Any]) -> str:
-    """What the adapter of that benchmark does at most, in a sentence."""
+    """Return the measured limits of the adapter of the Vulkan benchmark in a sentence."""
     found = record.get("bounds")
     if found is None:
         return ""
     text = (
-        f"Kernels that do nothing else: {found['gflops']:,.0f} GFLOP/s; a dispatch behind another "
+        f"Kernels that do nothing else: {found['gflops']:,.0f} GFLOP/s; a dispatch after another "
         f"takes {found['dispatch_us']:.1f} µs, a submission that is waited for "
         f"{found['submission_us']:.0f} µs"
     )
@@ -228,7 +228,7 @@ VULKAN_PARTS_HEAD = ("Network", "Prepare", "Submit", "Wait", "Results")
 
 
 def vulkan_parts(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What the parts of a call take, in microseconds; empty for a record without them."""
+    """Return microseconds of the parts of a call; empty for a record without them."""
     return [
         (row["problem"], *(f"{found:,.0f}" for found in row["parts_us"].values()))
         for row in record["rows"]
@@ -241,7 +241,7 @@ _PEER_WORDS = {EAGER: "PyTorch", GRAPH: "PyTorch in a CUDA graph", "": "-"}
 
 
 def target_rows(record: dict[str, Any] | None) -> list[tuple[str, ...]]:
-    """The aims for an H200 beside what a run of the benchmark measured; None for no run."""
+    """Return the aims for an H200 and the figures of a run of the benchmark; None for no run."""
     found = targets({"shapes": [], "rows": []} if record is None else record)
     words = {None: "-", True: "yes", False: "no"}
     return [
@@ -324,7 +324,7 @@ def memory_of_own_kernels(records: Iterable[dict[str, Any]]) -> str:
 
 
 def stress_text(record: dict[str, Any]) -> str:
-    """What a run of benchmarks/own_stress.py found, in a sentence."""
+    """Return the result of a run of benchmarks/own_stress.py in a sentence."""
     wrong = record["differing_words"]
     found = f"{wrong:,} words of four bytes differed" if wrong else "not a bit differed"
     return (
@@ -374,7 +374,7 @@ PRECISE = TOLERANCES["float32", "strict"]  # TF32 is about seven times as far of
 
 
 def conv_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The aims for convolutions beside what was measured."""
+    """Return the aims for convolutions and the measured figures."""
     rows: list[tuple[str, str, str, bool]] = []
     for config in dict.fromkeys(row["config"] for row in record["kernels"]):
         both = [row for row in record["kernels"] if row["config"] == config and "torch" in row]
@@ -419,7 +419,7 @@ UNTUNED_HEAD = ("Arrays", "Operation", "Layers", "PyTorch", "cuDNN's heuristics"
 
 
 def untuned_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """How many times as fast as the others plans are that were not tuned, on depthwise layers."""
+    """Return the speed of untuned plans over that of the others, on depthwise layers."""
     by_what: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in record["kernels"]:
         by_what.setdefault((row["config"], row["operation"]), []).append(row)
@@ -528,7 +528,7 @@ JAX_AIM_HEAD = ("Against", "Aim", "Geometric mean", "Lowest", "Reached")
 
 
 def jax_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """How many times as fast dnnffi.jax is, over all shapes and phases, beside the aims."""
+    """Return the aims for dnnffi.jax and its mean speed over all shapes and phases."""
     beside_plan, beside_peer = [], []
     for row in record["rows"]:
         for phase in ("inference", "training"):
@@ -608,7 +608,7 @@ JAX_CONV_HEAD = (
 
 
 def jax_conv_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """How many times as long as dnnffi's XLA's convolutions take: mean, least, most."""
+    """Return the time of XLA's convolutions over that of dnnffi's: mean, minimum, maximum."""
     by_what: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in record["rows"]:
         if "error" not in row:

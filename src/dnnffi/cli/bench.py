@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 NAME = "bench"
 HELP = "measure dnnffi, and compare it with PyTorch and JAX"
-DESCRIPTION = (
-    "Measure dnnffi on the GPU, and compare it with PyTorch and JAX if they are installed. Without "
-    "a GPU, measure the NumPy reference on the CPU, on small networks."
+_WITHOUT_GPU = (
+    "Without a GPU, small networks are measured on the CPU, and other libraries only with --peers."
 )
+DESCRIPTION = (
+    f"Measure dnnffi on the GPU, and compare it with PyTorch and JAX if installed. {_WITHOUT_GPU}"
+)
+_PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}
 
 
 def _names(known: Sequence[str], what: str) -> Any:
@@ -53,7 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"The name of a shape lists {suite.naming}. Example: "
             f"{suite.sets[suite.on_gpu][0].name!r}."
         )
-        description = f"{words.capitalize()}. {DESCRIPTION} The figures are {suite.figures}."
+        peers = " and ".join(_PEER_NAMES[peer] for peer in suite.peers)
+        description = (
+            f"Measure {suite.networks} in dnnffi, and in {peers} if installed. {_WITHOUT_GPU} The "
+            f"figures are {suite.figures}."
+        )
         subparser = subparsers.add_parser(what, help=words, description=description, epilog=naming)
         _add_arguments(subparser, suite)
 
