@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -213,6 +215,23 @@ def test_a_backend_whose_driver_fails_has_no_adapters(monkeypatch):
     record = SimpleNamespace(title="Odd", adapters=lambda: raise_error(RuntimeError("no\nadapter")))
     monkeypatch.setitem(BACKENDS, "odd", record)
     assert probe.adapters()[-1] == probe.Adapters("Odd", (), "no adapter")
+
+
+@pytest.mark.parametrize("before", [None, "/run/user/1"])
+def test_drivers_find_a_runtime_folder_while_adapters_are_listed(before, monkeypatch):
+    def look():
+        seen.append(os.environ["XDG_RUNTIME_DIR"])
+        return ["an adapter"]
+
+    seen = []
+    monkeypatch.setattr(probe, "BACKENDS", {"odd": SimpleNamespace(title="Odd", adapters=look)})
+    if before is None:
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", before)
+    assert probe.adapters() == [probe.Adapters("Odd", ("an adapter",))]
+    assert seen[0] == before or (before is None and not Path(seen[0]).exists())
+    assert os.environ.get("XDG_RUNTIME_DIR") == before
 
 
 @pytest.mark.parametrize(

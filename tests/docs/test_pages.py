@@ -6,6 +6,7 @@ import json
 import math
 import re
 import runpy
+import tomllib
 from pathlib import Path
 from statistics import geometric_mean
 from types import SimpleNamespace
@@ -713,3 +714,13 @@ def test_the_benchmark_of_vulkan_is_beside_the_reference():
     assert records["vulkan_parts"]({"rows": [row]}) == []
     row["parts_us"] = {"prepare": 1500.0, "submit": 9.0, "wait": 80.0, "results": 4.0}
     assert records["vulkan_parts"]({"rows": [row]}) == [("gru", "1,500", "9", "80", "4")]
+
+
+def test_the_page_to_install_names_each_extra():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    page = read("docs/install.md")
+    named = set(re.findall(r"'\.\[([a-z0-9,]+)\]'|^\| `([a-z`, ]+)` \|", page, re.MULTILINE))
+    names = {one for pair in named for text in pair for one in re.findall(r"[a-z0-9]+", text)}
+    # Those for the documentation and for developers are installed by make.
+    assert names == extras.keys() - {"dev", "docs"}

@@ -6,8 +6,10 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from dnnffi.backends.cudnn import library as cudnn
@@ -168,12 +170,30 @@ def adapters() -> list[Adapters]:
     for record in BACKENDS.values():
         if record.adapters is not None:
             try:
-                listed.append(Adapters(record.title, tuple(map(str, record.adapters()))))
+                with _runtime_folder():
+                    listed.append(Adapters(record.title, tuple(map(str, record.adapters()))))
             except LibraryNotFoundError as error:
                 listed.append(Adapters(record.title, (), NOT_FOUND, error.install))
             except Exception as error:  # drivers fail in ways of their own
                 listed.append(Adapters(record.title, (), one_line(error)))
     return listed
+
+
+@contextmanager
+def _runtime_folder() -> Iterator[None]:
+    """Name an empty folder for the sockets of a user's session if the environment names none.
+
+    Without one, Mesa's Vulkan drivers write errors to stderr, although they find their devices.
+    """
+    if "XDG_RUNTIME_DIR" in os.environ:
+        yield
+        return
+    with TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["XDG_RUNTIME_DIR"]
 
 
 def devices(cupy: Package) -> Devices:
