@@ -69,7 +69,7 @@ def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines:
         if _SECTION.match(line):
             result.append(f":{line}:")
         elif line.startswith(" "):
-            result.append(f"      {line.strip()}")
+            result.append(f"  {line}")  # keeps the indentation of a list in a description
         elif line.strip("-"):
             marked = ", ".join(f"{mark}{one}{mark}" for one in names.split(", "))
             result.append(f"    * {marked}: {text}".rstrip())

@@ -722,5 +722,5 @@ def test_the_page_to_install_names_each_extra():
     page = read("docs/install.md")
     named = set(re.findall(r"'\.\[([a-z0-9,]+)\]'|^\| `([a-z`, ]+)` \|", page, re.MULTILINE))
     names = {one for pair in named for text in pair for one in re.findall(r"[a-z0-9]+", text)}
-    # Those for the documentation and for developers are installed by make.
+    # make installs the extras dev and docs.
     assert names == extras.keys() - {"dev", "docs"}
