@@ -15,6 +15,9 @@ CUDA_EXTRA ?= $(shell driver=$$($(DRIVER)); \
 	if [ "$${driver:-0}" -ge 580 ]; then echo cuda13; \
 	elif [ "$${driver:-0}" -ge 525 ]; then echo cuda12; fi)
 
+# Not empty: `make test` and its like install fixed versions, see below.
+LOCKED ?=
+
 # How much more of the stress tests than in an ordinary run; 0 for all there is.
 STRESS ?= 0
 
@@ -44,7 +47,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax test-torch .test-torch test-platforms stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate hash-records lint type bindings check-bindings check-headers docs .docs bench clean
+.PHONY: help demo info test test-jax .test-jax test-torch .test-torch test-platforms stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate hash-records release lock lint type bindings check-bindings check-headers docs .docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -130,6 +133,16 @@ mutate: $(dev) ## Change the code in single places and see whether the tests not
 hash-records: $(dev) ## Write the hashes of the package's parts into records that have a commit
 	$(run) docs/hash_records.py
 
+release: $(dev) ## Build the archives of a release, check them, and print what a person has to do
+	$(run) release/release.py
+
+lock: ## Pin the packages of continuous integration and their hashes (.ci/requirements.txt)
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip --quiet install pip-tools
+	CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade \
+		--generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links \
+		--extra dev --extra demo --output-file .ci/requirements.txt pyproject.toml
+
 lint: $(dev) ## Check style, format and which package imports which
 	$(run) -m ruff check
 	$(run) -m ruff format --check
@@ -189,6 +202,16 @@ $(VENV)/.made:
 		$(PYTHON) -m venv --without-pip $(VENV) \
 		&& $(PYTHON) -m pip --python $(VENV)/bin/python --quiet install pip; fi
 	@touch $@
+
+# With LOCKED=1, what the development needs comes in the versions of .ci/requirements.txt, by hash.
+ifneq ($(LOCKED),)
+$(VENV)/.installed-dev: $(VENV)/.made pyproject.toml .ci/requirements.txt
+	@echo "Installing .ci/requirements.txt and dnnffi into $(VENV)"
+	@$(pip) install --require-hashes --requirement .ci/requirements.txt
+	@$(pip) install --no-deps --no-build-isolation --editable .
+	@$(if $(LIBCUDNN),$(pip) install '$(LIBCUDNN)')
+	@touch $@
+endif
 
 # The extra of that name in pyproject.toml, and the one for the GPU where there is one.
 extras = $(if $(filter dev,$*),dev$(comma)demo,$*)$(addprefix $(comma),$(CUDA_EXTRA))
