@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 
-_CHECKOUT = re.compile(r"<!-- checkout -->.*?<!-- /checkout -->\s*", re.DOTALL)
+_CHECKOUT = re.compile(r"<!--checkout-->.*?<!--/checkout-->\s*", re.DOTALL)
 _LINK = re.compile(r"(?P<image>!)?\[(?P<text>[^\]]*)\]\((?!https?://|#)(?P<target>[^)]+)\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _INSTALL = re.compile(r"pip install ('?)\.(?=[\[' \n])")

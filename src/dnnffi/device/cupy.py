@@ -71,7 +71,10 @@ class CupyMemory(DeviceMemory):
         return self._cupy.cuda.Device(device)
 
     def _on_stream(self, stream: OwnStream) -> AbstractContextManager[Any]:
-        return self._cupy.cuda.Stream.from_external(stream)
+        cuda = self._cupy.cuda
+        if hasattr(cuda.Stream, "from_external"):
+            return cuda.Stream.from_external(stream)
+        return cuda.ExternalStream(stream.ptr)  # CuPy 13; deprecated in CuPy 14
 
     def capture_step(self, step: Callable[[], Any]) -> StepGraph:
         """Return what ``step()`` enqueues on the current stream, with the memory it allocates."""
