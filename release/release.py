@@ -62,7 +62,8 @@ def steps(version: str, archives: list[Path]) -> list[str]:
         "Read what the archives contain. Their SHA-256:\n   " + "\n   ".join(hashes),
         f"Sign the tag and push it: git tag -s v{version} && git push origin v{version}",
         f"Upload: python -m twine upload {' '.join(f'dist/{one.name}' for one in archives)}",
-        "In README.md and docs, remove what says that dnnffi is not on a package index.",
+        "In README.md, docs and examples, write pip install 'dnnffi[...]' instead of pip install "
+        "'.[...]', and remove that dnnffi is not on a package index.",
         "On conda-forge, use release/recipe.yaml with the archive's address and SHA-256 as source.",
     ]
 

@@ -121,6 +121,19 @@ def test_all_has_every_extra_that_any_machine_can_install():
     assert listed.rstrip("]").split(",") == sorted(wanted)
 
 
+def test_every_extra_that_a_page_or_an_example_names_exists():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*")]
+    named = set()
+    for path in pages:
+        for command in re.findall(r"pip install (.*)", path.read_text(encoding="utf-8")):
+            # No index has dnnffi yet: pages install from a checkout.
+            assert "dnnffi[" not in command, f"{path.name}: {command}"
+            for listed in re.findall(r"'\.\[([\w,]+)\]'", command):
+                named |= set(listed.split(","))
+    assert len(named) >= 4
+    assert named <= set(EXTRAS)
+
+
 def test_every_extra_that_an_error_names_exists():
     named = set()
     for path in Path(installing.__file__).parent.rglob("*.py"):
