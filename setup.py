@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: README.md as a package index shows it.
+"""Build of dnnffi, with README.md as a package index shows it; the rest is in pyproject.toml.
 
 An index does not have the files of the repository. `render` therefore makes links and pictures
 absolute, as soon as ``[project.urls]`` in pyproject.toml has a ``Repository`` on GitHub; until then

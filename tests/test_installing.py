@@ -17,7 +17,7 @@ ROOT = Path(installing.__file__).resolve().parents[2]
 
 
 class Distribution:
-    """What is stored of an installed dnnffi."""
+    """The metadata of an installed dnnffi."""
 
     def __init__(self, origin):
         self._origin = origin

@@ -102,7 +102,7 @@ def test_the_steps_have_the_hash_of_each_archive(tmp_path):
     archive = tmp_path / "dnnffi-1.tar.gz"
     archive.write_bytes(b"")
     text = "\n".join(RELEASE["steps"]("1", [archive]))
-    # Of no bytes: FIPS 180-4 test vectors.
+    # SHA-256 of an empty file.
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert f"{empty}  dnnffi-1.tar.gz" in text
     assert "git tag -s v1" in text
