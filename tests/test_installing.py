@@ -27,6 +27,11 @@ class Distribution:
         return self._origin
 
 
+@pytest.fixture(autouse=True)
+def quotes_of_posix(monkeypatch):
+    monkeypatch.setattr(installing, "IS_WINDOWS", False)
+
+
 @pytest.fixture
 def installed(monkeypatch, tmp_path):
     """Let dnnffi be an installed copy whose file ``direct_url.json`` has a content."""
