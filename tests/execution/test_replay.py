@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import threading
 
 import pytest
@@ -334,6 +335,7 @@ class TellingGraph(FakeGraph):
         self.goes()
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM on this system")
 @pytest.mark.parametrize("how", ["replaced", "cleared", "makes room"])
 def test_a_graph_that_goes_may_change_what_it_was_in(how):
     memory = GraphMemory(most_bytes=250 if how == "makes room" else 10_000)
