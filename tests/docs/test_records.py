@@ -66,6 +66,7 @@ NOT_USED = {
     ("reference", "execution"): "the number of BLAS threads, not what they compute",
     ("testing", "spec-conv"): OTHER_FAMILY,
     ("vulkan", "spec-conv"): OTHER_FAMILY,
+    ("jax-rnn", "formats"): "names of arrays, and refusals; measurements pass weights in one array",
     ("bench", "rnn"): OTHER_FAMILY,
     ("bench", "spec-rnn"): OTHER_FAMILY,
     ("bench-streams", "spec-rnn"): OTHER_FAMILY,

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of `dnnffi.jax` run as they are printed, each by itself."""
+"""Examples in the docstrings of `dnnffi.jax` run as printed, each in a namespace of its own."""
 
 from __future__ import annotations
 

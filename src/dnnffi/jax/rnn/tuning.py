@@ -34,8 +34,12 @@ def tune(
     training : whether gradients are measured with the forward pass, or inference alone
     batch_first, lengths, options : as for `lstm`
 
-    Raises ``TypeError``, ``ValueError`` naming the argument, `UnsupportedError` where cuDNN has no
-    such network.
+    Raises
+    ------
+    TypeError, ValueError
+        The error names the argument.
+    UnsupportedError
+        cuDNN has no such network.
     """
     problem = RNNProblem.dense(
         spec,
