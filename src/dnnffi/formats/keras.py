@@ -30,6 +30,7 @@ from dnnffi.formats.network import (
     zeros_like,
 )
 from dnnffi.spec.checks import check_flag
+from dnnffi.spec.likely_cause import layers_of_keras
 from dnnffi.spec.names import Mode
 from dnnffi.spec.rnn import GATES, RNNSpec
 
@@ -141,17 +142,7 @@ def _whole_model_error(mode: Mode, reading: Reading) -> ValueError | None:
         return None
     values = [value for _, arrays in reading[0] for value in arrays]
     shapes = [tuple(getattr(value, "shape", ())) for value in values]
-    layers: list[str] = []
-    at = 0
-    while at + 1 < len(shapes):
-        kernel, recurrent, *rest = shapes[at : at + 3]
-        columns = len(GATES[mode]) * recurrent[0] if len(recurrent) == 2 else 0
-        if columns and recurrent[1] == columns and len(kernel) == 2 and kernel[1] == columns:
-            has_bias = bool(rest) and rest[0] in ((columns,), (2, columns), (2 * columns,))
-            layers.append(f"weights[{at}:{at + 2 + has_bias}]")
-            at += 2 + has_bias
-        else:
-            at += 1
+    layers = layers_of_keras(shapes, len(GATES[mode]))
     if not layers or len(shapes) <= 3:
         return None
     return ValueError(

@@ -55,9 +55,9 @@ def likely_cause(
                 "they fit transposed and with two bias vectors: Keras's weights are taken by "
                 "RNNWeights.from_keras"
             )
-    if layers_of_keras := _layers_of_keras(shapes, num_gates):
+    if of_keras := layers_of_keras(shapes, num_gates):
         return (
-            f"{' and '.join(layers_of_keras)} are as a layer of Keras lists its arrays, and "
+            f"{' and '.join(of_keras)} are as a layer of Keras lists its arrays, and "
             f"model.get_weights() those of all layers: RNNWeights.from_keras takes those of a layer"
         )
     for directions in (1, 2):
@@ -89,7 +89,7 @@ def _difference(stack: tuple[int, int], asked: tuple[int, int]) -> str:
     return ", ".join(parts)
 
 
-def _layers_of_keras(shapes: Shapes, num_gates: int) -> list[str]:
+def layers_of_keras(shapes: Shapes, num_gates: int) -> list[str]:
     """Return the parts of a list that are kernel [I, G*H], recurrent kernel [H, G*H] and bias."""
     found, at = [], 0
     while at + 1 < len(shapes):
@@ -98,7 +98,7 @@ def _layers_of_keras(shapes: Shapes, num_gates: int) -> list[str]:
         if not columns or recurrent != (recurrent[0], columns) or kernel != (kernel[0], columns):
             at += 1
             continue
-        biases = ((columns,), (2, columns))
+        biases = ((columns,), (2, columns), (2 * columns,))  # the last of CuDNNLSTM, CuDNNGRU
         end = at + 2 + (at + 2 < len(shapes) and shapes[at + 2] in biases)
         found.append(f"weights[{at}:{end}]")
         at = end
