@@ -188,6 +188,8 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) benchmarks/same_graphs.py --json docs/verification/same_graphs.json
 	$(run) -m dnnffi bench cnn --device gpu --shapes imagenet --rounds 5 --warm-up 10 \
 		--json docs/verification/bench_cnn.json
+	$(run) benchmarks/voice_activity.py --device gpu \
+		--json docs/verification/voice_activity_gpu.json  # needs silero-vad, see the example
 
 clean: ## Remove the virtual environment and everything built
 	rm -rf .venv .venv-docs .venv-jax .venv-torch build dist docs/_build demo-output

@@ -128,6 +128,7 @@ RECORDS = {
         "stream.json": (*_NETWORKS, "torch", "bench", "bench-streams"),
         "stream_conv.json": (*_CONVOLUTIONS, "torch", "bench", "bench-streams"),
         "voice_activity.json": (*_RNN, *_CONVOLUTION, "reference"),
+        "voice_activity_gpu.json": (*_NETWORKS, *_CONVOLUTIONS),
         "vulkan.json": _VULKAN,
         "vulkan_gpu.json": _VULKAN,
     }.items()
