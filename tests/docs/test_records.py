@@ -28,7 +28,6 @@ ONE_STEP = "the single-step kernel's launches were changed after the run; needs 
 JAX = "the single-step kernel's launches, and for a handler's cost the JAX code; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
-NOVEMBER_26 = "the reference on CuPy arrays and the scan of JAX were corrected since; needs a GPU"
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,
@@ -39,15 +38,12 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "callers.json": NOVEMBER_26,
     "first_call.json": ONE_STEP,
-    "gpu.json": NOVEMBER_26,
     "memcheck.json": ONE_STEP,
     "own_steps.json": ONE_STEP,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "same_graphs.json": ONE_STEP,
-    "stream_conv.json": NOVEMBER_26,
     "vulkan_gpu.json": NOVEMBER_23,
 }
 

@@ -162,7 +162,7 @@ def test_a_workspace_limit_below_the_padded_image(host):
     need = padded_bytes(PaddedImage.of(problem_of())) + WORKSPACE_ALIGNMENT
     check(host, problem_of(options=ConvOptions(workspace_limit=need)))
     message = rf"options\['workspace_limit'\] must be at least {need}"
-    for tune in (False, True):
+    for tune in ("auto", "now"):
         options = ConvOptions(workspace_limit=need - 1, tune=tune)
         with pytest.raises(UnsupportedError, match=message):
             check(host, problem_of(options=options))

@@ -179,7 +179,7 @@ def test_locks_need_no_fork(platform):
 INFO = """
 import sys
 from dnnffi.cli import main
-sys.exit(main(["info"]))
+sys.exit(main(["info", "--verbose"]))
 """
 
 
