@@ -76,7 +76,7 @@ def comments(path):
 
 
 def test_gpus_are_found_by_their_names():
-    assert gpus() == {"H200"}
+    assert gpus() == {"H100", "H200"}
     names = "an H100, the H200s, an A100 and an RTX 4090, not H 2048, float16 or H1024"
     assert GPU.findall(names) == ["H100", "H200", "A100", "RTX 4090"]
 
