@@ -32,7 +32,7 @@ class Generator(Protocol):
 
 
 class _Use(NamedTuple):
-    """Where a state is used, and the generator there."""
+    """The place where a state is used, and the generator there."""
 
     place: str
     generator: Generator

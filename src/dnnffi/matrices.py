@@ -115,7 +115,7 @@ def _check(a: AnyArray, b: AnyArray, out: AnyArray | None) -> tuple[int, int]:
 
 
 def _as_matrix(array: AnyArray) -> tuple[Matrix, AnyArray]:
-    """How an array that is not empty lies in memory, or how its copy does, which is also given."""
+    """Return the memory layout of an array that is not empty, and the array or a copy of it."""
     (rows, columns), size = array.shape, array.itemsize
     down, across = (step // size if step % size == 0 else 0 for step in array.strides)
     if columns == 1 or across == 1:

@@ -127,7 +127,7 @@ class RNNWeights(Generic[ArrayT]):
         backend: LayoutName = DEFAULT_LAYOUT,
         out: ArrayT | None = None,
     ) -> Self:
-        """Copy arrays in PyTorch's order into one buffer: ``out``, or a new one beside them.
+        """Copy arrays in PyTorch's order into one buffer: ``out``, or a new one on their device.
 
         ``arrays``: for each layer, for each direction, w_ih [G*H, I or O*D], w_hh [G*H, O], then
         b_ih and b_hh [G*H] if there are biases, then w_hr [P, H] if there is a projection; all of
@@ -244,7 +244,7 @@ class RNNWeights(Generic[ArrayT]):
         return cls._of(keras.read(weights, mode, reset_after, bidirectional), backend)
 
     def to_keras(self) -> list[Any]:
-        """What ``set_weights`` of Keras's layer takes, or a list of such lists for more layers.
+        """Return the list that ``set_weights`` of Keras's layer takes, or one list for each layer.
 
         The two biases of PyTorch become their sum, except in a GRU, where Keras has both. Raises
         ``ValueError`` for a projection. To read the list back, pass ``bidirectional`` to
@@ -712,7 +712,7 @@ def _arrays_of(spec: RNNSpec, arrays: object) -> list[AnyArray]:
 def _parts(
     layout: WeightLayout, flat: AnyArray, arrays: Sequence[AnyArray]
 ) -> Iterator[tuple[AnyArray, AnyArray]]:
-    """Parts of the buffer beside the parts of ``arrays`` that belong there."""
+    """Yield parts of the buffer, each with the part of ``arrays`` that belongs there."""
     blocks = layout.find_blocks()
     if blocks is not None:
         for block, array in zip(blocks, arrays, strict=True):

@@ -22,7 +22,7 @@ MOST_PLANS = 1024
 
 
 class ConvBackend:
-    """What `dnnffi.conv` asks of a backend; this one is the NumPy reference."""
+    """The part of a backend that `dnnffi.conv` calls; this class is the NumPy reference."""
 
     takes_strided = True
     """Whether arrays of a call with an allocator may have strides; else they are contiguous."""
@@ -33,7 +33,7 @@ class ConvBackend:
         self._memory = memory
 
     def check_device(self, device: int | None) -> Any:
-        """Where device ``device`` is, or the current one where it is None."""
+        """Return the place of a device, or of the current one if ``device`` is None."""
         if device not in (None, 0):
             raise ValueError(f"device: backend 'reference' has none but 0; got {device!r}")
         return "host"
@@ -52,7 +52,7 @@ class ConvBackend:
         return ReferenceConvPlan(problem)
 
     def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
-        """A new plan; no library is asked where there is no batch."""
+        """Return a new plan; for an empty batch no library is called."""
         return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem, self._memory)
 
     def backward_bias(self, dy: Any) -> Any:
@@ -112,14 +112,14 @@ conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(
     DeviceConvBackend,
     NoConvBackend,
 )
-"""What each backend does for convolutions."""
+"""The convolutions of each backend."""
 
 on_cupy: DeviceConvBackend | None = None
 """The backend whose arrays are CuPy's, once it was used: it knows calls again."""
 
 
 def backend_for(name: object, x: Array) -> ConvBackend:
-    """That of a call, which is `on_cupy` from now on if it takes CuPy's arrays."""
+    """Return the backend of a call, which is `on_cupy` from now on if it takes CuPy's arrays."""
     global on_cupy
     found = conv_backends.for_call(name, x)
     # Set here, of what is kept: one that a thread makes too late must know no calls.

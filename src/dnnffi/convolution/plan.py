@@ -33,7 +33,7 @@ class ConvPlan:
     x_shape : [N, C, ...]
     operation : "forward", "backward_data" or "backward_weights"
     layout : "channels_first" or "channels_last": how the arrays lie in memory
-    activation, residual, alpha, bias : of a forward, which is
+    activation, residual, alpha, bias : of a forward call, which is
         ``activation(conv(x, w) + alpha * residual + bias)``; ``residual`` and ``bias`` say whether
         there is one
     backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call, as
@@ -128,7 +128,7 @@ class ConvPlan:
 
     @property
     def problem(self) -> ConvProblem:
-        """What the plan is for."""
+        """The problem that the plan is for."""
         return self._problem
 
     @property
@@ -210,7 +210,7 @@ class ConvPlan:
             self._plan.autotune()
 
     def report(self) -> str:
-        """Which engine runs, what is fused, and why; times of the candidates.
+        """Say which engine runs, what is fused, and why, with the times of the candidates.
 
         Examples
         --------

@@ -11,8 +11,9 @@ from dnnffi.execution.known_calls import Signature
 from dnnffi.spec.conv_options import ConvOptions
 
 Asked = tuple[Any, ...]
-"""What a call asks for beside arrays and options: operation, transposed, the shape that a backward
-is told or None, (stride, padding, dilation, output_padding), groups, activation, alpha, backend."""
+"""The arguments of a call besides arrays and options: operation, transposed, the shape that the
+caller of a gradient names or None, (stride, padding, dilation, output_padding), groups, activation,
+alpha, backend."""
 
 _ONLY_INTEGERS = {int}
 
@@ -20,10 +21,10 @@ _ONLY_INTEGERS = {int}
 def sign(
     asked: Asked, options: ConvOptions, arrays: tuple[Any, ...], ndarray: Any
 ) -> tuple[Signature, list[int]] | None:
-    """What a call on arrays of the class ``ndarray`` is known by, and the addresses of its arrays.
+    """Return the key of a call on arrays of class ``ndarray``, and the addresses of the arrays.
 
-    Those are the first four of `ConvAddresses`. None for a call that has to be looked at closely:
-    with arrays that are not CuPy's, are not on one device, of one dtype and aligned, or with
+    The addresses are the first four of `ConvAddresses`. None for a call that has to be looked at
+    closely: with arrays of another class, not on one device, of one dtype and aligned, or with
     numbers that are not plain.
     """
     first = arrays[0]

@@ -55,7 +55,7 @@ class HeldMemory(NamedTuple):
 
 
 class RNNBackend:
-    """What the functional API asks of a backend; this one is the NumPy reference."""
+    """The part of a backend that the functions call; this class is the NumPy reference."""
 
     ndarray: Any = None  # the class of arrays that its plans take as they are
 
@@ -85,7 +85,7 @@ class RNNBackend:
         return ReferenceRNNPlan(problem, generator)
 
     def prepare(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        """A new plan; no library is asked where there is no batch."""
+        """Return a new plan; for an empty batch no library is called."""
         if problem.batch:
             return self.plan(problem, device, generator)
         return self._empty_plan(problem, device)
@@ -127,7 +127,7 @@ class RNNBackend:
         return EmptyRNNPlan(problem)
 
     def _where(self, device: int, spec: RNNSpec, algorithm: str) -> str:
-        """Where a `DropoutState` stays."""
+        """Return the place of a `DropoutState`, in words."""
         return f"{self.name} device {device}"
 
     def _seeded(self, seed: int, device: int, spec: RNNSpec, algorithm: str) -> Any:
@@ -299,7 +299,7 @@ rnn_backends: Backends[RNNBackend, DeviceRNNBackend] = Backends(
     DeviceRNNBackend,
     PackedRNNBackend,
 )
-"""What each backend does for networks."""
+"""The networks of each backend."""
 
 _warned = False
 
@@ -327,7 +327,7 @@ def warn_of_dropout() -> None:
 
 
 def _taken_by(weights: object) -> str:
-    """What takes something that a network's call does not."""
+    """Return advice for weights that a call does not take, to end an error message."""
     if isinstance(weights, Mapping):
         return "; RNNWeights.from_torch takes one"
     if isinstance(weights, str | os.PathLike):

@@ -31,7 +31,7 @@ class RNNPlan:
     ----------
     spec : the network
     batch, steps : B, which may be 0, and T
-    training : whether `backward_data` and `backward_weights` are to follow a forward
+    training : whether `backward_data` and `backward_weights` are to follow a forward pass
     batch_first : x is [B, T, I] instead of [T, B, I]
     lengths : one host integer a row, from 1 to T, in any order
     dropout : probability with which outputs between layers are dropped in training
@@ -143,7 +143,7 @@ class RNNPlan:
 
     @property
     def problem(self) -> RNNProblem:
-        """What the plan is for."""
+        """The problem that the plan is for."""
         return self._problem
 
     @property
@@ -336,7 +336,7 @@ class RNNPlan:
         return self._buffers.capture(step)
 
     def report(self) -> str:
-        """Which algorithm and math run and why, times of the candidates, graphs and memory.
+        """Say which algorithm and math run and why: times of the candidates, graphs, memory.
 
         Examples
         --------

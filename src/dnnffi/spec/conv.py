@@ -28,7 +28,7 @@ VALID = "valid"
 
 @dataclass(frozen=True, slots=True, init=False)
 class ConvSpec:
-    """What a convolution is, apart from the number and size of its inputs.
+    """A convolution, apart from the number and size of its inputs.
 
     As in all of deep learning it is a correlation: the kernel is not flipped. ``kernel`` has one
     size for each of the one, two or three spatial dimensions; the others are one number for all of
@@ -46,7 +46,7 @@ class ConvSpec:
         transposed convolution size * stride; the side after gets the odd position, as in
         TensorFlow, Keras and XLA
     dilation : distance of the kernel's elements
-    groups : parts of the channels that are convolved each by itself; divides C and K
+    groups : number of groups of channels, each convolved separately; divides C and K
     transposed : the transposed convolution, which is backward data of the ordinary one
     output_padding : of a transposed convolution, positions more at the output's end
     dtype : "float16", "bfloat16", "float32" or "float64", or a library's own, as ``numpy.float32``
@@ -195,7 +195,7 @@ class ConvSpec:
 
     @property
     def span(self) -> tuple[int, ...]:
-        """What the dilated kernel covers in each dimension: dilation * (kernel - 1) + 1."""
+        """Positions that the dilated kernel covers, by dimension: dilation * (kernel - 1) + 1."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
     @property

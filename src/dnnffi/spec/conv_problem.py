@@ -1,7 +1,8 @@
-"""One convolution problem: which operation on which shapes, and how. What a plan is made for.
+"""One convolution problem: an operation, shapes and options, for which a plan is made.
 
-It is one operation, because libraries search and build for each by itself. It has a layout and no
-strides, or every view with gaps would have a plan of its own: plans copy such arrays.
+A problem is one operation, because libraries search and build for each operation separately. It
+has a layout and no strides, or every view with gaps would have a plan of its own: plans copy such
+arrays.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ ARGUMENTS = {
     BACKWARD_DATA: ("dy", "w"),
     BACKWARD_WEIGHTS: ("dy", "x"),
 }
-"""What each operation reads, in order."""
+"""Names of the arrays that each operation reads, in order."""
 
 RESULTS = {FORWARD: "y", BACKWARD_DATA: "dx", BACKWARD_WEIGHTS: "dw"}
-"""What each operation gives."""
+"""Names of the results of the operations."""
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
 
 class ConvProblem(NamedTuple):
-    """What a plan is made for. Built by `ConvProblem.of`; hashable.
+    """One problem, for which a plan is made. Built by `ConvProblem.of`; hashable.
 
     ``operation`` is "forward", "backward_data" or "backward_weights"; ``sizes`` are the spatial
     sizes of x; ``spec`` has the padding for them as numbers (`ConvSpec.resolved`); ``layout`` is
@@ -162,7 +163,7 @@ class ConvProblem(NamedTuple):
 
     @property
     def present(self) -> tuple[bool, ...]:
-        """Whether each of `argument_shapes` is there: of a forward, there may be no bias."""
+        """Whether each of `argument_shapes` exists: a forward call may have no bias."""
         return (True, True, self.bias, self.residual)[: len(ARGUMENTS[self.operation])]
 
     @property
@@ -174,7 +175,7 @@ class ConvProblem(NamedTuple):
 
     @property
     def epilogue(self) -> tuple[str, ...]:
-        """What follows the convolution, those there are of: residual, bias, the activation."""
+        """Steps that follow the convolution, out of residual, bias and the activation."""
         return tuple(
             filter(None, ("residual" * self.residual, "bias" * self.bias, self.activation))
         )

@@ -46,9 +46,9 @@ def is_packed(
 
 
 def memory_layout(shape: Sequence[int], strides: Sequence[int]) -> MemoryLayout | None:
-    """How an array [N, C, ...] lies, by its strides in any unit; gaps between elements may be.
+    """Return the memory layout of an array [N, C, ...] by its strides, in any unit.
 
-    None where it may count as either: one channel, or one element a channel.
+    None if it counts as either: one channel, or one element for each channel.
     """
     pairs = zip(shape[2:], strides[2:], strict=True)
     spatial = [abs(stride) for size, stride in pairs if size > 1]

@@ -29,7 +29,7 @@ def likely_cause(
     num_gates: int,
     fits: Fits,
 ) -> str | None:
-    """What about ``shapes`` is to be changed for them to fit, or None where no such thing helps.
+    """Return what is to be changed for ``shapes`` to fit, or None if no such change is known.
 
     ``others`` are the modes but ``mode``; ``stack`` is the number of layers and of directions of
     the call. ``fits`` says whether shapes are weights of a mode; with that stack by default.

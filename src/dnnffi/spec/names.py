@@ -10,7 +10,7 @@ DType = Literal["float16", "bfloat16", "float32", "float64"]
 
 BackendName = Literal["cudnn", "miopen", "vulkan", "reference"]
 LayoutName = Literal["cudnn", "miopen", "torch"]
-"""Of a flat weight buffer: a vendor's, or PyTorch's arrays one after the other."""
+"""Layout of a flat weight buffer: a vendor's, or PyTorch's arrays one after the other."""
 
 CudnnAlgorithm = Literal[
     "standard", "persist_static", "persist_dynamic", "persist_static_small_h", "own"

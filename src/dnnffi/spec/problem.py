@@ -24,7 +24,7 @@ BATCH_MAJOR = "batch_major"
 
 
 class RNNProblem(NamedTuple):
-    """What a plan is made for. Built by `RNNProblem.dense` or `RNNProblem.packed`; hashable.
+    """One problem, for which a plan is made. Built by `RNNProblem.dense` or `packed`; hashable.
 
     ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
     ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
@@ -175,7 +175,7 @@ class RNNProblem(NamedTuple):
 def _check_rest(
     spec: object, training: object, options: RNNOptions | RNNOptionsDict | None
 ) -> tuple[bool, RNNOptions]:
-    """What both forms of a problem are asked beside shapes."""
+    """Check the arguments that both kinds of problems have besides shapes."""
     if not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
     if type(options) is not RNNOptions:

@@ -56,7 +56,7 @@ class _Keyed:
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class RNNSpec(_Keyed):
-    """What a recurrent network is, apart from the length and number of its sequences.
+    """A recurrent network, apart from the length and number of its sequences.
 
     An immutable dataclass: ``dataclasses.replace`` makes another spec, and ``dataclasses.asdict``
     returns the keyword arguments of the constructor, to be written to a file.

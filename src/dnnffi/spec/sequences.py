@@ -105,7 +105,7 @@ def integers_or_none(name: str, values: object) -> tuple[int, ...] | None:
 
 
 def lengths_to_batch_sizes(lengths: Integers) -> tuple[int, ...]:
-    """How many rows are still running at each step.
+    """Return the number of rows that have not ended before each step.
 
     ``lengths`` in any order, each from 1 to 16,777,216.
     """

@@ -2,12 +2,12 @@
 
 cuDNN's order was read from the library itself (``cudnnGetRNNWeightParams``, 9.19, on a GPU): for
 each layer and direction the input matrices gate by gate, the recurrent matrices gate by gate, then
-the projection; behind the matrices of all layers, in the same order, the input biases and the
+the projection; after the matrices of all layers, in the same order, the input biases and the
 recurrent biases gate by gate. Nothing is padded, and the algorithm does not change it.
 
 So was MIOpen's (``miopenGetRNNLayerParamOffset``, 3.4, on an emulated device): for each layer the
 input matrices of one direction after the other, then the recurrent matrices of one direction after
-the other; behind the matrices of all layers the biases in the same order. Its gates come in another
+the other; after the matrices of all layers the biases in the same order. Its gates come in another
 order than PyTorch's, i f o g and z r n. It has no projection.
 """
 
