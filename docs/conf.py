@@ -21,6 +21,7 @@ extensions = [
     "myst_parser",
     "record_directives",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build"]
@@ -33,6 +34,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+autosummary_generate = False  # the pages of the reference are written by hand
 autodoc_type_aliases = {
     name: name
     for name in ("AnyArray", "Array", "CellState", "DTypeLike", "LayoutName", "Mode", "Weights")

@@ -39,7 +39,7 @@ class _Use(NamedTuple):
 
 
 class DropoutState:
-    """A seeded stream of random numbers for dropout; each training forward moves it on.
+    """A seeded stream of random numbers for dropout; each forward pass in training advances it.
 
     The same seed and the same calls give the same results. It binds to the backend and device of
     its first use, and to the algorithm "own" if that was named, and stays there: make one for each.

@@ -112,7 +112,7 @@ class CaptureError(DnnffiError):
 
 
 class ContextError(DnnffiError, RuntimeError):
-    """Backward was asked in an order, or of a context, that the reserve space does not allow."""
+    """A backward call in an order, or with a context, that the reserve space does not allow."""
 
 
 class ValidationError(DnnffiError, AssertionError):
@@ -140,7 +140,7 @@ def not_picklable(thing: object, advice: str) -> TypeError:
 
 
 class PerformanceWarning(UserWarning):
-    """The call is right but pays for something that the caller could avoid."""
+    """A call is right, but slower than the caller could make it."""
 
 
 def caller_level() -> int:

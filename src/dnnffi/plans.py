@@ -11,7 +11,7 @@ from dnnffi.rnn.backend import HeldMemory, rnn_backends
 
 
 def cached_plans() -> tuple[Any, ...]:
-    """The plans that the functions keep for problems they have seen; each has a ``report()``.
+    """Return the plans that the functions keep for known problems; each has a ``report()``.
 
     Examples
     --------
@@ -26,7 +26,7 @@ def cached_plans() -> tuple[Any, ...]:
 
 
 def held_memory() -> dict[str, HeldMemory]:
-    """Device memory in bytes that all plans hold between calls, by backend that was used.
+    """Return the device memory in bytes that all plans hold between calls, by backend.
 
     Of the functions' plans and of those that users hold: ``workspaces`` (those of convolutions
     too), ``graphs`` as far as it could be seen, ``copies``. The reserve space of an `RNNPlan` is
@@ -50,7 +50,7 @@ def held_memory() -> dict[str, HeldMemory]:
 
 
 def clear_plans() -> None:
-    """Forget these plans, and what was measured in this process. What is on disk stays.
+    """Forget all cached plans and what was measured in this process, but nothing on disk.
 
     Examples
     --------

@@ -77,6 +77,12 @@ def test_make_targets_that_are_named_are_there(page):
         assert re.search(rf"^{''.join(names)}:", makefile, re.MULTILINE), names
 
 
+def test_the_index_of_the_reference_has_every_name_once():
+    text = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    names = re.findall(r"^   (\w+)$", text, re.MULTILINE)
+    assert sorted(names) == sorted(dnnffi.__all__)
+
+
 def test_the_citation_is_of_this_version():
     assert f"\nversion: {dnnffi.__version__}\n" in read("CITATION.cff")
 

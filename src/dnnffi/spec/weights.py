@@ -121,7 +121,7 @@ class WeightLayout:
 
 
 def weight_layout(spec: RNNSpec, backend: LayoutName) -> WeightLayout:
-    """The layout of the flat weight buffer of ``spec``, predicted without any library.
+    """Return the layout of the flat weight buffer of ``spec``, computed without any library.
 
     ``backend`` is "cudnn" (the buffer that ``cudnnRNNForward`` reads), "miopen" (the one that
     ``miopenRNNForward`` reads) or "torch" (the arrays of ``torch.nn`` in their order, one after the
