@@ -103,12 +103,13 @@ def options_have_keys_and_values() -> None:
     dnnffi.lstm(x, None, weights, options={"validate": True, "tune": "now"})
     of_conv: ConvOptionsDict = {"deterministic": True, "allocator": lambda shape, dtype: None}
     dnnffi.conv(x, x, padding="same", options=of_conv)
+    dnnffi.conv(x, x, padding="valid")
     dnnffi.lstm(x, None, weights, options={"maths": "strict"})  # type: ignore[arg-type]
     dnnffi.lstm(x, None, weights, options={"math": "exact"})  # type: ignore[arg-type]
     dnnffi.conv(x, x, options={"tune": "now"})
     dnnffi.conv(x, x, options={"tune": True})  # type: ignore[arg-type]
     dnnffi.conv(x, x, options={"find": "search"})  # type: ignore[arg-type]
-    dnnffi.conv(x, x, padding="valid")  # type: ignore[arg-type]
+    dnnffi.conv(x, x, padding="half")  # type: ignore[arg-type]
 
 
 def plans_are_of_names_and_arrays() -> None:
