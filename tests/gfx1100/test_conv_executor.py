@@ -163,7 +163,7 @@ def test_bfloat16_has_the_convolution_alone(miopen, added):
     ],
 )
 def test_what_the_documentation_says(miopen, problem, cell):
-    """What it says no to is in ``tests/backends/miopen/test_conv_limits.py``.
+    """Refusals are in ``tests/backends/miopen/test_conv_limits.py``.
 
     An executor convolves a padded image that its plan makes: asymmetric padding is tested by
     functions.

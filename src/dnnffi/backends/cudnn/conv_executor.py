@@ -3,10 +3,10 @@
 A transposed convolution is backward data of the ordinary one with the same weights, so each of its
 three operations is one of the ordinary three with ``x`` and ``y`` exchanged.
 
-Asymmetric padding: cuDNN's graph API has an attribute for the padding of either side, but XLA and
-PyTorch give it symmetric padding only, and nobody has verified here that engines compute anything
-else. So cuDNN convolves a copy of the image with more zeros on one side, which is in the workspace
-(`PaddedImage`). dnnffi's own kernels read the image itself.
+Asymmetric padding: cuDNN's graph API has an attribute for the padding of either side, but whether
+its engines compute sides that differ was not verified. So cuDNN convolves a copy of the image with
+more zeros on one side, which is in the workspace (`PaddedImage`). dnnffi's own kernels read the
+image itself.
 """
 
 from __future__ import annotations
