@@ -39,6 +39,8 @@ from dnnffi import files
 from dnnffi import jax as djax
 from dnnffi.cli.machine import machine
 from dnnffi.jax.convolution.implementations import WAYS
+from dnnffi.spec.conv_options import ConvOptionsDict
+from dnnffi.spec.names import BackendName
 
 CONFIGS = {
     # name: dtype, layout
@@ -161,17 +163,18 @@ class Problem:
 
         return several
 
-    def plan(self, operation: str, **options: Any) -> dnnffi.ConvPlan:
-        """dnnffi's plan of an operation, tuned on a GPU."""
+    def plan(self, operation: str, *, backend: BackendName = "cudnn") -> dnnffi.ConvPlan:
+        """Return dnnffi's plan of an operation; on a GPU it is tuned."""
+        options: ConvOptionsDict | None = {"tune": "now"} if backend == "cudnn" else None
         fused: dict[str, Any] = {"operation": operation}
         if operation == FUSED:
             fused = {"activation": "relu", "residual": True, "bias": True}
         return dnnffi.ConvPlan(
             *(self.spec, self.layer.x_shape),
             layout=self.layout,
-            backend="cudnn",
+            backend=backend,
+            options=options,
             **fused,
-            **options,
         )
 
     def logical(self, array: Any) -> Any:
@@ -195,7 +198,7 @@ def graph_of(problem: Problem, operation: str, arrays: dict[str, Any]) -> tuple[
     """What launches dnnffi's calls and waits for nothing, with their first result."""
     import cupy
 
-    plan = problem.plan(operation, options={"tune": "now"})
+    plan = problem.plan(operation)
 
     def given(number: int) -> list[Any]:
         found = [arrays[name] for name in problem.reads(operation)]
