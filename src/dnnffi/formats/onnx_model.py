@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN nodes of whole ONNX models, with weights that other nodes compute.
 
-Exporters leave weights behind nodes that compute them from constants. PyTorch's exporter cuts a
+Some exporters write nodes that compute the weights from constants. PyTorch's exporter cuts a
 matrix into gates (Slice), joins them in ONNX's order (Concat) and adds the axis of the directions
 (Unsqueeze). The package onnx evaluates such nodes, one at a time. A value that depends on an input
 of the model is never evaluated, nor is an operator that `OPERATORS` does not list.

@@ -48,7 +48,7 @@ class ConvSpec:
     dilation : distance of the kernel's elements
     groups : number of groups of channels, each convolved separately; divides C and K
     transposed : the transposed convolution, which is backward data of the ordinary one
-    output_padding : of a transposed convolution, positions more at the output's end
+    output_padding : of a transposed convolution, extra positions at the end of the output
     dtype : "float16", "bfloat16", "float32" or "float64", or a library's own, as ``numpy.float32``
 
     Raises

@@ -11,7 +11,7 @@ from dnnffi.spec.checks import INT32_MAX, ITEM_SIZES
 from dnnffi.spec.conv_padding import PaddedImage
 
 WORKSPACE_ALIGNMENT = 256
-"""Bytes: what the address of the padded image is a multiple of, counted from the workspace."""
+"""Alignment of the padded image in bytes, counted from the start of the workspace."""
 
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8

@@ -70,7 +70,7 @@ class Resource(_Owner):
         *arguments: object,
         problem: object = "",
     ) -> None:
-        # First, so that what comes in between, as Ctrl-C may, leaves nothing behind.
+        # Owned before it is created: an interrupt (Ctrl-C) right after the call would leak it.
         self._own(out, 1, getattr(library.lib, destroy))
         status = getattr(library.lib, create)(*arguments or (out,))
         if status:
